@@ -28,6 +28,7 @@ LAYERS = (
     "checkpoint",
     "convert",
     "analyse",
+    "bench",
     "cli",
 )
 SAME_LAYER = {"reference_boxes": "reference"}  # one layer in two modules

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli import analyse, check, doctor, files, lattice, reports
+from tensornet_attn.cli import analyse, bench, check, doctor, files, lattice, reports
 
 # Plain help: rich's costs 70 ms at every start and breaks lines at boxes where it is piped.
 app = typer.Typer(
@@ -45,5 +45,6 @@ app.command("compile")(files.compile_design)
 app.command("explain")(reports.explain)
 app.command("schema")(files.schema)
 app.command("analyse")(analyse.analyse)
+app.command("bench")(bench.bench)
 app.command("lattice")(lattice.lattice)
 app.command("doctor")(doctor.doctor)

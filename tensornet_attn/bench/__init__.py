@@ -1,0 +1,1 @@
+"""Measures compiled designs beside hand-written PyTorch, in one process, in turns."""

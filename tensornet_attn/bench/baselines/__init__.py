@@ -1,0 +1,27 @@
+"""Every shipped design written by hand in plain PyTorch: what compiled modules are measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from tensornet_attn.bench.baselines import experts, fmm, kernels, mgk, mixed, multi_head, positions, tuformer
+from tensornet_attn.bench.baselines.attend import Attend, eager
+from tensornet_attn.bench.baselines.layer import Layer
+
+FAMILIES = (multi_head, positions, mixed, tuformer, mgk, kernels, fmm, experts)
+LAYERS: dict[str, tuple[type[Layer], dict[str, Any]]] = {
+    name: entry for family in FAMILIES for name, entry in family.LAYERS.items()
+}
+
+
+def layer_of(name: str, sizes: Mapping[str, Any], causal: bool, attend: Attend = eager) -> Layer:
+    """The hand-written layer of a shipped design; `sizes` has its legs and settings by name. Its weights are empty.
+
+    >>> layer = layer_of("mhsa", {"f": 8, "h": 2, "d": 4}, causal=False)
+    >>> [(name, list(value.shape)) for name, value in layer.state_dict().items()][0]
+    ('Wq', [8, 2, 4])
+    """
+    made, options = LAYERS[name]
+    return made(SimpleNamespace(**sizes), causal, attend, **options)

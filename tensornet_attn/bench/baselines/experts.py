@@ -1,0 +1,109 @@
+"""Experts as whoever has no special kernel writes them: all computed, those not chosen gated by zero."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tensornet_attn.bench.baselines.layer import Layer, chosen, heads, out
+from tensornet_attn.bench.baselines.positions import Relative, rotated
+
+
+def expert_heads(x: Tensor, W: Tensor, gate: Tensor) -> Tensor:
+    """x [b n f] through all experts W [h e f d], then gated by [b n h e]: [b h n d]."""
+    h, e, f, d = W.shape
+    each = (x @ W.permute(2, 0, 1, 3).reshape(f, h * e * d)).unflatten(-1, (h, e, d))
+    return torch.einsum("bnhe,bnhed->bhnd", gate, each)
+
+
+def expert_out(o: Tensor, W: Tensor, gate: Tensor) -> Tensor:
+    """o [b h n d] gated by [b n h e], through all experts W [h e d f]: [b n f]."""
+    return (gate.unsqueeze(-1) * o.transpose(1, 2).unsqueeze(3)).flatten(2) @ W.flatten(0, 2)
+
+
+def gates(x: Tensor, S: Tensor, k: int) -> Tensor:
+    """The k largest sigmoids of x S for each head, [b n h e]."""
+    return chosen((x @ S.flatten(1)).sigmoid().unflatten(-1, S.shape[1:]), k)
+
+
+class ExpertAttention(Layer):
+    """Expert projection attention (SwitchHead, eq. 10 and table 1): `experts` names the projections that have them.
+
+    Values and keys share the gate of the source side, queries and output that of the destination side.
+    """
+
+    def declare(self, experts: str, rope: bool = False) -> None:
+        self.experts, self.rope = experts, rope
+        plain, many = {"v": "f h d", "k": "f h d", "q": "f h d", "o": "h d f"}, {"o": "h e d f"}
+        for letter, legs in plain.items():
+            self.weights(**{f"W{letter}": many.get(letter, "h e f d") if letter in experts else legs})
+        if set("vk") & set(experts):
+            self.weights(Ss="f h e")
+        if set("qo") & set(experts):
+            self.weights(Sd="f h e")
+
+    def forward(self, x: Tensor) -> Tensor:
+        source = gates(x, self.Ss, self.size.k) if set("vk") & set(self.experts) else None
+        destination = gates(x, self.Sd, self.size.k) if set("qo") & set(self.experts) else None
+        v, k = self.projected(x, "v", source), self.projected(x, "k", source)
+        q = self.projected(x, "q", destination)
+        if self.rope:
+            q, k = rotated(q, self.size.fraction), rotated(k, self.size.fraction)
+        o = self.attend(q, k, v, self.size.d**-0.5, self.causal)
+        return expert_out(o, self.Wo, destination) if "o" in self.experts else out(o, self.Wo)
+
+    def projected(self, x: Tensor, letter: str, gate: Tensor | None) -> Tensor:
+        W = getattr(self, f"W{letter}")
+        return expert_heads(x, W, gate) if letter in self.experts else heads(x, W)
+
+
+class ExpertRelative(Relative):
+    """The same with experts for values and output, and the relative positions of Transformer-XL."""
+
+    def declare(self) -> None:
+        self.weights(Wq="f h d", Wk="f h d", Ss="f h e", Wv="h e f d", Wr="f h d")
+        self.weights(u="h d", v="h d", Sd="f h e", Wo="h e d f")
+
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        memory = x if memory is None else memory
+        values = expert_heads(memory, self.Wv, gates(memory, self.Ss, self.size.k))
+        return expert_out(self.mixed_values(x, memory, values), self.Wo, gates(x, self.Sd, self.size.k))
+
+
+class FeedForward(Layer):
+    """relu(x W1 + b1) W2 + b2 (Vaswani et al. 2017, eq. 2)."""
+
+    mixed = "has no attention"
+    linear = True
+
+    def declare(self) -> None:
+        self.weights(W1="f l", b1="l", W2="l f", b2="f")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x @ self.W1 + self.b1) @ self.W2 + self.b2
+
+
+class ExpertFeedForward(Layer):
+    """A feed-forward layer of gated experts (sigma-MoE, Csordas et al. 2023)."""
+
+    mixed = "has no attention"
+    linear = True
+
+    def declare(self) -> None:
+        self.weights(Ws="f e", W1="e f l", W2="e l f")
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = chosen((x @ self.Ws).sigmoid(), self.size.k)  # b n e
+        hidden = torch.relu(torch.einsum("bnf,efl->bnel", x, self.W1))
+        return (gate.unsqueeze(-1) * hidden).flatten(2) @ self.W2.flatten(0, 1)
+
+
+CHOICES = ("v", "k", "q", "o", "vk", "vq", "kq", "ko", "qo", "vkq", "vko", "vqo", "kqo", "vkqo")
+LAYERS = {
+    "epa": (ExpertAttention, {"experts": "vo"}),
+    **{f"epa_{experts}": (ExpertAttention, {"experts": experts}) for experts in CHOICES},
+    "epa_rope": (ExpertAttention, {"experts": "vo", "rope": True}),
+    "epa_xl": (ExpertRelative, {}),
+    "mlp": (FeedForward, {}),
+    "sigma_moe": (ExpertFeedForward, {}),
+}

@@ -1,0 +1,125 @@
+"""Softmax attention that mixes heads: talking heads, differential, FiSHformer, and Tuformer's cores."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tensornet_attn.bench.baselines.attend import attention_map, eager
+from tensornet_attn.bench.baselines.layer import Layer, heads, out
+
+BEFORE = "mixes scores before its softmax"
+
+
+class TalkingHeads(Layer):
+    """Heads mixed before and after the softmax (Shazeer et al. 2020)."""
+
+    mixed = BEFORE
+
+    def declare(self) -> None:
+        self.weights(Wq="f g d", Wk="f g d", Wv="f e d", Pl="g h", Pw="h e", Wo="e d f")
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        scores = (self.size.d**-0.5 * q) @ k.transpose(-2, -1)  # b g n m
+        maps = attention_map(torch.einsum("bgnm,gh->bhnm", scores, self.Pl), self.causal)
+        return out(torch.einsum("bhnm,he->benm", maps, self.Pw) @ v, self.Wo)
+
+
+class Differential(Layer):
+    """The difference of two maps, each head normalised (Ye et al. 2025, eq. 1 to 3)."""
+
+    def declare(self) -> None:
+        self.weights(Wq1="f h d", Wq2="f h d", Wk1="f h d", Wk2="f h d", Wv="f h e", Wo="h e f")
+        self.weights(lq1="d", lk1="d", lq2="d", lk2="d")
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = (self.lq1 @ self.lk1).exp() - (self.lq2 @ self.lk2).exp() + self.size.lambda_init
+        o = self.difference(x, weight)  # b h n e
+        o = o * (o.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+        return (1 - self.size.lambda_init) * out(o, self.Wo)
+
+    def difference(self, x: Tensor, weight: Tensor) -> Tensor:
+        scale, v = self.size.d**-0.5, heads(x, self.Wv)
+        (q1, k1), (q2, k2) = ((heads(x, q), heads(x, k)) for q, k in ((self.Wq1, self.Wk1), (self.Wq2, self.Wk2)))
+        if self.attend is not eager:  # the maps stay inside the calls
+            one, two = (self.attend(q, k, v, scale, self.causal) for q, k in ((q1, k1), (q2, k2)))
+            return one - weight * two
+        maps = [attention_map((scale * q) @ k.transpose(-2, -1), self.causal) for q, k in ((q1, k1), (q2, k2))]
+        return (maps[0] - weight * maps[1]) @ v
+
+
+class Fish(Layer):
+    """Local heads as mixtures of global scores (FiSHformer, eq. 8 to 10 and the generalised form).
+
+    `mixture`: free weights, "simplex" (a softmax of logits), "one" for all heads, "relu" (generalised, relu before the
+    sum over global heads) or "release" (its released code, relu after it). `noise`: added while training.
+    """
+
+    mixed = BEFORE
+
+    def declare(self, mixture: str = "free", noise: bool = False) -> None:
+        self.mixture, self.noise = mixture, noise
+        self.weights(Wq="f g d", Wk="f g d", Wv="f h d", Wo="h d f")
+        self.weights(**MIXTURES[mixture])
+        if noise:
+            self.weights(sigma="g")
+
+    def forward(self, x: Tensor, noise: dict[str, Tensor] | None = None) -> Tensor:
+        q, k = heads(x, self.Wq), heads(x, self.Wk)
+        scores = (self.size.d**-0.5 * q) @ k.transpose(-2, -1)  # b g n m
+        maps, v = attention_map(self.local(scores, self.drawn(scores, noise)), self.causal), heads(x, self.Wv)
+        if maps.shape[1] == 1:  # one map for all heads: their values side by side, or matmul would copy the map
+            return (maps.squeeze(1) @ v.transpose(1, 2).flatten(2)) @ self.Wo.flatten(0, 1)
+        return out(maps @ v, self.Wo)
+
+    def drawn(self, scores: Tensor, noise: dict[str, Tensor] | None) -> Tensor | None:
+        """Noise per local head, [b h n m], or None."""
+        if noise is not None:
+            return noise["eps"]
+        if not (self.noise and self.training):
+            return None
+        count = self.size.k if self.mixture == "relu" else self.size.h
+        return torch.randn(scores.shape[0], count, *scores.shape[2:], dtype=scores.dtype, device=scores.device)
+
+    def local(self, scores: Tensor, eps: Tensor | None) -> Tensor:
+        """Scores of the local heads, [b h n m] or, where all have one, [b 1 n m]."""
+        scale = self.size.d**-0.5  # that of the scores, for what is added to them
+        if self.mixture == "release":
+            hidden = torch.einsum("kg,bgnm->bknm", self.W1, scores) + self.b1[:, None, None]
+            return torch.einsum("hk,bknm->bhnm", self.W2, hidden.relu()) + self.b2[:, None, None]
+        if self.mixture == "relu":
+            shares = self.admixed(scores, None if eps is None else scale * eps)
+            return torch.einsum("hk,bknm->bhnm", self.W2, shares) + scale * self.b2[:, None, None]
+        P = self.logits.softmax(0) if self.mixture == "simplex" else self.P
+        P = P.unsqueeze(-1) if self.mixture == "one" else P  # g h
+        mixed = torch.einsum("gh,bgnm->bhnm", P, scores)
+        return mixed if eps is None else mixed + scale * (self.sigma @ P)[:, None, None] * eps
+
+    def admixed(self, scores: Tensor, eps: Tensor | None) -> Tensor:
+        """relu of each global head's share, then the sum over them: [b k n m]."""
+        shares = scores.unsqueeze(2)  # b g 1 n m
+        if eps is not None:
+            shares = shares + self.sigma[:, None, None, None] * eps.unsqueeze(1)
+        return F.relu(self.P[..., None, None] * shares).sum(1)
+
+
+MIXTURES = {
+    "free": {"P": "g h"},
+    "simplex": {"logits": "g h"},
+    "one": {"P": "g"},
+    "relu": {"P": "g k", "W2": "h k", "b2": "h"},
+    "release": {"W1": "k g", "b1": "k", "W2": "h k", "b2": "h"},
+}
+LAYERS = {
+    "talking_heads": (TalkingHeads, {}),
+    "differential": (Differential, {}),
+    "hard_fish": (Fish, {}),
+    "fish": (Fish, {"noise": True}),
+    "fish_simplex": (Fish, {"mixture": "simplex", "noise": True}),
+    "mish": (Fish, {"mixture": "one", "noise": True}),
+    "hard_gfish": (Fish, {"mixture": "relu"}),
+    "gfish": (Fish, {"mixture": "relu", "noise": True}),
+    "gfish_release": (Fish, {"mixture": "release"}),
+}

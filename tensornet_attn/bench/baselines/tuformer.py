@@ -1,0 +1,118 @@
+"""Tunable heads: cores that mix components of queries and keys into heads (Tuformer, ICLR 2022)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tensornet_attn.bench.baselines.attend import attention_map
+from tensornet_attn.bench.baselines.kernels import causal_sums
+from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
+from tensornet_attn.bench.baselines.mixed import BEFORE
+
+
+class TunableHeads(Layer):
+    """softmax of sum over s of C[r s] Q[n s] K[m s], one value component a head."""
+
+    mixed = BEFORE
+
+    def declare(self) -> None:
+        self.weights(C="r s", Wq="f s", Wk="f s", Wv="f r", Wo="r f")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return attended(self.C, x @ self.Wq, x @ self.Wk, x @ self.Wv, self.causal) @ self.Wo
+
+
+def attended(C: Tensor, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """q, k [b n s], v [b m r]: [b n r], scores scaled by r ** -0.5."""
+    mixed = (len(C) ** -0.5 * C)[:, None] * q.unsqueeze(1)  # b r n s
+    maps = attention_map(torch.einsum("brns,bms->brnm", mixed, k), causal)
+    return torch.einsum("brnm,bmr->bnr", maps, v)
+
+
+class TrainableHeads(Layer):
+    """The same at few heads (table 2, D = 1)."""
+
+    mixed = BEFORE
+
+    def declare(self) -> None:
+        self.weights(C1="h g", Wq="f g", Wk="f g", Wv="f h", Wo="h f")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return attended(self.C1, x @ self.Wq, x @ self.Wk, x @ self.Wv, self.causal) @ self.Wo
+
+
+class LowRankCore(Layer):
+    """C = C2^T C3: c score maps, mixed into r heads."""
+
+    mixed = BEFORE
+
+    def declare(self) -> None:
+        self.weights(C2="c r", C3="c s", Wq="f s", Wk="f s", Wv="f r", Wo="r f")
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = x @ self.Wq, x @ self.Wk
+        scores = torch.einsum("bcns,bms->bcnm", self.C3[:, None] * q.unsqueeze(1), k)
+        mixed = torch.einsum("cr,bcnm->brnm", self.size.r**-0.5 * self.C2, scores)
+        return torch.einsum("brnm,bmr->bnr", attention_map(mixed, self.causal), x @ self.Wv) @ self.Wo
+
+
+class SkipRight(Layer):
+    """C = C1 (x) 1 1^T: whole heads are mixed."""
+
+    mixed = BEFORE
+
+    def declare(self) -> None:
+        self.weights(C1="h g", Wq="f g d", Wk="f g d", Wv="f h d", Wo="h d f")
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = heads(x, self.Wq) @ heads(x, self.Wk).transpose(-2, -1)  # b g n m
+        mixed = torch.einsum("hg,bgnm->bhnm", (self.size.h * self.size.d) ** -0.5 * self.C1, scores)
+        return out(attention_map(mixed, self.causal) @ heads(x, self.Wv), self.Wo)
+
+
+class SkipLeft(Layer):
+    """C = I_H (x) (C2^T C3): components are mixed inside each head."""
+
+    mixed = BEFORE
+
+    def declare(self) -> None:
+        self.weights(C2="c d", C3="c e", Wq="f h e", Wk="f h e", Wv="f h d", Wo="h d f")
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = heads(x, self.Wq), heads(x, self.Wk)  # b h n e
+        scores = torch.einsum("bhcne,bhme->bhcnm", self.C3[:, None] * q.unsqueeze(2), k)
+        mixed = torch.einsum("cd,bhcnm->bhdnm", (self.size.h * self.size.d) ** -0.5 * self.C2, scores)
+        maps = attention_map(mixed, self.causal)
+        return out(torch.einsum("bhdnm,bhmd->bhnd", maps, heads(x, self.Wv)), self.Wo)
+
+
+class KernelCore(Layer):
+    """Rows of C[r s] phi(Q)[n s] phi(K)[m s] divided by their sums; linear in n, unless causal."""
+
+    mixed = "has no softmax"
+    linear = True
+
+    def declare(self, square: bool = False) -> None:
+        self.weights(C="r s", Wq="f s", Wk="f s", Wv="f r", Wo="r f")
+        self.feature = torch.square if square else elu1
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.feature(x @ self.Wq), self.feature(x @ self.Wk), x @ self.Wv
+        if self.causal:
+            scores = causal_sums(torch.einsum("brns,bms->brnm", self.C[:, None] * q.unsqueeze(1), k))
+            return torch.einsum("brnm,bmr->bnr", scores / scores.sum(-1, keepdim=True), v) @ self.Wo
+        sums = k.transpose(-2, -1) @ v  # b s r
+        total = (q * k.sum(-2, keepdim=True)) @ self.C.T  # b n r
+        return (q @ (self.C.T * sums) / total) @ self.Wo
+
+
+LAYERS = {
+    "thsa": (TunableHeads, {}),
+    "thsa_low_rank": (LowRankCore, {}),
+    "thsa_elu": (KernelCore, {}),
+    "thsa_poly": (KernelCore, {"square": True}),
+    "trainable_heads_only": (TrainableHeads, {}),
+    "skip_right": (SkipRight, {}),
+    "skip_left": (SkipLeft, {}),
+}

@@ -1,0 +1,149 @@
+"""What is measured: one design at one length, its inputs and weights, forward alone or with the backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensornet_attn import compiler
+from tensornet_attn.cost.sizes import dtype_bytes, lengths_of, whole
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph import Graph, build
+from tensornet_attn.spec import Design, library
+
+Tensor = torch.Tensor
+FORWARD, TRAINING = "forward", "forward+backward"
+PASSES = (FORWARD, TRAINING)
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A design at length n; every random number in it comes from `seed`. `causal` overrides the design's own."""
+
+    design: Design
+    n: int
+    batch: int = 1
+    causal: bool | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+    seed: int = 0
+
+    @cached_property
+    def graph(self) -> Graph:
+        return build(self.design, self.causal)
+
+    @cached_property
+    def lengths(self) -> dict[str, int]:
+        """Lengths of the sequence legs, n on both. Raises InputError beyond the maximum of a leg."""
+        return lengths_of(self.graph, self.n)
+
+    def check(self) -> None:
+        """Raises InputError for a length, batch, dtype or device that cannot be."""
+        whole("batch", self.batch)
+        dtype_bytes(self.dtype)
+        device = torch.device(self.device) if self.device.partition(":")[0] in DEVICES else None
+        if device is None or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+            there = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
+            raise InputError(f"there is no device '{self.device}' here: {there}.")
+        assert self.lengths is not None
+
+    @cached_property
+    def sizes(self) -> dict[str, Any]:
+        """Legs and settings by name."""
+        return {**self.design.legs, **self.design.settings}
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for cases with the same values."""
+        sizes = tuple(self.sizes.items())
+        return self.design.name, sizes, self.n, self.batch, self.graph.causal, self.dtype, self.device, self.seed
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)  # type: ignore[no-any-return]
+
+    @property
+    def shipped(self) -> bool:
+        """Whether the design is a file of the library, with sizes and settings replaced at most."""
+        path = self.design.document.path
+        return path is not None and Path(path) == library.folder() / Path(path).parent.name / f"{self.design.name}.yaml"
+
+    @property
+    def random(self) -> bool:
+        """Whether a training call draws noise or dropout, or changes a state: two such calls differ."""
+        dropping = any(number != 0 for number in self._dropouts())
+        return bool(self.graph.of_role("noise") or self.graph.of_role("state") or dropping)
+
+    def _dropouts(self) -> list[float]:
+        from tensornet_attn.spec import arithmetic
+
+        trees = [tree for s in self.graph.steps for name, tree in getattr(s.op, "numbers", ()) if name == "dropout"]
+        return [arithmetic.evaluate(tree, self.graph.values | self.lengths) for tree in trees]
+
+    @cached_property
+    def weights(self) -> dict[str, Tensor]:
+        """First values as the design has them, drawn in float64, on the CPU."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            return compiler.reference(self.design, self.causal, dtype=torch.float64).state_dict()
+
+    def inputs(self) -> list[Tensor]:
+        """Numbers of N(0, 1) for the inputs that must be given."""
+        generator = torch.Generator().manual_seed(self.seed + 1)
+        given = [tensor for tensor in self.graph.of_role("input") if tensor.default is None]
+        return [self._normal(tensor.legs, generator).requires_grad_() for tensor in given]
+
+    def cotangent(self) -> Tensor:
+        """What the backward starts from: numbers of N(0, 1) with the shape of the output."""
+        generator = torch.Generator().manual_seed(self.seed + 2)
+        legs = self.graph.legs_of(self.graph.output)
+        return self._normal(legs, generator)
+
+    def _normal(self, legs: tuple[str, ...], generator: torch.Generator) -> Tensor:
+        """[batch, legs], drawn in float64 from N(0, 1), rounded to the dtype."""
+        shape = [self.batch, *(self.lengths.get(leg) or self.sizes[leg] for leg in legs)]
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return drawn.to(self.device, self.torch_dtype)
+
+    def loaded(self, module: nn.Module) -> nn.Module:
+        """The module with this case's weights, dtype and device."""
+        module.load_state_dict(self.weights)
+        return module.to(self.device, self.torch_dtype)
+
+    def at(self, n: int) -> Case:
+        return replace(self, n=n)
+
+
+def leaves(module: nn.Module, inputs: list[Tensor]) -> dict[str, Tensor]:
+    """What gradients are taken of: inputs and trainable weights."""
+    named: Mapping[str, Tensor] = dict(module.named_parameters())
+    weights = {name.removeprefix("_orig_mod."): value for name, value in named.items() if value.requires_grad}
+    return {f"input {place}": x for place, x in enumerate(inputs)} | weights
+
+
+def runner(module: nn.Module, case: Case, inputs: list[Tensor], kind: str) -> Callable[[], list[Tensor | None]]:
+    """One forward in evaluation without gradients, or one in training with gradients of inputs and weights."""
+    if kind == FORWARD:
+        module.eval()
+
+        def forward() -> list[Tensor | None]:
+            with torch.no_grad():
+                return [module(*inputs)]
+
+        return forward
+    module.train()
+    wanted = list(leaves(module, inputs).values())
+    start = case.cotangent()
+
+    def both() -> list[Tensor | None]:
+        y = module(*inputs)
+        return [y, *torch.autograd.grad(y, wanted, start, allow_unused=True)]
+
+    return both

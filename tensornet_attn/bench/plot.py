@@ -1,0 +1,108 @@
+"""Results as a picture: time of both passes and peak memory, a row a design."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tensornet_attn.analyse.plots import GREY, blank, label
+from tensornet_attn.bench.results import MEASURED, Entry, Result
+from tensornet_attn.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#2563a8", "#d1495b", "#e9a23b", "#3c8d5a", "#7b5ea7", "#4fb0c6", "#8a6d3b", "#52606d")
+MEASURES = (("seconds", "ms a call"), ("peak_bytes", "MB at the peak"))
+
+
+def figure(results: Sequence[Result]) -> Figure:
+    """A row a design; for each pass a panel of times, then one of memory.
+
+    Over lengths, lines with quartiles; at one length, bars. Raises InputError where nothing was measured,
+    MissingPartError without matplotlib.
+    """
+    found = [result for result in results if any(entry.status == MEASURED for entry in result.entries)]
+    if not found:
+        raise InputError("there is nothing to plot: no contestant was measured.")
+    designs, kinds = _once(r.design for r in found), _once(r.kind for r in found)
+    names = _once(entry.name for r in found for entry in r.entries if entry.status == MEASURED)
+    panels = [(kind, *measure) for measure in MEASURES for kind in kinds]
+    picture = blank(2.9 * len(panels) + 0.6, 2.3 * len(designs) + 0.5)
+    axes = picture.subplots(len(designs), len(panels), squeeze=False)
+    for design, row in zip(designs, axes, strict=True):
+        own = [result for result in found if result.design == design]
+        for (kind, measure, unit), axis in zip(panels, row, strict=True):
+            _panel(axis, [result for result in own if result.kind == kind], names, measure)
+            label(axis, f"{design}, {kind}", *_axes(own, unit))
+    lines = {
+        name: handle for axis in picture.axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    if lines:
+        wanted = [name for name in names if name in lines]
+        picture.legend(
+            [lines[name] for name in wanted], wanted, loc="outside upper center", ncols=8, fontsize=8, frameon=False
+        )
+    return picture
+
+
+def _axes(results: Sequence[Result], unit: str) -> tuple[str, str]:
+    return ("n", unit) if _several(results) else (unit, "")
+
+
+def _several(results: Sequence[Result]) -> bool:
+    return len({result.n for result in results}) > 1
+
+
+def _panel(axis: Axes, results: Sequence[Result], names: Sequence[str], measure: str) -> None:
+    (_lines if _several(results) else _bars)(axis, results, names, measure)
+    axis.grid(color=GREY, alpha=0.3, lw=0.5)
+    axis.set_axisbelow(True)
+
+
+def _lines(axis: Axes, results: Sequence[Result], names: Sequence[str], measure: str) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    for place, name in enumerate(names):
+        pairs = [(r.n, _value(e, measure)) for r in results for e in r.entries if e.name == name and _measured(e)]
+        if pairs:
+            lengths, values = zip(*sorted(pairs), strict=True)
+            middle, below, above = zip(*values, strict=True)
+            style: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)], "lw": 1.2, "marker": "o", "ms": 3}
+            axis.errorbar(lengths, middle, yerr=(below, above), capsize=2, label=name, **style)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xticks(_once(result.n for result in results))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    for line in (axis.xaxis, axis.yaxis):
+        line.set_minor_formatter(NullFormatter())
+
+
+def _bars(axis: Axes, results: Sequence[Result], names: Sequence[str], measure: str) -> None:
+    entries = [entry for result in results for entry in result.entries if _measured(entry)]
+    for place, entry in enumerate(entries):
+        middle, below, above = _value(entry, measure)
+        colour = COLOURS[names.index(entry.name) % len(COLOURS)]
+        axis.barh(place, middle, xerr=[[below], [above]], color=colour, capsize=2, error_kw={"lw": 0.8})
+    axis.set_yticks(range(len(entries)), [entry.name for entry in entries])
+    axis.invert_yaxis()
+
+
+def _measured(entry: Entry) -> bool:
+    return entry.status == MEASURED
+
+
+def _value(entry: Entry, measure: str) -> tuple[float, float, float]:
+    """The value, and how far the quartiles are below and above it."""
+    if measure == "peak_bytes":
+        return (entry.peak_bytes or 0) / 1e6, 0.0, 0.0
+    assert entry.seconds is not None
+    median, low, high = (1e3 * x for x in (entry.seconds.median, entry.seconds.low, entry.seconds.high))
+    return median, max(0.0, median - low), max(0.0, high - median)
+
+
+def _once(values: Any) -> list[Any]:
+    return list(dict.fromkeys(values))

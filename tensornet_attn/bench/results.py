@@ -1,0 +1,102 @@
+"""What was measured, as data: a contestant's entry, the entries of one pass of one case, and the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensornet_attn.bench.ratios import Spread
+
+MEASURED, SKIPPED, FAILED, WRONG = "measured", "skipped", "failed", "wrong"
+VERSION = 1  # of the JSON form
+
+
+@dataclass
+class Entry:
+    """One contestant. `status`: measured, skipped (it cannot run this), failed (it raised), wrong (other numbers).
+
+    `seconds` of one call, over `rounds` samples of `calls` calls. `ratio`: how many times as long as ours it took.
+    `peak_bytes` beyond inputs and weights. `error`: of the comparison with the reference, at length `checked_n`.
+    """
+
+    name: str
+    status: str = MEASURED
+    reason: str = ""
+    note: str = ""
+    seconds: Spread | None = None
+    rounds: int = 0
+    calls: int = 0
+    ratio: Spread | None = None
+    peak_bytes: int | None = None
+    error: float | None = None
+    checked_n: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {key: _plain(value) for key, value in vars(self).items()}
+
+
+@dataclass
+class Result:
+    """One pass of one design at one length. `ours` names the entry that ratios are over."""
+
+    design: str
+    kind: str
+    n: int
+    batch: int
+    dtype: str
+    device: str
+    causal: bool
+    legs: Mapping[str, int]
+    settings: Mapping[str, float]
+    ours: str
+    entries: list[Entry] = field(default_factory=list)
+
+    def entry(self, name: str) -> Entry:
+        return next(entry for entry in self.entries if entry.name == name)
+
+    def as_dict(self) -> dict[str, Any]:
+        fields = {key: value for key, value in vars(self).items() if key not in ("kind", "entries")}
+        return fields | {
+            "pass": self.kind,
+            "legs": dict(self.legs),
+            "settings": dict(self.settings),
+            "contestants": [entry.as_dict() for entry in self.entries],
+        }
+
+
+@dataclass
+class Run:
+    """A whole run: the command, the machine, how it was measured, and the results so far."""
+
+    command: str
+    machine: Mapping[str, object]
+    options: Mapping[str, object]
+    results: list[Result] = field(default_factory=list)
+    finished: bool = False
+    load: list[float | None] = field(default_factory=list)  # before and after
+
+    @property
+    def wrong(self) -> list[str]:
+        """A sentence for each contestant whose numbers are not the design's."""
+        return [
+            f"'{entry.name}' of '{result.design}', n {result.n}, {result.kind}: {entry.reason}"
+            for result in self.results
+            for entry in result.entries
+            if entry.status == WRONG
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "tensornet_attn_bench": VERSION,
+            "command": self.command,
+            "machine": dict(self.machine),
+            "load": self.load,
+            "options": dict(self.options),
+            "finished": self.finished,
+            "results": [result.as_dict() for result in self.results],
+        }
+
+
+def _plain(value: Any) -> Any:
+    return vars(value) if isinstance(value, Spread) else value

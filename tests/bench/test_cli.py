@@ -1,0 +1,210 @@
+"""bench from the command line: results, table, picture, targets, and every wrong input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from tensornet_attn.bench import targets
+from tensornet_attn.bench.baselines.multi_head import MultiHead
+from tensornet_attn.bench.targets import BATCH, TARGETS, Target
+from tests.bench.schema import SCHEMA
+
+SMALL = ("--legs", "f=8,h=2", "--repeats", "3", "--seconds", "0")
+TINY = ("mhsa", "--n", "4", "--against", "eager", *SMALL)
+
+
+def test_results_table_and_picture(run, tmp_path: Path) -> None:
+    target, picture = tmp_path / "results.json", tmp_path / "results.svg"
+    options = ("--n", "6,9", "--against", "reference,eager,sdpa,softmax", "--batch", "2", "--no-causal", *SMALL)
+    outcome = run("bench", "mhsa", "talking_heads", *options, "-o", str(target), "--plot", str(picture))
+    assert (outcome.code, outcome.err) == (0, "")
+    found = json.loads(target.read_text())
+    jsonschema.validate(found, SCHEMA)
+    assert found["finished"] is True
+    assert len(found["load"]) == 2
+    assert found["command"] == (
+        "tensornet-attn bench mhsa talking_heads --n 6,9 --against reference,eager,sdpa,softmax "
+        f"-o {target} --plot {picture} --batch 2 --legs f=8,h=2 --no-causal --repeats 3 --seconds 0.0"
+    )
+    assert [(r["design"], r["n"], r["pass"]) for r in found["results"]] == [
+        (design, n, kind)
+        for design in ("mhsa", "talking_heads")
+        for n in (6, 9)
+        for kind in ("forward", "forward+backward")
+    ]
+    lines = outcome.out.splitlines()
+    assert lines[0] == "mhsa, n 6, m 6, f 8, h 2, d 4, batch 2, float32, cpu: forward"
+    assert lines[1].split() == ["median", "quartiles", "ratio", "quartiles", "peak", "error"]
+    assert [line.split()[0] for line in lines[2:7]] == ["torch", "reference", "eager", "sdpa", "softmax"]
+    assert outcome.out.count("skipped: 'talking_heads' mixes scores before its softmax") == 4
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.json", "results.svg"]
+
+
+def test_json_on_standard_output_is_what_the_file_holds(run, tmp_path: Path) -> None:
+    target = tmp_path / "results.json"
+    outcome = run("bench", *TINY, "--json", "-o", str(target))
+    assert (outcome.code, outcome.err) == (0, "")
+    found = json.loads(outcome.out)
+    jsonschema.validate(found, SCHEMA)
+    assert found == json.loads(target.read_text())
+
+
+def test_patterns_causal_and_one_length_as_bars(run, tmp_path: Path) -> None:
+    picture = tmp_path / "bars.svg"
+    options = ("--n", "4", "--against", "softmax", "--legs", "f=8", "--repeats", "3", "--seconds", "0")
+    outcome = run("bench", "fmm*_causal", *options, "--plot", str(picture), "--json")
+    results = json.loads(outcome.out)["results"]
+    assert {(r["design"], r["causal"]) for r in results} == {(f"fmm{i}_causal", True) for i in (1, 2, 3)}
+    assert results[0]["settings"] == {"k": 5}
+    assert picture.stat().st_size > 0
+
+
+def test_a_wrong_contestant_ends_with_an_error(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MultiHead, "forward", lambda self, x: x)
+    target = tmp_path / "results.json"
+    outcome = run("bench", *TINY, "-o", str(target))
+    assert outcome.code == 1
+    first, second, third = outcome.err.splitlines()
+    assert first == "error: numbers that are not the reference's, so not timed:"
+    assert second.startswith("'eager' of 'mhsa', n 4, forward: its output differs from the reference by ")
+    assert third.startswith("'eager' of 'mhsa', n 4, forward+backward: its ")
+    assert "eager  wrong: its output differs" in outcome.out
+    assert json.loads(target.read_text())["results"][0]["contestants"][1]["status"] == "wrong"
+
+
+def test_results_outlive_an_interruption(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensornet_attn.bench.run import Bench
+
+    measured = Bench.measured
+
+    def interrupted(self: Bench, case, kind):
+        if case.n == 5:
+            raise KeyboardInterrupt
+        return measured(self, case, kind)
+
+    monkeypatch.setattr(Bench, "measured", interrupted)
+    target = tmp_path / "results.json"
+    outcome = run("bench", "mhsa", "--n", "4,5", "--against", "eager", *SMALL, "-o", str(target))
+    assert (outcome.code, outcome.err) == (130, "error: interrupted.\n")
+    found = json.loads(target.read_text())
+    jsonschema.validate(found, SCHEMA)
+    assert (found["finished"], len(found["results"]), len(found["load"])) == (False, 2, 1)
+
+
+WRONG = [
+    (("mhsa", "--against", "eagr"), 1, "error: there is no contestant 'eagr': did you mean 'eager'?\n"),
+    (("mhsa", "--backend", "reference"), 1, "error: there is no backend to measure 'reference': "),
+    (("mhsaa",), 1, "there is no shipped design 'mhsaa'"),
+    (("xy*",), 1, "error: no shipped design matches 'xy*'; 'tensornet-attn list' shows them all.\n"),
+    (("mhsa", "--n", "5", "--dtype", "float8"), 1, "error: there is no dtype 'float8' to count bytes of: "),
+    (("mhsa", "--device", "tpu"), 1, "error: there is no device 'tpu' here: cpu"),
+    (("mhsa", "--device", "cuda:99"), 1, "error: there is no device 'cuda:99' here: cpu"),
+    (("mhsa", "--legs", "f=7"), 1, "error: the design is refused: "),
+    (("mhsa", "--n", "512,many"), 2, "'many' is no length, e.g. --n 512,2048."),
+    (("mhsa", "--n", "0"), 2, "'0' is no length, e.g. --n 512,2048."),
+    (("mhsa", "--n", "1.5"), 2, "'1.5' is no length, e.g. --n 512,2048."),
+    (("mhsa", "--n", ","), 2, "give a length, e.g. --n 512,2048."),
+    (("mhsa", "--batch", "0"), 2, "Invalid value for '--batch'"),
+    (("mhsa", "--plot", "a.txt"), 2, "'a.txt' does not end in .svg, .png or .pdf."),
+    ((), 2, "name a design to measure, or give --targets."),
+    (("moa", "--targets"), 1, "error: there is no target for 'moa': known here: epa, fmm2, hard_fish, "),
+    (("--targets", "--n", "5", "--set", "k=2"), 2, "has its own sizes and contestants; leave out --n, --set."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
+def test_wrong_input(run, arguments: tuple[str, ...], code: int, message: str) -> None:
+    outcome = run("bench", *arguments)
+    assert (outcome.code, outcome.out) == (code, "")
+    assert " ".join(message.split()) in " ".join(outcome.err.split())
+
+
+def test_a_length_beyond_the_maximum(run, tmp_path: Path) -> None:
+    path = tmp_path / "short.yaml"
+    path.write_text("tensornet: 1\nname: short\nextends: mhsa\nlegs: {n: query 16, m: key 16}\n")
+    outcome = run("bench", str(path), "--n", "8,17", *SMALL)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == "error: 'n' is 17, and the query leg 'n' has a maximum of 16: ask for n=16 or less.\n"
+
+
+@pytest.mark.parametrize("option", ["-o", "--plot"])
+def test_a_place_that_cannot_be_written_is_told_before_measuring(run, tmp_path: Path, option: str) -> None:
+    path = tmp_path / "none" / "results.svg"
+    wanted = f"error: '{path.parent}': the folder to write in does not exist.\n"
+    assert run("bench", "mhsa", "--n", "1000000", option, str(path)) == (1, "", wanted)
+    folder = tmp_path / "a.svg"
+    folder.mkdir()
+    wanted = f"error: '{folder}': is a folder, not a file.\n"
+    assert run("bench", "mhsa", "--n", "1000000", option, str(folder)) == (1, "", wanted)
+
+
+def test_matplotlib_is_an_optional_part(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensornet_attn.analyse import plots
+
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    wanted = "error: plots need matplotlib: pip install 'tensornet-attn[plot]'.\n"
+    assert run("bench", "mhsa", "--plot", "a.svg") == (3, "", wanted)
+
+
+def test_nothing_measured_is_nothing_to_plot(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensornet_attn.bench.run import Bench, blank
+
+    monkeypatch.setattr(Bench, "measured", lambda self, case, kind: blank(case, kind, "torch"))
+    outcome = run("bench", *TINY, "--plot", str(tmp_path / "a.svg"))
+    assert (outcome.code, outcome.err) == (1, "error: there is nothing to plot: no contestant was measured.\n")
+
+
+AIMS = {
+    ("mhsa", "sdpa", 1024): 0.97,
+    ("hard_fish", "eager", 1024): 2.8,
+    ("mgk", "eager", 1024): 4.0,
+    ("thsa", "eager", 1024): 4.0,
+    ("talking_heads", "eager", 1024): 2.0,
+    ("fmm2", "softmax", 4096): 4.0,
+    ("mlk", "eager", 1024): 1.0,
+    ("linear", "eager", 1024): 1.0,
+    ("epa", "eager", 1024): 1.5,
+}
+
+
+def test_the_targets() -> None:
+    assert {(t.design, t.against, t.n): t.ratio for t in TARGETS} == AIMS
+    assert BATCH == 4
+    labels = {t.design: t.label for t in TARGETS}
+    assert labels["hard_fish"] == "hard_fish f 256 h 8 g 2"
+    assert labels["epa"] == "epa f 256 h 2 e 5 k 2"
+    assert labels["thsa"] == "thsa f 256 r 64 s 64"
+    from tensornet_attn.bench.aim import case_of
+
+    for target in TARGETS:
+        case_of(target).check()
+
+
+def test_the_table_of_targets(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = (
+        Target("mhsa", "sdpa", 1e-9, {"f": 8, "h": 2}, n=4),
+        Target("thsa", "eager", 1e9, {"f": 8, "r": 4, "s": 4}, n=4),
+        Target("thsa", "sdpa", 1.0, {"f": 8, "r": 4, "s": 4}, n=4),
+    )
+    monkeypatch.setattr(targets, "TARGETS", few)
+    target = tmp_path / "targets.json"
+    outcome = run("bench", "--targets", "--repeats", "3", "--seconds", "0", "-o", str(target))
+    assert (outcome.code, outcome.err) == (0, "")
+    head, *rows = outcome.out.splitlines()
+    assert head.split() == ["design", "n", "against", "target", "reached", "quartiles"]
+    assert rows[0].startswith("mhsa f 8 h 2      4  sdpa     0.00")
+    assert rows[0].endswith("reached")
+    assert rows[1].endswith("missed")
+    assert "sdpa skipped: 'thsa' mixes scores before its softmax" in rows[2]
+    found = json.loads(target.read_text())
+    jsonschema.validate(found, SCHEMA)
+    assert {r["pass"] for r in found["results"]} == {"forward+backward"}
+    assert {r["batch"] for r in found["results"]} == {4}
+    outcome = run("bench", "mhsa", "--targets", "--repeats", "3", "--seconds", "0")
+    assert [line.split()[0] for line in outcome.out.splitlines()] == ["design", "mhsa"]
