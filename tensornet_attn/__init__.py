@@ -95,5 +95,19 @@ class _Package(ModuleType):
         return sorted({*self.__dict__, *__all__})
 
 
-_FOLDERS = ("analyse", "checkpoint", "compiler", "emit", "errors", "graph", "limits", "nn", "plan", "spec", "special")
+_FOLDERS = (
+    "analyse",
+    "checkpoint",
+    "compiler",
+    "emit",
+    "errors",
+    "graph",
+    "limits",
+    "models",
+    "nn",
+    "plan",
+    "spec",
+    "special",
+    "tasks",
+)
 sys.modules[__name__].__class__ = _Package

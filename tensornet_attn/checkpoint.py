@@ -1,4 +1,4 @@
-"""A compiled module as one file: the design as YAML text, whether it is causal, and the weights. No code is stored."""
+"""A compiled design, or a model of designs, as one file: its YAML text and its weights. No code is stored."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ import torch
 from tensornet_attn import compiler
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
+from tensornet_attn.models.read import load
 
 if TYPE_CHECKING:
+    from tensornet_attn.models.model import Model
+    from tensornet_attn.models.read import ModelSpec
     from tensornet_attn.nn.module import CompiledDesign
     from tensornet_attn.spec import Design
 
@@ -27,16 +30,22 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a checkpoint holds. `causal` is what the module was compiled with, `extra` further tensors by name."""
+    """What a checkpoint holds. `causal` is what the module was compiled with, `extra` further tensors by name.
 
-    design: Design
-    causal: bool
+    Of a model: `model` is its description, and there is no one design or causal flag.
+    """
+
+    design: Design | None
+    causal: bool | None
     state: dict[str, torch.Tensor]
     extra: dict[str, torch.Tensor]
+    model: ModelSpec | None = None
 
 
-def save(module: CompiledDesign, path: PathLike, extra: Mapping[str, torch.Tensor] | None = None) -> None:
+def save(module: CompiledDesign | Model, path: PathLike, extra: Mapping[str, torch.Tensor] | None = None) -> None:
     """Writes a compiled module as a checkpoint: its design with the sizes it has, its causal flag, its state dict.
+
+    A model, as `ta.models.make` makes it, is written with its description, every design in it spelled out.
 
     `extra` holds further tensors by name; `embedding` [256, f] is what `tensornet-attn analyse` embeds bytes with. The
     file appears whole or not at all. Raises InputError for what is no compiled design, OSError where the place cannot
@@ -49,18 +58,22 @@ def save(module: CompiledDesign, path: PathLike, extra: Mapping[str, torch.Tenso
     >>> torch.equal(restore(path)(x), layer(x))
     True
     """
+    from tensornet_attn.models.model import Model
     from tensornet_attn.nn.module import CompiledDesign
 
-    if not isinstance(module, CompiledDesign):
+    if not isinstance(module, (CompiledDesign, Model)):
         raise InputError(f"save takes a compiled design, as ta.compile makes it, not a {type(module).__name__}.")
     wrong = [name for name, value in (extra or {}).items() if not isinstance(value, torch.Tensor)]
     if wrong:
         raise InputError(f"extra holds tensors; '{wrong[0]}' is a {type((extra or {})[wrong[0]]).__name__}.")
+    if isinstance(module, Model):
+        what = {"model": module.to_yaml(whole=True)}
+    else:
+        what = {"design": module.design.to_yaml(), "causal": module.plan.graph.causal}
     content = {
         "format": MARK,
         "version": VERSION,
-        "design": module.design.to_yaml(),
-        "causal": module.plan.graph.causal,
+        **what,
         "state": dict(module.state_dict()),
         "extra": {name: value.detach() for name, value in (extra or {}).items()},
     }
@@ -69,7 +82,7 @@ def save(module: CompiledDesign, path: PathLike, extra: Mapping[str, torch.Tenso
     write_whole(Path(path), buffer.getvalue())
 
 
-def restore(path: PathLike, causal: bool | None = None, **options: Any) -> CompiledDesign:
+def restore(path: PathLike, causal: bool | None = None, **options: Any) -> CompiledDesign | Model:
     """The module of a checkpoint that `save` wrote, compiled anew, in training mode as `compile` leaves it.
 
     `causal` overrides the flag that was stored; `options` are those of `compile`: backend, device, dtype (that of the
@@ -80,20 +93,30 @@ def restore(path: PathLike, causal: bool | None = None, **options: Any) -> Compi
     return restored(found, causal, str(path), **options)
 
 
-def restored(found: Checkpoint, causal: bool | None, path: str, **options: Any) -> CompiledDesign:
+def restored(found: Checkpoint, causal: bool | None, path: str, **options: Any) -> CompiledDesign | Model:
     """The module of a checkpoint that has been read."""
     floats = [value.dtype for value in found.state.values() if value.is_floating_point()]
     options.setdefault("dtype", floats[0] if floats else None)
-    causal = found.causal if causal is None else causal
-    module = compiler.compile(found.design, causal=None if causal == bool(found.design.causal) else causal, **options)
+    module = _module(found, causal, path, options)
     try:
         module.load_state_dict(found.state)
     except RuntimeError as error:
         reason = " ".join(str(error).split("\n\t", 1)[-1].split())
-        raise InputError(
-            f"'{path}': the weights are not those of its design '{found.design.name}': {reason}"
-        ) from error
+        what = f"design '{found.design.name}'" if found.design is not None else f"model '{found.model.name}'"  # type: ignore[union-attr]
+        raise InputError(f"'{path}': the weights are not those of its {what}: {reason}") from error
     return module
+
+
+def _module(found: Checkpoint, causal: bool | None, path: str, options: dict[str, Any]) -> CompiledDesign | Model:
+    """The module, its weights as first drawn."""
+    if found.design is None:
+        from tensornet_attn.models.kinds import make
+
+        if causal is not None:
+            raise InputError(f"'{path}' holds a model, whose description says what is causal: leave out causal=.")
+        return make(found.model, **options)  # type: ignore[arg-type]
+    causal = found.causal if causal is None else causal
+    return compiler.compile(found.design, causal=None if causal == bool(found.design.causal) else causal, **options)
 
 
 def read_checkpoint(path: PathLike) -> Checkpoint:
@@ -106,6 +129,8 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
     if content.get("version") != VERSION:
         raise _no_checkpoint(path, f"its version is {content.get('version')!r}; this package reads {VERSION}.")
     text, causal, state, extra = (content.get(key) for key in ("design", "causal", "state", "extra"))
+    if isinstance(content.get("model"), str) and _tensors(state) and _tensors(extra):
+        return Checkpoint(None, None, state, extra, load(content["model"] + "\n"))
     if not (isinstance(text, str) and isinstance(causal, bool) and _tensors(state) and _tensors(extra)):
         raise _no_checkpoint(path, "its design, causal flag, state or extra entries are missing or of the wrong kind.")
     return Checkpoint(

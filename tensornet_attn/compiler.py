@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
+from tensornet_attn.plan.aim import TRAINING, Aim, Wanted, aim_of
+from tensornet_attn.plan.cache import Kept
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.spec import Design, library, read
 from tensornet_attn.spec.read import Source
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 Overrides = Mapping[str, int | float | str]
 BACKENDS = ("auto", "reference", "torch", "inductor")
+_plans: Kept[Plan] = Kept(most=256)  # by content: the text of the graph, with its names; backend; aim
+_sources: Kept[Emitted] = Kept(most=256)
 
 
 def list_designs(pattern: str = "*") -> list[str]:
@@ -81,7 +85,7 @@ def cost(
     from tensornet_attn.cost.report import cost_of
 
     graph = build(_design(design), causal)
-    return cost_of(graph, make_plan(graph).schedule, n, m, batch, dtype)
+    return cost_of(graph, plan_of(graph).schedule, n, m, batch, dtype)
 
 
 def match_parameters(design: Source, like: Source, leg: str = "d", multiple: int = 4) -> int:
@@ -118,31 +122,22 @@ def picture(design: Source, format: str = "svg") -> bytes:
     return content(build(design), format, design.name, design.about or None)
 
 
-def explain(design: Source, backend: str = "auto", causal: bool | None = None) -> str:
-    """What the compiler would choose for a design, what it refuses, and why; nothing is compiled."""
-    return plan_of(build(_design(design), causal), backend).explain()
+def explain(design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[Wanted]) -> str:
+    """What the compiler would choose for a design, what it refuses, and why; nothing is compiled.
+
+    `wanted` as in `compile`.
+
+    >>> explain("mhsa", bucket="decoding").splitlines()[0]
+    'mhsa: backend torch, for decoding on generic, orders searched at n 1, m 4096'
+    """
+    return plan_of(build(_design(design), causal), backend, aim_of(**wanted)).explain()
 
 
 def rewrites(design: Source, causal: bool | None = None) -> str:
-    """The rewrites that fit around each softmax over keys, as text: the rule, and the steps before and after."""
-    from tensornet_attn.plan.fuse import softmax_boxes
-    from tensornet_attn.rewrite.engine import rewritten
-    from tensornet_attn.rewrite.scores import RULES
+    """The rewrites that fit a design, as text: the rule, and the steps before and after; whole diagram first."""
+    from tensornet_attn.rewrite.table import shown
 
-    graph, lines = build(_design(design), causal), list[str]()
-    for box in softmax_boxes(graph):
-        known = _steps(graph)
-        for firing in rewritten(graph, box.name, RULES)[1]:
-            now = _steps(firing.graph)
-            lines += [f"{box.name}: {firing.rule.name}: {firing.rule.algebra}"]
-            lines += [f"  - {line}" for line in known if line not in now]
-            lines += [f"  + {line}" for line in now if line not in known]
-            known = now
-    return "\n".join(lines) or f"{graph.name}: no rewrite fits."
-
-
-def _steps(graph: Graph) -> list[str]:
-    return [line for line in graph.to_text().splitlines() if "] = " in line]
+    return shown(build(_design(design), causal))
 
 
 def hash_of(design: Source, causal: bool | None = None) -> str:
@@ -156,16 +151,24 @@ def compile(
     causal: bool | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    **wanted: Unpack[Wanted],
 ) -> CompiledDesign:
-    """An nn.Module that computes the design.
+    """An nn.Module that computes the design, right for every length whatever it is planned for.
 
-    `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of that), or auto.
-    `causal` overrides what the design says. Raises DesignError and InputError.
+    `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of that), or auto, now torch.
+    `causal` overrides what the design says. What it is planned for may be given by name:
+
+    `bucket`: training, prefill (no backward follows) or decoding (one query, many keys); `n`, `m`, `batch`: other sizes
+    than the bucket's. `device_costs`: a name of the device table, `this` for the measured machine, or a Device.
+    `memory`: bytes that the predicted peak may reach, such as "2GiB". `linear_memory`: no tensor may have both a query
+    and a key leg, masks that a caller gives left out. `strict`: every region runs on the backend asked for.
+    Raises DesignError, and InputError where no plan keeps to that.
     """
     from tensornet_attn.nn.module import CompiledDesign
 
     design = _design(design)
-    return CompiledDesign(design, plan_of(build(design, causal), backend), _realise, device, dtype)
+    plan = plan_of(build(design, causal), backend, aim_of(dtype, **wanted))
+    return CompiledDesign(design, plan, _realise, device, dtype)
 
 
 def reference(design: Source, causal: bool | None = None, **options: Any) -> CompiledDesign:
@@ -173,21 +176,22 @@ def reference(design: Source, causal: bool | None = None, **options: Any) -> Com
     return compile(design, "reference", causal, **options)
 
 
-def emit_source(design: Source, causal: bool | None = None) -> str:
-    """The Python source of a design: one nn.Module that needs torch alone."""
+def emit_source(design: Source, causal: bool | None = None, **wanted: Unpack[Wanted]) -> str:
+    """The Python source of a design: one nn.Module that needs torch alone; `wanted` as in `compile`."""
     design = _design(design)
-    return _emitted(design, make_plan(build(design, causal))).source
+    return _emitted(design, plan_of(build(design, causal), aim=aim_of(**wanted))).source
 
 
 def _design(source: Source) -> Design:
     return source if isinstance(source, Design) else load(source)
 
 
-def plan_of(graph: Graph, backend: str = "auto") -> Plan:
-    """The plan of a graph on a backend. Raises InputError for an unknown one."""
+def plan_of(graph: Graph, backend: str = "auto", aim: Aim = TRAINING) -> Plan:
+    """The plan of a graph on a backend, kept by content. Raises InputError, for an unknown backend too."""
     if backend not in BACKENDS:
         raise InputError(f"there is no backend '{backend}'; {nearest(str(backend), BACKENDS)}")
-    return make_plan(graph, "torch" if backend == "auto" else backend)
+    backend = "torch" if backend == "auto" else backend
+    return _plans.get((graph.to_text(), backend, aim), lambda: make_plan(graph, backend, aim))
 
 
 def _realise(design: Design, plan: Plan) -> Made:
@@ -207,7 +211,10 @@ def _emitted(design: Design, plan: Plan) -> Emitted:
     from tensornet_attn.draw.text import step_lines
     from tensornet_attn.emit.module import emit
 
-    return emit(plan, design.about, design.source, _origin(design), step_lines(plan.graph), __version__)
+    words = design.about, design.source, _origin(design)
+    return _sources.get(
+        (plan, plan.graph.to_text(), words), lambda: emit(plan, *words, step_lines(plan.graph), __version__)
+    )
 
 
 def _origin(design: Design) -> str:

@@ -18,6 +18,7 @@ TERMS = 64  # terms of one sum
 FACTORS = 32  # tensors of one product
 PRODUCT_LEGS = 40  # distinct legs of one product, batch not counted
 TENSOR_LEGS = 24
+LAYERS = 1_000  # of one stack of a model
 PROBLEMS = 100  # problems reported of one file
 
 # Numbers

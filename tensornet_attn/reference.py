@@ -125,8 +125,10 @@ def leaf(run: Run, tensor: model.Tensor) -> Tensor:
 
 
 def cut(run: Run, tensor: model.Tensor) -> Tensor:
-    """A weight that stands on a sequence leg with a maximum: its first `length` entries there."""
+    """A weight that stands on a sequence leg with a maximum: its first `length` entries there; split legs apart."""
     value = run.values[tensor.name]
+    if tensor.stored:
+        value = value.reshape([run.graph.leg[leg].stored for leg in tensor.legs])
     for axis, leg in enumerate(tensor.legs):
         if not run.graph.leg[leg].sequence:
             continue

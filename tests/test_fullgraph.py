@@ -1,101 +1,102 @@
-"""torch.compile of every design: one whole graph, no recompilation over lengths, gradients, masks, state."""
+"""torch.compile of every design: one whole graph, no recompilation over batch and length, gradients, masks, state."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import tensornet_attn as ta
-from tests.designs.case import N
-from tests.designs.cases import ATTENTION, CASES
+from tests.designs.cases import CASES
+from tests.regions import EACH, MASKED, SHORT, SLICE, draws, gradients, inputs_of, key_mask_of, made, quick, writes
 
-FAMILIES = ("gqa", "thsa", "hard_fish", "mgk_em", "fmm_fast_weight1", "epa")
-
-
-def small(name: str, backend: str = "torch") -> nn.Module:
-    torch.manual_seed(0)
-    case = CASES[name]
-    return ta.compile(ta.load(name, legs=case.legs, settings=case.settings), backend).eval()
+F32 = torch.float32
+SHAPES = [(1, 16), (2, 24), (3, 40), (5, 33), (2, 64)]  # (batch, n): the first two may compile
 
 
-def inputs_of(name: str, batch: int, n: int) -> list[Tensor]:
-    case = CASES[name]
-    return [torch.randn(batch, n + length - N, case.legs["f"], requires_grad=True) for length in case.inputs]
-
-
-def gradients(module: nn.Module, y: Tensor, xs: list[Tensor]) -> list[Tensor]:
-    trained = [p for p in module.parameters() if p.requires_grad]
-    return list(torch.autograd.grad(y.square().sum(), [*xs, *trained]))
-
-
-def close(found: list[Tensor], wanted: list[Tensor]) -> None:
+def close(found: object, wanted: object) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_one_graph_and_the_same_gradients(name: str) -> None:
+def whole(module: nn.Module, backend: str = "eager") -> Callable[..., Tensor]:
     torch._dynamo.reset()
-    module, xs = small(name), inputs_of(name, 2, N)
-    y = torch.compile(module, fullgraph=True, backend="aot_eager")(*xs)
-    close([y, *gradients(module, y, xs)], [module(*xs), *gradients(module, module(*xs), xs)])
+    return torch.compile(module, fullgraph=True, dynamic=True, backend=backend)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_training_and_masks_make_no_break(name: str) -> None:
-    torch._dynamo.reset()
-    module, xs = small(name).train(), inputs_of(name, 2, N)
-    compiled = torch.compile(module, fullgraph=True, backend="eager")
-    masks = {}
-    if name in ATTENTION:
-        masks["key_mask"] = torch.tensor([[True, False, True, True, True], [False] * N])
-    if name in ATTENTION and CASES[name].masks:
-        masks["mask"] = torch.rand(xs[0].shape[1], N) < 0.6
-    compiled(*xs, **masks).sum().backward()
-    assert all(x.grad.isfinite().all() for x in xs)
+def calls(name: str, shapes: list[tuple[int, int]] = SHAPES) -> Iterator[list[Tensor]]:
+    """Inputs of these shapes; after the second, a compilation is an error."""
+    for i, (batch, n) in enumerate(shapes):
+        with torch.compiler.set_stance("default" if i < 2 else "fail_on_recompile"):
+            yield [x.requires_grad_() for x in inputs_of(name, batch, n, F32)]
 
 
-@pytest.mark.parametrize("name", ["mhsa", "cross", "band", "transformer_xl", "fmm_fast_weight1", "mgk_em", "epa"])
-def test_no_recompilation_over_batch_and_length(name: str) -> None:
-    torch._dynamo.reset()
-    module = small(name)
-    compiled = torch.compile(module, fullgraph=True, backend="eager", dynamic=True)
-    for batch, n, stance in [
-        (2, 6, "default"),
-        (3, 7, "default"),
-        (4, 9, "fail_on_recompile"),
-        (5, 11, "fail_on_recompile"),
-    ]:
-        xs = inputs_of(name, batch, n)
-        with torch.compiler.set_stance(stance):
-            y = compiled(*xs)
-        close([y], [module(*xs)])
+@quick(EACH, SHORT)
+def test_no_recompilation_over_batch_and_length(name: str, causal: bool | None) -> None:
+    module = made(name, causal, dtype=F32)
+    compiled = whole(module)
+    for xs in calls(name):
+        close(compiled(*xs), module(*xs))
+
+
+@quick(MASKED, [("band", True), ("linear", True), ("transformer_xl", False)])
+def test_no_recompilation_with_masks(name: str, causal: bool | None) -> None:
+    module = made(name, causal, dtype=F32)
+    compiled = whole(module)
+    for xs in calls(name):
+        masks = {"key_mask": key_mask_of(xs)}
+        if CASES[name].masks:
+            masks["mask"] = torch.rand(xs[0].shape[1], xs[-1].shape[1]) < 0.6
+        close(compiled(*xs, **masks), module(*xs, **masks))
+
+
+@quick(EACH, [("band", True), ("transformer_xl", False), ("epa", False)])
+def test_one_graph_and_the_same_gradients(name: str, causal: bool | None) -> None:
+    module = made(name, causal, dtype=F32)
+    compiled = whole(module, "aot_eager")
+    for xs in calls(name, [(2, 24), (3, 40), (5, 33)]):
+        y, wanted = compiled(*xs), module(*xs)
+        close([y, *gradients(module, y, xs)], [wanted, *gradients(module, wanted, xs)])
+
+
+@quick([mode for mode in EACH if mode[0] in ("gfish", "fish_simplex", "mgk_em", "fish", "mish")], [("gfish", True)])
+def test_training_makes_no_break(name: str, causal: bool | None) -> None:
+    """These draw noise or store a state, so that a training call is another program."""
+    module = made(name, causal, dtype=F32).train()
+    assert draws(module) or writes(module)
+    compiled = whole(module, "aot_eager")
+    for xs in calls(name, [(2, 24), (3, 40), (5, 33)]):
+        y = compiled(*xs)
+        assert all(x.isfinite().all() for x in gradients(module, y, xs))
+        assert not draws(module) or not torch.equal(compiled(*xs), y)
 
 
 @pytest.mark.parametrize("name", ["mhsa", "mgk_em"])
 def test_the_checks_of_arguments_are_traced_too(name: str) -> None:
     torch._dynamo.reset()
-    compiled = torch.compile(small(name), backend="eager", dynamic=True)
+    compiled = torch.compile(made(name, None, dtype=F32), backend="eager", dynamic=True)
     with pytest.raises(Exception, match="has size 7 on leg 'f', which is 12"):
-        compiled(torch.randn(2, N, 7))
+        compiled(torch.randn(2, 5, 7))
 
 
 def test_a_state_is_updated_in_one_graph_and_backward_reads_the_old_value() -> None:
-    torch._dynamo.reset()
-    plain, module, (x,) = small("mgk_em").train(), small("mgk_em").train(), inputs_of("mgk_em", 2, N)
+    plain, module = (made("mgk_em", None, dtype=F32).train() for _ in range(2))
     start = module.state_dict()["pi"].clone()
-    y = torch.compile(module, fullgraph=True, backend="aot_eager")(x)
-    wanted = plain(x)
-    close([module.state_dict()["pi"]], [plain.state_dict()["pi"]])
+    (x,) = (x.requires_grad_() for x in inputs_of("mgk_em", 2, 5, F32))
+    y, wanted = whole(module, "aot_eager")(x), plain(x)
+    close(module.state_dict()["pi"], plain.state_dict()["pi"])
     assert not torch.equal(module.state_dict()["pi"], start)
     close(gradients(module, y, [x]), gradients(plain, wanted, [x]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_inductor(name: str) -> None:
+@pytest.mark.parametrize(("name", "causal"), [(name, case.causal[-1]) for name, case in CASES.items()])
+def test_inductor(name: str, causal: bool | None) -> None:
+    """Every design; with SLICE also over lengths."""
     torch._dynamo.reset()
-    module, compiled, xs = small(name), small(name, "inductor"), inputs_of(name, 2, N)
+    module, compiled = made(name, causal, dtype=F32), made(name, causal, "inductor", F32)
     assert compiled.source == module.source
-    y = compiled(*xs)
-    close([y, *gradients(compiled, y, xs)], [module(*xs), *gradients(module, module(*xs), xs)])
+    for n in (16, 33) if (name, causal) in SLICE else (16,):
+        xs = [x.requires_grad_() for x in inputs_of(name, 2, n, F32)]
+        y, wanted = compiled(*xs), module(*xs)
+        close([y, *gradients(compiled, y, xs)], [wanted, *gradients(module, wanted, xs)])

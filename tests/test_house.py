@@ -25,6 +25,8 @@ LAYERS = (
     "draw",
     "reference",
     "compiler",
+    "models",
+    "tasks",
     "checkpoint",
     "convert",
     "analyse",

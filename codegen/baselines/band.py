@@ -34,29 +34,93 @@ class Band(nn.Module):
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], true where a query may look."""
-        n = m = x.shape[-2]
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        # A and A V: one fused call, the scores are never made
-        q = Q.transpose(-3, -2)  # ... h n d
-        k = K.transpose(-3, -2)  # ... h m d
-        v = V.transpose(-3, -2)  # ... h m d
-        keep, bias = visible(band_mask(n, m, 2, x.device), mask, key_mask, x.ndim - 2, 1)
-        o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5)  # ... h n d
+        # A and A V: in blocks, only what is near the band
+        o = attend_band(Q, K, V, 2, 2, 32, mask, key_mask, x.ndim - 2, self.Wq.shape[2] ** -0.5, tied=True)  # ... n h d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return o.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
 
 
-def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
-    """True where the key is not later than the query: [n, m]."""
-    return distance(n, m, device) >= 0
+def attend_band(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    left: int,
+    right: int,
+    block: int,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+    tied: bool = False,
+) -> Tensor:
+    """softmax(scale q k^T + mask) v, a query seeing keys at most `left` positions before it and `right` after it.
+
+    q [..., n, h, d], k [..., m, g, d], v [..., m, g, e] -> [..., n, h, e]; g divides h: consecutive query heads share a
+    key and value head. `mask` and its `batch` dimensions as in `run_time_mask`, key_mask [..., m]. `tied`: n is m.
+    """
+    n, m = q.shape[-3], k.shape[-3]
+    first = 0 if tied else m - n  # position of the first query
+    place = (n, first, block, max(left, 0), max(right, 0))
+    keep = band_keep(k, key_mask, left, right, place)
+    bias = None
+    if mask is not None:
+        allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, place))
+        keep = keep & allowed
+    some = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; a row of the last block may stand beyond the queries
+    bounds = keep | ~some
+    if bias is not None:
+        bounds = torch.where(bounds, bias.to(q.dtype), float("-inf"))
+    count = max(2, -(-n // block))
+    q = F.pad(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
+    q, k, v = (t.transpose(-2, -3) for t in (q, key_spans(k, place), key_spans(v, place)))
+    out = fused_attention(q, k, v, bounds, scale, dropout, False)  # ... blocks h block e
+    if bias is not None and out.numel() == 0:
+        out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
+    if mask is not None or key_mask is not None or min(left, right) < 0 or not tied:
+        out = torch.where(some, out, 0)  # elsewhere each query sees its own position
+    return F.pad(out.transpose(-2, -3).flatten(-4, -3), (0, 0, 0, 0, 0, n - count * block))  # a width below 0 crops
 
 
-def band_mask(n: int, m: int, width: int, device: torch.device | None = None) -> Tensor:
-    """True within `width` positions on either side: [n, m]."""
-    return distance(n, m, device).abs() <= width
+def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:
+    """The keys that each block of queries meets, zeros past both ends: [..., m, g, d] -> [..., blocks, span, g, d]."""
+    n, first, block, before, after = place
+    count, more = (
+        max(2, -(-n // block)),
+        -(-(before + after) // block),
+    )  # a span reaches into `more` blocks beyond its first
+    ahead = before - first
+    beyond = (count + more) * block - ahead - x.shape[-3]
+    x = F.pad(x, (0, 0, 0, 0, ahead, beyond))
+    # Slices side by side, for the sake of the backward: that of unfold takes three times as long.
+    parts = [x.narrow(-3, i * block, count * block).unflatten(-3, (count, block)) for i in range(more + 1)]
+    parts[-1] = parts[-1].narrow(-3, 0, before + after + block - more * block)
+    return torch.cat(parts, -3)
+
+
+def band_keep(
+    k: Tensor, key_mask: Tensor | None, left: int, right: int, place: tuple[int, int, int, int, int]
+) -> Tensor:
+    """Where the band and the key mask both allow it: [..., blocks, 1, block, span]."""
+    _, _, block, before, after = place
+    there = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
+    there = key_spans(there[..., None, None], place)[..., 0].transpose(-1, -2)[..., None, :, :]
+    past = torch.arange(-before, block + after, device=k.device) - torch.arange(block, device=k.device)[:, None]
+    return there & (past >= -left) & (past <= right)
+
+
+def mask_in_spans(mask: Tensor, m: int, place: tuple[int, int, int, int, int]) -> Tensor:
+    """A mask [n, m] or [..., h, n, m] at the pairs that meet in blocks: [..., blocks, h, block, span]."""
+    n, first, block, before, after = place
+    count = max(2, -(-n // block))
+    query = torch.arange(count * block, device=mask.device).unflatten(0, (count, block))  # blocks block
+    key = query[:, :1] + first + torch.arange(-before, block + after, device=mask.device)  # blocks span
+    pairs = mask[..., query.clamp(max=n - 1)[:, :, None], key.clamp(0, m - 1)[:, None]]  # ... h blocks block span
+    return pairs.unsqueeze(-3) if mask.ndim == 2 else pairs.transpose(-3, -4)
 
 
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
@@ -104,54 +168,6 @@ def visible(
     return keep if key_mask is None else both(keep, key_keep(key_mask, others, query)), bias
 
 
-def query_positions(n: int, m: int, device: torch.device | None = None) -> Tensor:
-    """m - n ... m - 1: [n]; keys stand at 0 ... m - 1."""
-    return torch.arange(m - n, m, device=device)
-
-
-def distance(n: int, m: int, device: torch.device | None = None) -> Tensor:
-    """Query position minus key position: [n, m], integers."""
-    return query_positions(n, m, device)[:, None] - torch.arange(m, device=device)
-
-
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    keep: Tensor | None = None,
-    bias: Tensor | None = None,
-    scale: float = 1.0,
-    dropout: float = 0.0,
-    causal: bool = False,
-    keys: int = 1,
-) -> Tensor:
-    """softmax(scale q k^T + bias) v, fused: q [..., h, n, d], k [..., g, m, d], v [..., g, m, e] -> [..., h, n, e].
-
-    `keep` and `bias` broadcast to [..., h, n, m]; g divides h: consecutive query heads share a key and value head.
-    With several `keys` a position, k has them one after another, [..., g, keys m, d], and they share v, keep and bias.
-    """
-    n, m = q.shape[-2], k.shape[-2] // keys
-    if keys > 1:
-        keep = both(keep, causal_mask(n, m, q.device)) if causal else keep
-        causal, v = False, torch.cat([v] * keys, -2)
-        keep, bias = (None if t is None else torch.cat([t] * keys, -1) for t in (keep, bias))
-    fused = empty = False
-    if causal and keep is None and bias is None and n == m:  # tested by `if`: traced lengths make no plain bool
-        fused = True
-    elif keep is not None or (causal and n > m):
-        empty = True
-    if causal and not fused:
-        keep = both(keep, causal_mask(n, m, q.device))
-    some = keep.any(-1, keepdim=True) if empty else None  # ... n 1
-    mask = keep if some is None else keep | ~some
-    if bias is not None:
-        mask = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), float("-inf"))
-    out = fused_attention(q, k, v, mask, scale, dropout, fused)
-    if bias is not None and out.numel() == 0:
-        out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
-    return out if some is None else torch.where(some, out, 0)
-
-
 def fused_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float, causal: bool
 ) -> Tensor:
@@ -160,7 +176,7 @@ def fused_attention(
         q, scale = q * scale, 1.0
     operands = (q, k, v) if mask is None or mask.ndim < 4 else (q, k, v, mask)
     batch = q.shape[:-3]
-    if any(t.shape[:-3] != batch for t in operands):
+    if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # tuples would compare sizes before lengths
         batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
     heads, width, out_width = max(k.shape[-3], v.shape[-3]), max(q.shape[-1], v.shape[-1]), v.shape[-1]
     q, k, v = (four_dimensions(widened(t, width), batch) for t in (q, k, v))
@@ -177,7 +193,7 @@ def fused_attention(
 
 def four_dimensions(x: Tensor, batch: tuple[int, ...]) -> Tensor:
     """[batch..., h, n, d] as [one batch, h, n, d]."""
-    if x.shape[:-3] == batch and len(batch) == 1:
+    if len(batch) == 1 and x.ndim == 4 and x.shape[:-3] == batch:
         return x
     x = x.expand(*batch, *[1] * (3 - x.ndim), *x.shape[-3:])
     return x.flatten(0, -4) if batch else x[None]

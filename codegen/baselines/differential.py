@@ -58,22 +58,30 @@ class Differential(nn.Module):
         K1 = (x @ self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m h d
         K2 = (x @ self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m h d
         V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
-
-        A1_scores = torch.einsum("...nhd,...mhd->...hnm", Q1, K1)  # ... h n m
-        keep, bias = visible(None, mask, key_mask, x.ndim - 2, 1)
-        A1 = masked_softmax(self.Wq1.shape[2] ** -0.5 * A1_scores, keep, bias)  # ... h n m
-
-        A2_scores = torch.einsum("...nhd,...mhd->...hnm", Q2, K2)  # ... h n m
-        A2 = masked_softmax(self.Wq1.shape[2] ** -0.5 * A2_scores, keep, bias)  # ... h n m
-
         lambda1 = torch.exp(self.lq1 @ self.lk1)  # a scalar
         lambda2 = torch.exp(self.lq2 @ self.lk2)  # a scalar
-        A = A1 - lambda1 * A2 + lambda2 * A2 - 0.8 * A2  # ... h n m
+        A_A2 = -lambda1 + lambda2 - 0.8  # a scalar
 
-        O_of = torch.einsum("...hnm,...mhe->...nhe", A, V)  # ... n h e
-        O = rms_norm(O_of, -1)  # ... n h e
+        # A1 and A1 V: one fused call, the scores are never made
+        q = Q1.transpose(-3, -2)  # ... h n d
+        k = K1.transpose(-3, -2)  # ... h m d
+        v = V.transpose(-3, -2)  # ... h m e
+        keep, bias = visible(None, mask, key_mask, x.ndim - 2, 1)
+        o = attend(q, k, v, keep, bias, self.Wq1.shape[2] ** -0.5)  # ... h n e
 
+        # A2 and A2 V: one fused call, the scores are never made
+        q_2 = Q2.transpose(-3, -2)  # ... h n d
+        k_2 = K2.transpose(-3, -2)  # ... h m d
+        v_2 = V.transpose(-3, -2)  # ... h m e
+        o_2 = attend(q_2, k_2, v_2, keep, bias, self.Wq1.shape[2] ** -0.5)  # ... h n e
+
+        O = rms_norm(o.transpose(-3, -2) + A_A2 * o_2.transpose(-3, -2), -1)  # ... n h e
         return (1 - 0.8) * (O.flatten(-2) @ self.Wo.flatten(0, 1))  # ... n f
+
+
+def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """True where the key is not later than the query: [n, m]."""
+    return distance(n, m, device) >= 0
 
 
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
@@ -127,15 +135,88 @@ def rms_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], eps=eps).movedim(-1, dim)
 
 
-def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """softmax(scores + bias) over the keys where `keep`, zeros elsewhere: [..., n, m]."""
+def query_positions(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """m - n ... m - 1: [n]; keys stand at 0 ... m - 1."""
+    return torch.arange(m - n, m, device=device)
+
+
+def distance(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """Query position minus key position: [n, m], integers."""
+    return query_positions(n, m, device)[:, None] - torch.arange(m, device=device)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+    causal: bool = False,
+    keys: int = 1,
+) -> Tensor:
+    """softmax(scale q k^T + bias) v, fused: q [..., h, n, d], k [..., g, m, d], v [..., g, m, e] -> [..., h, n, e].
+
+    `keep` and `bias` broadcast to [..., h, n, m]; g divides h: consecutive query heads share a key and value head.
+    With several `keys` a position, k has them one after another, [..., g, keys m, d], and they share v, keep and bias.
+    """
+    n, m = q.shape[-2], k.shape[-2] // keys
+    if keys > 1:
+        keep = both(keep, causal_mask(n, m, q.device)) if causal else keep
+        causal, v = False, torch.cat([v] * keys, -2)
+        keep, bias = (None if t is None else torch.cat([t] * keys, -1) for t in (keep, bias))
+    fused = empty = False
+    if causal and keep is None and bias is None and n == m:  # tested by `if`: traced lengths make no plain bool
+        fused = True
+    elif keep is not None or (causal and n > m):
+        empty = True
+    if causal and not fused:
+        keep = both(keep, causal_mask(n, m, q.device))
+    some = keep.any(-1, keepdim=True) if empty else None  # ... n 1
+    mask = keep if some is None else keep | ~some
     if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    if keep is None:
-        return scores.softmax(-1)
-    # The least finite number: with -inf an empty row would be NaN before it is cleared, and its gradient after.
-    weights = torch.where(keep, scores, torch.finfo(scores.dtype).min).softmax(-1)
-    return torch.where(keep, weights, 0)
+        mask = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), float("-inf"))
+    out = fused_attention(q, k, v, mask, scale, dropout, fused)
+    if bias is not None and out.numel() == 0:
+        out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
+    return out if some is None else torch.where(some, out, 0)
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float, causal: bool
+) -> Tensor:
+    """scaled_dot_product_attention for any batch and widths: the fused kernels want four dimensions and one width."""
+    if scale <= 0:  # the fused kernels multiply the minus infinity of a causal mask by it
+        q, scale = q * scale, 1.0
+    operands = (q, k, v) if mask is None or mask.ndim < 4 else (q, k, v, mask)
+    batch = q.shape[:-3]
+    if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # tuples would compare sizes before lengths
+        batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
+    heads, width, out_width = max(k.shape[-3], v.shape[-3]), max(q.shape[-1], v.shape[-1]), v.shape[-1]
+    q, k, v = (four_dimensions(widened(t, width), batch) for t in (q, k, v))
+    if k.shape[1] != v.shape[1]:
+        k, v = (t.expand(-1, heads, -1, -1) for t in (k, v))
+    if mask is not None and mask.ndim > 2:
+        mask = four_dimensions(mask, batch)
+    grouped = {"enable_gqa": True} if q.shape[1] != heads else {}
+    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, **grouped)
+    if out_width != width:
+        out = out[..., :out_width]
+    return out if len(batch) == 1 else out.reshape(*batch, *out.shape[1:])
+
+
+def four_dimensions(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """[batch..., h, n, d] as [one batch, h, n, d]."""
+    if len(batch) == 1 and x.ndim == 4 and x.shape[:-3] == batch:
+        return x
+    x = x.expand(*batch, *[1] * (3 - x.ndim), *x.shape[-3:])
+    return x.flatten(0, -4) if batch else x[None]
+
+
+def widened(x: Tensor, width: int) -> Tensor:
+    """x with zeros after its last entries."""
+    return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))
 
 
 def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:

@@ -163,7 +163,7 @@ def fused_attention(
         q, scale = q * scale, 1.0
     operands = (q, k, v) if mask is None or mask.ndim < 4 else (q, k, v, mask)
     batch = q.shape[:-3]
-    if any(t.shape[:-3] != batch for t in operands):
+    if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # tuples would compare sizes before lengths
         batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
     heads, width, out_width = max(k.shape[-3], v.shape[-3]), max(q.shape[-1], v.shape[-1]), v.shape[-1]
     q, k, v = (four_dimensions(widened(t, width), batch) for t in (q, k, v))
@@ -180,7 +180,7 @@ def fused_attention(
 
 def four_dimensions(x: Tensor, batch: tuple[int, ...]) -> Tensor:
     """[batch..., h, n, d] as [one batch, h, n, d]."""
-    if x.shape[:-3] == batch and len(batch) == 1:
+    if len(batch) == 1 and x.ndim == 4 and x.shape[:-3] == batch:
         return x
     x = x.expand(*batch, *[1] * (3 - x.ndim), *x.shape[-3:])
     return x.flatten(0, -4) if batch else x[None]

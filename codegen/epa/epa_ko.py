@@ -41,16 +41,11 @@ class EPAKo(nn.Module):
     def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], true where a query may look."""
         Gs_of = torch.sigmoid((x @ self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:]))  # ... m h e
-        Gs = top_entries(Gs_of, Gs_of, 2, -1)  # ... m h e
-
+        Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
         Gd_of = torch.sigmoid((x @ self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:]))  # ... n h e
-        Gd = top_entries(Gd_of, Gd_of, 2, -1)  # ... n h e
-
+        Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-
-        K_1 = torch.einsum("...mf,hefd->...mhde", x, self.Wk)  # ... m h d e
-        K = torch.einsum("...mhe,...mhde->...mhd", Gs, K_1)  # ... m h d
-
+        K = expert_sums(x[..., None, None, :], self.Wk, Gs, Gs_chosen)  # ... m h d
         V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         # A and A V: one fused call, the scores are never made
@@ -60,8 +55,249 @@ class EPAKo(nn.Module):
         keep, bias = visible(None, mask, key_mask, x.ndim - 2, 1)
         o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5)  # ... h n d
 
-        y_1 = Gd[..., None] * o.transpose(-3, -2)[..., None, :]  # ... n h e d
-        return y_1.flatten(-3) @ self.Wo.flatten(0, 2)  # ... n f
+        return expert_sums(o.transpose(-3, -2).unsqueeze(-2), self.Wo, Gd, Gd_chosen, True)  # ... n f
+
+
+def operation(name: str) -> str:
+    """The full name of a new operation of torch: one that no earlier import of this file has, whose layers may live."""
+    space, count = __name__.replace(".", "_"), 1
+    own = space
+    while hasattr(getattr(torch.ops, own), name):
+        count += 1
+        own = f"{space}_{count}"
+    return f"{own}::{name}"
+
+
+def top_chosen(of: Tensor, by: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`of` at the k largest entries of `by` along the last dimension, and where these stand: [..., k] each."""
+    values, ranked = torch.broadcast_tensors(of, by)
+    chosen = top_indices(ranked, k, -1)
+    gates = values.gather(-1, chosen)
+    if by is not of:  # so that what `by` is made of gets gradients of zero
+        gates = torch.where(chosen >= 0, gates, ranked.gather(-1, chosen))
+    return gates, chosen
+
+
+def expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False) -> Tensor:
+    """The sum over k of gates * x weight[h, chosen]: [..., h, o], or summed over h as well (`total`): [..., o].
+
+    x [..., h or 1, k or 1, c], weight [h, e, c, o], gates and chosen [..., h, k]; or all without the dimension h.
+    """
+    if weight.ndim == 3:
+        return expert_sums(x.unsqueeze(-3), weight[None], gates.unsqueeze(-2), chosen.unsqueeze(-2), True)
+    out = expert_product(x, weight, gates, chosen, 1 if total else len(weight), 1).squeeze(-2)
+    return out.squeeze(-2) if total else out
+
+
+def expert_product(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
+    """`routed` for any leading dimensions, under autocast in its dtype: [..., heads, slots, o]."""
+    lead = chosen.shape[:-2]
+    if x.shape[:-3] != lead:
+        lead = torch.broadcast_shapes(x.shape[:-3], lead)
+        x, chosen = x.expand(*lead, *x.shape[-3:]), chosen.expand(*lead, *chosen.shape[-2:])
+        gates = gates if gates is None else gates.expand(*lead, *gates.shape[-2:])
+    dtype = weight.dtype
+    if dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+    x, weight = x.to(dtype).reshape(-1, *x.shape[-3:]), weight.to(dtype)
+    gates = gates if gates is None else gates.to(dtype).reshape(-1, *gates.shape[-2:])
+    compute = routed if torch.compiler.is_compiling() else Routed.apply
+    out = compute(x, weight, gates, chosen.reshape(-1, *chosen.shape[-2:]), heads, slots)
+    return out.reshape(*lead, heads, slots, weight.shape[-1])
+
+
+@torch.library.custom_op(operation("routed"), mutates_args=())
+def routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
+    """gates * x weight[h, chosen] for t tokens: x [t, h or 1, k or 1, c], weight [h, e, c, o], chosen [t, h, k].
+
+    The result is [t, heads, slots, o]: summed over h where `heads` is 1, over k where `slots` is 1.
+    """
+    out = x.new_empty(len(x), heads, slots, weight.shape[-1], dtype=sum_dtype(x, len(weight) // heads))
+    taken = x.flatten(0, 2)
+    for head in range(len(weight) if len(x) else 0):
+        order, place, ends = by_expert(chosen[:, head], weight.shape[1])
+        source, rows = row_numbers(x, chosen, head)[order], x.new_empty(len(order), weight.shape[-1])
+        for experts, part in pieces(ends, grouped_at_once(x, weight)):
+            put_product(rows[part], taken.index_select(0, source[part]), weight[head, experts], ends)
+        add_head(out, head, put_back(rows, place, None if gates is None else gates[:, head], slots))
+    return out.to(x.dtype)
+
+
+@routed.register_fake
+def routed_shape(x, weight, gates, chosen, heads, slots):
+    """A tensor like the result."""
+    return x.new_empty(x.shape[0], heads, slots, weight.shape[-1])
+
+
+@torch.library.custom_op(operation("routed_gradients"), mutates_args=())
+def routed_gradients(
+    gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, wanted: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and gates, from that of the result of `routed`, where they are `wanted`.
+
+    The gradient of a gate is the inner product of its row of x with what that row gets, so that these are two products
+    of the size of the forward one, and x weight is not computed again.
+    """
+    dx = x.new_empty(x.shape, dtype=sum_dtype(x, len(weight) // x.shape[1]))
+    dweight, dgates = weight.new_zeros(weight.shape), x.new_zeros(chosen.shape)
+    given, taken = gradient.flatten(0, 2), x.flatten(0, 2)
+    for head in range(len(weight) if len(x) else 0):
+        order, place, ends = by_expert(chosen[:, head], weight.shape[1])
+        target, source = row_numbers(gradient, chosen, head)[order], row_numbers(x, chosen, head)[order]
+        back, dots = x.new_empty(len(order), x.shape[-1]), x.new_empty(len(order))
+        gate = None if gates is None else gates[:, head].flatten()[order, None]
+        for experts, part in pieces(ends, grouped_at_once(x, weight)):
+            after, rows = given.index_select(0, target[part]), taken.index_select(0, source[part])
+            if wanted[0] or wanted[2]:
+                put_product(back[part], after, weight[head, experts].mT, ends)
+            if wanted[1]:
+                put_outer(dweight[head, experts], rows, after, None if gate is None else gate[part], ends)
+            if wanted[2]:
+                torch.sum(rows.mul_(back[part]), -1, out=dots[part])
+        if wanted[0]:
+            add_head(dx, head, put_back(back, place, None if gates is None else gates[:, head], x.shape[2]))
+        if wanted[2]:
+            dgates[:, head] = dots[place]
+    return dx.to(x.dtype), dweight, dgates
+
+
+@routed_gradients.register_fake
+def routed_gradient_shapes(gradient, x, weight, gates, chosen, wanted):
+    """Tensors like the gradients."""
+    return x.new_empty(x.shape), weight.new_empty(weight.shape), x.new_empty(chosen.shape)
+
+
+def routed_save(ctx, inputs, output):
+    """Keeps the operands, and nothing that is sorted."""
+    ctx.save_for_backward(*inputs[:4])
+
+
+def routed_pull(ctx, gradient):
+    """The gradients of the operands that want one."""
+    wanted = list(ctx.needs_input_grad[:3])
+    compute = routed_gradients if torch.compiler.is_compiling() else RoutedGradients.apply
+    found = compute(gradient.contiguous(), *ctx.saved_tensors, wanted)
+    return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None
+
+
+routed.register_autograd(routed_pull, setup_context=routed_save)
+
+
+def routed_no_second(ctx, *gradients):
+    """Refuses a second derivative."""
+    raise NotImplementedError("grouped experts have no second derivative; the backend 'reference' has.")
+
+
+routed_gradients.register_autograd(routed_no_second)
+
+
+def routed_keep_nothing(ctx, inputs, output):
+    """Nothing: there is no second derivative."""
+
+
+class Routed(torch.autograd.Function):
+    """`routed` for code that runs as it is read, where the transforms of torch.func want a Function."""
+
+    generate_vmap_rule = True
+    forward, setup_context, backward = staticmethod(routed), staticmethod(routed_save), staticmethod(routed_pull)
+
+
+class RoutedGradients(torch.autograd.Function):
+    """`routed_gradients`, likewise."""
+
+    generate_vmap_rule = True
+    forward, setup_context = staticmethod(routed_gradients), staticmethod(routed_keep_nothing)
+    backward = staticmethod(routed_no_second)
+
+
+@routed.register_vmap
+def routed_each(info, dims, *arguments):
+    """One element of the mapped dimension after another."""
+    return torch.stack([routed(*one) for one in elements(info, dims, arguments)]), 0
+
+
+@routed_gradients.register_vmap
+def routed_gradients_each(info, dims, *arguments):
+    """One element of the mapped dimension after another."""
+    found = [routed_gradients(*one) for one in elements(info, dims, arguments)]
+    return tuple(torch.stack(same) for same in zip(*found, strict=True)), (0, 0, 0)
+
+
+def elements(info, dims, arguments):
+    """The arguments of each element of a mapped dimension."""
+    for i in range(info.batch_size):
+        yield [
+            one.select(dim, i) if isinstance(one, Tensor) and dim is not None else one
+            for one, dim in zip(arguments, dims, strict=True)
+        ]
+
+
+def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The order that sorts choices [t, k] by expert, where each choice stands in it, where each expert's end."""
+    found, order = chosen.flatten().sort(stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    ends = torch.searchsorted(found, torch.arange(experts, device=found.device), right=True)
+    return order, place.view(chosen.shape), ends
+
+
+def row_numbers(x: Tensor, chosen: Tensor, head: int) -> Tensor:
+    """The rows of x [t, h or 1, k or 1, c], numbered from the first, that the choices of a head take: [t * k]."""
+    tokens, heads, slots, _ = x.shape
+    first = torch.arange(tokens, device=x.device) * heads + head % heads
+    slot = torch.arange(chosen.shape[-1], device=x.device) % slots
+    return (first[:, None] * slots + slot).flatten()
+
+
+def put_back(rows: Tensor, place: Tensor, gates: Tensor | None, slots: int) -> Tensor:
+    """Sorted rows times their gates [t, k], where the tokens stand: [t, slots, o]; one slot sums over k."""
+    if slots == 1:
+        return F.embedding_bag(place, rows, per_sample_weights=gates, mode="sum")[:, None]
+    return rows[place] if gates is None else rows[place] * gates[..., None]
+
+
+def sum_dtype(x: Tensor, terms: int) -> torch.dtype:
+    """The dtype in which that many heads are added."""
+    return torch.promote_types(x.dtype, torch.float32) if terms > 1 else x.dtype
+
+
+def add_head(out: Tensor, head: int, part: Tensor) -> None:
+    """Adds what a head gives [t, slots, o] to its place in [t, heads or 1, slots, o]; the first one there is stored."""
+    place = out[:, head % out.shape[1]]
+    place.copy_(part) if head < out.shape[1] else place.add_(part)
+
+
+def grouped_at_once(x: Tensor, weight: Tensor) -> bool:
+    """Whether one kernel does the matmuls of all experts: on a GPU, in bfloat16, dimensions of whole 16 bytes."""
+    return x.is_cuda and x.dtype == torch.bfloat16 and weight.shape[-1] % 8 == 0 and weight.shape[-2] % 8 == 0
+
+
+def pieces(ends: Tensor, at_once: bool) -> list[tuple[slice, slice]]:
+    """Experts and their rows that are done together: all, or each expert by itself, whose rows then stay in cache."""
+    if at_once:
+        return [(slice(None), slice(None))]
+    bounds = [0, *ends.tolist()]
+    return [(slice(e, e + 1), slice(bounds[e], bounds[e + 1])) for e in range(len(ends))]
+
+
+def put_product(out: Tensor, rows: Tensor, weight: Tensor, ends: Tensor) -> None:
+    """rows weight[e], for rows of one expert or of all in order: rows [r, c], weight [1 or e, c, o], out [r, o]."""
+    if len(weight) == 1:
+        torch.mm(rows, weight[0], out=out)
+    else:
+        out.copy_(F.grouped_mm(rows, weight, offs=ends.int()))
+
+
+def put_outer(out: Tensor, rows: Tensor, after: Tensor, gates: Tensor | None, ends: Tensor) -> None:
+    """The sum of gates rows^T after for each expert: rows [r, c], after [r, o], gates [r, 1], out [1 or e, c, o]."""
+    if gates is not None and rows.shape[-1] < after.shape[-1]:
+        rows = rows * gates
+    elif gates is not None:
+        after = after * gates
+    if len(out) == 1:
+        torch.mm(rows.mT, after, out=out[0])
+    else:
+        out.copy_(F.grouped_mm(rows.mT, after, offs=ends.int()))
 
 
 def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
@@ -170,7 +406,7 @@ def fused_attention(
         q, scale = q * scale, 1.0
     operands = (q, k, v) if mask is None or mask.ndim < 4 else (q, k, v, mask)
     batch = q.shape[:-3]
-    if any(t.shape[:-3] != batch for t in operands):
+    if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # tuples would compare sizes before lengths
         batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
     heads, width, out_width = max(k.shape[-3], v.shape[-3]), max(q.shape[-1], v.shape[-1]), v.shape[-1]
     q, k, v = (four_dimensions(widened(t, width), batch) for t in (q, k, v))
@@ -187,7 +423,7 @@ def fused_attention(
 
 def four_dimensions(x: Tensor, batch: tuple[int, ...]) -> Tensor:
     """[batch..., h, n, d] as [one batch, h, n, d]."""
-    if x.shape[:-3] == batch and len(batch) == 1:
+    if len(batch) == 1 and x.ndim == 4 and x.shape[:-3] == batch:
         return x
     x = x.expand(*batch, *[1] * (3 - x.ndim), *x.shape[-3:])
     return x.flatten(0, -4) if batch else x[None]
@@ -201,12 +437,3 @@ def widened(x: Tensor, width: int) -> Tensor:
 def top_indices(by: Tensor, k: int, dim: int) -> Tensor:
     """Where the k largest entries stand, largest first."""
     return by.sort(dim=dim, descending=True, stable=True).indices.narrow(dim, 0, k)
-
-
-def top_entries(values: Tensor, by: Tensor, k: int, dim: int) -> Tensor:
-    """`values` at the k largest entries of `by` along `dim`, zeros elsewhere."""
-    values, by = torch.broadcast_tensors(values, by)
-    none = torch.zeros_like(by, dtype=torch.bool)
-    chosen = none.scatter(dim, top_indices(by, k, dim), True)
-    zeros = torch.where(none, by, 0)  # so that what `by` is made of gets gradients of zero
-    return torch.where(chosen, values, zeros)

@@ -45,6 +45,7 @@ class LinearGfish(nn.Module):
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], true where a query may look."""
+        n = m = x.shape[-2]
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
         K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
@@ -53,21 +54,200 @@ class LinearGfish(nn.Module):
         phiK = elu1(K)  # ... m g d
         mixture2 = F.softplus(self.W2)  # h k
         bias2 = F.softplus(self.b2)  # h
+        A_c1 = torch.einsum("hk,gk->gh", mixture2, mixture)  # g h
 
-        A_scores_1 = torch.einsum("hk,gk->hg", mixture2, mixture)  # h g
-        A_scores_2 = torch.einsum("...ngd,...mgd->...gnm", phiQ, phiK)  # ... g n m
-        A_scores_3 = torch.einsum("hg,...gnm->...hnm", A_scores_1, A_scores_2)  # ... h n m
-        A_scores = A_scores_3 + bias2[:, None, None]  # ... h n m
-        keep, _ = visible(None, mask, key_mask, x.ndim - 2, 1)
-        A = normalized(A_scores, keep)  # ... h n m
+        # A and A V: the keys are summed first, nothing is n by m
+        q = phiQ.flatten(-2)  # ... n (g d)
+        k = phiK.flatten(-2)  # ... m (g d)
+        q_2 = x.new_ones(n, 1)  # n 1
+        k_2 = x.new_ones(m, 1)  # m 1
+        core = bias2.unsqueeze(-2)  # 1 h
+        v = V.flatten(-2)  # ... m (h d)
+        o = linear_attention(
+            [(q, k, A_c1), (q_2, k_2, core)], v, mask, key_mask, x.ndim - 2, 0
+        ).unflatten(-1, (self.Wv.shape[1], self.Wq.shape[2]))  # ... n h d
 
-        y_1 = torch.einsum("...hnm,...mhd->...nhd", A, V)  # ... n h d
-        return y_1.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return o.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+
+
+def elements(info, dims, arguments):
+    """The arguments of each element of a mapped dimension."""
+    for i in range(info.batch_size):
+        yield [
+            one.select(dim, i) if isinstance(one, Tensor) and dim is not None else one
+            for one, dim in zip(arguments, dims, strict=True)
+        ]
+
+
+def linear_attention(
+    terms: list[tuple[Tensor, ...]],
+    v: Tensor,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    heads: int = 0,
+    eps: float = 0.0,
+    normalize: bool = True,
+    causal: bool = False,
+    chunk: int = 64,
+) -> Tensor:
+    """Scores, divided by their row sums and eps if `normalize`, times values: v [..., m, e] -> [..., n, e].
+
+    The scores are the sum over `terms` (q, k) of q k^T, q [..., n, d] and k [..., m, d]. In a term (q, k, core), core
+    [..., g, h], the features are g groups side by side and the values h heads: the scores of head h are the sum over g
+    of core[g, h] times those of group g. `batch` and `heads` count dimensions before the sequence. With a `mask` the
+    scores are made: it may hide any pair.
+    """
+    if mask is not None:
+        return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
+    if key_mask is not None:
+        seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
+        terms = [(q, torch.where(seen, k, 0), *core) for q, k, *core in terms]
+    if not normalize:
+        return sum(read for read, _ in term_reads(terms, v, causal, chunk))
+    if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
+        return divided_reads(terms, v, eps, causal, chunk)
+    with exact_products(v):  # products and row sums nearly cancel in the gradient: neither is rounded before
+        wide = torch.promote_types(v.dtype, torch.float32)
+        terms = [tuple(x.to(wide) for x in term) for term in terms]
+        return divided_reads(terms, v.to(wide), eps, causal, chunk).to(v.dtype)
+
+
+def term_reads(terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int) -> list[tuple[Tensor, Tensor]]:
+    """What each term reads, and the sums of its rows."""
+    return [causal_reads(q, k, v, chunk, *core) if causal else key_reads(q, k, v, *core) for q, k, *core in terms]
+
+
+def divided_reads(terms: list[tuple[Tensor, ...]], v: Tensor, eps: float, causal: bool, chunk: int) -> Tensor:
+    """The sum of what the terms read, divided by the sum of their rows."""
+    reads = term_reads(terms, v, causal, chunk)
+    out, total = sum(read for read, _ in reads), sum(rows for _, rows in reads) + eps  # ... n h
+    total = torch.where(total == 0, float("inf"), total)[..., None]  # what is divided by it is 0, in its gradient too
+    return (out.unflatten(-1, (total.shape[-2], -1)) * total.reciprocal()).flatten(-2)  # cheaper than to divide
+
+
+def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Scores times values [..., n, e], and the sums of the scores' rows [..., n, h], h = 1 without a core."""
+    return q @ mixed_state(k.mT @ v, core), row_sums(q, k.sum(-2, keepdim=True), core)
+
+
+def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The same over the keys that are not later than the query; the last query stands at the last key.
+
+    Inside a chunk the scores are made; what lies before a chunk is one state, a running sum over chunks.
+    """
+    n, m = q.shape[-2], k.shape[-2]
+    least = 1 if torch.compiler.is_compiling() else 0  # traced, no size is 1 for some lengths alone
+    chunks = (m + (least + 1) * chunk - 1) // chunk
+    q, k, v = (
+        F.pad(t, (0, 0, before, chunks * chunk - m)).unflatten(-2, (chunks, chunk))  # ... chunks chunk d
+        for t, before in ((q, m - n), (k, 0), (v, 0))
+    )
+    core = None if core is None else core.unsqueeze(-3)
+    scores = linear_scores(q, k, core).tril()
+    out = scores_read(scores, v, core) + q @ mixed_state(sum_before(k.mT @ v), core)
+    rows = scores.sum(-1, keepdim=True) if core is None else scores.sum(-1).mT
+    rows = rows + row_sums(q, sum_before(k.sum(-2, keepdim=True)), core)
+    return tuple(F.pad(t.flatten(-3, -2), (0, 0, n - m, m - chunks * chunk)) for t in (out, rows))
+
+
+def sum_before(each: Tensor) -> Tensor:
+    """The sum of what lies before each chunk, nothing before the first: [..., chunks, d, e]."""
+    wide = torch.promote_types(each.dtype, torch.float32)
+    return F.pad(each, (0, 0, 0, 0, 1, 0)).cumsum(-3, dtype=wide).to(each.dtype)[..., :-1, :, :]
+
+
+def mixed_state(S: Tensor, core: Tensor | None) -> Tensor:
+    """core[g, h] S[(g d), (h e)]: a state as the heads read it."""
+    if core is None:
+        return S
+    g, h = core.shape[-2:]
+    S = S.unflatten(-1, (h, -1)).unflatten(-3, (g, -1))  # ... g d h e
+    return (S * core[..., :, None, :, None]).flatten(-4, -3).flatten(-2)
+
+
+def row_sums(q: Tensor, z: Tensor, core: Tensor | None = None) -> Tensor:
+    """The sums of the scores' rows [..., n, h] by z, the sum of the keys: q [..., n, (g d)], z [..., 1, (g d)]."""
+    if core is None:
+        return q @ z.mT
+    return (q * z).unflatten(-1, (core.shape[-2], -1)).sum(-1) @ core
+
+
+def linear_scores(q: Tensor, k: Tensor, core: Tensor | None = None) -> Tensor:
+    """[..., n, m], with a core [..., h, n, m]."""
+    if core is None:
+        return q @ k.mT
+    q, k = (t.unflatten(-1, (core.shape[-2], -1)).movedim(-2, -3) for t in (q, k))  # ... g n d
+    scores = q @ k.mT
+    return (core.mT @ scores.flatten(-2)).unflatten(-1, scores.shape[-2:])
+
+
+def scores_read(scores: Tensor, v: Tensor, core: Tensor | None) -> Tensor:
+    """Scores times values, those of several heads side by side: [..., n, (h e)]."""
+    if core is None:
+        return scores @ v
+    v = v.unflatten(-1, (core.shape[-1], -1)).movedim(-2, -3)  # ... h m e
+    return (scores @ v).movedim(-3, -2).flatten(-2)
+
+
+def dense_linear(
+    terms: list[tuple[Tensor, ...]],
+    v: Tensor,
+    mask: Tensor,
+    key_mask: Tensor | None,
+    batch: int,
+    heads: int,
+    eps: float,
+    normalize: bool,
+    causal: bool,
+) -> Tensor:
+    """The same with every score made, for a mask [n, m], [batch..., n, m] or [batch..., heads..., n, m]."""
+    cores = [core for _, _, *rest in terms for core in rest]
+    parts = [linear_scores(q, k, *core) for q, k, *core in terms]
+    if cores:
+        parts = [part if len(term) > 2 else part.unsqueeze(-3) for part, term in zip(parts, terms, strict=True)]
+    scores = sum(parts)
+    own = causal_mask(scores.shape[-2], scores.shape[-1], v.device) if causal else None
+    keep, _ = visible(own, mask, key_mask, batch, heads + bool(cores))
+    maps = normalized(scores, keep, eps) if normalize else kept(scores, keep)
+    return scores_read(maps, v, cores[0] if cores else None)
 
 
 def elu1(x: Tensor) -> Tensor:
     """elu(x) + 1 without its cancellation: exp(x) below zero, x + 1 above."""
-    return x.relu() + x.clamp(max=0).exp()
+    return x.clamp(max=0).exp() + x.relu() if torch.compiler.is_compiling() else Elu1.apply(x)
+
+
+class Elu1(torch.autograd.Function):
+    """`elu1` where nothing fuses its steps: it keeps its result alone, as its derivative is that, but at most 1."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        """The value."""
+        return x.clamp(max=0).exp_().add_(x.relu())
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Keeps the result."""
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx, g):
+        """The gradient of x."""
+        return ctx.saved_tensors[0].clamp(max=1) * g
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        """The change of the result with that of x."""
+        return ctx.saved_tensors[0].clamp(max=1) * tangent
+
+
+def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """True where the key is not later than the query: [n, m]."""
+    return distance(n, m, device) >= 0
 
 
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
@@ -130,6 +310,51 @@ def normalized(scores: Tensor, keep: Tensor | None = None, eps: float = 0.0) -> 
     """scores / (row sum + eps) over the visible keys: [..., n, m]."""
     scores = kept(scores, keep)
     return divided(scores, scores.sum(-1, keepdim=True) + eps)
+
+
+def query_positions(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """m - n ... m - 1: [n]; keys stand at 0 ... m - 1."""
+    return torch.arange(m - n, m, device=device)
+
+
+def distance(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """Query position minus key position: [n, m], integers."""
+    return query_positions(n, m, device)[:, None] - torch.arange(m, device=device)
+
+
+def in_batch(x: Tensor, own: int, batch: list[int]) -> bool:
+    """Whether an operand has an entry for each element of the first dimension of the batch."""
+    has = x.ndim > 2 if own < 0 else own > 0 and x.ndim == own + len(batch)
+    return bool(batch) and has and x.shape[0] > 1
+
+
+def places(x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> list[tuple[int, int, int]]:
+    """(dimension, first, length) of what a piece sees of an operand; one entry stands for all."""
+    (element, elements, first, count), (rows, span, own) = piece, legs
+    found = [(rows, first, count), (span, first, count + call[2] - 1)]
+    found = [place for place in found if place[0] and x.shape[place[0]] > 1]
+    return [*found, (-x.ndim, element, elements)] if in_batch(x, own, call[3]) else found
+
+
+def seen(x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> Tensor:
+    """The part of an operand that a piece sees."""
+    for place in places(x, legs, piece, call):
+        x = x.narrow(*place)
+    return x
+
+
+def element(arguments, dims, i: int) -> list:
+    """Element i of the arguments that are mapped; lists of tensors are mapped one by one."""
+    return [
+        element(one, dim, i) if isinstance(dim, list | tuple) else one if dim is None else one.select(dim, i)
+        for one, dim in zip(arguments, dims, strict=True)
+    ]
+
+
+def exact_products(x: Tensor) -> torch.autocast:
+    """A context in which products on the device of x keep their dtype, under autocast too."""
+    kind = x.device.type
+    return torch.autocast(kind if torch.amp.is_autocast_available(kind) else "cpu", enabled=False)
 
 
 def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:

@@ -73,6 +73,10 @@ def _module(
         if legs or settings:
             raise typer.BadParameter("a checkpoint has its sizes and settings.", param_hint="'--legs' and '--set'")
         found = read_checkpoint(subject)
+        if found.model is not None:
+            raise InputError(
+                f"'{subject}' holds the model '{found.model.name}'; analyse takes a checkpoint of one design."
+            )
         return restored(found, causal, subject), found
     if Path(subject).is_file() and Path(subject).suffix.lower() not in (".yaml", ".yml"):
         raise InputError(f"'{subject}' is neither a checkpoint that ta.save wrote nor a design, which ends in .yaml.")

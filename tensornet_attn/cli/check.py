@@ -14,17 +14,21 @@ from tensornet_attn.errors import Problem
 
 if TYPE_CHECKING:
     from tensornet_attn.graph.model import Graph
+    from tensornet_attn.models.read import ModelSpec
+    from tensornet_attn.spec.places import Document
+    from tensornet_attn.spec.report import Reporter
 
 Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="YAML files, shipped names, or - for stdin.")]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about one file; `graph` is None where it has errors."""
+    """What was found out about one file: the graph of a design or a model, neither where it has errors."""
 
     file: str
     problems: tuple[Problem, ...]
     graph: Graph | None
+    model: ModelSpec | None = None
 
     @property
     def errors(self) -> int:
@@ -37,9 +41,26 @@ class Finding:
         facts: dict[str, object] = {"file": self.file, "ok": self.good(strict)}
         if self.graph is not None:
             facts |= {"name": self.graph.name, "steps": _steps(self.graph), "parameters": parameters(self.graph)}
+        elif self.model is not None:
+            layers = {stack: len(blocks) for stack, blocks in self.model.stacks.items()}
+            facts |= {
+                "name": self.model.name,
+                "kind": self.model.kind,
+                **layers,
+                "parameters": self._model_parameters(),
+            }
         return facts | {"problems": [problem.as_dict() for problem in self.problems]}
 
+    def _model_parameters(self) -> int:
+        assert self.model is not None
+        cost = self.model.cost()
+        return cost.parameters + cost.frozen
+
     def ok_line(self) -> str:
+        if self.model is not None:
+            layers = sum(len(blocks) for blocks in self.model.stacks.values())
+            what = f"{self.model.kind}, {layers} layer{'s' * (layers != 1)}, {self._model_parameters():,} parameters"
+            return f"ok  {self.file}: {self.model.name}, {what}"
         assert self.graph is not None
         steps, count = _steps(self.graph), parameters(self.graph)
         return f"ok  {self.file}: {self.graph.name}, {steps} step{'s' * (steps != 1)}, {count:,} parameters"
@@ -52,7 +73,7 @@ def check(
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Check designs and tell all that is wrong with them."""
+    """Check designs, or models of designs, and tell all that is wrong with them."""
     from tensornet_attn.cli.output import print_json
 
     sizes, numbers = overrides(legs, "--legs"), overrides(settings, "--set")
@@ -69,19 +90,34 @@ def check(
 
 
 def examine(file: str, legs: dict[str, int | float | str], settings: dict[str, int | float | str]) -> Finding:
-    """Reads one file and checks its diagram."""
-    from tensornet_attn import graph, spec
+    """Reads one file and checks its diagram, or every diagram of a model."""
+    from tensornet_attn import graph
+    from tensornet_attn.spec.read import read_document
+    from tensornet_attn.spec.sources import document_of, text_document
     from tensornet_attn.special.check import check_contains
 
     if file == "-" and not legs and not settings:
-        reading = spec.read_text(standard_input(), "<stdin>")
+        document, reporter = text_document(standard_input(), "<stdin>", None)
     else:
-        reading = spec.read(source_of(file), legs, settings)
+        document, reporter = document_of(source_of(file))
+    if "model" in document.data:
+        return _examine_model(file, document, reporter, bool(legs or settings))
+    reading = read_document(document, reporter, legs, settings)
     built = graph.examine(reading)
     check_contains(reading)
     problems = tuple(reading.reporter.problems())
     wrong = any(problem.severity == "error" for problem in problems)
     return Finding("<stdin>" if file == "-" else file, problems, None if wrong else built)
+
+
+def _examine_model(file: str, document: Document, reporter: Reporter, overridden: bool) -> Finding:
+    """Reads a model and checks every design in its place."""
+    from tensornet_attn.models.read import read_model
+
+    if overridden:
+        raise typer.BadParameter("a model says the sizes of its designs itself.", param_hint="'--legs' and '--set'")
+    model = read_model(document, reporter)
+    return Finding("<stdin>" if file == "-" else file, tuple(reporter.problems()), None, model)
 
 
 def _tell(finding: Finding, strict: bool) -> None:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from tensornet_attn.cli.options import Json
+from tensornet_attn.errors import InputError, MissingPartError
 
 REQUIRED = ("torch", "pydantic", "networkx", "opt_einsum", "ruamel.yaml", "graphviz", "typer", "rich")
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    as_json: Json = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure this CPU, for '--device this' of other commands.")
+    ] = False,
+) -> None:
     """Report versions, devices and what optional parts lack."""
     from tensornet_attn.cli.output import print_json
 
+    if calibrate:
+        _calibrate()
     report = examine()
     if as_json:
         print_json(report)
@@ -26,15 +36,27 @@ def doctor(as_json: Json = False) -> None:
             print(f"  {name:<{width}}  {value}")
 
 
+def _calibrate() -> None:
+    """Measures and keeps the rates of this machine."""
+    from tensornet_attn.cost.devices import remember
+
+    try:
+        from tensornet_attn.nn.calibrate import calibrate
+    except (ImportError, OSError) as error:
+        raise MissingPartError(f"torch does not import: {str(error).splitlines()[0]}") from None
+    remember(calibrate())
+
+
 def examine() -> dict[str, dict[str, str]]:
     """The whole report: sections of name and finding."""
     import platform
 
     from tensornet_attn.version import __version__
 
+    devices = _devices() | {"rates": _rates()}
     own = {"tensornet-attn": __version__, "python": platform.python_version(), "platform": platform.platform()}
     packages = {name: _version(name) or "missing: install tensornet-attn again" for name in REQUIRED}
-    return {"versions": own | packages, "devices": _devices(), "optional parts": _optional()}
+    return {"versions": own | packages, "devices": devices, "optional parts": _optional()}
 
 
 def _version(name: str) -> str | None:
@@ -60,6 +82,18 @@ def _devices() -> dict[str, str]:
     if not torch.cuda.device_count():
         found["cuda"] = "none: CPU only"
     return found
+
+
+def _rates() -> str:
+    """What was measured of this machine, for plans that are priced on it."""
+    from tensornet_attn.cost.devices import THIS, device_named
+    from tensornet_attn.cost.table import human
+
+    try:
+        this = device_named(THIS)
+    except InputError as error:
+        return str(error)
+    return f"{human(this.rate)}FLOPs and {human(this.bandwidth or 0)}B a second, as measured"
 
 
 def _optional() -> dict[str, str]:

@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli.options import Causal, DesignName, Legs, Output, Settings, load
+from tensornet_attn.cli.options import (
+    Batch,
+    Bucket,
+    Causal,
+    Costs,
+    DesignName,
+    Keys,
+    Legs,
+    Linear,
+    Memory,
+    Output,
+    Queries,
+    Settings,
+    load,
+)
 
 FORMATS = ("svg", "png", "dot", "mmd", "txt")
 Format = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; by default the file's ending.")]
@@ -43,24 +57,38 @@ def compile_design(
     design: DesignName,
     output: Output = "-",
     causal: Causal = None,
+    bucket: Bucket = "training",
+    device: Costs = "generic",
+    n: Queries = None,
+    m: Keys = None,
+    batch: Batch = 1,
+    memory: Memory = None,
+    linear_memory: Linear = False,
     legs: Legs = None,
     settings: Settings = None,
 ) -> None:
     """Write the PyTorch module a design compiles to.
 
-    One file that needs torch alone, on standard output unless -o names a file.
+    One file that needs torch alone, on standard output unless -o names a file. It is right for every length, whatever
+    it is planned for.
     """
     from tensornet_attn import compiler
     from tensornet_attn.cli.output import write
+    from tensornet_attn.plan.aim import Wanted
 
-    write(output, compiler.emit_source(load(design, legs, settings), causal=causal))
+    wanted = Wanted(bucket=bucket, device_costs=device, n=n, m=m, batch=batch, memory=memory)
+    wanted |= {"linear_memory": linear_memory}
+    write(output, compiler.emit_source(load(design, legs, settings), causal, **wanted))
 
 
-def schema(output: Output = "-") -> None:
+def schema(
+    output: Output = "-", model: Annotated[bool, typer.Option("--model", help="That of model files.")] = False
+) -> None:
     """Write the JSON schema of design files, for editors."""
     import json
 
+    from tensornet_attn import models, spec
     from tensornet_attn.cli.output import write
-    from tensornet_attn.spec import json_schema
 
+    json_schema = models.json_schema if model else spec.json_schema
     write(output, json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")

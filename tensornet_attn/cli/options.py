@@ -20,6 +20,17 @@ Settings = Annotated[Pairs, typer.Option("--set", metavar="NAME=VALUE,...", help
 Causal = Annotated[bool | None, typer.Option("--causal/--no-causal", help="Override the design's own `causal`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The file to write; - is stdout.")]
+Bucket = Annotated[str, typer.Option(help="What it is planned for: training, prefill or decoding.")]
+Costs = Annotated[
+    str, typer.Option("--device", metavar="NAME", help="Of the cost table, e.g. generic, cpu, h200; or this.")
+]
+Queries = Annotated[int | None, typer.Option("--n", min=0, help="Length of the query leg; the bucket's if absent.")]
+Keys = Annotated[int | None, typer.Option("--m", min=0, help="Length of the key leg; n, else the bucket's.")]
+Batch = Annotated[int, typer.Option(min=0, help="Number of sequences.")]
+Memory = Annotated[
+    str | None, typer.Option(metavar="BYTES", help="What the predicted peak may reach, e.g. 2GiB or 500MB.")
+]
+Linear = Annotated[bool, typer.Option("--linear-memory", help="Refuse tensors with both a query and a key leg.")]
 
 _NEXT = re.compile(r",(?=\s*[A-Za-z]\w*\s*=)")  # a comma inside min(a, b) does not start the next pair
 

@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensornet_attn.cli.options import Causal, DesignName, Json, Legs, Settings, load
+from tensornet_attn.cli.options import (
+    Batch,
+    Bucket,
+    Causal,
+    Costs,
+    DesignName,
+    Json,
+    Keys,
+    Legs,
+    Linear,
+    Memory,
+    Queries,
+    Settings,
+    load,
+)
 from tensornet_attn.cli.tables import OneDesign, TableName, show_table
 
 if TYPE_CHECKING:
@@ -115,6 +129,14 @@ def explain(
     design: DesignName,
     backend: Backend = "auto",
     rewrites: Annotated[bool, typer.Option("--rewrites", help="Show the rewrites step by step.")] = False,
+    bucket: Bucket = "training",
+    device: Costs = "generic",
+    n: Queries = None,
+    m: Keys = None,
+    batch: Batch = 1,
+    memory: Memory = None,
+    linear_memory: Linear = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse regions on another backend.")] = False,
     causal: Causal = None,
     legs: Legs = None,
     settings: Settings = None,
@@ -122,7 +144,13 @@ def explain(
     """Say what the compiler chose, what it refused, and why."""
     from tensornet_attn import compiler
     from tensornet_attn.cli.output import write
+    from tensornet_attn.plan.aim import Wanted
 
     loaded = load(design, legs, settings)
-    told = compiler.rewrites(loaded, causal) if rewrites else compiler.explain(loaded, backend, causal)
+    if rewrites:
+        write("-", f"{compiler.rewrites(loaded, causal)}\n")
+        return
+    wanted = Wanted(bucket=bucket, device_costs=device, n=n, m=m, batch=batch, memory=memory)
+    wanted |= {"linear_memory": linear_memory, "strict": strict}
+    told = compiler.explain(loaded, backend, causal, **wanted)
     write("-", f"{told}\n")

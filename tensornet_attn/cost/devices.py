@@ -1,22 +1,30 @@
-"""Devices as two numbers each, the arithmetic rate and the memory bandwidth: what decides between two orders."""
+"""Devices as two numbers each, the arithmetic rate and the memory bandwidth: what decides between two orders.
+
+`this` is the machine itself, as `tensornet-attn doctor --calibrate` has measured it; see `calibration_file`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.files import write_whole
 
 
 @dataclass(frozen=True)
 class Device:
     """Peak FLOPs a second and bytes a second, both integers, so that two costs compare exactly.
 
-    `bandwidth` None: memory costs nothing, only FLOPs count.
+    `bandwidth` None: memory costs nothing, only FLOPs count. `width`: bytes of the numbers that the rate is for.
     """
 
     name: str
     rate: int
     bandwidth: int | None = None
+    width: int = 4
 
     def time(self, flops: int, moved: int) -> int:
         """max(FLOPs / rate, bytes / bandwidth) in units of 1 / (rate * bandwidth) seconds, an exact integer."""
@@ -33,18 +41,56 @@ DEVICES = {
         # Fixed for ever: committed plans and generated files follow from it. A middling accelerator, 20 FLOPs a byte.
         Device("generic", rate=20 * 10**12, bandwidth=10**12),
         Device("flops", rate=10**12),  # counts work alone
-        Device("cpu", rate=10**11, bandwidth=2 * 10**10),
+        Device("cpu", rate=10**11, bandwidth=2 * 10**10),  # two cores or so; `this` is the one at hand
+        # NVIDIA H200 datasheet, SXM: FP32 67 TFLOPS, BFLOAT16 1,979 with sparsity, twice the dense rate; 4.8 TB/s.
+        Device("h200", rate=67 * 10**12, bandwidth=48 * 10**11),
+        Device("h200-bfloat16", rate=989 * 10**12, bandwidth=48 * 10**11, width=2),
+        # NVIDIA A100 datasheet, 80 GB SXM: FP32 19.5 TFLOPS, BFLOAT16 312 dense; 2,039 GB/s.
+        Device("a100", rate=195 * 10**11, bandwidth=2039 * 10**9),
+        Device("a100-bfloat16", rate=312 * 10**12, bandwidth=2039 * 10**9, width=2),
     )
 }
 GENERIC = DEVICES["generic"]
+THIS = "this"
 
 
 def device_named(name: str) -> Device:
-    """The device of the table. Raises InputError, naming the nearest one.
+    """The device of the table, or this machine as it was measured. Raises InputError, naming the nearest one.
 
     >>> device_named("generic").rate
     20000000000000
     """
+    if name == THIS:
+        return _measured(calibration_file())
     if name not in DEVICES:
-        raise InputError(f"there is no device '{name}' in the cost table: {nearest(name, DEVICES)}")
+        raise InputError(f"there is no device '{name}' in the cost table: {nearest(str(name), (*DEVICES, THIS))}")
     return DEVICES[name]
+
+
+def calibration_file() -> Path:
+    """Where the rates of this machine stand: `tensornet-attn/device.json` under XDG_CACHE_HOME, or under ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tensornet-attn" / "device.json"
+
+
+def remember(device: Device) -> Path:
+    """Writes the rates of this machine, whole or not at all, and returns the file."""
+    path = calibration_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, (json.dumps(asdict(device), indent=2) + "\n").encode())
+    return path
+
+
+def _measured(path: Path) -> Device:
+    """The device of a file that `remember` wrote. Raises InputError where there is none, or where it is damaged."""
+    if not path.is_file():
+        raise InputError(
+            "this machine has not been measured: run 'tensornet-attn doctor --calibrate', a second's work."
+        )
+    try:
+        found = json.loads(path.read_bytes())
+        rates = [found["rate"], found["bandwidth"]]
+    except (ValueError, KeyError, TypeError):
+        rates = []
+    if not rates or not all(type(rate) is int and 0 < rate < 10**18 for rate in rates):
+        raise InputError(f"{path} is damaged: run 'tensornet-attn doctor --calibrate' again.")
+    return Device(THIS, *rates)

@@ -8,14 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from tensornet_attn.cost.band import band_kept, band_work
+from tensornet_attn.cost.experts import experts_kept, experts_work
+from tensornet_attn.cost.linear import linear_kept, linear_work
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.model import Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
 
 Work = Callable[[Scene, Step], "dict[tuple[str, ...], int]"]
 Kept = Callable[[Scene, Step], "dict[str, int]"]
-WORK: dict[str, Work] = {}  # multiply-adds of one batch element by the legs they run over
-KEPT: dict[str, Kept] = {}  # floats kept for backward beside operands and result, by a name of their own
+WORK: dict[str, Work] = {
+    "band": band_work,
+    "experts": experts_work,
+    "linear": linear_work,
+}  # multiply-adds of one batch element by the legs they run over
+KEPT: dict[str, Kept] = {
+    "band": band_kept,
+    "experts": experts_kept,
+    "linear": linear_kept,
+}  # floats kept for backward beside operands and result, by a name of their own
 
 
 def unfolded(graph: Graph) -> Graph:
@@ -27,11 +38,14 @@ def unfolded(graph: Graph) -> Graph:
 def inside(scene: Scene, step: Step) -> tuple[Scene, list[Step]]:
     """The scene of the unfolded graph in primitive steps, and the primitive steps of one kernel."""
     assert isinstance(step.op, Kernel)
-    inner = replace(scene, graph=split_products(unfolded(scene.graph)))
+    whole = unfolded(scene.graph)
+    inner = replace(scene, graph=split_products(whole))
     names = step.op.steps
-    return inner, [part for part in inner.graph.steps if _owner(part.name) in names]
+    owners = [(part, part.name if part.name in whole.step else _owner(part.name)) for part in inner.graph.steps]
+    return inner, [part for part, owner in owners if owner in names]
 
 
 def _owner(name: str) -> str:
+    """The step that a product was split from."""
     head, _, tail = name.rpartition(".")
     return head if tail[:1] == "p" and tail[1:].isdigit() else name

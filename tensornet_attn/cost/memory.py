@@ -13,7 +13,7 @@ weights get gradients, as plain PyTorch keeps them:
     linear combination           nothing
     fused attention              query, key, value, result, one log-sum-exp for each row of scores
     other fused operations       operands and result, and what their kind adds
-    delta rule                   query, key, value, rate, and rate (v - S k), from which S is computed again
+    delta rule                   query, key, value and rate, from which S is computed again, and what `DELTA_RULE` adds
     boxes                        `SAVED`; maps `SAVED_BY_MAP`, their input where not listed
     softmax with dropout         also its result before dropout
 
@@ -46,7 +46,14 @@ SAVED: dict[str, tuple[str, ...]] = {
     "rel_shift": (),
     "dropout": (),
 }
-SAVED_BY_MAP = dict.fromkeys(("exp", "tanh", "sigmoid", "sqrt", "relu", "softcap"), "result")
+# By how it is normalized: sums of keys as the queries read them, reads and their totals; for `both` also the sums
+# before each key, the keys divided, and of each key its product with the sums, that with eps, and the rate times it.
+DELTA_RULE: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "read": ("query", "result", "row"),
+    "both": ("query", "result", "row", "key", "key", "rate", "rate", "rate"),
+}
+SAVED_BY_MAP = dict.fromkeys(("exp", "tanh", "sigmoid", "sqrt", "relu", "softcap", "elu1", "elu1_neg"), "result")
 
 
 def moved(scene: Scene, step: Step) -> int:
@@ -85,8 +92,15 @@ def saved(scene: Scene, step: Step) -> Saved:
         rows = batch * scene.size(leg for leg in op.scores if leg not in (op.leg, *op.beside))
         return _kept(scene, op.uses) | {step.name: scene.stored[step.name], f"{step.name}: log-sum-exp": rows}
     if op.kind == "delta_rule":
-        return _kept(scene, op.uses) | {f"{step.name}: written": scene.elements(op.operand("value"))}
+        return _kept(scene, op.uses) | _delta_rule(scene, step, op)
     return _box(scene, step, op)
+
+
+def _delta_rule(scene: Scene, step: Step, box: Box) -> Saved:
+    batch = scene.batch if step.name in scene.batched else 1
+    sizes = {role: scene.elements(box.operand(role)) for role in ("query", "key", "rate")}
+    sizes |= {"result": scene.elements(step), "row": batch * scene.size({*step.legs} & {*box.operand("query").legs})}
+    return {f"{step.name}: {kind} {i}": sizes[kind] for i, kind in enumerate(DELTA_RULE[box.mode or "none"])}
 
 
 def _product(scene: Scene, op: Contraction) -> Saved:

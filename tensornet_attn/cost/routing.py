@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.scene import Scene, word
 from tensornet_attn.cost.work import Monomials, products
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Term, Use
-from tensornet_attn.spec.arithmetic import Arith, to_text
+from tensornet_attn.spec.arithmetic import Arith
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,10 @@ def routed_products(scene: Scene, step: Step, routing: Routing) -> tuple[Monomia
     total = 0
     for legs, count in products(scene, step).items():
         chosen = _chosen(scene, legs, routing.acting(step))
-        found[tuple(_word(chosen[leg]) if leg in chosen else leg for leg in legs)] += count
+        found[tuple(word(chosen[leg]) if leg in chosen else leg for leg in legs)] += count
         size = 1
         for leg in legs:
-            size *= int(scene.number(chosen[leg])) if leg in chosen else scene.sizes[leg]
+            size *= int(scene.number(chosen[leg])) if leg in chosen else scene.size((leg,))
         total += batch * count * size
     return found, total
 
@@ -139,8 +139,3 @@ def _apart(choices: Choices, legs: Iterable[str | None]) -> Choices:
     """The choices that have nothing to do with these legs."""
     mixed = set(legs)
     return frozenset(choice for choice in choices if not {choice.leg, *choice.by} & mixed)
-
-
-def _word(k: Arith) -> str:
-    text = to_text(k)
-    return text if text.isidentifier() else f"({text})"

@@ -10,7 +10,7 @@ from math import prod
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Contraction, Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
-from tensornet_attn.spec.arithmetic import Arith, evaluate
+from tensornet_attn.spec.arithmetic import Arith, evaluate, parse, to_text
 from tensornet_attn.spec.tokens import Refusal
 
 HELD = frozenset({"weight", "constant", "state"})  # roles of tensors that belong to the module, not to a call
@@ -60,8 +60,8 @@ class Scene:
             raise InputError(f"at {lengths or 'these sizes'}: {refusal.message}") from None
 
     def size(self, legs: Iterable[str]) -> int:
-        """Numbers on these legs, without batch dimensions."""
-        return prod(self.sizes[leg] for leg in legs)
+        """Numbers on these legs, without batch dimensions; the `word` of a count stands for as many entries."""
+        return prod(self.sizes[leg] if leg in self.sizes else int(self.number(parse(leg))) for leg in legs)
 
     def elements(self, what: Step | Use, without: str | None = None) -> int:
         """Numbers in a result or a use, batch included, optionally without one leg: its rows."""
@@ -85,5 +85,17 @@ class Scene:
 
     def shape(self, name: str) -> int:
         """Elements of a weight, constant or state as stored; on a leg sized at run time alone, its length now."""
+        if name in self.graph.tensor and self.graph.tensor[name].stored:
+            return prod(size or 1 for size in self.graph.shape_of(name))
         legs = self.graph.legs_of(name)
         return prod(stored or self.sizes[leg] for leg, stored in zip(legs, self.graph.shape_of(name), strict=True))
+
+
+def word(count: Arith) -> str:
+    """A count as it stands among the legs of a monomial: a setting's name, or arithmetic in brackets.
+
+    >>> word(parse("k")), word(parse(2))
+    ('k', '(2)')
+    """
+    text = to_text(count)
+    return text if text.isidentifier() else f"({text})"

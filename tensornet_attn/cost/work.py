@@ -5,7 +5,8 @@ Multiply-adds (MACs; FLOPs = 2 MACs), each the product of the sizes of a set of 
     product that sums a leg      all legs of the pair
     fused attention              legs of query and key; legs of scores and value. Masks do not reduce the count
     delta rule                   with S the legs of value and key without m: twice m S (S k, and the outer product that
-                                 updates), once n S (S q)
+                                 updates), once n S (S q): as it is defined, a key at a time; chunks of C keys take
+                                 m C (2.5 d + 1.5 e) + m (d d + 3 d e) + m / C d d e at n = m
 
 Elementwise operations, one for each number of the result unless a line says otherwise:
 

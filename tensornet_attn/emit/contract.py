@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from string import ascii_letters
 
-from tensornet_attn.emit.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value
+from tensornet_attn.emit.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Contraction, Step, Term, Use
 from tensornet_attn.spec.arithmetic import Arith, Negative, evaluate, names
@@ -23,11 +23,11 @@ def emit_contraction(writer: Writer, step: Step) -> None:
 
 def scaled(writer: Writer, coefficient: Arith, value: Value) -> Value:
     """coefficient * value, without a 1."""
-    one = not any(True for _ in names(coefficient)) and abs(evaluate(coefficient, {}))
-    text = f"({value.text})" if value.level < PRODUCT else value.text
-    if one == 1 and not isinstance(coefficient, Negative):
+    known = None if any(True for _ in names(coefficient)) else evaluate(coefficient, {})
+    if known == 1:
         return value
-    text = f"-{text}" if one == 1 else f"{writer.factor(coefficient)} * {text}"
+    text = f"({value.text})" if value.level < PRODUCT else value.text
+    text = f"-{text}" if known == -1 else f"{writer.factor(coefficient)} * {text}"
     return Value(text, value.legs, value.batched, PRODUCT)
 
 
@@ -37,14 +37,14 @@ def _product(writer: Writer, step: Step, term: Term) -> Value:
     if len(term.factors) == 1:
         return _single(writer.value(term.factors[0]), want)
     for x, weight in (term.factors, term.factors[::-1]):
-        found = _matmul(writer, x, weight, want)
+        found = _matmul(writer, x, weight, want) or _mixing(writer, x, weight, want)
         if found is not None:
             return found
     left, right = (writer.value(use) for use in term.factors)
     if set(left.legs) | set(right.legs) == set(want):
         text = f"{left.aligned(want).atom} * {right.aligned(want).atom}"
         return Value(text, want, left.batched or right.batched, PRODUCT)
-    text = _inner(left, right, want) or einsum_text(left, right, want)
+    text = _inner(left, right, want) or writer.read(left, right, want) or einsum_text(left, right, want)
     return Value(text, want, left.batched or right.batched)
 
 
@@ -72,6 +72,25 @@ def _matmul(writer: Writer, x_use: Use, weight_use: Use, want: Legs) -> Value | 
     rest = tuple(leg for leg in want if leg in rest) if _follows(want, rest, own) else rest
     left = _side(x, rest, shared)
     return Value(_projected(left, weight, count), rest + own, x.batched, ATOM if len(own) > 1 else MATMUL)
+
+
+def _mixing(writer: Writer, x_use: Use, weight_use: Use, want: Legs) -> Value | None:
+    """`mixed(P.mT, S, 2)`: the heads of maps mixed where they stand, as an einsum would move the maps.
+
+    For x with what is summed right before two legs or more that stay last.
+    """
+    x, weight = writer.value(x_use), writer.value(weight_use)
+    shared = tuple(leg for leg in x.legs if leg in weight.legs)
+    own = tuple(leg for leg in weight.legs if leg not in shared)
+    if weight.batched or not shared or set(shared) & set(want) or len(own) != 1:
+        return None
+    first = x.legs.index(shared[0])
+    lead, trail = x.legs[:first], x.legs[first + len(shared) :]
+    if x.legs[first : first + len(shared)] != shared or len(trail) < 2 or set(lead + own + trail) != set(want):
+        return None
+    maps = flattened(x.atom, -len(shared) - len(trail), -len(trail) - 1)
+    text = writer.call("mixed", weight.grouped((own, shared)), maps, str(len(trail)))
+    return Value(text, lead + own + trail, x.batched, ATOM)
 
 
 def _follows(want: Legs, rest: Legs, own: Legs) -> bool:

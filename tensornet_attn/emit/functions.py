@@ -1,46 +1,88 @@
-"""The functions that emitted code stands on, as source text: taken from `nn/functions`, callees included."""
+"""What emitted code stands on, as source text: taken from `nn/functions`, with all that it speaks of.
+
+Functions, classes and constants are carried by name. A registration, `@op.register_fake def ...` or a top-level call
+such as `op.register_autograd(...)`, is carried with the op that it belongs to.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 
+@dataclass(frozen=True)
+class Item:
+    """A top-level statement: its source, the names it speaks of, the op that it registers something for."""
+
+    text: str
+    speaks: frozenset[str]
+    owner: str | None = None
+
+
 @cache
-def library() -> dict[str, tuple[str, frozenset[str]]]:
-    """name: (source text, names it speaks of), in the order of the files."""
-    found: dict[str, tuple[str, frozenset[str]]] = {}
+def library() -> dict[str, Item]:
+    """What can be carried, by name, in the order of the files; a bare call is named after its text."""
+    found: dict[str, Item] = {}
     for path in sorted((Path(__file__).resolve().parents[1] / "nn" / "functions").glob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        lines = source.split("\n")
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.FunctionDef):
-                text = "\n".join(lines[node.lineno - 1 : node.end_lineno])
-                names = frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
-                found[node.name] = text, names
+        found |= dict(items(path.read_text(encoding="utf-8")))
     return found
 
 
+def items(source: str) -> Iterator[tuple[str, Item]]:
+    """(name, item) of each top-level statement that is no import and no docstring."""
+    for node in ast.parse(source).body:
+        text = "\n".join(source.split("\n")[_first_line(node) - 1 : node.end_lineno])
+        speaks = frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name, Item(text, speaks, _owner(node.decorator_list))
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            yield ast.unparse(target), Item(text, speaks)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            yield text, Item(text, speaks, _owner([node.value]))
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(part.lineno for part in decorators)])
+
+
+def _owner(calls: list[ast.expr]) -> str | None:
+    """The op of `op.register_fake` or `op.register_autograd(...)`."""
+    for call in calls:
+        function = call.func if isinstance(call, ast.Call) else call
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            return function.value.id if function.attr.startswith("register_") else None
+    return None
+
+
 def names() -> frozenset[str]:
-    """Every function that emitted code may carry; local names keep out of their way."""
-    return frozenset(library())
+    """Every name that emitted code may carry; local names keep out of their way."""
+    return frozenset(name for name in library() if name.isidentifier())
 
 
 @cache
 def spoken() -> frozenset[str]:
     """Every name that these functions speak of, `ValueError` for one: the class may not take it."""
-    return frozenset().union(names(), *(spoken for _, spoken in library().values()))
+    return frozenset().union(names(), *(item.speaks for item in library().values()))
 
 
 def carried(used: Iterable[str]) -> list[str]:
-    """The source texts of the functions used and of those that they use, in the library's order."""
-    wanted, todo = set(), list(used)
+    """The source texts of what is used, of what that uses, and of what is registered for it, in the library's order.
+
+    `used`: names of the library, and texts of functions written for this file alone, which come last.
+    """
+    texts = sorted(text for text in used if text not in library())
+    todo = [name for name in used if name in library()]
+    todo += sorted(name for text in texts for _, item in items(text) for name in item.speaks & library().keys())
+    wanted: set[str] = set()
     while todo:
         name = todo.pop()
-        if name in wanted:
-            continue
-        wanted.add(name)
-        todo += sorted(library()[name][1] & library().keys())
-    return [library()[name][0] for name in library() if name in wanted]
+        if name not in wanted:
+            wanted.add(name)
+            todo += sorted(library()[name].speaks & library().keys())
+            todo += [key for key, item in library().items() if item.owner == name]
+    return [item.text for name, item in library().items() if name in wanted] + texts

@@ -16,15 +16,21 @@ def init_lines(writer: Writer, graph: Graph) -> list[str]:
     """`__init__` with the sizes of the weights as arguments, and `reset_parameters`; `graph` is as written."""
     tensors = [tensor for tensor in graph.tensors if tensor.role in ("weight", "state")]
     legs = [leg for leg in graph.legs if any(leg.name in tensor.legs for tensor in tensors)]
-    names = Names(frozenset({"new", "device", "dtype"}))
-    local = {leg.name: names.own(leg.name) for leg in legs}
-    sizes = [f"{local[leg.name]}: int = {leg.stored}" for leg in legs]
+    names, fixed = Names(frozenset({"new", "device", "dtype"})), _fixed(graph)
+    local = {leg.name: str(leg.stored) if leg.name in fixed else names.own(leg.name) for leg in legs}
+    sizes = [f"{local[leg.name]}: int = {leg.stored}" for leg in legs if leg.name not in fixed]
     reset = Names(frozenset(graph.tensor)).own("reset_parameters")
     lines = wrapped(f"def __init__({', '.join(['self', *sizes, '*', 'device=None', 'dtype=None'])}):", len(_INDENT))
     body = ["super().__init__()", *_made(tensors, local), f"self.{reset}()"]
     lines += [_INDENT + line for line in body]
     first = [part for tensor in tensors for part in wrapped(_first(writer, graph, tensor), 2 * len(_INDENT))]
     return [*lines, "", f"def {reset}(self) -> None:", *(_INDENT + line for line in first or ["pass"])]
+
+
+def _fixed(graph: Graph) -> set[str]:
+    """Legs whose sizes stand as numbers elsewhere in the class: those of a Kronecker product, which may be split."""
+    products = (tensor for tensor in graph.tensors if tensor.init is not None and tensor.init.name == "kron")
+    return {leg for tensor in products for leg in tensor.legs}
 
 
 def _made(tensors: list[Tensor], local: dict[str, str]) -> list[str]:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tensornet_attn.emit.band import emit_band
+from tensornet_attn.emit.experts import emit_experts
 from tensornet_attn.emit.join import emit_join
+from tensornet_attn.emit.linear import emit_linear
+from tensornet_attn.emit.rows import emit_rows
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step
 
 KERNELS: dict[str, Callable[[Writer, Step], None]] = {
+    "band": emit_band,
+    "experts": emit_experts,
     "join": emit_join,
+    "linear": emit_linear,
+    "rows": emit_rows,
 }

@@ -52,7 +52,7 @@ def _input(writer: Writer, tensor: Tensor) -> None:
 def _weight(writer: Writer, tensor: Tensor) -> None:
     """`self.W`, cut to the run-time length where it stands on a sequence leg."""
     text = stored(writer, tensor)
-    if text.endswith("]"):
+    if tensor.stored or text.endswith("]"):
         writer.bind(tensor.name, text, tensor.legs)
     else:
         writer.values[tensor.name] = Value(text, tensor.legs, False)
@@ -64,11 +64,19 @@ def _state(writer: Writer, tensor: Tensor) -> None:
 
 
 def stored(writer: Writer, tensor: Tensor) -> str:
-    """`self.W`, or `self.W[:m]` where it stands on a sequence leg."""
+    """`self.W`, or `self.W[:m]` where it stands on a sequence leg, or `self.W.unflatten(1, (8, -1))` for split legs."""
+    if tensor.stored:
+        return f"self.{tensor.name}" + "".join(reversed([_apart(writer, *pair) for pair in enumerate(tensor.stored)]))
     cuts = [f":{writer.length(leg)}" if writer.graph.leg[leg].sequence else ":" for leg in tensor.legs]
     while cuts and cuts[-1] == ":":
         cuts.pop()
     return f"self.{tensor.name}" + (f"[{', '.join(cuts)}]" if cuts else "")
+
+
+def _apart(writer: Writer, place: int, group: tuple[str, ...]) -> str:
+    """The call that takes one stored dimension apart: the last ones first, so that the places of others stay."""
+    sizes = ", ".join([*(str(writer.graph.leg[leg].size) for leg in group[:-1]), "-1"])
+    return f".unflatten({place}, ({sizes}))" if len(group) > 1 else ""
 
 
 def _noise(writer: Writer, tensor: Tensor) -> None:

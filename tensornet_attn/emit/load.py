@@ -1,17 +1,27 @@
-"""The only place that runs generated text: source to module, with tracebacks that can show it."""
+"""The only place that runs generated text: source to module, with tracebacks that can show it.
+
+A text is loaded once. Its module stays as long as something owns it, and as long as it is one of the `KEPT` used last.
+One that registers operations with torch stays for good: these cannot be taken back while anything may still call them.
+"""
 
 from __future__ import annotations
 
 import linecache
 import sys
 import weakref
-from collections import Counter
+from collections import Counter, OrderedDict
 from hashlib import sha256
+from threading import RLock
 from types import ModuleType
 from typing import Any
 
+KEPT = 128  # modules that nothing owns
+REGISTERS = "torch.library."  # in a text that registers operations
 _PREFIX = "tensornet_attn._emitted_"
 _owners: Counter[str] = Counter()
+_for_good: set[str] = set()
+_recent: OrderedDict[str, None] = OrderedDict()
+_lock = RLock()  # reentrant: owners go whenever memory is collected
 
 
 def load(source: str, name: str) -> ModuleType:
@@ -19,16 +29,28 @@ def load(source: str, name: str) -> ModuleType:
 
     It stands in sys.modules, where torch.compile looks functions up by the name of their module.
     """
-    key = sha256(source.encode()).hexdigest()[:16]
-    full = f"{_PREFIX}{name}_{key}"
-    if full in sys.modules:
-        return sys.modules[full]
+    full = f"{_PREFIX}{name}_{sha256(source.encode()).hexdigest()[:16]}"
+    with _lock:
+        module = sys.modules.get(full) or _loaded(source, full)
+        _recent[full] = None
+        _recent.move_to_end(full)
+        while len(_recent) > KEPT:
+            _forget(_recent.popitem(last=False)[0])
+    return module
+
+
+def _loaded(source: str, full: str) -> ModuleType:
     file = f"<{full}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    module = ModuleType(full)
+    module = sys.modules[full] = ModuleType(full)  # there before it runs: what is registered is looked up by it
     module.__file__ = file
-    exec(compile(source, file, "exec"), module.__dict__)  # the text was emitted by this package
-    sys.modules[full] = module
+    try:
+        exec(compile(source, file, "exec"), module.__dict__)  # the text was emitted by this package
+    except BaseException:
+        del sys.modules[full], linecache.cache[file]
+        raise
+    if REGISTERS in source:
+        _for_good.add(full)
     return module
 
 
@@ -38,15 +60,22 @@ def load_class(source: str, class_name: str, name: str) -> Any:
 
 
 def unload_with(owner: object, function: Any) -> None:
-    """Forgets the emitted module of a function when the last of its owners is gone."""
+    """Lets the emitted module of a function go when the last of its owners is gone."""
     name = function.__module__
-    _owners[name] += 1
+    with _lock:
+        _owners[name] += 1
     weakref.finalize(owner, _release, name).atexit = False
 
 
 def _release(name: str) -> None:
-    _owners[name] -= 1
-    if not _owners[name]:
-        del _owners[name]
-        module = sys.modules.pop(name, None)
-        linecache.cache.pop(str(getattr(module, "__file__", "")), None)
+    with _lock:
+        _owners[name] -= 1
+        if not _owners[name]:
+            del _owners[name]
+        _forget(name)
+
+
+def _forget(name: str) -> None:
+    """Forgets a module that nothing owns, none of those used last, and without operations of torch."""
+    if name not in _owners and name not in _recent and name not in _for_good:
+        linecache.cache.pop(str(getattr(sys.modules.pop(name, None), "__file__", "")), None)

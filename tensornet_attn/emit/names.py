@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tensornet_attn.graph.model import Box, Graph
 
-BUILTINS = frozenset("dict max min round super".split())  # those that the emitted class itself speaks of
+BUILTINS = frozenset("dict len max min round super".split())  # those that the emitted class itself speaks of
 _TAKEN = frozenset("self torch F nn Tensor math noise mask key_mask".split()) | BUILTINS | frozenset(keyword.kwlist)
 _SCORES = ("softmax", "normalize", "keep")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from tensornet_attn.spec.arithmetic import ONE, Arith
@@ -26,7 +27,10 @@ class Function:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A leaf of the diagram; `role` is input, weight, constant, noise or state."""
+    """A leaf of the diagram; `role` is input, weight, constant, noise or state.
+
+    `stored`: of a weight whose legs were split, which of them are one dimension where it is stored: (f), (h d).
+    """
 
     name: str
     role: str
@@ -37,6 +41,7 @@ class Tensor:
     std: Arith = ONE  # noise
     always: bool = False  # noise
     update: str | None = None  # state: the step whose value is stored
+    stored: tuple[tuple[str, ...], ...] = ()  # weight: (), each leg is a dimension of its own
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,10 @@ class Graph:
 
     def shape_of(self, name: str) -> tuple[int | None, ...]:
         """The stored shape of a weight, constant or state; None on legs sized at run time."""
-        return tuple(self.leg[leg].stored for leg in self.tensor[name].legs)
+        tensor = self.tensor[name]
+        if tensor.stored:
+            return tuple(prod(self.leg[leg].stored or 1 for leg in group) for group in tensor.stored)
+        return tuple(self.leg[leg].stored for leg in tensor.legs)
 
     def masks(self, step: Step) -> tuple[Function, ...]:
         """The masks of a box: its own, and `causal` where the design is causal and the box acts over keys."""
@@ -239,6 +247,14 @@ class Graph:
         for step in self.steps:
             for use in step.op.uses:
                 yield step, use
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[tuple[Step, Use], ...]]:
+        """The uses of every tensor and step that is used, each with the step it stands in."""
+        found: dict[str, list[tuple[Step, Use]]] = {}
+        for step, use in self.uses():
+            found.setdefault(use.name, []).append((step, use))
+        return {name: tuple(uses) for name, uses in found.items()}
 
     @cached_property
     def hash(self) -> str:

@@ -29,7 +29,7 @@ LEG = rf"leg (\w+)(?: ({'|'.join(KINDS)}))?(?: (\d{{1,10}}))?((?: (?:{'|'.join(S
 SETTING = r"setting (\w+) = (-?[\d.][\d.e+-]{0,160})"
 TENSOR = (
     r"(input|weight|constant|noise|state) ([^\[\]\s]+\[[^\[\]]*\])( frozen)?( always)?"
-    rf"(?: default ({WORD}))?(?: update (\S+))?(?: (std|init|value) (.+))?"
+    rf"(?: default ({WORD}))?(?: update (\S+))?(?: stored \(([\w, ]+)\))?(?: (std|init|value) (.+))?"
 )
 STEP = r"([^\[\]\s]+\[[^\[\]]*\]) = (.+)"
 OUTPUT = r"output (\S+)"
@@ -130,19 +130,24 @@ class _Reader:
         self.known.settings[name] = value
 
     def take_tensor(self, match: Match) -> None:
-        role, _, frozen, always, default, update, word, _ = match.groups()
+        role, _, frozen, always, default, update, stored, word, _ = match.groups()
         name, legs = _part(match, 2, self.known.new_tensor)
         other = self.known.tensors.get(default or "")
         if default is not None and (other is None or other.role != "input"):
             refuse("unknown-name", f"there is no input '{default}' before this one.", "", match.span(5))
         if word != VALUE.get(role):
             wanted = f"'{VALUE[role]}'" if role in VALUE else "nothing more"
-            refuse("syntax", f"{wanted} is wanted here.", "", match.span(7) if word else match.span())
+            refuse("syntax", f"{wanted} is wanted here.", "", match.span(8) if word else match.span())
         tensor = Tensor(name, role, legs, None, frozen is not None, default, ONE, always is not None, update)
+        if stored is not None:
+            groups = tuple(tuple(group.split()) for group in stored.split(","))
+            if role != "weight" or sum(groups, ()) != legs or not all(groups):
+                refuse("syntax", "a weight is stored as its legs, in order.", "e.g. 'stored (f, h d)'.", match.span(7))
+            tensor = replace(tensor, stored=groups)
         if word == "std":
-            tensor = replace(tensor, std=_part(match, 8, self.known.number))
+            tensor = replace(tensor, std=_part(match, 9, self.known.number))
         elif word is not None:
-            tensor = replace(tensor, init=_part(match, 8, lambda text: self.known.function(text, ALLOWED[role])))
+            tensor = replace(tensor, init=_part(match, 9, lambda text: self.known.function(text, ALLOWED[role])))
         self.known.tensors[name] = tensor
 
     def take_step(self, match: Match) -> None:

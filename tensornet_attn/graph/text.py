@@ -7,7 +7,7 @@
     leg d 64 = f / h
     setting k = 2
     input x[n f]                                  # default NAME
-    weight Wq[f h d] init xavier                  # frozen
+    weight Wq[f h d] init xavier                  # frozen; `stored (f, h d)` where legs were split
     Q[n h d] = x[n f] Wq[f h d]
     A.of[h n m] = Q[n h d] K[m h d]
     A[h n m] = softmax(A.of[h n m]; over m; scale d ** -0.5; dropout 0)
@@ -68,6 +68,7 @@ def _tensor(tensor: Tensor) -> str:
     words += ["frozen"] * tensor.frozen + ["always"] * tensor.always
     words += [f"default {tensor.default}"] if tensor.default is not None else []
     words += [f"update {tensor.update}"] if tensor.update is not None else []
+    words += [f"stored ({', '.join(map(' '.join, tensor.stored))})"] if tensor.stored else []
     if tensor.role == "noise":
         words.append(f"std {_number(tensor.std)}")
     if tensor.init is not None:

@@ -30,7 +30,8 @@ class Signature:
     masks: Masks
 
     @staticmethod
-    def of(graph: Graph) -> Signature:
+    def of(graph: Graph, schedule: Graph | None = None) -> Signature:
+        """The call of a design; `schedule` is what runs, where legs of the design may be taken apart."""
         inputs = tuple((t.name, _shape(graph, t.legs), t.default) for t in graph.of_role("input"))
         return Signature(
             graph.name,
@@ -41,7 +42,7 @@ class Signature:
             graph.key,
             graph.tied,
             tuple((leg.name, leg.maximum) for leg in graph.legs if leg.sequence and leg.maximum is not None),
-            _masks(graph),
+            _masks(graph, schedule or graph),
         )
 
     def check(
@@ -163,11 +164,19 @@ def _shape(graph: Graph, legs: tuple[str, ...]) -> Shape:
     return tuple((leg, graph.leg[leg].size) for leg in legs)
 
 
-def _masks(graph: Graph) -> Masks:
+def _masks(graph: Graph, schedule: Graph) -> Masks:
+    split = {
+        leg
+        for tensor in graph.tensors
+        if tensor.name in schedule.tensor
+        for leg, group in zip(tensor.legs, schedule.tensor[tensor.name].stored, strict=False)
+        if len(group) > 1
+    }
     boxes = [(step.name, step.op) for step in graph.steps if isinstance(step.op, Box)]
     masked = [(name, box) for name, box in boxes if graph.masked(graph.step[name])]
     seen = [(name, box.kind, box.operand("of").legs) for name, box in masked if graph.query in box.operand("of").legs]
     pair = (graph.query, graph.key)
     places = [(name, kind, _shape(graph, tuple(leg for leg in legs if leg not in pair))) for name, kind, legs in seen]
     fast = next((name for name, box in boxes if box.kind == "delta_rule"), None)
-    return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast)
+    apart = tuple(name for name, _, legs in seen if split & {*legs})
+    return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart)

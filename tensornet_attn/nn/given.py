@@ -23,6 +23,7 @@ class Masks:
     places: tuple[tuple[str, str, Sizes], ...]
     keys: bool  # whether `key_mask` acts anywhere
     fast_weights: str | None  # a delta rule, which no mask acts in
+    apart: tuple[str, ...] = ()  # boxes whose legs the plan took apart: their maps are no more one for each entry
 
     def refuse(self, sentence: str) -> InputError:
         return InputError(f"{self.design}: {sentence}")
@@ -55,6 +56,12 @@ def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], others: S
     leading = tuple(mask.shape[:-2])
     wanted: list[tuple[str, int | None]] = [("batch", size) for size in batch]
     if len(leading) not in (0, len(batch)):
+        if masks.apart:
+            raise masks.refuse(
+                f"mask has {mask.dim()} dimensions; '{masks.apart[0]}' is planned as one map for many entries of its "
+                f"legs, so give [{masks.query}, {masks.key}] or [batch..., {masks.query}, {masks.key}], "
+                "or compile with backend='reference'."
+            )
         wanted += others
     if len(leading) not in (0, len(wanted)):
         legs = [leg for leg, _ in others]

@@ -48,7 +48,7 @@ class CompiledDesign(nn.Module):
         self.design, self.plan = design, plan
         self._make = make
         self._take(make(design, plan))
-        self._signature = Signature.of(plan.graph)
+        self._signature = Signature.of(plan.graph, plan.schedule)
         for tensor in plan.graph.tensors:
             if tensor.role == "weight":
                 value = initial(tensor, plan.graph, device, dtype)
@@ -123,7 +123,7 @@ class CompiledDesign(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._take(self._make(self.design, self.plan))
-        self._signature = Signature.of(self.plan.graph)
+        self._signature = Signature.of(self.plan.graph, self.plan.schedule)
 
 
 def leaves(module: CompiledDesign, inputs: tuple[Tensor, ...], noise: Mapping[str, Tensor] | None) -> dict[str, Tensor]:

@@ -2,47 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 from tensornet_attn import limits
-from tensornet_attn.cost.devices import GENERIC, Device
 from tensornet_attn.graph.model import Attention, Box, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import BATCH
+from tensornet_attn.plan.absorb import ABSORBED, lower_absorbed
+from tensornet_attn.plan.aim import TRAINING, Aim
+from tensornet_attn.plan.band import lower_band
+from tensornet_attn.plan.demands import backend_of, strictly
+from tensornet_attn.plan.distribute import lower_distribution
+from tensornet_attn.plan.experts import lower_experts
 from tensornet_attn.plan.fuse import FUSED, lower_attention
+from tensornet_attn.plan.linear import LINEAR, lower_linear
 from tensornet_attn.plan.lowering import Lower
 from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.order import split_best
+from tensornet_attn.plan.rows import lower_rows
+from tensornet_attn.plan.ways import AS_PRICED, BAND, DISTRIBUTION, ROWS, WAYS, Way, chosen, rows_for
+from tensornet_attn.rewrite.whole import gone, simplified
 
-LOWERINGS: dict[str, Lower] = {FUSED: lower_attention}  # in the order in which they are tried
-BUCKETS = {"training": 1024}  # the length that orders are searched for
+LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
+    DISTRIBUTION: lower_distribution,
+    ABSORBED: lower_absorbed,
+    BAND: lower_band,
+    LINEAR: lower_linear,
+    FUSED: lower_attention,
+    "grouped experts": lower_experts,
+    ROWS: lower_rows,
+}
 
 
-def make_plan(graph: Graph, backend: str = "torch", bucket: str = "training", device: Device = GENERIC) -> Plan:
-    """The plan of a graph on a backend: a pure function of its arguments.
+def make_plan(graph: Graph, backend: str = "torch", aim: Aim = TRAINING) -> Plan:
+    """The plan of a graph on a backend for an aim: a pure function of its arguments.
 
-    `reference` keeps the diagram as written; the others fuse and split it.
+    `reference` keeps the diagram as written; the others fuse and split it. Raises InputError where no plan meets the
+    aim, with the least possible figure, or with the region and what stands against it.
     """
-    sizes = _sizes(graph, BUCKETS[bucket])
-    lengths = tuple((leg, size) for leg, size in sizes.items() if leg != BATCH)
+    sizes = aim.sizes(graph)
     if backend == "reference":
-        regions = tuple(Region(s.name, (s.name,), backend, "as written, dense") for s in graph.steps if not s.nested)
-        return Plan(graph, graph, regions, backend, lengths)
-    lowered, chosen, refused = graph, dict[str, str](), dict[str, list[Lowering]]()
-    for name, lower in LOWERINGS.items():
-        made = lower(lowered, sizes, device)
-        lowered, chosen = made.graph, chosen | made.chosen
+        plans = {AS_PRICED: _as_written(graph, aim, sizes)}
+    else:
+        ways = WAYS if aim.demanding else WAYS[:1]
+        start, left_out = _simpler(graph, backend)
+        plans = {way.name: _planned(graph, start, backend, aim, sizes, way, left_out) for way in ways}
+    plan = chosen(plans, sizes) if aim.demanding else plans[AS_PRICED]
+    if aim.strict:
+        strictly(graph.name, plan.regions, backend)
+    return plan
+
+
+def _as_written(graph: Graph, aim: Aim, sizes: Mapping[str, int]) -> Plan:
+    regions = (Region(s.name, (s.name,), "reference", "as written, dense") for s in graph.steps if not s.nested)
+    return Plan(graph, graph, tuple(regions), "reference", _lengths(sizes), aim)
+
+
+def _simpler(graph: Graph, backend: str) -> tuple[Graph, tuple[Region, ...]]:
+    """The graph after the rewrites that cost nothing, and a region for each step of the diagram that they left out."""
+    made, trace = simplified(graph)
+    regions = (Region(name, (name,), backend, f"left out: {rule}") for name, rule in gone(graph, trace).items())
+    return made, tuple(region for region in regions if "." not in region.name)
+
+
+def _planned(
+    written: Graph,
+    graph: Graph,
+    backend: str,
+    aim: Aim,
+    sizes: Mapping[str, int],
+    way: Way,
+    left_out: tuple[Region, ...] = (),
+) -> Plan:
+    """The plan of a graph, which computes what is `written`, in one way to plan."""
+    lowered, taken, refused = graph, dict[str, str](), dict[str, list[Lowering]]()
+    for name, lower in _lowerings(way, aim).items():
+        made = lower(lowered, sizes, aim.device)
+        lowered, taken = made.graph, taken | made.chosen
         for step, reasons in made.refused.items():
             refused.setdefault(step, []).append(Lowering(name, reasons))
-    schedule, _ = split_best(lowered, sizes, device)
-    return Plan(graph, schedule, tuple(_regions(lowered, backend, chosen, refused)), backend, lengths)
+    schedule, _ = split_best(lowered, sizes, aim.device, aim.device.width)
+    apart = [name for name in taken if name in graph.step and name not in lowered.step and "." not in name]
+    regions = left_out + tuple(Region(name, (name,), backend, taken[name]) for name in apart)
+    regions += tuple(_regions(lowered, backend, taken, refused))
+    return Plan(written, schedule, regions, backend, _lengths(sizes), aim)
 
 
-def _sizes(graph: Graph, length: int) -> dict[str, int]:
-    """Sizes of the legs that the run decides, in this bucket."""
-    sizes = {leg.name: min(length, leg.maximum or length) for leg in graph.legs if leg.sequence}
-    both = sum(sizes.values()) - 1
-    sizes |= {leg.name: both for leg in graph.legs if leg.kind == "relative" and leg.size is None}
-    return sizes | {BATCH: 1}
+def _lowerings(way: Way, aim: Aim) -> dict[str, Lower]:
+    """The lowerings of a way for an aim, in order; weights are absorbed in view of what comes after."""
+    found = {**LOWERINGS, ROWS: rows_for(way, aim)}
+    found = {name: lower for name, lower in found.items() if name not in way.without}
+    if ABSORBED in found:
+        later = list(found)[list(found).index(ABSORBED) + 1 :]
+        found[ABSORBED] = partial(lower_absorbed, aim=aim, then=[found[name] for name in later])
+    return found
+
+
+def _lengths(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple((leg, size) for leg, size in sizes.items() if leg != BATCH)
 
 
 def _regions(
@@ -52,11 +109,12 @@ def _regions(
     for step in lowered.steps:
         if isinstance(step.op, Kernel) and step.op.kind == "join":
             continue  # part of the attention that reads it
-        if isinstance(step.op, Attention | Kernel):
-            yield Region(region_name(step), step.op.steps, backend, chosen[step.name])
-        elif not step.nested:
-            against = tuple(lowering for lowering in refused.get(step.name, []) if lowering.against)
-            yield Region(step.name, (step.name,), backend, _chosen(step), against)
+        fused = isinstance(step.op, Attention | Kernel)
+        steps = step.op.steps if isinstance(step.op, Attention | Kernel) else (step.name,)
+        against = dict.fromkeys(low for name in steps for low in refused.get(name, []) if low.against)
+        if fused or not step.nested:
+            told = chosen[step.name] if fused else _chosen(step)
+            yield Region(region_name(step), steps, backend_of(step, backend), told, tuple(against))
 
 
 def region_name(step: Step) -> str:

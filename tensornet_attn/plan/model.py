@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tensornet_attn.cost.table import human
 from tensornet_attn.graph.model import Graph
+from tensornet_attn.plan.aim import TRAINING, Aim
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,38 @@ class Region:
 
 
 @dataclass(frozen=True)
+class Offer:
+    """A way to plan the whole design: predicted seconds and peak of memory in bytes, what needs it, why not."""
+
+    name: str
+    seconds: float
+    bytes: int
+    region: str
+    against: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        reasons = "".join(f": {reason}" for reason in self.against)
+        return f"{'not ' * bool(self.against)}{self.name}, {self.figures}{reasons}"
+
+    @property
+    def figures(self) -> str:
+        return f"{duration(self.seconds)} and a peak of {human(self.bytes)}B in '{self.region}'"
+
+
+def duration(seconds: float) -> str:
+    """Three digits of seconds, milliseconds or microseconds."""
+    unit, factor = next(
+        (u, f) for u, f in (("s", 1), ("ms", 1e3), ("microseconds", 1e6)) if seconds * f >= 1 or f == 1e6
+    )
+    return f"{seconds * factor:,.3g} {unit}"
+
+
+@dataclass(frozen=True)
 class Plan:
     """`graph` is the diagram as written, `schedule` the same in primitive steps, in the order in which they run.
 
-    `bucket` names the lengths that orders were searched for; the code is right for every length.
+    `bucket` names the lengths that orders were searched for; the code is right for every length. `offers`: the ways
+    that were compared, where the aim asks for more than the cheapest.
     """
 
     graph: Graph
@@ -38,18 +68,30 @@ class Plan:
     regions: tuple[Region, ...]
     backend: str
     bucket: tuple[tuple[str, int], ...]
+    aim: Aim = TRAINING
+    offers: tuple[Offer, ...] = ()
 
     @property
     def backends(self) -> dict[str, str]:
         """The backend of each region, by the region's name."""
         return {region.name: region.backend for region in self.regions}
 
+    def region_of(self, step: str) -> str:
+        """The name of the region that a step of the schedule belongs to, or the step's own."""
+        known = {name: region.name for region in self.regions for name in (*region.steps, region.name)}
+        return known.get(step) or known.get(step.partition(".")[0]) or step
+
     def explain(self) -> str:
         """What was chosen and what was refused, region by region, as text."""
         sizes = ", ".join(f"{leg} {size}" for leg, size in self.bucket)
-        lines = [f"{self.graph.name}: backend {self.backend}, orders searched at {sizes or 'the sizes of the design'}"]
+        lines = [
+            f"{self.graph.name}: backend {self.backend}, for {self.aim.bucket} on {self.aim.device.name}, "
+            f"orders searched at {sizes or 'the sizes of the design'}"
+        ]
+        lines += [f"  {offer}" for offer in self.offers]
         for region in self.regions:
-            lines.append(f"  {region.name}: {region.chosen}")
+            where = "" if region.backend == self.backend else f", on {region.backend}"
+            lines.append(f"  {region.name}: {region.chosen}{where}")
             for lowering in region.refused:
                 lines += [f"    not {lowering.name}: {reason}" for reason in lowering.against]
         return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from tensornet_attn.graph.model import Graph
 
@@ -21,23 +22,53 @@ class Rule:
 
 @dataclass(frozen=True)
 class Firing:
-    """One application of a rule: the rule, and the graph after it."""
+    """One application of a rule: the rule, the graph after it, and the step that it fired at."""
 
     rule: Rule
     graph: Graph
+    place: str = ""
 
 
-def rewritten(graph: Graph, place: str, rules: Sequence[Rule]) -> tuple[Graph, tuple[Firing, ...]]:
+Trace = tuple[Firing, ...]
+
+
+def rewritten(graph: Graph, place: str, rules: Sequence[Rule]) -> tuple[Graph, Trace]:
     """The graph with the rules applied around a step until none fires, and how it came to that.
 
     Raises RuntimeError, naming the rule, where they never come to rest.
     """
     trace: list[Firing] = []
-    while True:
-        found = next(((rule, made) for rule in rules if (made := rule.apply(graph, place)) is not None), None)
-        if found is None:
-            return graph, tuple(trace)
-        rule, graph = found
-        trace.append(Firing(rule, graph))
+    while (firing := _first(graph, place, rules)) is not None:
+        graph = firing.graph
+        trace.append(firing)
         if len(trace) > CAP:
-            raise RuntimeError(f"the rewrite '{rule.name}' fires without end at '{place}' of '{graph.name}'.")
+            _refuse(firing)
+    return graph, tuple(trace)
+
+
+def everywhere(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, Trace]:
+    """The same around every step, in the order of the graph, until the rules fire around none."""
+    trace: list[Firing] = []
+    cap = CAP * max(1, len(graph.steps))
+    while True:
+        before = len(trace)
+        for place in [step.name for step in graph.steps]:
+            graph, fired = rewritten(graph, place, rules)
+            trace += fired
+            if len(trace) > cap:
+                _refuse(trace[-1])
+        if len(trace) == before:
+            return graph, tuple(trace)
+
+
+def _first(graph: Graph, place: str, rules: Sequence[Rule]) -> Firing | None:
+    for rule in rules:
+        made = rule.apply(graph, place) if place in graph.step else None  # a rule may take its own step away
+        if made is not None:
+            return Firing(rule, made, place)
+    return None
+
+
+def _refuse(firing: Firing) -> NoReturn:
+    name = firing.graph.name
+    raise RuntimeError(f"the rewrite '{firing.rule.name}' fires without end at '{firing.place}' of '{name}'.")

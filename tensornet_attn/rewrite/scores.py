@@ -9,8 +9,9 @@ from collections import Counter
 from dataclasses import replace
 
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Leg, Step, Term, Use
+from tensornet_attn.rewrite.change import plain_number
 from tensornet_attn.rewrite.engine import Rule
-from tensornet_attn.spec.arithmetic import ONE, Number
+from tensornet_attn.spec.arithmetic import ONE, Number, evaluate
 
 Legs = tuple[str, ...]
 
@@ -18,7 +19,7 @@ Legs = tuple[str, ...]
 def joint_keys(graph: Graph, place: str) -> Graph | None:
     """softmax over m of logsumexp over r of L, times V   ->   softmax over r and m of L, times V, summed over r"""
     box = graph.step[place]
-    if not isinstance(box.op, Box) or box.op.other is not None:
+    if not isinstance(box.op, Box) or box.op.other is not None or not _plain(graph, box.op):
         return None
     inner = graph.step.get(box.op.operand("of").name)
     if inner is None or not isinstance(inner.op, Box) or inner.op.kind != "logsumexp" or inner.op.leg == graph.key:
@@ -31,6 +32,13 @@ def joint_keys(graph: Graph, place: str) -> Graph | None:
     wide = replace(box, op=replace(box.op, operands=(("of", scores),), other=inner.op.leg), legs=scores.legs)
     reader = _renamed_use(readers[0], box, scores.legs)
     return _with(graph, {place: [wide], inner.name: [], reader.name: [reader]})
+
+
+def _plain(graph: Graph, box: Box) -> bool:
+    """Whether a softmax is of its operand as it is, and each row of it sums to 1: no scale, no dropout."""
+    numbers = dict(box.numbers)
+    known = all(plain_number(graph, value) for value in numbers.values())
+    return known and [evaluate(numbers[key], graph.values) for key in ("scale", "dropout")] == [1, 0]
 
 
 def _renamed_use(reader: Step, box: Step, legs: Legs) -> Step:

@@ -19,7 +19,7 @@ from tensornet_attn.spec.sizes import KINDS
 from tensornet_attn.spec.sources import Source, document_of, file_document, location, text_document
 from tensornet_attn.spec.translate import TOP, report_validation
 
-__all__ = ["Reading", "Source", "load", "read", "read_text"]
+__all__ = ["Reading", "Source", "load", "read", "read_document", "read_text"]
 _FILLED: dict[str, Any] = {"tensornet": 1, "name": "unnamed", "legs": {}, "inputs": {}, "diagram": {}, "output": ""}
 
 
@@ -54,10 +54,24 @@ def read_text(data: bytes | str, name: str) -> Reading:
     return _read(*text_document(data, name, None), {}, {})
 
 
+def read_document(
+    document: Document,
+    reporter: Reporter,
+    legs: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Reading:
+    """Reads what was parsed already, such as a design that stands inside another file; places included."""
+    return _read(document, reporter, legs or {}, settings or {})
+
+
 def _read(document: Document, reporter: Reporter, legs: Mapping[str, Any], settings: Mapping[str, Any]) -> Reading:
     if document.data:
         document = _extended(document, reporter, ())
         reporter.document = document
+    if "model" in document.data and not {"diagram", "extends"} & document.data.keys():
+        hint = "'tensornet-attn check' and ta.models read models."
+        reporter.error("unknown-key", "this is a model; a design is wanted here.", ("model",), key=True, hint=hint)
+        return Reading(None, reporter)
     if not document.data:
         return Reading(None, reporter)
     _mend_keys(document, reporter)

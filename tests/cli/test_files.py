@@ -46,6 +46,8 @@ def test_compile_writes_a_module_of_python(run, tmp_path: Path) -> None:
     ast.parse(text)
     assert run("compile", "mhsa", "-o", "-").out == text
     assert run("compile", "mhsa", "--causal").out != text
+    assert "blocked_rows" not in run("compile", "talking_heads", "--bucket", "decoding").out
+    assert run("compile", "mhsa", "--memory", "1MiB").code == 1
 
 
 def test_a_bad_design_writes_nothing(run, tmp_path: Path) -> None:

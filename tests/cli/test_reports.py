@@ -88,6 +88,42 @@ def test_explain(run) -> None:
     assert run("explain", "mhsa", "--backend", "magic").code == 1
 
 
+def test_explain_for_a_bucket_and_under_a_limit(run) -> None:
+    head = "mhsa: backend torch, for decoding on h200, orders searched at n 1, m 4096\n"
+    assert run("explain", "mhsa", "--bucket", "decoding", "--device", "h200").out.startswith(head)
+    told = run("explain", "mhsa", "--n", "8192", "--batch", "2", "--memory", "2GiB")
+    assert "\n  not dense, " in told.out
+    assert "above the limit of 2,147,483,648 bytes (training, n = 8,192, m = 8,192, batch 2, float32)" in told.out
+    assert run("explain", "mhsa", "--linear-memory", "--strict").code == 0
+
+
+REFUSED = {
+    ("--bucket", "train"): "error: there is no bucket 'train': did you mean 'training'?\n",
+    ("--memory", "lots"): "error: memory is 'lots', and must be a number of bytes, e.g. 2GiB, 500MB or 1000000.\n",
+    ("--backend", "inductor", "--strict"): "error: talking_heads: strict, but region 'y.p1' runs on 'torch' instead",
+    ("--backend", "reference", "--linear-memory"): "error: talking_heads: linear_memory, but region 'A' makes a tensor",
+    ("--memory", "1MB"): "error: talking_heads: no plan stays within 1,000,000 bytes (training, n = 1,024, ",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_explain_refuses(run, options: tuple[str, ...]) -> None:
+    outcome = run("explain", "talking_heads", *options)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith(REFUSED[options])
+
+
+def test_doctor_measures_this_machine(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert run("explain", "mhsa", "--device", "this").code == 1
+    rates = json.loads(run("doctor", "--json").out)["devices"]["rates"]
+    assert rates == "this machine has not been measured: run 'tensornet-attn doctor --calibrate', a second's work."
+    measured = run("doctor", "--calibrate")
+    assert (measured.code, measured.err) == (0, "")
+    assert "B a second, as measured" in measured.out
+    assert run("explain", "mhsa", "--device", "this").out.startswith("mhsa: backend torch, for training on this, ")
+
+
 def test_doctor(run) -> None:
     text = run("doctor")
     assert (text.code, text.err) == (0, "")

@@ -218,7 +218,7 @@ def test_the_delta_rule():
     assert found.formula == "2 m h d e + n h d e"
     assert found.macs == 3 * 3 * 5 * H * D * 6
     assert found.total.elementwise == 3 * 5 * H * (2 * D + D + 6 + 2 * 6)
-    assert found.total.saved_floats == 3 * 5 * H * (2 * D + 2 * 6 + 1)
+    assert found.total.saved_floats == 3 * 5 * H * ((2 * D + 6 + 1) + (D + 6 + 1))  # operands; sums, reads, totals
 
 
 def test_a_relative_leg_without_a_reach():

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import gc
 import linecache
+import re
 import sys
 import traceback
+from types import ModuleType
 
 import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.emit.load import load, load_class
+from tensornet_attn.emit.load import KEPT, load, load_class
 
 SOURCE = "class Two:\n    def value(self):\n        return 1 / 0\n"
 
@@ -36,7 +38,13 @@ def test_tracebacks_show_the_line() -> None:
     assert last.filename.startswith("<tensornet_attn._emitted_two_")
 
 
-def test_a_module_is_forgotten_with_its_last_owner() -> None:
+def crowd_out() -> None:
+    """Loads as many other texts as are kept."""
+    for i in range(KEPT):
+        load(f"x = {i}\n", "crowd")
+
+
+def test_a_module_is_forgotten_with_its_last_owner_and_use() -> None:
     before = emitted()
     first = ta.compile(ta.load("mhsa", legs={"f": 1976, "h": 13}), "torch")
     second = copy.deepcopy(first)
@@ -44,8 +52,57 @@ def test_a_module_is_forgotten_with_its_last_owner() -> None:
     file = sys.modules[name].__file__
     assert file in linecache.cache
     del first
+    crowd_out()
     assert name in emitted()
     assert second(torch.zeros(1, 2, 1976)).shape == (1, 2, 1976)
     del second
     assert name not in emitted()
     assert file not in linecache.cache
+
+
+def test_a_module_without_owner_stays_for_a_while() -> None:
+    module = load(SOURCE, "two")
+    assert load(SOURCE, "two") is module
+    crowd_out()
+    assert module.__name__ not in emitted()
+
+
+def test_a_text_that_fails_leaves_nothing() -> None:
+    before = emitted()
+    with pytest.raises(ZeroDivisionError):
+        load("1 / 0\n", "wrong")
+    assert emitted() <= before
+    assert not [file for file in linecache.cache if "emitted_wrong" in file]
+
+
+def test_operations_are_registered_once_and_stay() -> None:
+    design = ta.load("sigma_moe", legs={"f": 32})
+    first = ta.compile(design)
+    name = load(first.source, "sigma_moe").__name__
+    out = first(torch.zeros(1, 3, 32))  # its backward is still to come
+    del first
+    crowd_out()
+    assert name in emitted()
+    assert load(ta.compile(design).source, "sigma_moe") is sys.modules[name]
+    out.sum().backward()
+
+
+def test_a_file_may_be_imported_twice_under_one_name() -> None:
+    source = ta.emit_source(ta.load("sigma_moe", legs={"f": 32}))
+    assert "torch.library" in source
+    x = torch.randn(2, 3, 32, requires_grad=True)
+    modules = [ModuleType("twice"), ModuleType("twice")]
+    for module in modules:
+        sys.modules["twice"] = module
+        exec(source, module.__dict__)
+    torch.manual_seed(0)
+    layers = [vars(module)[class_of(source)]() for module in modules]
+    layers[1].load_state_dict(layers[0].state_dict())
+    results = [layer(x).sum() for layer in layers]
+    torch.testing.assert_close(*(torch.autograd.grad(result, x)[0] for result in results))
+    del sys.modules["twice"]
+
+
+def class_of(source: str) -> str:
+    """The name of the class in an emitted text."""
+    return re.findall(r"^class (\w+)\(nn.Module\)", source, re.MULTILINE)[0]

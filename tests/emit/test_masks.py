@@ -41,8 +41,8 @@ def test_boxes_that_see_the_same_share_a_mask() -> None:
         "y": "C[n m] z[m f] -> n f",
     }
     assert masks_of(compare(diagram, mask=torch.rand(5, 5) < 0.5)) == [
-        "keep, bias = visible(band_mask(n, m, 2, x.device), mask, key_mask, max(x.ndim - 2, z.ndim - 2), 0)",
-        "keep_2, _ = visible(None, mask, key_mask, max(x.ndim - 2, z.ndim - 2), 0)",
+        "keep, bias = visible(band_rows(rows, 2), mask, key_mask, len(rows.batch), 0)",
+        "keep_2, _ = visible(None, mask, key_mask, len(rows.batch), 0)",
     ]
 
 
@@ -63,8 +63,8 @@ def test_beside_fast_weights_only_key_masks_act_and_rows_differ_from_matrices() 
     source = compare(diagram, key_mask=torch.tensor([[True, True, False, True, False]] * 2))
     assert "def forward(self, x: Tensor, z: Tensor, *, key_mask: Tensor | None = None) -> Tensor:" in source
     assert masks_of(source) == [
-        "keep, bias = visible(None, None, key_mask, max(x.ndim - 2, z.ndim - 2), 0)",
-        "keep_2, _ = visible(None, None, key_mask, max(x.ndim - 2, z.ndim - 2), 0, False)",
+        "keep, _ = visible(None, None, key_mask, max(x.ndim - 2, z.ndim - 2), 0, False)",
+        "keep, bias = visible(None, mask, key_mask, len(rows.batch), 0)",  # of a block, which is given no mask
     ]
 
 

@@ -168,7 +168,7 @@ def test_capture_gives_any_step(backend: str) -> None:
 
 def test_explain_says_what_was_chosen_and_what_was_refused() -> None:
     assert compiled("mhsa", "torch").explain() == (
-        "mhsa: backend torch, orders searched at n 1024, m 1024\n"
+        "mhsa: backend torch, for training on generic, orders searched at n 1024, m 1024\n"
         "  Q: one product\n"
         "  K: one product\n"
         "  V: one product\n"
@@ -176,7 +176,9 @@ def test_explain_says_what_was_chosen_and_what_was_refused() -> None:
         "  y: one product"
     )
     refused = compiled("talking_heads", "torch").explain()
-    assert "  A: dense softmax\n    not fused attention: the scores are a product of 3 tensors, not two" in refused
+    assert (
+        "no tensor of n x m numbers\n    not fused attention: the scores are a product of 3 tensors, not two" in refused
+    )
 
 
 def test_source_and_plan_are_there_to_read() -> None:

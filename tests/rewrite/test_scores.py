@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn import compiler
 from tensornet_attn.graph import build
 from tensornet_attn.plan import fuse
+from tensornet_attn.plan.cache import Kept
 from tensornet_attn.rewrite.engine import CAP, Rule, rewritten
 from tensornet_attn.rewrite.scores import RULES
 from tests.designs.cases import CASES, compiled, drawn, inputs_of, same
@@ -79,6 +81,7 @@ def test_rewritten_designs_are_the_same_function(title: str, causal: bool) -> No
 def test_shipped_designs_with_and_without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, (x,) = compiled(name, "torch"), inputs_of(name)
     monkeypatch.setattr(fuse, "RULES", ())
+    monkeypatch.setattr(compiler, "_plans", Kept(most=1))
     plain = compiled(name, "torch")
     same(module(x), plain(x), "output")
     assert CASES[name].causal
@@ -98,3 +101,14 @@ def test_a_rule_without_end_is_named() -> None:
         rewritten(graph, "A", (Rule("again", "a -> a", lambda graph, place: graph),))
     assert str(error.value) == "the rewrite 'again' fires without end at 'A' of 'mhsa'."
     assert CAP == 64
+
+
+@pytest.mark.parametrize(("more", "fired"), [({}, True), ({"scale": 0.5}, False), ({"dropout": 0.1}, False)])
+def test_a_mixture_of_keys_is_one_softmax_where_nothing_stands_between(more: dict, fired: bool) -> None:
+    """softmax of c logsumexp_r L is no joint softmax, and dropout would draw for every key of a position."""
+    box = {"softmax": "m", **more, "of": {"logsumexp": "r", "of": "Q[n h d] K[m r h d] -> r h n m"}}
+    design = ta.load(variant("mhsa", "") | {
+        "legs": {"r": 2}, "weights": {"Wk": "f r h d"},
+        "diagram": {"K": "x[m f] Wk[f r h d] -> m r h d", "A": box},
+    })  # fmt: skip
+    assert bool(rewritten(build(design), "A", RULES)[1]) is fired

@@ -7,12 +7,11 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tensornet_attn import compiler
+from tensornet_attn import compiler, models, spec
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
 from tensornet_attn.cli.generate.costs import picture
 from tensornet_attn.cli.generate.index import index
 from tensornet_attn.cli.generate.page import page
-from tensornet_attn.spec import json_schema
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = 60  # of a difference
@@ -47,8 +46,9 @@ def diagram_path(entry: Entry) -> Path:
 
 
 def schema(catalogue: Catalogue) -> Files:
-    """The JSON schema of design files, for editors."""
-    yield Path("docs", "design.schema.json"), json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+    """The JSON schemas of design files and of model files, for editors."""
+    for name, text in (("design", spec.json_schema()), ("model", models.json_schema())):
+        yield Path("docs", f"{name}.schema.json"), json.dumps(text, indent=2, ensure_ascii=False) + "\n"
 
 
 PARTS: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {

@@ -6,7 +6,34 @@ from torch import Tensor
 
 def elu1(x: Tensor) -> Tensor:
     """elu(x) + 1 without its cancellation: exp(x) below zero, x + 1 above."""
-    return x.relu() + x.clamp(max=0).exp()
+    return x.clamp(max=0).exp() + x.relu() if torch.compiler.is_compiling() else Elu1.apply(x)
+
+
+class Elu1(torch.autograd.Function):
+    """`elu1` where nothing fuses its steps: it keeps its result alone, as its derivative is that, but at most 1."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        """The value."""
+        return x.clamp(max=0).exp_().add_(x.relu())
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Keeps the result."""
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx, g):
+        """The gradient of x."""
+        return ctx.saved_tensors[0].clamp(max=1) * g
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        """The change of the result with that of x."""
+        return ctx.saved_tensors[0].clamp(max=1) * tangent
 
 
 def elu1_neg(x: Tensor) -> Tensor:

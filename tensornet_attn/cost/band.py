@@ -1,0 +1,113 @@
+"""Attention within a band: how far a query sees, the blocks it is computed in, and what these cost.
+
+A block of B queries meets one span of keys, from `left` before its first query to `right` after its last: B + left +
+right keys for each query, however many keys there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Graph, Kernel, Step
+from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, evaluate, names
+
+BLOCKS = (32, 256)  # the least and the largest number of queries in a block
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A query sees keys at most `left` positions before it and `right` after it; below 0, not even its own."""
+
+    left: int
+    right: int
+
+    @property
+    def block(self) -> int:
+        """Queries in a block: the power of two below half the band, the fastest as measured on a CPU.
+
+        >>> Reach(9, 9).block, Reach(64, 64).block, Reach(4095, 0).block
+        (32, 64, 256)
+        """
+        half = max(1, self._beyond // 2)
+        return min(max(1 << half.bit_length() - 1, BLOCKS[0]), BLOCKS[1])
+
+    @property
+    def span(self) -> int:
+        """Keys that each block meets.
+
+        >>> Reach(9, 9).span
+        50
+        """
+        return self.block + self._beyond
+
+    @property
+    def _beyond(self) -> int:
+        return max(self.left, 0) + max(self.right, 0)
+
+
+def reach_of(graph: Graph, box: Step) -> Reach | None:
+    """How far the masks of a box let a query see; None where a side has no bound that is known before run time."""
+    ends = [_ends(graph, mask) for mask in graph.masks(box)]
+    left, right = ([end for end in side if end is not None] for side in zip(*ends, strict=True)) if ends else ([], [])
+    return Reach(min(left), min(right)) if left and right else None
+
+
+def _ends(graph: Graph, mask: Function) -> tuple[int | None, int | None]:
+    """How far a mask lets see to the left and to the right, None where it says nothing that is known."""
+    if mask.name == "causal":
+        return None, 0
+    left, right = (*mask.arguments, *mask.arguments)[:2]
+    return _number(graph, left), _number(graph, right)
+
+
+def _number(graph: Graph, argument: Function | Arith) -> int | None:
+    assert not isinstance(argument, Function)
+    known = all(name.name in graph.values for name in names(argument))
+    return int(evaluate(argument, graph.values)) if known else None
+
+
+def attention_of(graph: Graph, op: Kernel) -> Attention:
+    """The scores, the softmax and the product with the values that a kernel 'band' holds, as one operation."""
+    scores, box, read = op.body
+    assert isinstance(scores.op, Contraction)
+    assert isinstance(box.op, Box)
+    first, second = scores.op.uses
+    query, key = (first, second) if graph.query in first.legs else (second, first)
+    (value,) = (use for use in read.op.uses if use.name != box.name)
+    scale, coefficient = box.op.number("scale"), scores.op.terms[0].coefficient
+    scale = scale if coefficient == ONE else coefficient if scale == ONE else Binary("*", coefficient, scale)
+    dropout, steps = box.op.number("dropout"), (scores.name, box.name)
+    return Attention(str(box.op.leg), query, key, value, box.legs, scale, dropout, graph.masks(box), steps)
+
+
+def band_work(scene: Scene, step: Step) -> dict[tuple[str, ...], int]:
+    """Multiply-adds of one batch element: each query meets one span of keys, and reads their values."""
+    op, reach = _parts(scene.graph, step)
+    found: Counter[tuple[str, ...]] = Counter()
+    for use in (op.key, op.value):
+        legs = {*op.query.legs, *use.legs} if use == op.key else {*op.scores, *use.legs}
+        found[tuple(leg.name for leg in scene.graph.legs if leg.name in legs - {op.leg})] += reach.span
+    return found
+
+
+def band_kept(scene: Scene, step: Step) -> dict[str, int]:
+    """Floats kept in addition to operands and result: keys and values stand in each span, not once; log-sum-exps."""
+    op, reach = _parts(scene.graph, step)
+    batch = scene.batch if step.name in scene.batched else 1
+    n, m = (scene.sizes[leg] for leg in (str(scene.graph.query), op.leg))
+    more = max(0, -(-n // reach.block) * reach.span - m)
+    sides = {"keys": op.key, "values": op.value}
+    found = {
+        f"{name} in spans": more * scene.size(leg for leg in use.legs if leg != op.leg) for name, use in sides.items()
+    }
+    found["log-sum-exp"] = scene.size(leg for leg in op.scores if leg != op.leg)
+    return {f"{step.name}: {name}": batch * floats for name, floats in found.items()}
+
+
+def _parts(graph: Graph, step: Step) -> tuple[Attention, Reach]:
+    assert isinstance(step.op, Kernel)
+    reach = reach_of(graph, step.op.body[1])
+    assert reach is not None
+    return attention_of(graph, step.op), reach

@@ -1,0 +1,167 @@
+"""Grouped experts: how a product with the weight of gated experts reads, and what it costs for the chosen ones alone.
+
+    y = sum over e of G[n h e] x[n h c] W[h e c o], G a topk along e    work n h k c o instead of n h e c o
+
+Multiply-adds: k times the legs of x and W without e for each product, and k for each number of a result that sums over
+the chosen. Kept for backward beside operands and result: gates and numbers of the chosen experts, and the rows between
+two products. Time on a `Device`: rows are gathered, multiplied, put back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.scene import HELD, Scene, word
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
+
+Legs = tuple[str, ...]
+FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product with the weight of experts: its operands, and its legs by what they do.
+
+    `tokens`: rows are counted by them; `heads`: each has experts of its own; `summed`: on x and weight; `own`: on the
+    weight alone. `total`: the result has no heads. `gated` False: it keeps `expert`, the leg of the experts.
+    """
+
+    step: Step
+    expert: str
+    gate: Use
+    x: Use
+    weight: Use
+    tokens: Legs
+    heads: Legs
+    summed: Legs
+    own: Legs
+    total: bool
+    gated: bool
+
+    @property
+    def slots(self) -> bool:
+        """Whether each chosen expert has a row of x for itself."""
+        return self.expert in self.x.legs
+
+
+def held(graph: Graph) -> frozenset[str]:
+    """Tensors that belong to the module: what can be the weight of experts."""
+    return frozenset(tensor.name for tensor in graph.tensors if tensor.role in HELD)
+
+
+def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) -> Product | str:
+    """The product of a step with one term, or why it is none; `gate`: the topk in the leg names of this step."""
+    assert isinstance(step.op, Contraction)
+    factors = [use for use in step.op.uses if use != gate]
+    found = [use for use in factors if expert in use.legs and use.name in weights]
+    others = [use for use in factors if use not in found]
+    if len(found) != 1:
+        return f"'{step.name}' has {len(found) or 'no'} weight{'s'[: len(found)]} on leg '{expert}' beside the gates"
+    if len(others) != 1:
+        return (
+            f"'{step.name}' has {len(others) or 'no'} tensor{'s'[: len(others)]} beside the gates and '{found[0].name}'"
+        )
+    weight, x = found[0], others[0]
+    tokens = tuple(leg for leg in gate.legs if leg not in weight.legs)
+    heads = tuple(leg for leg in gate.legs if leg in weight.legs and leg != expert)
+    summed = tuple(leg for leg in weight.legs if leg in x.legs and leg not in gate.legs)
+    own = tuple(leg for leg in weight.legs if leg not in (*x.legs, *gate.legs))
+    total, gated = not set(heads) & set(step.legs), gate in step.op.uses
+    product = Product(step, expert, gate, x, weight, tokens, heads, summed, own, total, gated)
+    return next(_against(product), product)
+
+
+def _against(product: Product) -> Iterator[str]:
+    """Why the legs of a product do not fit."""
+    legs, x = set(product.step.legs), set(product.x.legs)
+    what, weight = f"'{product.step.name}'", f"'{product.weight.name}'"
+    for leg in product.x.legs:
+        if leg not in (*product.gate.legs, *product.summed):
+            yield f"leg '{leg}' of '{product.x.name}' is neither on the gates nor on {weight}"
+    for leg in product.tokens:
+        if leg not in x or leg not in legs:
+            yield f"{what} mixes the positions on leg '{leg}', at each of which experts are chosen"
+    if not product.summed or set(product.summed) & legs:
+        yield f"{what} is no matrix product with {weight}"
+    if (product.expert in legs) == product.gated:
+        yield f"{what} {'keeps' if product.gated else 'sums'} leg '{product.expert}'"
+    if any(0 < len(set(product.heads) & side) < len(product.heads) for side in (x, legs)):
+        yield f"{what} treats legs {', '.join(product.heads)} in different ways"
+
+
+def topk_of(graph: Graph, name: str) -> Step | None:
+    """The topk that a step is, by itself or as a kernel that finds the chosen experts; None where it is no topk."""
+    step = graph.step.get(name)
+    if step is not None and isinstance(step.op, Kernel) and len(step.op.body) == 1:
+        step = step.op.body[0]
+    return step if step is not None and isinstance(step.op, Box) and step.op.kind == "topk" else None
+
+
+def products_of(step: Step, graph: Graph) -> tuple[Step, list[Product]]:
+    """The topk of a kernel, and its products: maybe one whose result is mapped, and one with the gates."""
+    assert isinstance(step.op, Kernel)
+    if (topk := topk_of(graph, step.name)) is not None:
+        return topk, []
+    *_, last = step.op.body
+    gate, topk = next((use, topk) for use in last.op.uses if (topk := topk_of(graph, use.name)) is not None)
+    assert isinstance(topk.op, Box)
+    expert = gate.legs[topk.legs.index(str(topk.op.leg))]
+    products = [s for s in step.op.body if isinstance(s.op, Contraction)]
+    found = [read_product(product, gate, expert, held(graph)) for product in products]
+    return topk, [product for product in found if isinstance(product, Product)]
+
+
+def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
+    """Multiply-adds by legs: those of the chosen experts, with k in the place of their leg."""
+    topk, products = products_of(step, scene.graph)
+    assert isinstance(topk.op, Box)
+    k, found = word(topk.op.number("k")), Counter[Legs]()
+    for product in products:
+        result = (*product.tokens, *product.heads, product.expert, *product.own)
+        for legs in ((*result, *product.summed), *([result] if product.gated else [])):
+            found[tuple(k if leg == product.expert else leg for leg in _ordered(scene, legs))] += 1
+    return dict(found)
+
+
+def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
+    """Gates and numbers of the chosen experts; what stands between two products, for the chosen ones."""
+    assert isinstance(step.op, Kernel)
+    topk, products = products_of(step, scene.graph)
+    assert isinstance(topk.op, Box)
+    rows = scene.size(leg for leg in topk.legs if leg != topk.op.leg) * _chosen(scene, topk)
+    rows *= scene.batch if step.name in scene.batched else 1
+    if not products:
+        return {f"{topk.name}: chosen": 2 * rows}
+    return {f"{part.name}: chosen rows": rows * scene.size(products[0].own) for part in step.op.body[:-1]}
+
+
+def _chosen(scene: Scene, topk: Step) -> int:
+    assert isinstance(topk.op, Box)
+    return int(scene.number(topk.op.number("k")))
+
+
+def _ordered(scene: Scene, legs: Iterable[str]) -> Legs:
+    wanted = set(legs)
+    return tuple(leg.name for leg in scene.graph.legs if leg.name in wanted)
+
+
+def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Device) -> int:
+    """The time of a product for the k chosen experts, in the device's units.
+
+    At the figures of the device 'generic' its ratio to the dense product came within a third of what a CPU measured,
+    for widths from 64 on: what a CPU has more in bandwidth, it loses in small products and in sorting.
+    """
+
+    def size(legs: Iterable[str]) -> int:
+        return prod(sizes[leg] for leg in legs)
+
+    c, o, tokens, heads = (size(legs) for legs in (product.summed, product.own, product.tokens, product.heads))
+    rows, weight = tokens * heads * k, heads * sizes[product.expert] * c * o
+    gather = device.time(0, 2 * FLOAT * rows * c)
+    multiply = device.time(2 * rows * c * o, FLOAT * (rows * c + weight + rows * o))
+    put = tokens * heads * o * (2 if product.total and heads > 1 else 1) if product.gated else rows * o
+    return gather + multiply + device.time(2 * rows * o, FLOAT * (rows * o + put))

@@ -1,0 +1,73 @@
+"""Attention within a band as Python: operands with the sequence first and the heads next, then one call."""
+
+from __future__ import annotations
+
+from tensornet_attn.cost.band import attention_of, reach_of
+from tensornet_attn.emit.attention import head_order
+from tensornet_attn.emit.masks import takes_mask
+from tensornet_attn.emit.values import Legs, Value
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.model import Attention, Kernel, Step
+
+
+def emit_band(writer: Writer, step: Step) -> None:
+    """The lines of one call."""
+    assert isinstance(step.op, Kernel)
+    op, query, key = attention_of(writer.graph, step.op), str(writer.graph.query), str(writer.graph.key)
+    q, k, v = (writer.value(use) for use in op.uses)
+    heads = head_order(op, query)
+    contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
+    own = tuple(leg for leg in v.legs if leg not in op.scores)
+    shared = tuple(leg for leg in heads if leg in k.legs or leg in v.legs)
+    writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: in blocks, only what is near the band")
+    names = [
+        _tensor(writer, "q", q, query, heads, contracted),
+        _tensor(writer, "k", k, key, shared if set(shared) & set(k.legs) else (), contracted),
+        _tensor(writer, "v", v, key, shared if set(shared) & set(v.legs) else (), own),
+    ]
+    text = writer.call("attend_band", *names, *_options(writer, op, step.op.body[1], heads))
+    value = Value(writer.local[step.name], (query, *heads, *own), True)
+    writer.line(f"{value.text} = {text}{_apart(writer, heads, own)}", value)
+    writer.values[step.name] = value
+
+
+def _tensor(writer: Writer, name: str, value: Value, sequence: str, heads: Legs, width: Legs) -> str:
+    """The name of an operand as [sequence, heads, width], in a line of its own if it has none yet."""
+    groups = ((sequence,), heads, width)
+    text = value.grouped(groups)
+    if text.isidentifier():
+        return text
+    local, batch = writer.names.fresh(name), "... " if value.batched else ""
+    writer.line(f"{local} = {text}  # {batch}{' '.join(map(_dimension, groups))}")
+    return local
+
+
+def _dimension(group: Legs) -> str:
+    return f"({' '.join(group)})" if len(group) > 1 else group[0] if group else "1"
+
+
+def _options(writer: Writer, op: Attention, box: Step, heads: Legs) -> list[str]:
+    """What follows query, key and value in the call."""
+    reach = reach_of(writer.graph, box)
+    assert reach is not None
+    mask = "mask" if takes_mask(writer.graph) else "None"
+    if mask == "mask" and len(heads) > 1:
+        written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg))
+        order = ", ".join(str(written.index(leg)) for leg in heads)
+        mask = writer.call("heads_together", mask, writer.batch_dims, f"({order})")
+    options = [str(reach.left), str(reach.right), str(reach.block), mask, "key_mask", writer.batch_dims]
+    options += [writer.number(op.scale)]
+    dropout = writer.number(op.dropout)
+    options += [] if dropout in ("0", "0.0") else [f"dropout={dropout} if self.training else 0.0"]
+    return [*options, "tied=True"] if writer.graph.tied else options
+
+
+def _apart(writer: Writer, heads: Legs, own: Legs) -> str:
+    """What takes the legs of the result, [query, heads, own] as three dimensions, apart."""
+    text = "[..., 0]" if not own else ""
+    if len(own) > 1:
+        text = f".unflatten(-1, ({', '.join(map(writer.size, own))}))"
+    place = -1 - len(own)
+    if not heads:
+        return f"{text}.squeeze({place})"
+    return text if len(heads) == 1 else f"{text}.unflatten({place}, ({', '.join(map(writer.size, heads))}))"

@@ -1,0 +1,126 @@
+"""Grouped experts as Python: the gates of the chosen experts, then one call a product."""
+
+from __future__ import annotations
+
+from copy import copy
+
+from tensornet_attn.cost.experts import Product, products_of
+from tensornet_attn.cost.kernels import unfolded
+from tensornet_attn.emit.boxes import emit_box
+from tensornet_attn.emit.contract import scaled
+from tensornet_attn.emit.values import ATOM, Legs, Value
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.model import Box, Kernel, Step
+
+
+def emit_experts(writer: Writer, step: Step) -> None:
+    """The lines of one kernel: the choice of experts, or what it computes for those that a topk chose."""
+    assert isinstance(step.op, Kernel)
+    topk, found = products_of(step, writer.graph)
+    _choose(writer, topk)
+    products = {product.step.name: product for product in found}
+    inside = _inside(writer, step.op)
+    if len(step.op.body) > 1:
+        assert isinstance(topk.op, Box)
+        names, k = ", ".join(part.name for part in step.op.body[:-1]), writer.integer(topk.op.number("k"))
+        writer.line(f"# {names}: leg {products[step.name].expert} counts the {k} chosen alone")
+    for part in step.op.body:
+        if part.name in products:
+            value = _product(inside, products[part.name], topk)
+            inside.bind(part.name, value.text, value.legs, value.level)
+        elif part is not topk:
+            emit_box(inside, part)
+    writer.needs_math |= inside.needs_math
+
+
+def _inside(writer: Writer, kernel: Kernel) -> Writer:
+    """The same writer where the steps of a kernel have names too, and stand for the rows of the chosen experts."""
+    inside = copy(writer)
+    inside.graph = unfolded(writer.graph)
+    new = {part.name: writer.names.fresh(part.name.replace(".", "_")) for part in kernel.body[:-1]}
+    inside.local = writer.local | new
+    inside.batched = writer.batched | set(new)
+    return inside
+
+
+def _choose(writer: Writer, topk: Step) -> None:
+    """Gates and numbers of the chosen experts, [..., k], the box's leg last: one line the first time."""
+    if _chosen(topk) in writer.values:
+        return
+    assert isinstance(topk.op, Box)
+    leg = str(topk.op.leg)
+    legs = (*(one for one in topk.legs if one != leg), leg)
+    of, by = (writer.value(topk.op.operand(role)) for role in ("of", "by"))
+    text = writer.call("top_chosen", of.arranged(legs).text, by.aligned(legs).text, writer.integer(topk.op.number("k")))
+    gates = writer.local[topk.name]
+    if isinstance(writer.graph.step[topk.name].op, Box):  # a tensor of all experts has that name
+        gates = writer.names.fresh(f"{gates}_gates")
+    chosen = writer.names.fresh(f"{gates}_chosen")
+    batched = of.batched or by.batched
+    k = writer.integer(topk.op.number("k"))
+    writer.line(f"{gates}, {chosen} = {text}  # {'... ' if batched else ''}{' '.join((*legs[:-1], k))}")
+    writer.values[_gates(topk)] = Value(gates, legs, batched)
+    writer.values[_chosen(topk)] = Value(chosen, legs, batched)
+
+
+def _gates(topk: Step) -> str:
+    return f"{topk.name}: gates"
+
+
+def _chosen(topk: Step) -> str:
+    return f"{topk.name}: chosen"
+
+
+def _product(writer: Writer, product: Product, topk: Step) -> Value:
+    """One product for the chosen experts, with its coefficient."""
+    gates, chosen = (
+        writer.values[name].renamed(topk.legs, product.gate.legs).grouped(_groups(product, (product.expert,)))
+        for name in (_gates(topk), _chosen(topk))
+    )
+    weight = writer.value(product.weight).grouped(
+        (*_heads(product.heads), (product.expert,), product.summed, product.own)
+    )
+    rows = _rows(product, writer.value(product.x))
+    if product.gated:
+        text = writer.call(
+            "expert_sums", rows, weight, gates, chosen, *(["True"] if product.total and product.heads else [])
+        )
+    else:
+        text = writer.call("expert_rows", rows, weight, chosen)
+    value = _apart(writer, text, product)
+    return scaled(writer, product.step.op.terms[0].coefficient, value)  # type: ignore[union-attr]
+
+
+def _groups(product: Product, *last: Legs) -> tuple[Legs, ...]:
+    return (*((leg,) for leg in product.tokens), *_heads(product.heads), *last)
+
+
+def _heads(legs: Legs) -> tuple[Legs, ...]:
+    """All heads as one dimension; none where there are no heads."""
+    return (legs,) if legs else ()
+
+
+def _rows(product: Product, x: Value) -> str:
+    """x with a dimension for the heads, where the weight has some, and one for the chosen; 1 where x lacks them."""
+    slots = (product.expert,) if product.slots else ()
+    if slots or set(product.heads) & set(x.legs):
+        return x.grouped(_groups(product, slots, product.summed))
+    text = x.grouped((*((leg,) for leg in product.tokens), product.summed))
+    return f"{text}[..., {'None, ' * bool(product.heads)}None, :]"
+
+
+def _apart(writer: Writer, text: str, product: Product) -> Value:
+    """The result with a dimension for each leg."""
+    slots = () if product.gated else (product.expert,)
+    heads = product.heads if slots or not product.total else ()
+    text += _unpacked(writer, product.own, -1)
+    if heads:
+        text += _unpacked(writer, heads, -1 - len(product.own) - len(slots))
+    return Value(text, (*product.tokens, *heads, *slots, *product.own), True, ATOM)
+
+
+def _unpacked(writer: Writer, legs: Legs, place: int) -> str:
+    """What takes one dimension apart into any number of legs."""
+    if len(legs) == 1:
+        return ""
+    return f".unflatten({place}, ({', '.join(map(writer.size, legs))}))" if legs else f".squeeze({place})"

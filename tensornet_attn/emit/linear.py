@@ -1,0 +1,95 @@
+"""Linear attention as Python: each side laid out as [heads, sequence, features], then one call."""
+
+from __future__ import annotations
+
+from tensornet_attn.cost.linear import Linear, Sides, causal, chunk_of, linear_of
+from tensornet_attn.emit.contract import scaled
+from tensornet_attn.emit.masks import takes_mask
+from tensornet_attn.emit.values import ATOM, PRODUCT, Legs, Value
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.model import Box, Step, Use
+
+
+def emit_linear(writer: Writer, step: Step) -> None:
+    """The lines of one call."""
+    parts, query, key = linear_of(writer.graph, step), str(writer.graph.query), str(writer.graph.key)
+    box = parts.box.name
+    writer.line(f"# {box} and {box} {parts.value.name}: the keys are summed first, nothing is {query} by {key}")
+    terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
+    v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
+    text = writer.call("linear_attention", f"[{terms}]", v, *_options(writer, parts))
+    if len(parts.result) != 1:
+        text += f".unflatten(-1, ({', '.join(map(writer.size, parts.result))}))" if parts.result else "[..., 0]"
+    value = Value(writer.local[step.name], (*parts.heads, query, *parts.result), True)
+    writer.line(f"{value.text} = {text}", value)
+    writer.values[step.name] = value
+
+
+def _term(writer: Writer, parts: Linear, term: Sides) -> str:
+    """The names of query side, key side and core, which stand in lines of their own."""
+    query, key = str(writer.graph.query), str(writer.graph.key)
+    q = _line(writer, "q", _side(writer, parts, term.query, query, term))
+    k = _line(writer, "k", _side(writer, parts, term.key, key, term))
+    if term.core is None:
+        return f"({q}, {k})"
+    value = writer.value(term.core)
+    heads = parts.heads if value.batched or {*parts.heads} & {*value.legs} else ()
+    return f"({q}, {k}, {_line(writer, 'core', _matrix(value, heads, term.groups, parts.mixed))})"
+
+
+def _side(writer: Writer, parts: Linear, use: Use | None, sequence: str, term: Sides) -> tuple[str, str]:
+    """One side of a term and its shape: ones where it has no factor, the coefficient times the query side."""
+    query = sequence == writer.graph.query
+    ones = "" if use and sequence in use.legs else f"{writer.like.text}.new_ones({writer.length(sequence)}, 1)"
+    if use is None:
+        text, shape = ones, f"{sequence} 1"
+        value = Value(text, (sequence, "1"), False)
+    else:
+        text, shape = _matrix(writer.value(use), parts.heads, (sequence,), term.features)
+        if ones:
+            text, shape = f"{text} * {ones}", shape.replace(" 1 ", f" {sequence} ")
+        value = Value(text, (), True, PRODUCT if ones else ATOM)
+    return (scaled(writer, term.coefficient, value).text if query else text), shape
+
+
+def _matrix(value: Value, heads: Legs, rows: Legs, columns: Legs) -> tuple[str, str]:
+    """A value as [heads..., rows, columns], ones on legs it lacks, and its shape in words."""
+    order = (*heads, *rows, *columns)
+    missing = [leg for leg in order if leg not in value.legs]
+    batch = "... " if value.batched else ""
+    if missing:
+        value = value.aligned(order, whole=True)
+    text = value.grouped((*((leg,) for leg in heads), rows, columns))
+    sizes = ["1" if leg in missing else leg for leg in heads]
+    return text, batch + " ".join([*sizes, _dimension(rows, missing), _dimension(columns, missing)])
+
+
+def _dimension(group: Legs, missing: list[str]) -> str:
+    return f"({' '.join(group)})" if len(group) > 1 else group[0] if group and group[0] not in missing else "1"
+
+
+def _line(writer: Writer, name: str, made: tuple[str, str]) -> str:
+    """The name of what has been made, in a line of its own if it has none yet."""
+    if made[0].isidentifier():
+        return made[0]
+    local = writer.names.fresh(name)
+    writer.line(f"{local} = {made[0]}  # {made[1]}")
+    return local
+
+
+def _options(writer: Writer, parts: Linear) -> list[str]:
+    """What follows the values in the call."""
+    box = parts.box.op
+    assert isinstance(box, Box)
+    written = tuple(leg for leg in parts.box.legs if leg not in (writer.graph.query, writer.graph.key))
+    order = tuple(written.index(leg) for leg in (*parts.heads, *parts.mixed))
+    mask = "mask" if takes_mask(writer.graph) else "None"
+    if mask == "mask" and (order != tuple(range(len(order))) or len(parts.mixed) > 1):
+        mask = writer.call(
+            "heads_ordered", mask, writer.batch_dims, f"({', '.join(map(str, order))},)", str(len(parts.mixed))
+        )
+    options = [mask, "key_mask", writer.batch_dims, str(len(parts.heads))]
+    eps = writer.number(box.number("eps")) if box.kind == "normalize" else "0"
+    options += [f"eps={eps}"] if eps not in ("0", "0.0") else []
+    options += ["normalize=False"] if box.kind == "keep" else []
+    return [*options, *([f"causal=True, chunk={chunk_of(writer.graph, parts)}"] if causal(writer.graph, parts) else [])]

@@ -1,0 +1,312 @@
+"""Kernel 'rows' as Python: a function of a block of query rows, and the call that runs it block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from textwrap import wrap
+
+from tensornet_attn.emit.boxes import emit_box
+from tensornet_attn.emit.contract import emit_contraction
+from tensornet_attn.emit.functions import names as function_names
+from tensornet_attn.emit.leaves import filled_text
+from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
+from tensornet_attn.emit.names import Names
+from tensornet_attn.emit.values import Legs, Value, permuted
+from tensornet_attn.emit.wrap import WIDTH, wrapped
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.plan.rows import block_of, drops, keys_of, leaf, made_inside, unbounded
+from tensornet_attn.spec.arithmetic import ONE, Binary, Number
+
+_INDENT = "    "
+
+
+@dataclass
+class RowWriter(Writer):
+    """Collects the body of a function of one block: positions are those of its rows, sizes come with the call."""
+
+    sizes: list[str] = field(default_factory=list)  # legs whose sizes the call tells
+    known: dict[str, str] = field(default_factory=dict)  # these legs: local names
+    spare: str = "like"  # what new tensors are made like, where no operand is one
+
+    def call(self, function: str, *arguments: str) -> str:
+        if function == "query_positions":
+            return "rows.at"
+        if function == "relative_to_key":
+            return super().call("relative_rows", arguments[0], "rows", *arguments[3:])
+        if function in ("causal_mask", "band_mask", "window_mask"):
+            return super().call(function.replace("mask", "rows"), "rows", *arguments[2:-1])
+        return super().call(function, *arguments)
+
+    def read(self, left: Value, right: Value, want: Legs) -> str:
+        """Maps of the block that read one number a key: an einsum would give them a gradient in another layout."""
+        maps, values = (left, right) if self.graph.query in left.legs else (right, left)
+        pair, heads = (self.graph.query, self.graph.key), maps.legs[:-2]
+        if maps.legs[-2:] != pair or want != maps.legs[:-1] or values.batched > maps.batched:
+            return ""
+        if pair[1] not in values.legs or not {*values.legs} <= {*heads, pair[1]}:
+            return ""
+        return self.call("read_by", maps.text, values.aligned((*heads, str(pair[1]))).text)
+
+    def size(self, name: str) -> str:
+        if name in self.lengths or name in dict(self.graph.settings):
+            return super().size(name)
+        if name not in self.known:
+            self.sizes.append(name)
+            self.known[name] = self.names.fresh(name)
+        return self.known[name]
+
+    def block_size(self, leg: str) -> str:
+        """The size of a leg in a block."""
+        if leg == self.graph.query:
+            return "rows.at.shape[0]"
+        return "rows.at.shape[0] + rows.m - 1" if unbounded(self.graph, leg) else self.size(leg)
+
+    @property
+    def like(self) -> Value:
+        given = (self.values[t.name] for t in self.graph.tensors if t.role in ("input", "weight"))
+        return next(given, Value(self.spare, (), False))
+
+    @property
+    def batch_dims(self) -> str:
+        return "len(rows.batch)"
+
+    @property
+    def batch_shape(self) -> str:
+        return "*rows.batch"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument of the function of a block: its name there, its legs there, and its expression outside."""
+
+    name: str
+    legs: Legs
+    text: str
+    optional: bool = False
+    batched: bool = True
+
+    @property
+    def own(self) -> int:
+        """Its dimensions that are not of the batch: none where it has no batch, -1 for a mask that may have one."""
+        return (-1 if self.name == "mask" else len(self.legs)) if self.batched else 0
+
+    def place(self, leg: str | None) -> int:
+        """The dimension of a leg, from the end; 0 where it has none."""
+        return self.legs.index(leg) - len(self.legs) if leg is not None and leg in self.legs else 0
+
+
+def emit_rows(writer: Writer, step: Step) -> None:
+    """The call; its function is carried beside the class."""
+    assert isinstance(step.op, Kernel)
+    inner, operands = _inside(writer, step, step.op)
+    for own in inner.graph.steps:
+        _emit(inner, own)
+    result = inner.values[step.name].unpacked
+    inner.output(step.name, result.legs)
+    name_biases(inner)
+    local, block = writer.local[step.name], _block(writer.graph, step)
+    tile = writer.names.fresh(f"{local}_rows")
+    writer.functions |= inner.functions | {_function(tile, inner, operands, step.op, result.legs)}
+    writer.needs_math |= inner.needs_math
+    told = f"{', '.join(step.op.steps)}: a block of rows at a time, again in the backward"
+    for line in wrap(told, WIDTH - 10, break_long_words=False):
+        writer.line(f"# {line}")
+    writer.values[step.name] = Value(local, result.legs, True)
+    text = writer.call("blocked_rows", *_arguments(writer, inner, operands, tile, block))
+    writer.line(f"{local} = {text}", writer.values[step.name])
+
+
+def _block(graph: Graph, step: Step) -> tuple[int, ...]:
+    keys = keys_of(graph, step)
+    return (*block_of(graph, step), keys) if keys > 1 else block_of(graph, step)
+
+
+def _inside(writer: Writer, step: Step, op: Kernel) -> tuple[RowWriter, list[Operand]]:
+    """The writer of the function, which knows the leaves, and the operands of the call."""
+    graph, taken = writer.graph, set(writer.local.values())
+    leaves: dict[Use, Tensor] = {}
+    for use in dict.fromkeys(leaf(graph, use) for own in op.body for use in own.op.uses if use.name not in op.steps):
+        name = writer.local[use.name]
+        while name in {tensor.name for tensor in leaves.values()}:
+            name = f"{name}_"
+        leaves[use] = _leaf(writer, use, name, taken)
+    steps = [part for own in op.body for part in _parts(graph, _on_leaves(graph, own, leaves, op.steps))]
+    steps = _scaled_before(graph, steps)
+    inner_graph = replace(graph, tensors=tuple(leaves.values()), steps=tuple(steps), output=step.name)
+    inner = RowWriter(inner_graph, Names(function_names() | {"rows"}), [[]])
+    inner.lengths = {leg.name: f"rows.{'n' if leg.kind == 'query' else 'm'}" for leg in graph.legs if leg.sequence}
+    return inner, _operands(writer, inner, leaves)
+
+
+def _leaf(writer: Writer, use: Use, name: str, taken: set[str]) -> Tensor:
+    """What is read from outside, as a tensor of the inner graph."""
+    if made_inside(writer.graph, use):
+        return replace(writer.graph.tensor[use.name], name=name)
+    return Tensor(name, "input" if writer.value(use).batched else "weight", use.legs)
+
+
+def _on_leaves(graph: Graph, step: Step, leaves: dict[Use, Tensor], inside: tuple[str, ...]) -> Step:
+    """A step that speaks of the leaves by their inner names."""
+
+    def named(use: Use) -> Use:
+        return use if use.name in inside else Use(leaves[leaf(graph, use)].name, use.legs)
+
+    if isinstance(step.op, Contraction):
+        terms = tuple(replace(term, factors=tuple(map(named, term.factors))) for term in step.op.terms)
+        return replace(step, op=Contraction(terms))
+    assert isinstance(step.op, Box)
+    return replace(step, op=replace(step.op, operands=tuple((role, named(use)) for role, use in step.op.operands)))
+
+
+def _parts(graph: Graph, step: Step) -> list[Step]:
+    """A softmax with dropout as two steps."""
+    box = step.op
+    if not isinstance(box, Box) or box.kind != "softmax" or not drops(graph, step):
+        return [step]
+    before = Step(f"{step.name}.whole", box, step.legs)
+    plain = tuple((name, Number(0) if name == "dropout" else value) for name, value in box.numbers)
+    before = replace(before, op=replace(box, numbers=plain))
+    dropout = Box("dropout", None, (("of", Use(before.name, step.legs)),), (("dropout", box.number("dropout")),))
+    return [before, replace(step, op=dropout)]
+
+
+def _scaled_before(graph: Graph, steps: list[Step]) -> list[Step]:
+    """Scales of maps act on a factor of their scores, which is smaller: a weight, or what has query rows."""
+    made, read = {step.name: step for step in steps}, [use.name for step in steps for use in step.op.uses]
+    before: dict[str, Step] = {}
+    for step in steps:
+        box = step.op
+        if not isinstance(box, Box) or box.kind != "softmax" or box.number("scale") == ONE:
+            continue
+        scale, scores = box.number("scale"), made.get(box.operand("of").name)
+        if scores is None or read.count(scores.name) > 1 or not isinstance(scores.op, Contraction):
+            continue
+        (first, *more) = scores.op.terms
+        if more or len(first.factors) < 2:
+            continue
+        small = min(first.factors, key=lambda use: (graph.query in use.legs) + 2 * (graph.key in use.legs))
+        factor = Use(f"{scores.name}.k", small.legs)
+        coefficient = scale if first.coefficient == ONE else Binary("*", first.coefficient, scale)
+        before[scores.name] = Step(factor.name, Contraction((Term(coefficient, (small,)),)), small.legs)
+        factors = list(first.factors)
+        factors[factors.index(small)] = factor
+        made[scores.name] = replace(scores, op=Contraction((Term(ONE, tuple(factors)),)))
+        plain = tuple((name, ONE if name == "scale" else value) for name, value in box.numbers)
+        made[step.name] = replace(step, op=replace(box, numbers=plain))
+    return [part for step in steps for part in (*([before[step.name]] if step.name in before else []), made[step.name])]
+
+
+def _operands(writer: Writer, inner: RowWriter, leaves: dict[Use, Tensor]) -> list[Operand]:
+    """The operands, masks last; the leaves' values in the function."""
+    found, later = [], []
+    for use, tensor in leaves.items():
+        local = inner.local[tensor.name]
+        if tensor.role in ("input", "weight"):
+            legs = _layout(inner.graph, tensor)
+            text, batched = writer.value(use).arranged(legs).text, tensor.role == "input"
+            found.append(Operand(local, legs, text, batched=batched))
+            inner.values[tensor.name] = Value(local, legs, batched)
+        elif tensor.role == "noise":
+            later.append(Operand(local, use.legs, f'None if noise is None else noise.get("{use.name}")', True))
+    if not found:  # what is made inside is made like this
+        inner.spare = inner.names.own("like")
+        found.append(Operand(inner.spare, (), writer.like.text, batched=False))
+    for tensor in leaves.values():
+        if tensor.role == "noise":
+            _noise(inner, tensor)
+        elif tensor.role == "constant":
+            _constant(inner, tensor)
+    pair = (str(inner.graph.query), str(inner.graph.key))
+    if takes_mask(inner.graph):
+        later.append(Operand("mask", pair, "mask" if takes_mask(writer.graph) else "None", True))
+    if takes_key_mask(inner.graph):
+        later.append(Operand("key_mask", pair[1:], "key_mask", True))
+    return found + later
+
+
+def _layout(graph: Graph, tensor: Tensor) -> Legs:
+    """Heads, then the sequence leg, then the width: what the first product of the tensor need not move."""
+    long = tuple(leg for leg in tensor.legs if graph.leg[leg].sequence or unbounded(graph, leg))
+    step, use = next((step, use) for step in graph.steps for use in step.op.uses if use.name == tensor.name)
+    others = {leg for other in step.op.uses if other is not use for leg in other.legs}
+    if len(long) != 1 or not isinstance(step.op, Contraction) or not others or use.legs != tensor.legs:
+        return tensor.legs
+    heads = tuple(leg for leg in tensor.legs if leg in step.legs and leg in others and leg not in long)
+    return heads + long + tuple(leg for leg in tensor.legs if leg not in heads + long)
+
+
+def _noise(inner: RowWriter, tensor: Tensor) -> None:
+    local, like = inner.local[tensor.name], inner.like.text
+    shape = ", ".join([inner.batch_shape, *map(inner.block_size, tensor.legs)])
+    draw = "True" if tensor.always else "rows.training"
+    text = inner.call("noise_rows", local, f"({shape})", inner.number(tensor.std), draw, "rows", like)
+    inner.values[tensor.name] = Value(local, tensor.legs, True)
+    inner.line(f"{local} = {text}", inner.values[tensor.name])
+
+
+def _constant(inner: RowWriter, tensor: Tensor) -> None:
+    assert tensor.init is not None
+    like, graph = inner.like.text, inner.graph
+    if tensor.init.name == "distance":
+        text = inner.call("distance_rows", "rows") + f".to({like}.dtype)"
+        text = permuted(text, (str(graph.query), str(graph.key)), tensor.legs)
+    else:
+        kind = f"device={like}.device, dtype={like}.dtype"
+        text = filled_text(inner, tensor.init, list(map(inner.block_size, tensor.legs)), kind)
+    inner.bind(tensor.name, text, tensor.legs)
+
+
+def _emit(inner: RowWriter, step: Step) -> None:
+    if isinstance(step.op, Contraction):
+        emit_contraction(inner, step)
+    elif isinstance(step.op, Box) and step.op.kind == "dropout":
+        value = inner.value(step.op.operand("of"))
+        text = inner.call("dropped_rows", value.text, inner.number(step.op.number("dropout")), "rows")
+        inner.bind(step.name, text, value.legs)
+    else:
+        emit_box(inner, step)
+
+
+def _arguments(
+    writer: Writer, inner: RowWriter, operands: list[Operand], tile: str, block: tuple[int, ...]
+) -> list[str]:
+    """What `blocked_rows` is called with."""
+    graph = writer.graph
+    texts = [operand.text for operand in operands]
+    lengths = [writer.length(graph.query), writer.length(graph.key)]
+    arguments = [f'"{tile}"', f"[{', '.join(texts)}]", *lengths, f"({writer.batch_shape},)", str(block)]
+    always = any(tensor.role == "noise" and tensor.always for tensor in inner.graph.tensors)
+    if "dropped_rows" in inner.functions or "noise_rows" in inner.functions:
+        arguments += ["self.training", "True" if always else "self.training"]
+    if inner.sizes:
+        arguments.append(f"sizes={_tuple(map(writer.size, inner.sizes))}")
+    return arguments
+
+
+def _function(tile: str, inner: RowWriter, operands: list[Operand], op: Kernel, result: Legs) -> str:
+    """The source of the function of a block."""
+    graph = inner.graph
+    rows = [operand.place(graph.query) for operand in operands]
+    relative = next((leg.name for leg in graph.legs if unbounded(graph, leg.name)), None)
+    spans = [operand.place(relative) for operand in operands]
+    told = [f"rows={_tuple(rows)}", f"out={result.index(str(graph.query)) - len(result)}"]
+    told += [f"spans={_tuple(spans)}"] if any(spans) else []
+    told += [f"legs={_tuple(operand.own for operand in operands)}"]
+    kinds = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
+    shapes = [f"{o.name} [{' '.join(o.legs)}]" for o in operands if not o.optional]
+    about = f"{', '.join(op.steps)} of a block of rows: {', '.join(shapes)} -> [{' '.join(result)}]."
+    sizes = [f"{_tuple(inner.known[leg] for leg in inner.sizes)} = rows.sizes"] if inner.sizes else []
+    body = _docstring(about) + [part for line in [*sizes, *inner.groups[0]] for part in wrapped(line, len(_INDENT))]
+    head = wrapped(f"def {tile}({', '.join(['rows: Rows', *kinds])}) -> Tensor:", 0)
+    return "\n".join([f"@row_tile({', '.join(told)})", *head, *(_INDENT + line for line in body)])
+
+
+def _docstring(text: str) -> list[str]:
+    return wrap(f'"""{text}"""', WIDTH - len(_INDENT))
+
+
+def _tuple(parts: Iterable[object]) -> str:
+    texts = [str(part) for part in parts]
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"

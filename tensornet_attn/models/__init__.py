@@ -1,0 +1,47 @@
+"""Models whose layers are designs: language models, sequence classifiers, encoder and decoder. One YAML file each."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensornet_attn.models.classifier import SequenceClassifier
+    from tensornet_attn.models.cost import ModelCost
+    from tensornet_attn.models.initial import INITIALISATIONS
+    from tensornet_attn.models.kinds import make
+    from tensornet_attn.models.language import LanguageModel
+    from tensornet_attn.models.memory import Memory
+    from tensornet_attn.models.model import Model
+    from tensornet_attn.models.read import ModelSpec, check, load
+    from tensornet_attn.models.schema import json_schema
+    from tensornet_attn.models.seq2seq import Seq2Seq
+
+__all__ = [
+    "INITIALISATIONS", "LanguageModel", "Memory", "Model", "ModelCost", "ModelSpec", "Seq2Seq", "SequenceClassifier",
+    "check", "json_schema", "load", "make",
+]  # fmt: skip
+_PLACES = {
+    "classifier": "SequenceClassifier",
+    "cost": "ModelCost",
+    "initial": "INITIALISATIONS",
+    "kinds": "make",
+    "language": "LanguageModel",
+    "memory": "Memory",
+    "model": "Model",
+    "read": "ModelSpec check load",
+    "schema": "json_schema",
+    "seq2seq": "Seq2Seq",
+}
+_HOME = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name when it is first used: reading and pricing a model leave torch out."""
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,71 @@
+"""A pre-norm block: x + dropout(design(norm(x))) for mixer, cross attention and MLP, those there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensornet_attn import compiler
+from tensornet_attn.models.config import Config
+from tensornet_attn.models.fit import Fitted
+
+Tensor = torch.Tensor
+NORMS = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
+
+
+def norm_of(config: Config, **new: Any) -> nn.Module:
+    """The norm of a model; eps is 1e-5 for either kind."""
+    return NORMS[config.norm](config.width, eps=1e-5, **new)
+
+
+class Sublayer(nn.Module):
+    """A design with its norm and dropout; the residual connection is around all three."""
+
+    def __init__(self, part: Fitted, config: Config, backend: str, **new: Any):
+        super().__init__()
+        self.norm = norm_of(config, **new)
+        self.design = compiler.compile(part.design, backend, part.causal, n=config.length, **new)
+        self.dropout = nn.Dropout(config.dropout)
+        self.keyed, self.context = part.keyed, part.context
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, source: Tensor | None = None) -> Tensor:
+        """x, and the result, [batch, n, width]; `source` [batch, m, width] is normed already; key_mask [batch, m]."""
+        inputs = (self.norm(x),) if source is None else (self.norm(x), source)
+        return x + self.dropout(self.design(*inputs, key_mask=key_mask if self.keyed else None))
+
+    def after(self, context: Tensor, n: int, key_mask: Tensor | None) -> Tensor:
+        """The last n rows of a context [batch, m, width], each seeing the context; key_mask [batch, m]."""
+        normed, x = self.norm(context), context[:, context.shape[1] - n :]
+        return x + self.dropout(self.design(normed[:, normed.shape[1] - n :], normed, key_mask=key_mask))
+
+
+class Block(nn.Module):
+    """One layer of a model. Its parameters are named `mixer.design.Wq`, `mixer.norm.weight` and so on."""
+
+    def __init__(self, parts: dict[str, Fitted], config: Config, backend: str, **new: Any):
+        super().__init__()
+        self.roles = tuple(parts)
+        for role, part in parts.items():
+            self.add_module(role, Sublayer(part, config, backend, **new))
+
+    def forward(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        source: Tensor | None = None,
+        source_mask: Tensor | None = None,
+    ) -> Tensor:
+        """x, and the result, [batch, n, width]; key_mask [batch, n]; source [batch, m, width], its mask [batch, m]."""
+        x = self.mixer(x, key_mask)
+        return self._rest(x, key_mask, source, source_mask)
+
+    def after(self, context: Tensor, n: int, key_mask: Tensor | None, own_mask: Tensor | None) -> Tensor:
+        """Like forward for the last n rows of a context, which the mixer sees as a whole."""
+        return self._rest(self.mixer.after(context, n, key_mask), own_mask, None, None)
+
+    def _rest(self, x: Tensor, key_mask: Tensor | None, source: Tensor | None, source_mask: Tensor | None) -> Tensor:
+        if "cross" in self.roles:
+            x = self.cross(x, source_mask, source)
+        return self.mlp(x, key_mask) if "mlp" in self.roles else x

@@ -1,0 +1,55 @@
+"""Classifiers of whole sequences: the mean of all positions, or a learned one put in front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensornet_attn.models.block import norm_of
+from tensornet_attn.models.embedding import Positions, check_tokens
+from tensornet_attn.models.model import Model
+
+Tensor = torch.Tensor
+
+
+class SequenceClassifier(Model):
+    """Logits of the classes: [batch, n] -> [batch, classes].
+
+    >>> model = SequenceClassifier(vocabulary=9, length=8, width=16, classes=3, layers=["mhsa"])
+    >>> model(torch.zeros(2, 5, dtype=torch.int64)).shape
+    torch.Size([2, 3])
+    """
+
+    kind = "sequence_classifier"
+
+    def _make(self, **new: Any) -> None:
+        config = self.spec.config
+        cls = config.pooling == "cls"
+        self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
+        self.cls = nn.Parameter(torch.zeros(config.width, **new)) if cls else None
+        self.positions = Positions(config, config.length + cls, **new)
+        self.norm = norm_of(config, **new)
+        self.output = nn.Linear(config.width, config.classes, **new)
+
+    def forward(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """tokens [batch, n] integers, key_mask [batch, n] (true = a token): logits [batch, classes]. InputError."""
+        check_tokens("tokens", tokens, key_mask)
+        x = self.embedding(tokens) * self.scale
+        if self.cls is not None:
+            x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
+            key_mask = None if key_mask is None else nn.functional.pad(key_mask, (1, 0), value=True)
+        x = self.positions(x)
+        for block in self.layers:
+            x = block(x, key_mask)
+        return self.output(self._pooled(self.norm(x), key_mask))
+
+    def _pooled(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        """[batch, n, width] -> [batch, width]; a sequence of padding alone gives zeros."""
+        if self.cls is not None:
+            return x[:, 0]
+        if key_mask is None:
+            return x.mean(1)
+        count = key_mask.sum(1, keepdim=True).clamp(min=1)
+        return torch.where(key_mask[..., None], x, 0).sum(1) / count

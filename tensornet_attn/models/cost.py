@@ -1,0 +1,137 @@
+"""What a model costs: every design as `ta.cost` prices it, the embedding, the norms and the output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensornet_attn import compiler
+from tensornet_attn.cost.report import Report
+from tensornet_attn.cost.sizes import whole
+
+if TYPE_CHECKING:
+    from tensornet_attn.models.fit import Fitted
+    from tensornet_attn.models.read import ModelSpec
+
+
+@dataclass(frozen=True)
+class Row:
+    """One design of the model, or what is none: embedding, norms, output. MACs of the whole batch, as planned."""
+
+    place: str
+    what: str
+    macs: int = 0
+    routed_macs: int = 0
+    parameters: int = 0
+    frozen: int = 0
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """The cost of one forward pass at `n` positions, and `m` of the source or of memory and segment together.
+
+    MACs are those of products, as planned; `routed_macs` those left where only entries that a topk has chosen are
+    computed. `parameters` are trainable; tied weights count once.
+    """
+
+    name: str
+    n: int
+    m: int
+    batch: int
+    rows: tuple[Row, ...]
+
+    @property
+    def macs(self) -> int:
+        return sum(row.macs for row in self.rows)
+
+    @property
+    def routed_macs(self) -> int:
+        return sum(row.routed_macs for row in self.rows)
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of the multiply-adds: 2 MACs."""
+        return 2 * self.macs
+
+    @property
+    def parameters(self) -> int:
+        return sum(row.parameters for row in self.rows)
+
+    @property
+    def frozen(self) -> int:
+        return sum(row.frozen for row in self.rows)
+
+    def as_dict(self) -> dict[str, object]:
+        totals = ("macs", "routed_macs", "flops", "parameters", "frozen")
+        sizes = {"model": self.name, "n": self.n, "m": self.m, "batch": self.batch}
+        return sizes | {name: getattr(self, name) for name in totals} | {"rows": [vars(row) for row in self.rows]}
+
+    def to_text(self) -> str:
+        """A table with a line a design."""
+        head = f"{self.name}: n = {self.n}, m = {self.m}, batch {self.batch}\n"
+        table = [("", "", "MACs", "routed MACs", "parameters")]
+        rows = [*self.rows, Row("total", "", self.macs, self.routed_macs, self.parameters)]
+        table += [(r.place, r.what, f"{r.macs:,}", f"{r.routed_macs:,}", f"{r.parameters:,}") for r in rows]
+        left, right = (max(len(row[column]) for row in table) for column in (0, 1))
+        return head + "".join(
+            f"\n{place:{left}}  {what:{right}}  {macs:>15}  {routed:>15}  {count:>12}".rstrip()
+            for place, what, macs, routed, count in table
+        )
+
+
+def cost(spec: ModelSpec, n: int | None, batch: int, m: int | None, dtype: str) -> ModelCost:
+    """The cost of a model. `m`: of a Seq2Seq the length of the source, else that of memory and segment. InputError."""
+    config = spec.config
+    n = whole("n", config.length if n is None else n)
+    m = whole("m", n + getattr(config, "memory", 0) if m is None else m)
+    cls = getattr(config, "pooling", "") == "cls"
+    priced: dict[int, Report] = {}
+    rows = [_embedding(spec, cls)]
+    for stack, blocks in spec.stacks.items():
+        queries = m if stack == "encoder" else n + cls
+        for place, block in enumerate(blocks):
+            for role, part in block.items():
+                sees_more = role == "cross" or (role == "mixer" and config.kind == "language_model")
+                keys = m if part.context and sees_more else queries
+                if id(part) not in priced:
+                    priced[id(part)] = _price(part, queries, keys, batch, dtype)
+                report = priced[id(part)]
+                rows.append(_row(f"{stack}.{place}.{role}", part, report))
+    rows += [_norms(spec), _output(spec, n, batch)]
+    return ModelCost(spec.name, n, m, batch, tuple(rows))
+
+
+def _price(part: Fitted, n: int, m: int, batch: int, dtype: str) -> Report:
+    return compiler.cost(part.design, n, m if part.context else n, batch, dtype, part.causal)
+
+
+def _row(place: str, part: Fitted, report: Report) -> Row:
+    best = report.best
+    return Row(place, part.design.name, report.macs, best.total.routed_macs, best.parameters, best.frozen)
+
+
+def _embedding(spec: ModelSpec, cls: bool) -> Row:
+    """Looked up, so without MACs: the tables of tokens and positions, and the learned row of `pooling: cls`."""
+    config = spec.config
+    tokens = [config.vocabulary, getattr(config, "target_vocabulary", None)]
+    rows = sum(count for count in tokens if count is not None) + cls
+    rows += (config.length + cls) * (config.positions == "learned") * (1 + (config.kind == "seq2seq"))
+    return Row("embedding", config.positions, parameters=rows * config.width)
+
+
+def _norms(spec: ModelSpec) -> Row:
+    """One before each design and one at the end of each stack."""
+    config = spec.config
+    count = sum(len(block) for blocks in spec.stacks.values() for block in blocks) + len(spec.stacks)
+    each = config.width * (2 if config.norm == "layernorm" else 1)
+    return Row("norms", config.norm, parameters=count * each)
+
+
+def _output(spec: ModelSpec, n: int, batch: int) -> Row:
+    config = spec.config
+    if config.kind == "sequence_classifier":
+        macs, parameters = batch * config.width * config.classes, (config.width + 1) * config.classes
+        return Row("output", "linear", macs, macs, parameters)
+    out = getattr(config, "target_vocabulary", None) or config.vocabulary
+    macs = batch * n * config.width * out
+    return Row("output", "tied" if config.tied else "linear", macs, macs, 0 if config.tied else config.width * out)

@@ -1,0 +1,67 @@
+"""What all models share: the description they are made of, their cost, and their first values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.models.block import Block
+from tensornet_attn.models.cost import ModelCost
+from tensornet_attn.models.initial import initialise
+from tensornet_attn.models.read import ModelSpec, load
+from tensornet_attn.spec.sources import Source
+
+Tensor = torch.Tensor
+
+
+class Model(nn.Module, ABC):
+    """A model made of a description: a path, YAML text, a dict, a ModelSpec, or the keys of `model:` by name.
+
+    `spec` is the description; `backend`, `device` and `dtype` are those of `ta.compile`. Raises DesignError, and
+    InputError for a model of another kind.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self,
+        spec: Source | ModelSpec | None = None,
+        *,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **config: Any,
+    ):
+        super().__init__()
+        if (spec is None) != bool(config):
+            raise InputError(f"{type(self).__name__} takes a description or the keys of one, e.g. vocabulary=256.")
+        self.spec = load({"tensornet": 1, "model": {"kind": self.kind, **config}} if spec is None else spec)
+        if self.spec.kind != self.kind:
+            raise InputError(f"this is a {self.spec.kind}; {type(self).__name__} makes a {self.kind}.")
+        self.scale = self.spec.embedding_scale
+        new = {"device": device, "dtype": dtype}
+        self._make(**new)
+        for stack, blocks in self.spec.stacks.items():
+            made = (Block(block, self.spec.config, backend, **new) for block in blocks)
+            self.add_module(stack, nn.ModuleList(made))
+        initialise(self)
+
+    @abstractmethod
+    def _make(self, **new: Any) -> None:
+        """Makes what is no stack: embeddings, final norms, output."""
+
+    def to_yaml(self, whole: bool = False) -> str:
+        """The model as YAML text that reads back to the same model; see `ModelSpec.to_yaml`."""
+        return self.spec.to_yaml(whole)
+
+    def cost(self, n: int | None = None, batch: int = 1, m: int | None = None, dtype: str = "float32") -> ModelCost:
+        """MACs and parameters at n positions; see `ModelCost`."""
+        return self.spec.cost(n, batch, m, dtype)
+
+    def extra_repr(self) -> str:
+        sizes = ", ".join(f"{name} {size}" for name, size in self.spec.legs.items())
+        return f"{self.spec.name}: {sizes}"

@@ -1,0 +1,247 @@
+"""From a source to a ModelSpec: reading, form, and every design in its place. Everything wrong is reported at once."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from tensornet_attn import limits
+from tensornet_attn.errors import DesignError, Problem
+from tensornet_attn.models.config import (
+    CONFIGS,
+    PARTS,
+    STACKS,
+    LanguageModelConfig,
+    Part,
+    Seq2SeqConfig,
+    SequenceClassifierConfig,
+)
+from tensornet_attn.models.fit import Fitted, Place, fit
+from tensornet_attn.models.parts import shipped
+from tensornet_attn.models.refuse import TOP, report_config, written
+from tensornet_attn.spec.arithmetic import evaluate, names, parse
+from tensornet_attn.spec.names import identifier_problem
+from tensornet_attn.spec.places import Document, Path
+from tensornet_attn.spec.report import Reporter, shown
+from tensornet_attn.spec.sources import Source, document_of
+from tensornet_attn.spec.tokens import Refusal
+from tensornet_attn.spec.yaml import parse as parse_yaml
+
+if TYPE_CHECKING:
+    from tensornet_attn.models.cost import ModelCost
+
+AnyConfig = LanguageModelConfig | SequenceClassifierConfig | Seq2SeqConfig
+Block = dict[str, Fitted]  # mixer, cross, mlp: those there are, in this order
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSpec:
+    """A checked model. `stacks`: by name (layers, or encoder and decoder) the blocks, repeated layers spelled out."""
+
+    name: str
+    about: str
+    config: AnyConfig
+    stacks: dict[str, tuple[Block, ...]]
+    embedding_scale: float
+
+    @property
+    def kind(self) -> str:
+        return self.config.kind
+
+    @property
+    def legs(self) -> dict[str, int]:
+        """The sizes that are the model's own."""
+        return {"vocabulary": self.config.vocabulary, "length": self.config.length, "width": self.config.width}
+
+    def cost(self, n: int | None = None, batch: int = 1, m: int | None = None, dtype: str = "float32") -> ModelCost:
+        """MACs and parameters of all layers; `n` is the model's length if not given. See `ModelCost`."""
+        from tensornet_attn.models.cost import cost
+
+        return cost(self, n, batch, m, dtype)
+
+    def to_yaml(self, whole: bool = False) -> str:
+        """The model as YAML text that reads back to the same model.
+
+        Shipped designs stay names, others are written out; with `whole` all are written out, with the sizes they have.
+        """
+        from ruamel.yaml import YAML
+
+        yaml, out = YAML(typ="safe", pure=True), io.StringIO()
+        yaml.default_flow_style = yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+        yaml.width = 4096
+        yaml.dump(self._as_dict(whole), out)
+        return out.getvalue()
+
+    def _as_dict(self, whole: bool) -> dict[str, Any]:
+        data = self.config.model_dump(exclude_unset=True, mode="python")
+        for stack in STACKS:
+            place = 0
+            for layer, given in zip(data.get(stack, ()), getattr(self.config, stack, ()), strict=True):
+                for role in [role for role in PARTS if layer.get(role) is not None]:
+                    layer[role] = _part(getattr(given, role), self.stacks[stack][place][role], whole)
+                place += given.repeat
+        about = {"about": self.about} if self.about else {}
+        return {"tensornet": 1, "name": self.name, **about, "model": {"kind": data.pop("kind"), **data}}
+
+
+def load(source: Source | ModelSpec) -> ModelSpec:
+    """A checked model from a path, YAML text or a dict. Raises DesignError with everything wrong.
+
+    >>> load({"tensornet": 1, "model": {"kind": "language_model", "vocabulary": 9, "length": 8, "width": 16,
+    ...       "layers": [{"mixer": "mhsa", "mlp": "mlp", "repeat": 2}]}}).stacks["layers"][1]["mixer"].design.legs["d"]
+    2
+    """
+    if isinstance(source, ModelSpec):
+        return source
+    spec, problems = _read(source)
+    wrong = [problem for problem in problems if problem.severity == "error"]
+    if spec is None or wrong:
+        raise DesignError(wrong)
+    return spec
+
+
+def check(source: Source) -> list[Problem]:
+    """Every problem of a model, warnings included; an empty list means that it is fine."""
+    return _read(source)[1]
+
+
+def _read(source: Source) -> tuple[ModelSpec | None, list[Problem]]:
+    document, reporter = document_of(source)
+    spec = read_model(document, reporter) if document.data else None
+    return spec, reporter.problems()
+
+
+def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
+    """The model of a document; what is wrong goes to the reporter."""
+    _check_top(document, reporter)
+    config = _config(document, reporter)
+    if config is None:
+        return None
+    scale = _scale(config, reporter)
+    _check_memory(config, reporter)
+    _check_tables(config, reporter)
+    stacks = {
+        stack: tuple(_blocks(document, reporter, config, stack)) for stack in STACKS if getattr(config, stack, None)
+    }
+    if reporter.failed:
+        return None
+    if getattr(config, "memory", 0) and not any(block["mixer"].context for block in stacks["layers"]):
+        message = "no mixer of this model has a context input, which the memory is for."
+        hint = "such an input is 'memory: {legs: m f, default: x}'; e.g. transformer_xl or epa_xl."
+        reporter.error("no-fit", message, ("model", "memory"), hint=hint)
+        return None
+    total = sum(part.elements for blocks in stacks.values() for block in blocks for part in block.values())
+    if total > limits.TOTAL_ELEMENTS:
+        message = f"the designs of this model have {total:.3g} weights."
+        reporter.error("too-large", message, ("model",), key=True, hint=f"at most {limits.TOTAL_ELEMENTS:.3g}.")
+        return None
+    name = document.data.get("name") or config.kind
+    return ModelSpec(name, document.data.get("about") or "", config, stacks, scale)
+
+
+def _check_top(document: Document, reporter: Reporter) -> None:
+    data = document.data
+    if data.get("tensornet") != 1 or isinstance(data.get("tensornet"), bool):
+        given = written(data.get("tensornet"))
+        message = f"this package reads version 1 of the language, {given} given."
+        reporter.error("version", message, ("tensornet",), hint="write 'tensornet: 1'.")
+    for key in data:
+        if key not in TOP:
+            hint = reporter.nearest(key, TOP)
+            reporter.error("unknown-key", f"there is no key '{shown(key)}' here.", (key,), key=True, hint=hint)
+    for key in ("name", "about", "source"):
+        text = data.get(key, "")
+        if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
+            message = f"a text is wanted here, {written(text)} given."
+            reporter.error("wrong-type", message, (key,), hint=f"e.g. '{key}: tiny'.")
+        elif key == "name" and "name" in data and (problem := identifier_problem(text)):
+            reporter.error("name", problem[0], ("name",), hint=problem[1])
+
+
+def _config(document: Document, reporter: Reporter) -> AnyConfig | None:
+    """What stands under `model`, its form checked."""
+    data = document.data.get("model")
+    if not isinstance(data, Mapping):
+        message = f"a mapping is wanted here, {written(data)} given."
+        reporter.error("wrong-type", message, ("model",), hint="e.g. 'model: {kind: language_model, ...}'.")
+        return None
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in CONFIGS:
+        hint = reporter.nearest(kind, CONFIGS) if isinstance(kind, str) else f"one of {', '.join(CONFIGS)}."
+        what = f"{written(kind)} is no kind of model." if "kind" in data else "the key 'kind' is missing."
+        reporter.error("wrong-value", what, ("model", "kind"), hint=hint)
+        return None
+    try:
+        return CONFIGS[kind](**data)
+    except ValidationError as error:
+        report_config(error, reporter, kind)
+        return None
+
+
+def _scale(config: AnyConfig, reporter: Reporter) -> float:
+    """The factor on embeddings: arithmetic over the model's own sizes."""
+    values = {"vocabulary": config.vocabulary, "length": config.length, "width": config.width}
+    try:
+        tree = parse(config.embedding_scale)
+        for used in names(tree):
+            if used.name not in values:
+                raise Refusal(
+                    "unknown-name", f"there is no size '{used.name}'.", f"one of {', '.join(values)}.", used.span
+                )
+        return float(evaluate(tree, values))
+    except Refusal as problem:
+        reporter.syntax(problem, ("model", "embedding_scale"))
+        return 1.0
+
+
+def _check_memory(config: AnyConfig, reporter: Reporter) -> None:
+    if getattr(config, "memory", 0) and config.positions != "none":
+        message = f"'{config.positions}' positions start anew in each segment, and the memory stands before it."
+        hint = "write 'positions: none': a design with a context input counts distances itself."
+        reporter.error("no-fit", message, ("model", "positions"), hint=hint)
+
+
+def _check_tables(config: AnyConfig, reporter: Reporter) -> None:
+    """Tables of tokens, positions and classes: multiplied out before anything is allocated."""
+    rows = {name: getattr(config, name, None) or 0 for name in ("vocabulary", "target_vocabulary", "classes")}
+    rows["length"] = config.length if config.positions == "learned" else 0
+    for name, count in rows.items():
+        if count * config.width > limits.ELEMENTS:
+            message = f"{count} rows of width {config.width} are too many numbers for one table."
+            reporter.error("too-large", message, ("model", name), hint=f"at most {limits.ELEMENTS:.3g}.")
+
+
+def _blocks(document: Document, reporter: Reporter, config: AnyConfig, stack: str) -> Iterator[Block]:
+    layers = getattr(config, stack)
+    if sum(layer.repeat for layer in layers) > limits.LAYERS:
+        message = f"more than {limits.LAYERS} layers."
+        reporter.error("too-large", message, ("model", stack), hint="a model needs far fewer.")
+        return
+    for index, layer in enumerate(layers):
+        path: Path = ("model", stack, index)
+        parts = {role: getattr(layer, role) for role in PARTS if getattr(layer, role, None) is not None}
+        fitted = {role: fit(_place(document, reporter, config, path, role, part)) for role, part in parts.items()}
+        block = {role: found for role, found in fitted.items() if found is not None}
+        if len(block) == len(parts):
+            yield from [block] * layer.repeat
+
+
+def _place(document: Document, reporter: Reporter, config: AnyConfig, path: Path, role: str, part: Part) -> Place:
+    causal = path[1] == "decoder" or config.kind == "language_model"
+    own = config.length + (getattr(config, "pooling", "") == "cls")
+    context = own + (getattr(config, "memory", 0) if role == "mixer" else 0)
+    at = (*path, role) if document.value((*path, role)) is not None else path
+    return Place(document, reporter, at, role, part, config.width, causal and role != "cross", (own, context))
+
+
+def _part(part: Part, fitted: Fitted, whole: bool) -> dict[str, Any]:
+    """A part as data: by name where it is shipped, else the design as it was fitted."""
+    if shipped(part.design) and not whole:
+        return part.model_dump(exclude_unset=True)
+    design = parse_yaml(fitted.design.to_yaml(), fitted.design.name)[0].data
+    causal = {} if part.causal is None else {"causal": part.causal}
+    return {"design": design, **causal}

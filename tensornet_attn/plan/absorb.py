@@ -1,0 +1,173 @@
+"""Absorbed weights: keys and values stay what they are projections of, where the whole plan is then cheaper.
+
+# K = c Wk; V = c Wv; A.of = Q K; y = A V Wo     ->     A.q = Q Wk; A.of = A.q c; y = (A c) Wv Wo
+
+Every way to do so is planned to the end and priced, forward and, in training, backward. What it saves is K and V for
+all keys; what it costs is that scores and what the map reads are as wide as `c`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
+
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.graph.model import Attention, Graph, Kernel
+from tensornet_attn.plan.aim import TRAINING, Aim
+from tensornet_attn.plan.band import lower_band
+from tensornet_attn.plan.fuse import lower_attention, reasons_against, softmax_boxes
+from tensornet_attn.plan.linear import lower_linear
+from tensornet_attn.plan.lowering import Lower, Lowered
+from tensornet_attn.plan.model import duration
+from tensornet_attn.plan.order import split_best
+from tensornet_attn.plan.price import time_of
+from tensornet_attn.plan.rows import quadratic
+from tensornet_attn.rewrite.absorb import CHAIN, KEY, RULES, VALUE
+from tensornet_attn.rewrite.engine import Rule, rewritten
+from tensornet_attn.rewrite.scores import RULES as SCORES
+
+ABSORBED = "absorbed weights"
+NEXT: tuple[Lower, ...] = (lower_band, lower_linear, lower_attention)
+FUSE = ("band", "linear")  # kinds of kernel that never make scores, as fused attention
+HOW = {
+    KEY.name: "with {0} on the query side and {1} as keys",
+    VALUE.name: "with {0} after the map and {1} as values",
+    CHAIN.name: "with {0} in one product with the weights that follow",
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a graph takes once it is lowered: time in the device's units, numbers with a query and a key leg at once.
+
+    `fused`: operations that never make scores.
+    """
+
+    time: int
+    pairs: int
+    fused: int
+
+    def less(self, other: Cost) -> bool:
+        return self.time < other.time and self.pairs <= other.pairs and self.fused >= other.fused
+
+
+@dataclass(frozen=True)
+class Move:
+    """Rules at places, the graph after them, and what that costs."""
+
+    fired: tuple[tuple[Rule, str], ...]
+    graph: Graph
+    cost: Cost
+
+
+def lower_absorbed(
+    graph: Graph, sizes: Mapping[str, int], device: Device, aim: Aim = TRAINING, then: Sequence[Lower] = NEXT
+) -> Lowered:
+    """The best moves, one after another, as long as the whole, lowered by what comes `then`, takes less time.
+
+    None is taken that leaves more of the scores in memory, or that fused attention does not take.
+    """
+    search, made, chosen = _Search(graph, sizes, replace(aim, device=device), tuple(then)), graph, dict[str, str]()
+    while moves := list(search.moves(made)):
+        fine = [move for move in moves if move.cost.less(search.cost(made))]
+        if not fine:
+            return Lowered(search.fusable(made), chosen, search.refusals(made, moves))
+        best = min(fine, key=lambda move: move.cost.time)
+        chosen |= {place: f"{ABSORBED}: {_told(made, rule, place)}" for rule, place in best.fired}
+        made = best.graph
+    return Lowered(search.fusable(made), chosen)
+
+
+def _told(graph: Graph, rule: Rule, place: str) -> str:
+    """What becomes of a step: its weights, and the tensors that are left on the key leg."""
+    uses = graph.step[place].op.uses
+    names = [[use.name for use in uses if (graph.key in use.legs) is keys] for keys in (False, True)]
+    return HOW[rule.name].format(*(" ".join(f"'{name}'" for name in dict.fromkeys(own)) for own in names))
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Moves and what they cost; `known`: the costs that were asked for before."""
+
+    start: Graph
+    sizes: Mapping[str, int]
+    aim: Aim
+    then: tuple[Lower, ...]
+    known: dict[Graph, Cost] = field(default_factory=dict)
+
+    def moves(self, graph: Graph) -> Iterator[Move]:
+        """Each rule at each place; and a key together with the value that is read with its scores."""
+        single = [
+            ((rule, step.name), made)
+            for step in graph.steps
+            for rule in RULES
+            if (made := rule.apply(graph, step.name)) is not None
+        ]
+        for fired, made in single:
+            yield Move((fired,), made, self.cost(made))
+        for (key, first), (value, _) in product(single, single):
+            if (key[0], value[0]) == (KEY, VALUE) and _meet(graph, key[1], value[1]):
+                both = VALUE.apply(first, value[1])
+                if both is not None:
+                    yield Move((key, value), both, self.cost(both))
+
+    def cost(self, graph: Graph) -> Cost:
+        """The cost of a graph, lowered and in the best orders."""
+        if graph not in self.known:
+            made, device = self.fusable(graph), self.aim.device
+            for lower in self.then:
+                made = lower(made, self.sizes, device).graph
+            schedule, _ = split_best(made, self.sizes, device, device.width)
+            self.known[graph] = Cost(time_of(schedule, self.sizes, self.aim), self._pairs(schedule), _fused(schedule))
+        return self.known[graph]
+
+    def _pairs(self, schedule: Graph) -> int:
+        size = {leg.name: leg.size or self.sizes[leg.name] for leg in schedule.legs}
+        held = [step.legs for step in schedule.steps if quadratic(schedule, step.legs)]
+        return sum(prod(size[leg] for leg in legs) for legs in held)
+
+    def fusable(self, graph: Graph) -> Graph:
+        """The graph, scores that a move changed as one product where fused attention then takes them."""
+        for box in softmax_boxes(graph):
+            scores = graph.step.get(box.op.operand("of").name)  # type: ignore[union-attr]
+            if scores is not None and self.start.step.get(scores.name) != scores:
+                made, trace = rewritten(graph, box.name, SCORES)
+                graph = made if trace and not reasons_against(made, made.step[box.name]) else graph
+        return graph
+
+    def refusals(self, graph: Graph, moves: Sequence[Move]) -> dict[str, tuple[str, ...]]:
+        """Why keys and values stay as they are: the best move that they have part in, with its figure."""
+        found = dict[str, tuple[str, ...]]()
+        for move in sorted(moves, key=lambda move: move.cost.time):
+            against = self._against(move.cost, self.cost(graph))
+            for rule, place in move.fired:
+                if rule is not CHAIN:
+                    found.setdefault(place, (f"{_told(graph, rule, place)}, {against}",))
+        return found
+
+    def _against(self, cost: Cost, now: Cost) -> str:
+        """What is wrong with a cost."""
+        if cost.pairs > now.pairs:
+            return f"{cost.pairs - now.pairs:,} more scores would be kept"
+        if cost.fused < now.fused:
+            return "its scores would be no more fused"
+        times = [duration(self.aim.device.seconds(one.time)) for one in (cost, now)]
+        return "it would all take {} instead of {}".format(*times)
+
+
+def _fused(schedule: Graph) -> int:
+    """How many steps are attention that never makes its scores."""
+    ops = [step.op for step in schedule.steps]
+    return sum(isinstance(op, Attention) or (isinstance(op, Kernel) and op.kind in FUSE) for op in ops)
+
+
+def _meet(graph: Graph, key: str, value: str) -> bool:
+    """Whether the product that reads a value reads the scores of a key too, through a map."""
+    (scores, _), *_ = graph.readers[key]
+    above = {reader.name for reader, _ in graph.readers.get(value, ())}
+    for step in reversed(graph.steps):
+        if step.name in above:
+            above |= {use.name for use in step.op.uses}
+    return scores.name in above

@@ -1,0 +1,144 @@
+"""What a plan is made for: the lengths and the kind of run, the device that prices it, and what it must keep to.
+
+The code of every plan is right for every length; an aim decides what it is fast and small at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypedDict
+
+from tensornet_attn import limits
+from tensornet_attn.cost.devices import GENERIC, Device, device_named
+from tensornet_attn.cost.sizes import dtype_bytes, sizes_at, whole
+from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.pairs import BATCH
+
+UNITS = {"": 1, "b": 1, **{f"{p}b": 1000**i for i, p in enumerate("kmgt", 1)}}
+UNITS |= {f"{p}ib": 1024**i for i, p in enumerate("kmgt", 1)}
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A kind of run: how many queries and keys, and whether a backward follows."""
+
+    queries: int
+    keys: int
+    backward: bool
+
+
+BUCKETS = {
+    "training": Bucket(1024, 1024, backward=True),
+    "prefill": Bucket(4096, 4096, backward=False),
+    "decoding": Bucket(1, 4096, backward=False),
+}
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A bucket, with other lengths where `n` and `m` are given; `memory`: bytes that the predicted peak may reach.
+
+    `linear_memory`: no tensor may have both a query and a key leg. `strict`: each region on the backend asked.
+    """
+
+    bucket: str = "training"
+    device: Device = GENERIC
+    n: int | None = None
+    m: int | None = None
+    batch: int = 1
+    dtype: str = "float32"
+    memory: int | None = None
+    linear_memory: bool = False
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if self.bucket not in BUCKETS:
+            raise InputError(f"there is no bucket '{self.bucket}': {nearest(str(self.bucket), BUCKETS)}")
+        lengths = {name: value for name, value in (("n", self.n), ("m", self.m)) if value is not None}
+        for name, value in {**lengths, "batch": self.batch}.items():
+            whole(name, value)
+        dtype_bytes(self.dtype)
+
+    @property
+    def backward(self) -> bool:
+        return BUCKETS[self.bucket].backward
+
+    @property
+    def demanding(self) -> bool:
+        """Whether the cheapest plan may not be the one."""
+        return self.memory is not None or self.linear_memory
+
+    @property
+    def bytes(self) -> int:
+        """Of one number."""
+        return dtype_bytes(self.dtype)
+
+    def sizes(self, graph: Graph) -> dict[str, int]:
+        """Sizes of the legs that the run decides; `m` not given is as `n`.
+
+        A bucket's own lengths give way to the maximum of a leg; lengths asked for above it raise InputError.
+        """
+        bucket, known = BUCKETS[self.bucket], {"query": self.n, "key": self.m or self.n}
+        usual = {"query": bucket.queries, "key": bucket.keys}
+        legs = [leg for leg in graph.legs if leg.sequence]
+        lengths = {leg.name: known[leg.kind] or min(usual[leg.kind], leg.maximum or limits.SIZE) for leg in legs}
+        sizes_at(graph, lengths)
+        both = sum(lengths.values()) - 1
+        relative = {leg.name: both for leg in graph.legs if leg.kind == "relative" and leg.size is None}
+        return lengths | relative | {BATCH: self.batch}
+
+    def words(self, sizes: Mapping[str, int]) -> str:
+        """The run in words: 'training, n = 1,024, m = 1,024, batch 1, float32'."""
+        lengths = [f"{leg} = {size:,}" for leg, size in sizes.items() if leg != BATCH]
+        return ", ".join([self.bucket, *lengths, f"batch {self.batch:,}", self.dtype])
+
+
+TRAINING = Aim()
+
+
+class Wanted(TypedDict, total=False):
+    """What `aim_of` takes, for functions that pass it on."""
+
+    bucket: str
+    device_costs: str | Device
+    n: int | None
+    m: int | None
+    batch: int
+    memory: int | str | None
+    linear_memory: bool
+    strict: bool
+
+
+def aim_of(
+    dtype: object = None,
+    bucket: str = "training",
+    device_costs: str | Device = GENERIC,
+    n: int | None = None,
+    m: int | None = None,
+    batch: int = 1,
+    memory: int | str | None = None,
+    linear_memory: bool = False,
+    strict: bool = False,
+) -> Aim:
+    """The aim that a caller asks for; `dtype` counts for memory alone. Raises InputError."""
+    device = device_costs if isinstance(device_costs, Device) else device_named(device_costs)
+    kind = "float32" if dtype is None or memory is None else str(dtype).removeprefix("torch.")
+    return Aim(bucket, device, n, m, batch, kind, bytes_of(memory), linear_memory, strict)
+
+
+def bytes_of(memory: int | str | None) -> int | None:
+    """A limit in bytes: a whole number, or a text such as '2GiB' or '500 MB'. Raises InputError.
+
+    >>> bytes_of("2GiB"), bytes_of("500 MB"), bytes_of(None)
+    (2147483648, 500000000, None)
+    """
+    if memory is None:
+        return None
+    found = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*([a-z]*)\s*", str(memory), re.IGNORECASE)
+    unit = UNITS.get(found[2].lower()) if found else None
+    if isinstance(memory, bool) or found is None or unit is None or (number := int(float(found[1]) * unit)) < 1:
+        raise InputError(f"memory is {memory!r:.40}, and must be a number of bytes, e.g. 2GiB, 500MB or 1000000.")
+    return number

@@ -1,0 +1,61 @@
+"""What a plan may be asked to keep to: no tensor with a query and a key leg, and the backend that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph.model import Attention, Function, Graph, Kernel, Step
+from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.plan.model import Plan, Region
+from tensornet_attn.plan.rows import quadratic
+from tensornet_attn.spec.arithmetic import evaluate
+
+CAUSAL = Function("causal")
+OPAQUE = ("rows", "experts")  # kernels that are one operation for torch.compile, which does not look into it
+
+
+def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]]:
+    """(name, what it is) of all that a schedule makes with a query and a key leg at once, outside of blocks."""
+    graph = split_products(schedule)
+    for step in graph.steps:
+        if isinstance(step.op, Attention):
+            yield from ((step.op.steps[-1], what) for what in _in_attention(graph, step.op, backward))
+        elif quadratic(graph, step.legs):
+            yield step.name, f"a tensor [{' '.join(step.legs)}]"
+
+
+def _in_attention(graph: Graph, op: Attention, backward: bool) -> Iterator[str]:
+    """What the fused operation makes of queries x keys in spite of being fused."""
+    masks = (*op.masks, CAUSAL) if graph.causal and CAUSAL not in op.masks else op.masks
+    if masks and (masks != (CAUSAL,) or op.beside):
+        yield f"the mask [{graph.query} {op.leg}] of fused attention"
+    if backward and evaluate(op.dropout, graph.values) != 0:
+        yield "dropout in fused attention, for which PyTorch makes all scores on a CPU"
+
+
+def against_linear(plan: Plan) -> str:
+    """The first part of a plan that grows with queries x keys, with what was refused there; empty where none does."""
+    for part, what in quadratic_parts(plan.schedule, plan.aim.backward):
+        name = plan.region_of(part)
+        region = next((region for region in plan.regions if region.name == name), None)
+        against = [f"not {low.name}: {reason}" for low in (region.refused if region else ()) for reason in low.against]
+        return (
+            f"region '{name}' makes {what}: {'; '.join(against) or (region.chosen if region else 'no lowering fits')}"
+        )
+    return ""
+
+
+def backend_of(step: Step, asked: str) -> str:
+    """The backend a step of the schedule runs on: torch.compile calls some operations as they are."""
+    return "torch" if asked == "inductor" and isinstance(step.op, Kernel) and step.op.kind in OPAQUE else asked
+
+
+def strictly(name: str, regions: Iterable[Region], asked: str) -> None:
+    """Raises InputError where a region runs on another backend than the one asked for."""
+    for region in regions:
+        if region.backend != asked:
+            raise InputError(
+                f"{name}: strict, but region '{region.name}' runs on '{region.backend}' instead of '{asked}': "
+                f"{region.chosen}. Ask for backend '{region.backend}', or leave out strict."
+            )

@@ -1,0 +1,160 @@
+"""Distribution: a blend of attention maps that reads values becomes a blend of what each map reads.
+
+# A = b1 near + b2 far;  y = A V Wo     ->     A.V = b1 near V + b2 far V;  y = A.V Wo
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
+from tensornet_attn.plan.band import lower_band
+from tensornet_attn.plan.fuse import lower_attention
+from tensornet_attn.plan.linear import lower_linear
+from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.spec.arithmetic import ONE, Arith, Binary
+
+MAPS = ("softmax", "normalize", "keep")
+UNLOCKS = (lower_band, lower_linear, lower_attention)
+
+
+@dataclass(frozen=True)
+class Blend:
+    """A sum of attention maps, each times factors without the key leg, and the product that reads it."""
+
+    step: Step
+    terms: tuple[tuple[Term, Use], ...]  # each with its map
+    reader: Step
+    place: int  # of the reader's terms
+    values: tuple[Use, ...]
+
+    @property
+    def maps(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(use.name for _, use in self.terms))
+
+
+def lower_distribution(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
+    """Every blend of maps, where each of these can then be lowered by itself."""
+    made, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
+    for step in graph.steps:
+        blend = blend_of(made, step)
+        if blend is None:
+            continue
+        apart = distributed(made, blend)
+        dense = _still_made(apart, blend.maps, sizes, device)
+        if dense:
+            refused[step.name] = (f"the map '{dense[0]}' would still be made",)
+        else:
+            chosen[_name(made, blend)] = f"{' and '.join(blend.maps)} read the values, then are blended"
+            made = apart
+    return Lowered(made, chosen, refused)
+
+
+def _still_made(graph: Graph, maps: tuple[str, ...], sizes: Mapping[str, int], device: Device) -> list[str]:
+    """The maps that no lowering takes."""
+    for lower in UNLOCKS:
+        graph = lower(graph, sizes, device).graph
+    return [name for name in maps if name in graph.step]
+
+
+def blend_of(graph: Graph, step: Step) -> Blend | None:
+    """The blend that a step is, and who reads it: one product with values."""
+    readers = [(reader, use) for reader, use in graph.uses() if use.name == step.name]
+    kept = {graph.output, *(name for _, name in graph.updates)}
+    if not isinstance(step.op, Contraction) or graph.key not in step.legs or len(readers) != 1 or step.name in kept:
+        return None
+    terms = tuple(_terms(graph, step, step.legs))
+    reader, use = readers[0]
+    if not all(found for _, found in terms) or not isinstance(reader.op, Contraction):
+        return None
+    place = next(i for i, term in enumerate(reader.op.terms) if use in term.factors)
+    values = tuple(own for own in reader.op.terms[place].factors if own != use and graph.key in own.legs)
+    if use.legs != step.legs or graph.key in reader.legs or not values:
+        return None
+    return Blend(step, tuple((term, found) for term, found in terms if found), reader, place, values)
+
+
+def _terms(graph: Graph, step: Step, legs: tuple[str, ...]) -> Iterator[tuple[Term, Use | None]]:
+    """The terms of a blend, each with its map if it is one; blends inside it are taken apart too."""
+    assert isinstance(step.op, Contraction)
+    for term in step.op.terms:
+        keys = [use for use in term.factors if graph.key in use.legs]
+        whole = all({*use.legs} <= {*legs} for use in term.factors)
+        source = graph.step.get(keys[0].name) if len(keys) == 1 and whole else None
+        if source is None or keys[0].legs != source.legs or graph.query not in source.legs:
+            yield term, None
+        elif isinstance(source.op, Box):
+            yield term, keys[0] if source.op.kind in MAPS and graph.masked(source) else None
+        else:
+            others = tuple(use for use in term.factors if use != keys[0])
+            for inner, found in _terms(graph, source, legs):
+                yield Term(_times(term.coefficient, inner.coefficient), (*others, *inner.factors)), found
+
+
+def _times(a: Arith, b: Arith) -> Arith:
+    return b if a == ONE else a if b == ONE else Binary("*", a, b)
+
+
+def distributed(graph: Graph, blend: Blend) -> Graph:
+    """The graph in which each map of the blend reads the values; steps that nothing reads any more are gone."""
+    outer = blend.reader.op.terms[blend.place]  # type: ignore[union-attr]
+    rest = tuple(use for use in outer.factors if use.name != blend.step.name and use not in blend.values)
+    once, before = _once(graph, blend)
+    terms = tuple(Term(term.coefficient, (*term.factors, *blend.values)) for term in once)
+    if rest:
+        name, legs = _name(graph, blend), _legs(graph, blend, rest)
+        before.append(Step(name, Contraction(terms), legs))
+        terms = (Term(outer.coefficient, (Use(name, legs), *rest)),)
+    else:
+        terms = tuple(Term(_times(outer.coefficient, term.coefficient), term.factors) for term in terms)
+    all_terms = list(blend.reader.op.terms)  # type: ignore[union-attr]
+    all_terms[blend.place : blend.place + 1] = terms
+    new = replace(blend.reader, op=Contraction(tuple(all_terms)))
+    steps = [part for step in graph.steps for part in ([*before, new] if step.name == new.name else [step])]
+    return _without_dead(replace(graph, steps=tuple(steps)))
+
+
+def _once(graph: Graph, blend: Blend) -> tuple[list[Term], list[Step]]:
+    """Terms in which each map stands once, and the sums of what it was multiplied by, as steps of their own."""
+    terms, steps = list[Term](), list[Step]()
+    for name in blend.maps:
+        own = [(term, found) for term, found in blend.terms if found.name == name]
+        if len(own) == 1:
+            terms.append(own[0][0])
+            continue
+        weights = tuple(replace(term, factors=tuple(u for u in term.factors if u != found)) for term, found in own)
+        used = {leg for term in weights for use in term.factors for leg in use.legs}
+        weight = Use(_fresh(graph, blend.step.name, (own[0][1],)), tuple(leg for leg in blend.step.legs if leg in used))
+        steps.append(Step(weight.name, Contraction(weights), weight.legs))
+        terms.append(Term(ONE, (weight, own[0][1])))
+    return terms, steps
+
+
+def _legs(graph: Graph, blend: Blend, rest: tuple[Use, ...]) -> tuple[str, ...]:
+    """The legs of the blend that has read the values: its own, and those of the values that something needs."""
+    needed = {*blend.step.legs, *blend.reader.legs, *(leg for use in rest for leg in use.legs)} - {graph.key}
+    own = dict.fromkeys((*blend.step.legs, *(leg for value in blend.values for leg in value.legs)))
+    return tuple(leg for leg in own if leg in needed)
+
+
+def _name(graph: Graph, blend: Blend) -> str:
+    return _fresh(graph, blend.step.name, blend.values)
+
+
+def _fresh(graph: Graph, place: str, values: tuple[Use, ...]) -> str:
+    """`A.V`: what map A reads of the values V; `A.B`: what map B is multiplied by in A."""
+    name = f"{place}.{'_'.join(value.name.replace('.', '_') for value in values)}"
+    while name in graph.step:
+        name += "_"
+    return name
+
+
+def _without_dead(graph: Graph) -> Graph:
+    """The graph without what nothing reads any more: the blend, and blends that stood in it alone."""
+    read = {use.name for _, use in graph.uses()} | {graph.output, *(name for _, name in graph.updates)}
+    sums = [step.name for step in graph.steps if isinstance(step.op, Contraction) and graph.key in step.legs]
+    dead = set(sums) - read
+    kept = replace(graph, steps=tuple(step for step in graph.steps if step.name not in dead))
+    return _without_dead(kept) if dead else graph

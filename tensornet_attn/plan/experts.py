@@ -1,0 +1,158 @@
+"""Grouped experts: products with the weight of experts that a topk chose compute the chosen ones alone.
+
+# G = topk along e;  y = G x W             ->    y = sum of the k chosen G x W, rows sorted by expert
+# G = topk along e;  y = G map(x W1) W2    ->    the same, and x W1 at the chosen ones alone
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.experts import FLOAT, Product, chosen_time, held, read_product, topk_of
+from tensornet_attn.cost.routing import Routing
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.order import order
+from tensornet_attn.spec.arithmetic import ONE, evaluate
+
+Hidden = tuple[tuple[Step, Product | None], ...]  # steps before the last product, each that is one read as such
+CHOSEN = "grouped experts: rows sorted by expert, the {k} chosen of {e} computed"
+
+
+def lower_experts(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
+    """Every product with a topk as a factor for which that is possible and cheaper."""
+    known = {leg.name: leg.size for leg in graph.legs if leg.size is not None} | dict(sizes)
+    lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
+    for step, gate in _gates(graph):
+        made = _lowered(lowered, step, gate, known, device)
+        if isinstance(made, str):
+            refused[gate.name] = (*refused.get(gate.name, ()), made)
+        else:
+            lowered, chosen[step.name] = made
+    lowered, choices = _choices(_without_unread(lowered, graph))
+    return Lowered(lowered, chosen | choices, refused)
+
+
+def _gates(graph: Graph) -> Iterator[tuple[Step, Use]]:
+    """The uses of every topk, with the step each stands in."""
+    for step, use in graph.uses():
+        if topk_of(graph, use.name) is not None:
+            yield step, use
+
+
+def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
+    """The graph where each topk that grouped experts alone read finds the chosen ones and makes nothing of all."""
+    kept = {graph.output, *(name for _, name in graph.updates)}
+    steps, chosen = list(graph.steps), dict[str, str]()
+    for i, step in enumerate(steps):
+        readers = [reader for reader, use in graph.uses() if use.name == step.name]
+        if topk_of(graph, step.name) is not None and step.name not in kept and all(map(_grouped, readers)):
+            uses = tuple(Use(name, graph.legs_of(name)) for name in dict.fromkeys(use.name for use in step.op.uses))
+            steps[i] = replace(step, op=Kernel("experts", uses, (step,)))
+            chosen[step.name] = "gates and numbers of the chosen experts, nothing for the others"
+    return replace(graph, steps=tuple(steps)), chosen
+
+
+def _grouped(step: Step) -> bool:
+    return isinstance(step.op, Kernel) and step.op.kind == "experts"
+
+
+def _lowered(graph: Graph, step: Step, gate: Use, sizes: Mapping[str, int], device: Device) -> tuple[Graph, str] | str:
+    """The graph with one product as a kernel, and what to tell of it; or why not."""
+    topk = graph.step[gate.name]
+    assert isinstance(topk.op, Box)
+    expert, k = gate.legs[topk.legs.index(str(topk.op.leg))], int(evaluate(topk.op.number("k"), graph.values))
+    if not isinstance(step.op, Contraction):
+        return f"'{step.name}' is no product with the gates"
+    if len(step.op.terms) > 1:
+        return f"'{step.name}' sums {len(step.op.terms)} products"
+    joined = _joined(graph, step, gate, expert)
+    product = read_product(joined[-1], gate, expert, held(graph))
+    if isinstance(product, str):
+        return product
+    if k == sizes[expert]:
+        return f"all {k} experts are chosen"
+    hidden = _hidden(graph, product) if product.slots else ()
+    if isinstance(hidden, str):
+        return hidden
+    if against := _dearer(product, hidden, k, sizes, device):
+        return against
+    body = (*(step for step, _ in hidden), product.step)
+    kernel = replace(step, op=Kernel("experts", _outside(graph, joined, body), body))
+    inside = f"; '{hidden[-1][0].name}' too" if hidden else ""
+    steps = tuple(part for s in graph.steps for part in ((*joined[:-1], kernel) if s.name == step.name else (s,)))
+    return replace(graph, steps=steps), CHOSEN.format(k=k, e=sizes[expert]) + inside
+
+
+def _joined(graph: Graph, step: Step, gate: Use, expert: str) -> list[Step]:
+    """The step with all but gate and weight multiplied first, where these are several: that product, and the rest."""
+    (term,) = step.op.terms  # type: ignore[union-attr]
+    apart = [use for use in term.factors if use == gate or (expert in use.legs and use.name in held(graph))]
+    others = [use for use in term.factors if use not in apart]
+    if len(others) < 2:
+        return [step]
+    kept = {leg for use in apart for leg in use.legs} | set(step.legs)
+    legs = tuple(dict.fromkeys(leg for use in others for leg in use.legs if leg in kept))
+    first = Step(f"{step.name}.p2", Contraction((Term(ONE, tuple(others)),)), legs)  # p1 is the kernel's own
+    rest = (*(use for use in apart if use == gate), Use(first.name, legs), *(use for use in apart if use != gate))
+    return [first, replace(step, op=Contraction((Term(term.coefficient, rest),)))]
+
+
+def _hidden(graph: Graph, last: Product) -> Hidden | str:
+    """The product with experts, and the maps of it, that give the rows of `last`; or why not the chosen ones alone."""
+    by = frozenset(last.gate.legs) - {last.expert}
+    needed, read = Routing.of(graph).needed, Counter(use.name for _, use in graph.uses())
+    found: list[tuple[Step, Product | None]] = []
+    use = last.x
+    while (step := graph.step.get(use.name)) is not None:
+        choices = {(one.leg, one.by) for one in needed.get(step.name, ())}
+        if (last.expert, by) not in choices or read[step.name] > 1 or use.legs != step.legs:
+            return f"'{step.name}' is needed for every '{last.expert}', chosen or not"
+        if isinstance(step.op, Contraction) and len(step.op.terms) == 1:
+            first = read_product(step, last.gate, last.expert, held(graph))
+            return first if isinstance(first, str) else ((step, first), *found)
+        if not isinstance(step.op, Box) or step.op.kind != "map":
+            break
+        found.insert(0, (step, None))
+        use = step.op.operand("of")
+    return f"'{use.name}' on leg '{last.expert}' is neither a product with experts nor a map of one"
+
+
+def _dearer(last: Product, hidden: Hidden, k: int, sizes: Mapping[str, int], device: Device) -> str:
+    """Why choosing does not pay; empty where it does."""
+    dense = ours = 0
+    for step, product in (*hidden, (last.step, last)):
+        if product is None:
+            rows = 2 * FLOAT * prod(sizes[leg] for leg in step.legs)
+            dense, ours = dense + device.time(0, rows), ours + device.time(0, rows * k // sizes[last.expert])
+        else:
+            dense += order([use.legs for use in step.op.uses], step.legs, sizes, device).time
+            ours += chosen_time(product, k, sizes, device)
+    if ours < dense:
+        return ""
+    took, instead = (f"{1e6 * device.seconds(time):.3g}" for time in (ours, dense))
+    return f"'{last.step.name}' would take {took} microseconds instead of {instead} with all experts"
+
+
+def _outside(graph: Graph, joined: list[Step], body: tuple[Step, ...]) -> tuple[Use, ...]:
+    """What the body reads from outside, under its own leg names."""
+    legs = {step.name: step.legs for step in joined}
+    names = dict.fromkeys(use.name for step in body for use in step.op.uses)
+    inside = {step.name for step in body}
+    return tuple(Use(name, legs.get(name) or graph.legs_of(name)) for name in names if name not in inside)
+
+
+def _without_unread(lowered: Graph, graph: Graph) -> Graph:
+    """The graph without the steps of kernels that nothing else reads."""
+    parts = {part.name for step in lowered.steps if _grouped(step) for part in step.op.body[:-1]}  # type: ignore[union-attr]
+    kept = {graph.output, *(name for _, name in graph.updates)}
+    steps = list(lowered.steps)
+    for step in reversed(lowered.steps):
+        read = {use.name for other in steps for use in other.op.uses} | kept
+        if step.name in parts and step.name not in read:
+            steps.remove(step)
+    return replace(lowered, steps=tuple(steps))

@@ -1,0 +1,196 @@
+"""Linear attention: boxes without a softmax whose scores are products of query and key features sum the keys first.
+
+# A.of = Q K;  A = normalize over m of A.of;  y = A V Wo     ->     A.o = linear(Q, K, V);  y = A.o Wo
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tensornet_attn.cost.devices import DEVICES, Device
+from tensornet_attn.cost.linear import Legs, causal, chunk_of, linear_of, linear_work, mixed_legs
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.table import human
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
+from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.order import order
+from tensornet_attn.spec.arithmetic import ONE
+
+LINEAR = "linear attention"
+DENSE = "with a mask at run time the scores are made"
+CAUSAL = Function("causal")
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A box with the sum of products that makes its scores and the product that reads it."""
+
+    scores: Step
+    box: Step
+    reader: Step
+    term: int  # of the reader's terms
+    value: Use
+
+
+def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
+    """Every normalize and keep box over keys that allows it, where it takes fewer multiply-adds than the scores."""
+    lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
+    for box in linear_boxes(graph):
+        found = match(lowered, box)
+        made = found if isinstance(found, str) else _priced(lowered, found, sizes)
+        if isinstance(made, str):
+            refused[box.name] = (made,)
+        else:
+            lowered, chosen[f"{box.name}.o"] = made
+    return Lowered(lowered, chosen, refused)
+
+
+def linear_boxes(graph: Graph) -> list[Step]:
+    """The normalize and keep boxes over the key leg that compare it with a query."""
+    boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.legs]
+    return [step for step in boxes if isinstance(step.op, Box) and step.op.kind in ("normalize", "keep")]
+
+
+def match(graph: Graph, box: Step) -> Pattern | str:
+    """The pattern around a box, or the first reason why there is none."""
+    assert isinstance(box.op, Box)
+    of = box.op.operand("of")
+    scores, uses = graph.step.get(of.name), Counter(use.name for _, use in graph.uses())
+    kept = {graph.output, *(step for _, step in graph.updates)}
+    if scores is None or not isinstance(scores.op, Contraction) or of.legs != scores.legs:
+        return f"the scores are {_what(scores)}, not a sum of products"
+    if uses[of.name] > 1 or {of.name, box.name} & kept:
+        return "the scores or the attention map are used elsewhere too"
+    both = next((use.name for use in scores.op.uses if {graph.query, graph.key} <= {*use.legs}), None)
+    if both is not None:
+        return f"'{both}' in the scores depends on query and key at once"
+    mask = next((mask for mask in graph.masks(box) if mask != CAUSAL), None)
+    if mask is not None:
+        return f"a sum over all keys cannot leave out those that '{mask.name}' hides"
+    return _read(graph, scores, box)
+
+
+def _what(scores: Step | None) -> str:
+    if scores is None:
+        return "given"
+    return f"a '{scores.op.kind}' box" if isinstance(scores.op, Box) else "transposed"
+
+
+def _read(graph: Graph, scores: Step, box: Step) -> Pattern | str:
+    """The pattern with the product that reads the map."""
+    readers = [(step, use) for step, use in graph.uses() if use.name == box.name]
+    if len(readers) != 1:
+        return f"the attention map is used {len(readers)} times"
+    reader, use = readers[0]
+    if not isinstance(reader.op, Contraction):
+        return "a box stands between map and values"
+    if use.legs != box.legs:
+        return "the attention map is used under other leg names"
+    if graph.key in reader.legs:
+        return "the key leg stays beside the attention map"
+    place = next(i for i, term in enumerate(reader.op.terms) if use in term.factors)
+    values = tuple(own for own in reader.op.terms[place].factors if own != use and graph.key in own.legs)
+    if len(values) != 1:
+        return f"along the key leg the attention map meets {len(values)} tensors"
+    if graph.query in values[0].legs:
+        return "the values depend on the query"
+    return Pattern(scores, box, reader, place, values[0])
+
+
+def _priced(graph: Graph, found: Pattern, sizes: Mapping[str, int]) -> tuple[Graph, str] | str:
+    """The graph that sums the keys first and the sentence for it, or why the scores are cheaper."""
+    made = reassociated(graph, found)
+    kernel = made.step[f"{found.box.name}.o"]
+    known = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes)
+    work = linear_work(Scene(made, known), kernel)
+    linear, dense = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items()), _dense(kernel, known)
+    if linear > dense:
+        return f"summing over the keys first would cost {human(linear)} instead of {human(dense)} multiply-adds"
+    parts = linear_of(made, kernel)
+    how = f", in chunks of {chunk_of(made, parts, sizes)}" if causal(made, parts) else ""
+    delta = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in graph.steps)  # it takes no mask
+    return made, f"{LINEAR}: the keys are summed first{how}" + ("" if delta else f"; {DENSE}")
+
+
+def _dense(kernel: Step, known: Mapping[str, int]) -> int:
+    """The multiply-adds of the same with scores, in the best order."""
+    assert isinstance(kernel.op, Kernel)
+    scores, box, product = kernel.op.body
+    found = prod(known[leg] for leg in {*box.legs, *product.op.uses[1].legs})
+    for term in scores.op.terms:  # type: ignore[union-attr]
+        legs = [use.legs for use in term.factors]
+        if len(legs) > 1:
+            result = tuple(leg for leg in scores.legs if any(leg in own for own in legs))
+            found += order(legs, result, known, DEVICES["flops"]).flops // 2
+    return found
+
+
+def reassociated(graph: Graph, found: Pattern) -> Graph:
+    """The graph with the box, its scores and the product with the values as one kernel."""
+    box, value, before = found.box, found.value, list[Step]()
+    scores = _canonical(graph, found, before)
+    legs = tuple(leg for leg in box.legs if leg != graph.key)
+    legs += tuple(leg for leg in value.legs if leg not in box.legs)
+    name = f"{box.name}.o"
+    body = (scores, box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), value)),)), legs))
+    before.append(Step(name, Kernel("linear", _outside(graph, before, body), body), legs))
+    reader = _reading(found, Use(name, legs), before)
+    steps = [part for step in graph.steps for part in ([*before, reader] if step.name == reader.name else [step])]
+    return replace(graph, steps=tuple(step for step in steps if step.name not in (scores.name, box.name)))
+
+
+def _reading(found: Pattern, result: Use, before: list[Step]) -> Step:
+    """The reader of the map as a reader of the result; legs that it alone sums are summed `before`."""
+    terms = list(found.reader.op.terms)  # type: ignore[union-attr]
+    factors = [use for use in terms[found.term].factors if use != found.value]
+    needed = {*found.reader.legs, *(leg for use in factors if use.name != found.box.name for leg in use.legs)}
+    legs = tuple(leg for leg in result.legs if leg in needed)
+    if legs != result.legs:
+        before.append(Step(f"{found.box.name}.s", Contraction((Term(ONE, (result,)),)), legs))
+        result = Use(f"{found.box.name}.s", legs)
+    new = tuple(result if use.name == found.box.name else use for use in factors)
+    terms[found.term] = replace(terms[found.term], factors=new)
+    return replace(found.reader, op=Contraction(tuple(terms)))
+
+
+def _outside(graph: Graph, before: Sequence[Step], body: Sequence[Step]) -> tuple[Use, ...]:
+    """What the body reads from outside, each tensor once under its own leg names."""
+    own, made = {step.name for step in body}, {step.name: step.legs for step in before}
+    names = dict.fromkeys(use.name for step in body for use in step.op.uses if use.name not in own)
+    return tuple(Use(name, made.get(name) or graph.legs_of(name)) for name in names)
+
+
+def _canonical(graph: Graph, found: Pattern, before: list[Step]) -> Step:
+    """The scores with at most one factor a side in each term, and one core where cores mix heads.
+
+    What is made for that is put `before`. Where no core mixes heads, free factors go into the query side.
+    """
+    box, scores, terms = found.box, found.scores, []
+    written = scores.op.terms  # type: ignore[union-attr]
+    mixed = mixed_legs(graph, box.legs, [term.factors for term in written], found.value)
+    for i, term in enumerate(written):
+        number = "" if len(written) == 1 else str(i + 1)
+        sides = [[use for use in term.factors if leg in use.legs] for leg in (graph.query, graph.key)]
+        free = [use for use in term.factors if not {graph.query, graph.key} & {*use.legs}]
+        if sides[0] and not any({*mixed} & {*use.legs} for use in free):
+            sides[0], free = sides[0] + free, []
+        uses: list[Use] = []
+        for letter, own in zip("qkc", (*sides, free), strict=True):
+            others = {leg for use in term.factors if use not in own for leg in use.legs}
+            if own:
+                uses.append(_joined(f"{box.name}.{letter}{number}", own, others | {*box.legs}, mixed, before))
+        terms.append(Term(term.coefficient, tuple(uses)))
+    return replace(scores, op=Contraction(tuple(terms)))
+
+
+def _joined(name: str, uses: Sequence[Use], needed: set[str], last: Legs, before: list[Step]) -> Use:
+    """One use for several: their product with the legs that are needed, in a step of its own if anything is done."""
+    legs = tuple(dict.fromkeys(leg for use in uses for leg in use.legs if leg in needed))
+    if len(uses) == 1 and legs == uses[0].legs:
+        return uses[0]
+    legs = tuple(sorted(legs, key=lambda leg: leg in last))
+    before.append(Step(name, Contraction((Term(ONE, tuple(uses)),)), legs))
+    return Use(name, legs)

@@ -1,0 +1,127 @@
+"""What a schedule is predicted to take in time and memory, and whether blocks of rows pay for computing again.
+
+    forward                              max(FLOPs / rate, bytes / bandwidth) of each step
+    backward of what is kept             twice the forward
+    backward of what is computed again   three times the FLOPs, twice the bytes
+    fused attention                      of one width: zeros are put to queries and keys, or to values
+
+Between the steps of a block of rows nothing is moved: a block is made to stay in a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tensornet_attn.cost.memory import moved
+from tensornet_attn.cost.peak import peak
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.work import elementwise, macs
+from tensornet_attn.graph.model import Attention, Box, Graph, Kernel, Step
+from tensornet_attn.graph.pairs import BATCH, split_products
+from tensornet_attn.plan.aim import Aim
+from tensornet_attn.plan.rows import rows_of, too_small
+
+KEEPS, AGAIN = (3, 3), (4, 3)  # times the FLOPs and the bytes of the forward, with a backward
+DELTA = 4
+WORTH = 1.25  # times as long is worth it to keep no tensor of queries x keys
+
+
+@dataclass(frozen=True)
+class Price:
+    """Predicted seconds of a run, and its peak of memory in bytes with the step that runs then."""
+
+    seconds: float
+    bytes: int
+    step: str
+
+
+def price_of(schedule: Graph, sizes: Mapping[str, int], aim: Aim) -> Price:
+    """The price of a schedule at these sizes of the legs that the run decides."""
+    found = peak(_scene(split_products(schedule), sizes, aim), aim.backward, scratch)
+    return Price(aim.device.seconds(time_of(schedule, sizes, aim)), aim.bytes * found.numbers, found.step)
+
+
+def time_of(schedule: Graph, sizes: Mapping[str, int], aim: Aim) -> int:
+    """The time of a schedule alone, in the device's units."""
+    scene = _scene(split_products(schedule), sizes, aim)
+    return sum(_time(scene, step, aim) for step in scene.graph.steps)
+
+
+def scratch(scene: Scene, step: Step) -> tuple[int, int]:
+    """Numbers that a step needs while it runs, forward and backward, as measured on a CPU.
+
+    One copy of the largest operand in another layout; fused attention repeats keys and values for the heads they lack,
+    and in the backward their gradients; the delta rule has `DELTA` copies of all operands in chunks; a block of rows
+    has all its values with a query leg.
+    """
+    op = step.op
+    if isinstance(op, Kernel) and op.kind == "rows":
+        return (_block(scene, step, op),) * 2
+    if isinstance(op, Attention):
+        heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg, *op.beside)]
+        repeated = sum(
+            scene.elements(use) * scene.size(leg for leg in heads if leg not in use.legs) for use in (op.key, op.value)
+        )
+        return repeated, 2 * repeated
+    if isinstance(op, Box) and op.kind == "delta_rule":
+        operands = sum(scene.elements(use) for use in op.uses)
+        return DELTA * operands, 2 * DELTA * operands
+    return (0 if scene.view(step) else max((scene.elements(use) for use in op.uses), default=0),) * 2
+
+
+def _block(scene: Scene, step: Step, op: Kernel) -> int:
+    query, keys = str(scene.graph.query), scene.sizes[str(scene.graph.key)]
+    batch = scene.batch if step.name in scene.batched else 1
+    rows = min(rows_of(scene.graph, step, keys * batch), scene.sizes[query])
+    return batch * rows * sum(scene.size(leg for leg in part.legs if leg != query) for part in op.body[:-1])
+
+
+def dearer(graph: Graph, kernels: Sequence[Step], sizes: Mapping[str, int], aim: Aim) -> str | None:
+    """Why blocks of rows do not pay, in memory or in time; None where they do."""
+    if reason := too_small(graph, list(kernels), sizes):
+        return reason
+    scene = _scene(graph, sizes, aim)
+    body = dict.fromkeys(part for one in kernels for part in one.op.body)  # type: ignore[union-attr]
+    kept = sum(_time(scene, part, aim) for part in body)
+    again = sum(_rows_time(scene, one, aim) for one in kernels)
+    if again <= WORTH * kept:
+        return None
+    figures = [f"{1e6 * aim.device.seconds(time):,.3g}" for time in (again, kept)]
+    return "computed again in the backward, they would take {} microseconds instead of {}".format(*figures)
+
+
+def _time(scene: Scene, step: Step, aim: Aim) -> int:
+    """The time of a step, in the device's units."""
+    more, numbers = _widened(scene, step) if isinstance(step.op, Attention) else (0, 0)
+    work = 2 * (macs(scene, step) + more) + elementwise(scene, step)
+    moves = aim.device.width * (moved(scene, step) + numbers)
+    again = isinstance(step.op, Attention | Kernel)
+    flops, bytes_ = (AGAIN if again else KEEPS) if aim.backward and step.name in scene.learned else (1, 1)
+    return aim.device.time(flops * work, bytes_ * moves)
+
+
+def _widened(scene: Scene, step: Step) -> tuple[int, int]:
+    """More multiply-adds, and numbers moved, since zeros bring query, key and value to one width before they meet."""
+    op = step.op
+    assert isinstance(op, Attention)
+    width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
+    own = scene.size({*op.value.legs} - {*op.scores})
+    narrow = () if own == width else (op.value,) if own < width else (op.query, op.key)
+    batch = scene.batch if step.name in scene.batched else 1
+    wide = sum(scene.elements(use) // min(own, width) * max(own, width) for use in narrow)
+    return batch * scene.size(op.scores) * abs(width - own), 2 * wide  # written and read again
+
+
+def _rows_time(scene: Scene, step: Step, aim: Aim) -> int:
+    """The time of a kernel that is not in the graph yet: its work, and what it reads and writes."""
+    assert isinstance(step.op, Kernel)
+    work = sum(2 * macs(scene, part) + elementwise(scene, part) for part in step.op.body)
+    moves = aim.device.width * (scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.op.uses)))
+    flops, bytes_ = AGAIN if aim.backward and step.name in scene.learned else (1, 1)
+    return aim.device.time(flops * work, bytes_ * moves)
+
+
+def _scene(graph: Graph, sizes: Mapping[str, int], aim: Aim) -> Scene:
+    known = {leg.name: leg.size for leg in graph.legs if leg.size is not None}
+    return Scene(graph, known | {leg: size for leg, size in sizes.items() if leg != BATCH}, aim.batch)

@@ -1,0 +1,227 @@
+"""Steps that are independent query row by query row, computed a block of rows at a time: no tensor of n x m numbers.
+
+# A.of = Q K;  A = box of A.of;  y.p1 = A V;  y = y.p1 Wo     ->     y.p1 = rows(Q, K, V);  y = y.p1 Wo
+
+What is made of the query by spreading it over more legs, `C[r s] Q[n s] -> r s n`, is made for each block as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import prod
+
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
+from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.order import split_best
+from tensornet_attn.spec.arithmetic import evaluate
+
+BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU, 2 to 8 MB about alike
+LEAST = 16  # rows of a block
+IN_BLOCK = ("distance", "zeros", "ones", "full")  # constants that are made for a block
+
+Dearer = Callable[[Graph, list[Step], Mapping[str, int]], str | None]  # graph, the kernels of a group, sizes
+
+
+def lower_rows(graph: Graph, sizes: Mapping[str, int], device: Device, dearer: Dearer | None = None) -> Lowered:
+    """Every group of steps that still has query and key legs, where nothing speaks against it.
+
+    `dearer` says why blocks do not pay for a group; by default they have to spare more than is kept anyway.
+    """
+    split, _ = split_best(graph, sizes, device)
+    chosen, refused, gone = dict[str, str](), dict[str, tuple[str, ...]](), set[str]()
+    made: dict[str, Step] = {}
+    for group in groups(split):
+        spread = spread_for(split, group, sizes)
+        kernels = [kernel(split, step, spread) for step in exits(split, group)]
+        reason = reason_against(split, group, kernels) or (dearer or too_small)(split, kernels, sizes)
+        if reason:
+            refused |= {name: (reason,) for name in group if not split.step[name].nested}
+            continue
+        gone |= group | spread
+        made |= {step.name: step for step in kernels}
+        for step in kernels:
+            rows = f"computed {rows_of(split, step, sizes[str(graph.key)])} query rows at a time, again in the backward"
+            chosen[step.name] = f"{rows}: no tensor of {graph.query} x {graph.key} numbers"
+    return Lowered(replace(graph, steps=tuple(_steps(graph, split, made, gone))), chosen, refused)
+
+
+def _steps(graph: Graph, split: Graph, made: Mapping[str, Step], gone: set[str]) -> Iterator[Step]:
+    """The steps as they were, but those that take part in a kernel, and what else their products were split into."""
+    parts: dict[str, list[Step]] = {}
+    for part in split.steps:
+        parts.setdefault(part.name if part.name in graph.step else part.name.rpartition(".")[0], []).append(part)
+    for step in graph.steps:
+        own = parts[step.name]
+        if any(part.name in made or part.name in gone for part in own):
+            yield from (made.get(part.name, part) for part in own if part.name not in gone)
+        else:
+            yield step
+
+
+def quadratic(graph: Graph, legs: Iterable[str]) -> bool:
+    """Whether legs hold two that grow with the lengths: query and key, or query and relative positions."""
+    kinds = {graph.leg[leg].kind for leg in legs if graph.leg[leg].sequence or unbounded(graph, leg)}
+    return "query" in kinds and len(kinds) > 1
+
+
+def unbounded(graph: Graph, leg: str) -> bool:
+    return graph.leg[leg].kind == "relative" and graph.leg[leg].size is None
+
+
+def groups(graph: Graph) -> list[set[str]]:
+    """The steps with n x m values, together those that read each other or are read by one step."""
+    found: list[set[str]] = []
+    for step in graph.steps:
+        wide = quadratic(graph, step.legs)
+        read = {use.name for use in step.op.uses}
+        met = [group for group in found if group & read]
+        if wide or len(met) > 1:
+            own = {step.name} if wide else set[str]()
+            found = [group for group in found if group not in met] + [own.union(*met)]
+    return found
+
+
+def exits(graph: Graph, group: set[str]) -> list[Step]:
+    """The steps without n x m values that read some of a group."""
+    return [step for step in graph.steps if step.name not in group and group & {use.name for use in step.op.uses}]
+
+
+def spread_for(graph: Graph, group: set[str], sizes: Mapping[str, int]) -> set[str]:
+    """Products that sum nothing, have more numbers than their factors, and are read by this group alone.
+
+    To make them again for each block costs a multiplication a number, and spares the memory of all rows.
+    """
+    known = {leg.name: leg.size or sizes[leg.name] for leg in graph.legs}
+    kept, found = {graph.output, *(step for _, step in graph.updates)}, set[str]()
+    for step in reversed(graph.steps):
+        if step.name in group | kept or graph.query not in step.legs or not isinstance(step.op, Contraction):
+            continue
+        whole = len(step.op.terms) == 1 and not {leg for use in step.op.uses for leg in use.legs} - {*step.legs}
+        less = sum(prod(known[leg] for leg in use.legs) for use in step.op.uses) < prod(known[x] for x in step.legs)
+        read = {reader.name for reader, _ in graph.readers.get(step.name, ())}
+        if whole and less and read and read <= group | found:
+            found.add(step.name)
+    return found
+
+
+def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
+    """The kernel of an exit: it, all n x m values that it needs, and what is `spread` for them."""
+    wanted = {step.name}
+    body: list[Step] = []
+    for own in reversed(graph.steps):
+        if own.name in wanted:
+            body.insert(0, own)
+            inner = {use.name for use in own.op.uses if use.name in graph.step}
+            wanted |= {name for name in inner if name in spread or quadratic(graph, graph.legs_of(name))}
+    inside = {own.name for own in body}
+    uses = [leaf(graph, use) for own in body for use in own.op.uses if use.name not in inside]
+    return Step(
+        step.name,
+        Kernel("rows", tuple(dict.fromkeys(u for u in uses if not made_inside(graph, u))), tuple(body)),
+        step.legs,
+    )
+
+
+def leaf(graph: Graph, use: Use) -> Use:
+    """What a body reads from outside, under its own leg names, but for sequence legs: these are as used."""
+    own = graph.legs_of(use.name)
+    return Use(use.name, tuple(new if graph.leg[new].sequence else old for old, new in zip(own, use.legs, strict=True)))
+
+
+def made_inside(graph: Graph, use: Use) -> bool:
+    """Whether a leaf with n x m numbers is made for each block: noise, and constants that are a formula."""
+    tensor = graph.tensor.get(use.name)
+    if tensor is None or not quadratic(graph, use.legs):
+        return False
+    formula = tensor.role == "constant" and tensor.init is not None and tensor.init.name in IN_BLOCK
+    return tensor.role == "noise" or (formula and use.legs == tensor.legs)
+
+
+def reason_against(graph: Graph, group: set[str], kernels: list[Step]) -> str | None:
+    """Why a group cannot be computed by blocks of rows; None where it can."""
+    kept = {graph.output, *(step for _, step in graph.updates)}
+    if kept & group:
+        return f"'{sorted(kept & group)[0]}' has both legs and leaves the diagram"
+    for step in dict.fromkeys(part for one in kernels for part in one.op.body):  # type: ignore[union-attr]
+        if reason := _mixes(graph, step) or _renamed(graph, step):
+            return reason
+    return _drawn_twice(graph, kernels)
+
+
+def _mixes(graph: Graph, step: Step) -> str | None:
+    """Whether a step is more than one row at a time, or needs more of a leg than a block has."""
+    long = [leg.name for leg in graph.legs if leg.kind == "query" or unbounded(graph, leg.name)]
+    if isinstance(step.op, Contraction):
+        summed = [leg for leg in long if leg not in step.legs and any(leg in use.legs for use in step.op.uses)]
+        return f"'{step.name}' sums over '{summed[0]}'" if summed else None
+    if not isinstance(step.op, Box) or step.op.kind == "delta_rule":
+        return f"'{step.name}' takes all of it at once"
+    along = {"rope": (step.op.other,), "rel_shift": ()}.get(step.op.kind, (step.op.leg,))
+    if step.op.kind == "rope" and step.op.leg != graph.query:
+        along = (step.op.leg, *along)
+    met = [leg for leg in along if leg in long]
+    return f"'{step.name}' runs along '{met[0]}'" if met else None
+
+
+def _renamed(graph: Graph, step: Step) -> str | None:
+    """Whether a step reads an n x m value under other names of its long legs."""
+    for use in step.op.uses:
+        if use.name in graph.step and quadratic(graph, own := graph.legs_of(use.name)):
+            for old, new in zip(own, use.legs, strict=True):
+                if old != new and any(graph.leg[leg].sequence or unbounded(graph, leg) for leg in (old, new)):
+                    return f"'{step.name}' reads '{use.name}' with '{old}' as '{new}'"
+    return None
+
+
+def _drawn_twice(graph: Graph, kernels: list[Step]) -> str | None:
+    """Whether something random would have to be drawn alike in two places."""
+    bodies = [one.op.body for one in kernels]  # type: ignore[union-attr]
+    for name in (tensor.name for tensor in graph.of_role("noise") if quadratic(graph, tensor.legs)):
+        uses = [use for body in bodies for step in body for use in step.op.uses if use.name == name]
+        if len(uses) > 1 or any(use.legs != graph.legs_of(name) for use in uses):
+            return f"the noise '{name}' is used more than once, and is drawn where it is used"
+    drawn = [step.name for body in bodies for step in body if drops(graph, step)]
+    twice = [name for name in drawn if drawn.count(name) > 1]
+    return f"the dropout of '{twice[0]}' would be drawn for two results" if twice else None
+
+
+def drops(graph: Graph, step: Step) -> bool:
+    """Whether a step has a dropout that acts."""
+    found = dict(step.op.numbers).get("dropout") if isinstance(step.op, Box) else None
+    return found is not None and evaluate(found, graph.values) != 0
+
+
+def too_small(graph: Graph, kernels: list[Step], sizes: Mapping[str, int]) -> str | None:
+    """Why blocks do not pay: what they spare is less than what is kept anyway."""
+    known = {leg.name: leg.size or sizes[leg.name] for leg in graph.legs}
+    body = dict.fromkeys(part for one in kernels for part in one.op.body[:-1])  # type: ignore[union-attr]
+    spared = sum(prod(known[leg] for leg in step.legs) for step in body)
+    kept = sum(prod(known[leg] for leg in use.legs) for use in {use for one in kernels for use in one.op.uses})
+    if spared > kept:
+        return None
+    return f"blocks of rows would spare {spared:,} numbers and keep {kept:,}"
+
+
+def rows_of(graph: Graph, step: Step, keys: int) -> int:
+    """Rows of a block, with so many keys and one batch element."""
+    least, pairs = block_of(graph, step)
+    return max(least, pairs // max(keys, keys_of(graph, step)))
+
+
+def block_of(graph: Graph, step: Step) -> tuple[int, int]:
+    """The least rows of a block, and its pairs of a query and a key: its largest tensor then has about BUDGET bytes."""
+    return LEAST, max(BUDGET // (4 * _widest(graph, step, True)), 1)
+
+
+def keys_of(graph: Graph, step: Step) -> int:
+    """The keys that a row counts for at least: what is spread over its other legs takes as much room."""
+    return -(-_widest(graph, step, False) // _widest(graph, step, True))
+
+
+def _widest(graph: Graph, step: Step, pairs: bool) -> int:
+    """The most numbers of one query and key, or of one query alone, that a block holds."""
+    assert isinstance(step.op, Kernel)
+    held = [own.legs for own in step.op.body[:-1] if quadratic(graph, own.legs) == pairs]
+    return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in held), default=1)

@@ -1,0 +1,89 @@
+"""Ways to plan a whole design, and the choice between them where memory counts as well as time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.plan.absorb import ABSORBED
+from tensornet_attn.plan.aim import Aim
+from tensornet_attn.plan.demands import against_linear
+from tensornet_attn.plan.fuse import FUSED
+from tensornet_attn.plan.linear import LINEAR
+from tensornet_attn.plan.lowering import Lower, Lowered
+from tensornet_attn.plan.model import Offer, Plan
+from tensornet_attn.plan.price import dearer, price_of
+from tensornet_attn.plan.rows import lower_rows
+
+DISTRIBUTION, BAND, ROWS = "distribution", "banded attention", "blocks of rows"
+AS_PRICED = "every region as is cheapest"
+
+
+@dataclass(frozen=True)
+class Way:
+    """Lowerings left out, and whether blocks of rows are taken even where they do not pay."""
+
+    name: str
+    without: tuple[str, ...] = ()
+    always: bool = False
+
+
+WAYS = (
+    Way(AS_PRICED),
+    Way("blocks of rows wherever possible", always=True),
+    Way("blocks of rows instead of fused attention", (FUSED,), always=True),
+    Way("dense", (DISTRIBUTION, ABSORBED, BAND, LINEAR, FUSED, ROWS)),
+    Way("keys and values as written", (ABSORBED,)),
+)
+
+
+def rows_for(way: Way, aim: Aim) -> Lower:
+    """The lowering to blocks of rows as a way has it."""
+
+    def against(graph: Graph, kernels: list[Step], sizes: Mapping[str, int]) -> str | None:
+        return None if way.always else dearer(graph, kernels, sizes, aim)
+
+    def lower(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
+        return lower_rows(graph, sizes, device, against)
+
+    return lower
+
+
+def chosen(plans: Mapping[str, Plan], sizes: Mapping[str, int]) -> Plan:
+    """The fastest plan that meets its aim. Raises InputError where none does."""
+    offers = [_offer(name, plan, sizes) for name, plan in plans.items()]
+    fine = [offer for offer in offers if not offer.against]
+    if not fine:
+        raise InputError(_none(next(iter(plans.values())), offers, sizes))
+    best = min(fine, key=lambda offer: offer.seconds)  # the first of equals
+    others = {offer.figures: _beaten(offer, best) for offer in reversed(offers) if offer.figures != best.figures}
+    return replace(plans[best.name], offers=(best, *reversed(others.values())))
+
+
+def _offer(name: str, plan: Plan, sizes: Mapping[str, int]) -> Offer:
+    aim, price = plan.aim, price_of(plan.schedule, sizes, plan.aim)
+    against = against_linear(plan) if aim.linear_memory else ""
+    reasons = [against] if against else []
+    if aim.memory is not None and price.bytes > aim.memory:
+        reasons.append(f"above the limit of {aim.memory:,} bytes ({aim.words(sizes)})")
+    return Offer(name, price.seconds, price.bytes, plan.region_of(price.step), tuple(reasons))
+
+
+def _beaten(offer: Offer, best: Offer) -> Offer:
+    return replace(offer, against=offer.against or (f"'{best.name}' is no slower",))
+
+
+def _none(plan: Plan, offers: list[Offer], sizes: Mapping[str, int]) -> str:
+    """What is wrong where no offer is fine."""
+    name, aim = plan.graph.name, plan.aim
+    linear = [offer for offer in offers if not any(reason.startswith("region") for reason in offer.against)]
+    if not linear:
+        return f"{name}: linear_memory, but {offers[min(1, len(offers) - 1)].against[0]}."
+    least = min(linear, key=lambda offer: offer.bytes)
+    return (
+        f"{name}: no plan stays within {aim.memory:,} bytes ({aim.words(sizes)}): the least possible is "
+        f"{least.bytes:,} bytes, for region '{least.region}', with {least.name}."
+    )

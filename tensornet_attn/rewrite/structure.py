@@ -1,0 +1,214 @@
+"""Structured constants (R5): legs that a kron constant makes of several are taken apart, all over the diagram.
+
+# C[r s] = kron(eye(h), ones(d, e)), Q[n s] = x Wq[f s]     ->     eye[h g] ones[d e], Q[n g e] = x Wq[f g e]
+
+The weights that stand on such a leg keep their shape as stored. What a rule here changes is which legs a box has, so
+that a run-time mask for each of them cannot be given any more: `SPLITS` stands apart from the other rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Use
+from tensornet_attn.graph.wires import WHOLE, Wire, joints
+from tensornet_attn.rewrite.change import fresh, kept, leg_like, with_legs
+from tensornet_attn.rewrite.engine import Rule
+from tensornet_attn.rewrite.simplify import fold_constant
+from tensornet_attn.spec.arithmetic import Arith, Name, evaluate
+
+Slot = tuple[str, object]  # (tensor, its leg) or (step, wire)
+Part = tuple[str, int]  # the name that a part of a leg would like, its size
+UNIFORM = frozenset({"ones", "full", "zeros"})
+
+
+def split_kron(graph: Graph, place: str) -> Graph | None:
+    """kron(eye(h), ones(d, e))[r s] X[n s] -> n r   ->   eye[h g] ones[d e] X[n g e] -> n h d"""
+    for use in graph.step[place].op.uses:
+        tensor = graph.tensor.get(use.name)
+        if tensor is not None and _kron(tensor):
+            made = _split(graph, tensor)
+            if made is not None:
+                return made
+    return None
+
+
+def one_map(graph: Graph, place: str) -> Graph | None:
+    """S[h n m] = ones[h] Q[n] K[m]; A = softmax_m S   ->   S[n m] = Q[n] K[m]; A[n m] = softmax_m S"""
+    return fold_constant(graph, place, masked=True)
+
+
+@dataclass
+class _Classes:
+    """Slots that are glued to each other, by union and find."""
+
+    above: dict[Slot, Slot] = field(default_factory=dict)
+
+    def find(self, slot: Slot) -> Slot:
+        while (up := self.above.get(slot, slot)) != slot:
+            slot = up
+        return slot
+
+    def join(self, one: Slot, other: Slot) -> None:
+        self.above[self.find(one)] = self.find(other)
+
+    @staticmethod
+    def of(graph: Graph) -> _Classes:
+        """What is glued in a graph: the legs of a use with the wires it hangs on."""
+        made = _Classes()
+        for step in graph.steps:
+            for joint in joints(step):
+                for leg, wire in zip(graph.legs_of(joint.use.name), joint.wires, strict=True):
+                    made.join(_slot(graph, joint.use.name, leg), (step.name, wire))
+        return made
+
+
+def _slot(graph: Graph, name: str, leg: str) -> Slot:
+    return (name, leg) if name in graph.tensor else (name, Wire(leg))
+
+
+def _kron(tensor: Tensor) -> bool:
+    return tensor.role == "constant" and tensor.init is not None and tensor.init.name == "kron"
+
+
+def _leaves(function: Function) -> Iterator[Function]:
+    """The matrices whose Kronecker product a constant is."""
+    for part in function.arguments if function.name == "kron" else ():
+        assert isinstance(part, Function)
+        yield from _leaves(part) if part.name == "kron" else (part,)
+
+
+def _parts(graph: Graph, tensor: Tensor, side: int) -> tuple[Part, ...]:
+    """What the rows or columns of a kron constant are made of."""
+    assert tensor.init is not None
+    found = []
+    for part in _leaves(tensor.init):
+        own: Arith = (*part.arguments[side:], part.arguments[-1])[0]  # type: ignore[assignment]  # eye(a) is a x a
+        name = own.name if isinstance(own, Name) and own.name in graph.leg else f"{tensor.legs[side]}{len(found)}"
+        found.append((name, int(evaluate(own, graph.values))))
+    return tuple(found)
+
+
+def _split(graph: Graph, constant: Tensor) -> Graph | None:
+    """The graph with the legs of a kron constant apart wherever they go; None where they reach what cannot have it."""
+    classes, wanted = _Classes.of(graph), dict[Slot, tuple[Part, ...]]()
+    for side, leg in enumerate(constant.legs):
+        parts = _parts(graph, constant, side)
+        known = wanted.setdefault(classes.find((constant.name, leg)), parts)
+        if [size for _, size in known] != [size for _, size in parts]:
+            return None
+    splits = _Splits(graph, classes, wanted)
+    return splits.graph() if splits.possible() else None
+
+
+@dataclass
+class _Splits:
+    """The slots that are split, and the graph that has them so."""
+
+    old: Graph
+    classes: _Classes
+    wanted: dict[Slot, tuple[Part, ...]]
+    legs: dict[str, Leg] = field(default_factory=dict)
+
+    def parts(self, slot: Slot) -> tuple[Part, ...] | None:
+        return self.wanted.get(self.classes.find(slot))
+
+    def possible(self) -> bool:
+        return all(map(self._tensor_fits, self.old.tensors)) and all(map(self._step_fits, self.old.steps))
+
+    def _tensor_fits(self, tensor: Tensor) -> bool:
+        sides = [self.parts((tensor.name, leg)) for leg in tensor.legs]
+        if not any(sides) or tensor.init is None:
+            return not any(sides)
+        if tensor.role == "weight":
+            return not any(self.old.leg[leg].sequence for leg in tensor.legs)
+        if _kron(tensor):
+            own = [[size for _, size in _parts(self.old, tensor, side)] for side in (0, 1)]
+            return own == [[size for _, size in side or ()] for side in sides]
+        return tensor.role == "constant" and tensor.init.name in UNIFORM
+
+    def _step_fits(self, step: Step) -> bool:
+        wires = [wire for joint in joints(step) for wire in joint.wires] + [Wire(leg) for leg in step.legs]
+        split = {wire.leg for wire in wires if self.parts((step.name, wire))}
+        if not split or isinstance(step.op, Contraction):
+            return not split or not (kept(self.old, step.name) and split & {*step.legs})
+        box = step.op
+        alone = isinstance(box, Box) and box.kind not in ("delta_rule", "topk", "rel_shift")
+        alone = alone and not any(use.name in self.old.tensor for use in box.uses)  # a constant may become two
+        return alone and not (split & {box.leg, box.other}) and not kept(self.old, step.name)  # type: ignore[union-attr]
+
+    def graph(self) -> Graph:
+        tensors = [part for tensor in self.old.tensors for part in self._tensor(tensor)]
+        apart = replace(self.old, tensors=tuple(tensors))
+        steps = tuple(self._step(step) for step in self.old.steps)
+        return with_legs(replace(apart, steps=steps), self.legs.values())
+
+    def _named(self, parts: tuple[Part, ...], leg: str, taken: set[str]) -> tuple[str, ...]:
+        """Names for the parts of a leg that nothing else in this step or tensor has."""
+        names = []
+        for name, size in parts:
+            graph = with_legs(self.old, self.legs.values())
+            made = leg_like(graph, name, size, self.old.leg[leg].kind, taken)
+            self.legs[made.name] = made
+            taken.add(made.name)
+            names.append(made.name)
+        return tuple(names)
+
+    def _tensor(self, tensor: Tensor) -> list[Tensor]:
+        sides = [self.parts((tensor.name, leg)) for leg in tensor.legs]
+        if not any(sides):
+            return [tensor]
+        taken = {leg for leg, parts in zip(tensor.legs, sides, strict=True) if not parts}
+        groups = [
+            self._named(parts, leg, taken) if parts else (leg,) for leg, parts in zip(tensor.legs, sides, strict=True)
+        ]
+        if _kron(tensor):
+            pieces = zip(self._pieces(tensor), _leaves(tensor.init), *groups, strict=True)  # type: ignore[arg-type]
+            return [Tensor(name, "constant", tuple(legs), Function(part.name)) for name, part, *legs in pieces]
+        before = tensor.stored or tuple((leg,) for leg in tensor.legs)
+        apart = dict(zip(tensor.legs, groups, strict=True))
+        stored = tuple(tuple(leg for old in group for leg in apart[old]) for group in before)
+        init = tensor.init
+        if tensor.role == "constant" and init is not None and init.name == "ones":
+            init = Function("ones")  # its sizes are those of its legs
+        own = stored if tensor.role == "weight" else ()
+        return [replace(tensor, legs=sum(groups, ()), init=init, stored=own)]
+
+    def _pieces(self, tensor: Tensor) -> list[str]:
+        assert tensor.init is not None
+        return [fresh(self.old, f"{tensor.name}_{part.name}{i}") for i, part in enumerate(_leaves(tensor.init))]
+
+    def _step(self, step: Step) -> Step:
+        wires = dict.fromkeys([Wire(leg) for leg in step.legs] + [w for joint in joints(step) for w in joint.wires])
+        split = {wire: parts for wire in wires if (parts := self.parts((step.name, wire)))}
+        taken = {wire.leg for wire in wires if wire not in split} | ({wire.leg for wire in wires if not split})
+        names = {wire: self._named(parts, wire.leg, taken) for wire, parts in split.items()}
+
+        def uses(use: Use, part: int) -> list[Use]:
+            wire = [Wire(leg, WHOLE if leg in step.legs else part) for leg in use.legs]
+            groups = [names.get(one, (one.leg,)) for one in wire]
+            tensor = self.old.tensor.get(use.name)
+            if tensor is not None and _kron(tensor) and wire[0] in names:
+                return [Use(name, tuple(legs)) for name, *legs in zip(self._pieces(tensor), *groups, strict=True)]
+            return [Use(use.name, sum(groups, ()))]
+
+        return replace(step, legs=sum((names.get(Wire(leg), (leg,)) for leg in step.legs), ()), op=_with(step, uses))
+
+
+def _with(step: Step, uses: object) -> Contraction | Box:
+    """The operation with every use replaced by those that it is apart."""
+    if isinstance(step.op, Contraction):
+        terms = (
+            replace(term, factors=tuple(new for use in term.factors for new in uses(use, part)))  # type: ignore[operator]
+            for part, term in enumerate(step.op.terms, 1)
+        )
+        return Contraction(tuple(terms))
+    assert isinstance(step.op, Box)
+    return replace(step.op, operands=tuple((role, uses(use, WHOLE)[0]) for role, use in step.op.operands))  # type: ignore[operator]
+
+
+SPLITS = (
+    Rule("split", "kron(eye, ones)[r s] X[n s] -> eye[h g] ones[d e] X[n g e]", split_kron),
+    Rule("one map for all", "softmax_m of ones[h] S[n m] -> softmax_m of S[n m], once for every h", one_map),
+)

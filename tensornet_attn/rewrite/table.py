@@ -1,0 +1,66 @@
+"""All rules by group: what every diagram goes through, and what is a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tensornet_attn.graph.model import Box, Graph
+from tensornet_attn.rewrite import absorb, products, projection, scores, simplify, structure
+from tensornet_attn.rewrite.engine import Rule, Trace, everywhere, rewritten
+from tensornet_attn.rewrite.whole import simplified
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rules that are tried together on a diagram in its simple form; `about` says when they pay."""
+
+    name: str
+    about: str
+    rules: tuple[Rule, ...]
+
+
+SIMPLE = Group("simpler", "done to every diagram", (*simplify.RULES, *structure.SPLITS))
+CHOICES = (
+    Group("weights first", "chosen by the search for the order of a product", (products.WEIGHTS,)),
+    Group("values side by side", "chosen by the search for the order of a product", (products.MIXED, products.BESIDE)),
+    Group("distribution", "taken where each map of a blend can then be lowered", (products.DISTRIBUTE,)),
+    Group("common factor", "taken around a softmax, where it makes fused attention", (products.FACTOR,)),
+    Group("one projection", projection.WHY_NOT, (projection.PROJECTION,)),
+    Group("absorbed weights", "taken where the whole plan is then cheaper, as at decoding", absorb.RULES),
+)
+SCORES = Group("scores", "taken where fused attention of the new scores is cheaper", scores.RULES)
+GROUPS = (SIMPLE, *CHOICES, SCORES)
+RULES = {rule.name: rule for group in GROUPS for rule in group.rules}
+
+
+def steps_of(graph: Graph) -> Iterator[tuple[Group, Graph, Trace]]:
+    """What each group does to a diagram by itself: the graph that it begins with, and the firings."""
+    simple, trace = simplified(graph)
+    yield SIMPLE, graph, trace
+    for group in CHOICES:
+        yield group, simple, everywhere(simple, group.rules)[1]
+    for step in simple.steps:
+        if isinstance(step.op, Box) and step.op.kind == "softmax" and simple.masked(step):
+            yield SCORES, simple, rewritten(simple, step.name, SCORES.rules)[1]
+
+
+def shown(graph: Graph) -> str:
+    """The rewrites that fit a diagram, as text: the rule, the steps before (-) and after (+)."""
+    lines: list[str] = []
+    for group, start, trace in steps_of(graph):
+        known = _lines(start)
+        lines += [f"{group.name}: {group.about}"] if trace else []
+        for firing in trace:
+            now = _lines(firing.graph)
+            lines += [f"  {firing.place}: {firing.rule.name}: {firing.rule.algebra}"]
+            lines += [f"    - {line}" for line in known if line not in now]
+            lines += [f"    + {line}" for line in now if line not in known]
+            known = now
+    return "\n".join(lines) or f"{graph.name}: no rewrite fits."
+
+
+def _lines(graph: Graph) -> list[str]:
+    """Tensors and steps; of tensors the legs, since nothing else of them changes."""
+    tensors = [f"{tensor.role} {tensor.name}[{' '.join(tensor.legs)}]" for tensor in graph.tensors]
+    return [*tensors, *(line for line in graph.to_text().splitlines() if "] = " in line)]

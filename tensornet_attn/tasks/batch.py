@@ -1,0 +1,49 @@
+"""Samples as tensors, the same for every kind of task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+
+from tensornet_attn.tasks.splits import Rows
+
+Tensor = torch.Tensor
+UNSCORED = -100  # a target that nothing is asked for; torch's cross entropy leaves it out
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Samples of a task.
+
+    `tokens` [batch n] int64 is the input. `targets` int64 is [batch n] for a language model and for a decoder, where
+    `targets[:, i]` is the answer at place i, to be told from `tokens[:, :i + 1]`; [batch], the class, for a
+    classification; -100 where nothing is scored. `key_mask` [batch n] bool is False at padding, None without padding.
+    A sequence to sequence has `source` [batch m] for its encoder and `source_mask`; its `tokens` are the decoder's.
+    `group` [batch] numbers the kinds of samples that are also scored apart.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    key_mask: Tensor | None = None
+    source: Tensor | None = None
+    source_mask: Tensor | None = None
+    group: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """The same batch on a device."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {k: None if v is None else v.to(device, non_blocking=non_blocking) for k, v in values.items()}
+        return Batch(**moved)
+
+
+def batch_of(rows: Rows, padding: int | None) -> Batch:
+    """Rows as tensors, with the masks of their padding."""
+    values = {name: torch.from_numpy(value.astype("int64")) for name, value in rows.items()}
+    if padding is not None:
+        masks = {"tokens": "key_mask", "source": "source_mask"}
+        values |= {mask: values[name] != padding for name, mask in masks.items() if name in values}
+    return Batch(**values)

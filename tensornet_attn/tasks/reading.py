@@ -1,0 +1,78 @@
+"""Data files of the user's: text and tables, and what is wrong with them in one sentence."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tensornet_attn.errors import InputError, nearest
+
+_FIELD = 1 << 26  # bytes of one field of a table; csv's own bound is below the length of a paper
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's content. Raises InputError for one that is missing or unreadable."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror or error}.") from error
+
+
+def read_text(path: Path) -> str:
+    """A file's text. Raises InputError for one that is missing, unreadable or not UTF-8."""
+    data = read_bytes(path)
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"'{path}': byte {error.start} is not UTF-8; save it as UTF-8 text.") from error
+
+
+def read_table(path: Path, columns: Sequence[str], delimiter: str) -> list[tuple[int, list[str]]]:
+    """(line, fields) of the named columns of a table with a header. Raises InputError for what is no such table."""
+    old = csv.field_size_limit(_FIELD)
+    try:
+        reader = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter)
+        header = next(reader, [])
+        places = [_column(path, header, column) for column in columns]
+        return [(reader.line_num, _fields(path, reader.line_num, row, places)) for row in reader if row]
+    except csv.Error as error:
+        raise InputError(f"'{path}' cannot be read as a table: {error}.") from error
+    finally:
+        csv.field_size_limit(old)
+
+
+def _column(path: Path, header: list[str], column: str) -> int:
+    if column not in header:
+        raise InputError(f"'{path}' has no column '{column}': {nearest(column, header)}")
+    return header.index(column)
+
+
+def _fields(path: Path, line: int, row: list[str], places: list[int]) -> list[str]:
+    if len(row) <= max(places):
+        raise InputError(f"'{path}', line {line}: {len(row)} columns; the header has more.")
+    return [row[place] for place in places]
+
+
+def the_file(folder: Path, pattern: str) -> Path:
+    """The one file of a folder that fits a pattern. Raises InputError for none or several."""
+    if not folder.is_dir():
+        raise InputError(f"'{folder}' is no folder; give the folder that holds {pattern}.")
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found)
+        held = f"holds {len(found)} files {pattern} ({names})" if found else f"holds no file {pattern}"
+        raise InputError(f"'{folder}' {held}; exactly one is needed.")
+    return found[0]
+
+
+def fingerprint(parts: Iterable[bytes | str]) -> str:
+    """A checksum of what arrays are made from."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = os.fsencode(part)
+        total.update(len(data).to_bytes(8, "little") + data)
+    return total.hexdigest()

@@ -1,0 +1,35 @@
+"""The tasks, one module each."""
+
+from tensornet_attn.tasks.recipe import Recipe
+from tensornet_attn.tasks.recipes import (
+    char_lm,
+    copy,
+    listops,
+    lra_image,
+    lra_listops,
+    lra_pathfinder,
+    lra_retrieval,
+    lra_text,
+    mqar,
+    reverse,
+    selective_copy,
+    text_classification,
+    wikitext,
+)
+
+RECIPES: tuple[Recipe, ...] = (
+    char_lm.RECIPE,
+    copy.RECIPE,
+    listops.RECIPE,
+    listops.MINI,
+    lra_image.RECIPE,
+    lra_listops.RECIPE,
+    lra_pathfinder.RECIPE,
+    lra_retrieval.RECIPE,
+    lra_text.RECIPE,
+    mqar.RECIPE,
+    reverse.RECIPE,
+    selective_copy.RECIPE,
+    text_classification.RECIPE,
+    wikitext.RECIPE,
+)

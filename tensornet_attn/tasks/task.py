@@ -1,0 +1,169 @@
+"""A task: samples by number, the same on every machine and in every batch, and the score of an answer."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.tasks.alphabet import Alphabet, Bytes
+from tensornet_attn.tasks.cache import Cache
+from tensornet_attn.tasks.chance import Integers, Stream
+from tensornet_attn.tasks.recipe import BLOCK, Kind, Options, Recipe, Source
+from tensornet_attn.tasks.splits import SPLITS, Rows
+
+if TYPE_CHECKING:
+    import torch
+
+    from tensornet_attn.tasks.batch import Batch
+    from tensornet_attn.tasks.score import Score
+
+_HELD = 1 << 29  # bytes of blocks that are held in memory
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A recipe with options and a seed.
+
+    `samples(split, start, count)` is a function of these numbers alone. Training samples may be numbered without end: a
+    finite split comes again, each time in another order, drawn with the seed.
+    """
+
+    recipe: Recipe
+    options: Options
+    seed: int
+    source: Source = field(repr=False)
+    cache: Cache = field(repr=False)
+    held: OrderedDict[tuple[str, int], Rows] = field(default_factory=OrderedDict, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.recipe.name
+
+    @property
+    def kind(self) -> Kind:
+        return self.source.kind
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens; tokens are 0 to vocabulary - 1."""
+        return len(self.source.alphabet)
+
+    @property
+    def alphabet(self) -> Alphabet | Bytes:
+        """What the tokens stand for, with `encode` and `decode`."""
+        return self.source.alphabet
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of a sample, n; every sample of a task has it."""
+        return self.source.length
+
+    @property
+    def classes(self) -> int | None:
+        """The number of classes of a classification."""
+        return None if self.source.classes is None else len(self.source.classes)
+
+    @property
+    def causal(self) -> bool:
+        """Whether the answer at a place may use only the tokens up to it."""
+        return self.source.causal
+
+    def as_dict(self) -> dict[str, Any]:
+        """Task, version, seed and options: what fixes every sample of a drawn task."""
+        chosen = self.options.model_dump(mode="json")
+        return {"task": self.name, "version": self.recipe.version, "seed": self.seed, "options": chosen}
+
+    def size(self, split: str) -> int | None:
+        """The number of samples of a split; None for a training split without end."""
+        if split not in SPLITS:
+            raise InputError(f"there is no split '{split}': {nearest(split, SPLITS)}")
+        return self.source.sizes[split]
+
+    def samples(self, split: str, start: int, count: int) -> Batch:
+        """Samples start to start + count - 1 of a split. Raises InputError past the end of an evaluation split."""
+        from tensornet_attn.tasks.batch import batch_of
+
+        index = self._places(split, start, count)
+        stream = Stream(self.name, self.recipe.version, split, self.seed)
+        rows = self._stored(stream, index) if self._in_blocks else self.source.rows(stream, index)
+        return batch_of(rows, self.source.padding)
+
+    def batches(self, split: str, count: int) -> Iterator[Batch]:
+        """All samples of a finite split in order, `count` at a time; the last batch is what is left."""
+        size = self.size(split)
+        if size is None:
+            raise InputError(f"split '{split}' of task '{self.name}' has no end: take samples from it.")
+        return (self.samples(split, start, min(count, size - start)) for start in range(0, size, count))
+
+    def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """(sum of the losses in nats, count): to train, with gradient. Raises InputError for logits of other sizes."""
+        from tensornet_attn.tasks.score import loss
+
+        return loss(self._checked(logits, batch), batch)
+
+    def score(self, logits: torch.Tensor, batch: Batch) -> Score:
+        """Loss and accuracy as sums and counts. `logits` are [batch n vocabulary] or, of classes, [batch classes]."""
+        from tensornet_attn.tasks.score import score
+
+        return score(self._checked(logits, batch), batch, self.source.groups)
+
+    def _checked(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+        right = [*batch.targets.shape, self.classes or self.vocabulary]
+        if list(logits.shape) != right:
+            raise InputError(f"task '{self.name}': the logits have shape {list(logits.shape)}; {right} is asked for.")
+        return logits
+
+    @property
+    def _in_blocks(self) -> bool:
+        return self.recipe.drawn and self.cache.folder is not None
+
+    def _places(self, split: str, start: int, count: int) -> Integers:
+        """The numbers of the samples in the order of the split: in training that of the epoch."""
+        size = self.size(split)
+        if start < 0 or count < 1:
+            raise InputError(f"samples from {start}, {count} of them: start is at least 0, count at least 1.")
+        if split != "train" and size is not None and start + count > size:
+            raise InputError(
+                f"split '{split}' of task '{self.name}' has {size:,} samples; {start:,} to {start + count - 1:,} were "
+                "asked for."
+            )
+        index = np.arange(start, start + count)
+        if split != "train" or size is None:
+            return index
+        stream = Stream(self.name, self.recipe.version, split, self.seed)
+        block = BLOCK if self.recipe.drawn else 1  # samples that are drawn are stored with their neighbours
+        epochs = {epoch: stream.order(epoch, size, block) for epoch in range(start // size, int(index[-1]) // size + 1)}
+        return np.array([epochs[number // size][number % size] for number in index.tolist()])
+
+    def _stored(self, stream: Stream, index: Integers) -> Rows:
+        """Samples out of the blocks that hold them."""
+        place = index // BLOCK
+        rows: Rows = {}
+        for number in np.unique(place).tolist():
+            here = place == number
+            for name, values in self._block(stream, number).items():
+                taken = values[index[here] % BLOCK]
+                target = rows.setdefault(name, np.zeros((len(index), *values.shape[1:]), np.int64))
+                target[here] = taken
+        return rows
+
+    def _block(self, stream: Stream, number: int) -> Rows:
+        """Samples number * BLOCK and on: held in memory, stored on disk, or made."""
+        if (stream.split, number) not in self.held:
+            key = self.as_dict() | {"split": stream.split, "block": number}
+            key["options"] = {k: v for k, v in key["options"].items() if k not in SPLITS}  # sizes change no sample
+            index = np.arange(number * BLOCK, (number + 1) * BLOCK)
+            self.held[stream.split, number] = self.cache.keep(key, lambda: self.source.rows(stream, index))
+            while len(self.held) > 1 and sum(map(_bytes, self.held.values())) > _HELD:
+                self.held.popitem(last=False)
+        self.held.move_to_end((stream.split, number))
+        return self.held[stream.split, number]
+
+
+def _bytes(rows: Rows) -> int:
+    return sum(values.nbytes for values in rows.values())

@@ -1,0 +1,54 @@
+"""What the delta rule costs as it runs, in chunks: products as torch counts them, floats as autograd keeps them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tensornet_attn.cost import cost
+from tensornet_attn.graph.model import Box, Graph, Leg, Step, Use
+from tensornet_attn.graph.model import Tensor as Given
+from tensornet_attn.nn.functions import scan
+from tests.work import flops_with
+
+H, D, E = 3, 4, 5
+LEGS = {"query": ("n", "h", "d"), "key": ("m", "h", "d"), "value": ("m", "h", "e"), "rate": ("m", "h")}
+
+
+def operands(n: int, m: int) -> list[Tensor]:
+    """Query, key, value and rate of one sequence, as the function takes them."""
+    shapes = ((H, n, D), (H, m, D), (H, m, E), (H, m))
+    return [torch.rand(shape).requires_grad_() for shape in shapes]
+
+
+def graph(mode: str) -> Graph:
+    legs = (Leg("n", "query"), Leg("m", "key"), Leg("h", "head", H), Leg("d", "size", D), Leg("e", "size", E))
+    uses = tuple((role, Use(role, own)) for role, own in LEGS.items())
+    step = Step("y", Box("delta_rule", "m", uses, mode=mode), ("n", "h", "e"))
+    return Graph("g", legs, (), tuple(Given(name, "input", own) for name, own in LEGS.items()), (step,), "y")
+
+
+@pytest.mark.parametrize("m", [64, 640])
+def test_products_of_a_chunk(m: int) -> None:
+    """Those of `work.py`; the triangular systems, m C (d + e) / 2, torch does not count."""
+    chunk = 64
+    found = flops_with(lambda: scan.delta_rule(*operands(m, m), chunk=chunk), vars(scan).values())
+    inside, between = 2 * chunk * D + chunk * E, D * D + 3 * D * E
+    assert found == 2 * H * (m * (inside + between) + m // chunk * D * D * E)
+
+
+@pytest.mark.parametrize(("n", "m"), [(70, 70), (70, 50), (50, 70)])
+@pytest.mark.parametrize("mode", ["none", "read", "both"])
+def test_floats_kept_are_those_that_autograd_keeps(mode: str, n: int, m: int) -> None:
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // 4
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = scan.delta_rule(*operands(n, m), normalize=mode, eps=0.1)
+    assert y.shape == (H, n, E)
+    assert sum(kept.values()) == cost(graph(mode), {"n": n, "m": m}).total.saved_floats

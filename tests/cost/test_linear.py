@@ -1,0 +1,58 @@
+"""What linear attention costs: multiply-adds as torch counts them, and floats kept that grow with the length alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import tensornet_attn as ta
+from tensornet_attn.cost import sizes_at
+from tensornet_attn.cost.devices import GENERIC
+from tensornet_attn.cost.linear import linear_kept
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.work import macs, polynomial, products
+from tensornet_attn.graph import build
+from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.plan.linear import lower_linear
+from tensornet_attn.plan.order import split_best
+
+SMALL = {"linear": {"f": 64, "h": 2}, "mlk": {"f": 64, "h": 2}, "thsa_elu": {"f": 16, "r": 16, "s": 16, "h": 4}}
+SMALL |= {"linear_fish": {"f": 64, "h": 4, "g": 2}, "linear_gfish": {"f": 64, "h": 4, "g": 2}}
+FORMULAS = {
+    ("linear", False): "m h d d + n h d d + n h d",
+    ("linear", True): "2 m h d d + 129 m h d",
+    ("thsa_elu", False): "m s r + 2 n s r",
+    ("thsa_elu", True): "19 m s r + 16 m s + 16 m r",
+}
+
+
+def scene_of(name: str, causal: bool, n: int) -> Scene:
+    graph = lower_linear(build(ta.load(name, SMALL[name]), causal), {"n": 1024, "m": 1024}, GENERIC).graph
+    sizes = sizes_at(graph, {"n": n, "m": n})
+    return Scene(split_best(graph, sizes)[0], sizes)
+
+
+@pytest.mark.parametrize(("name", "causal"), FORMULAS)
+def test_formulas(name: str, causal: bool) -> None:
+    graph = lower_linear(build(ta.load(name), causal), {"n": 1024, "m": 1024}, GENERIC).graph
+    scene = Scene(split_products(graph), sizes_at(graph, {"n": 512, "m": 512}))
+    assert polynomial(products(scene, graph.step["A.o"])) == FORMULAS[name, causal]
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("causal", [False, True])
+def test_multiply_adds_are_those_that_torch_counts(name: str, causal: bool) -> None:
+    scene = scene_of(name, causal, 256)
+    module = ta.compile(ta.load(name, SMALL[name]), causal=causal)
+    with FlopCounterMode(display=False) as counter:
+        module(torch.randn(256, SMALL[name]["f"]))
+    assert 2 * sum(macs(scene, step) for step in scene.graph.steps) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("causal", [False, True])
+def test_floats_kept_are_no_pairs(name: str, causal: bool) -> None:
+    short, long = (scene_of(name, causal, n) for n in (1024, 4096))
+    kept = [sum(linear_kept(scene, scene.graph.step["A.o"]).values()) for scene in (short, long)]
+    assert kept[1] <= 4 * kept[0]

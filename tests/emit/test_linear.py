@@ -1,0 +1,47 @@
+"""How linear attention reads in emitted code."""
+
+from __future__ import annotations
+
+import tensornet_attn as ta
+from tests.plan.linear_cases import LINEAR
+
+from .test_source import forward_of
+
+
+def test_linear_reads_as_one_would_write_it() -> None:
+    assert forward_of(ta.emit_source("linear")).splitlines()[-7:] == [
+        "    # A and A V: the keys are summed first, nothing is n by m",
+        "    q = phiQ.transpose(-3, -2)  # ... h n d",
+        "    k = phiK.transpose(-3, -2)  # ... h m d",
+        "    v = V.transpose(-3, -2)  # ... h m d",
+        "    o = linear_attention([(q, k)], v, mask, key_mask, x.ndim - 2, 1)  # ... h n d",
+        "",
+        "    return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f",
+    ]
+
+
+def test_mixed_heads_and_a_bias() -> None:
+    assert forward_of(ta.emit_source("linear_gfish", causal=True)).splitlines()[-14:-2] == [
+        '    A_c1 = torch.einsum("hk,gk->gh", mixture2, mixture)  # g h',
+        "",
+        "    # A and A V: the keys are summed first, nothing is n by m",
+        "    q = phiQ.flatten(-2)  # ... n (g d)",
+        "    k = phiK.flatten(-2)  # ... m (g d)",
+        "    q_2 = x.new_ones(n, 1)  # n 1",
+        "    k_2 = x.new_ones(m, 1)  # m 1",
+        "    core = bias2.unsqueeze(-2)  # 1 h",
+        "    v = V.flatten(-2)  # ... m (h d)",
+        "    o = linear_attention(",
+        "        [(q, k, A_c1), (q_2, k_2, core)], v, mask, key_mask, x.ndim - 2, 0, causal=True, chunk=128",
+        "    ).unflatten(-1, (self.Wv.shape[1], self.Wq.shape[2]))  # ... n h d",
+    ]
+
+
+def test_a_mask_that_names_heads_follows_their_order() -> None:
+    lines = forward_of(ta.emit_source(LINEAR["mixed into two legs"])).splitlines()
+    assert any("heads_ordered(mask, max(x.ndim - 2, z.ndim - 2), (0, 1,), 2)" in line for line in lines)
+
+
+def test_eps_and_keep_are_told() -> None:
+    assert ", eps=0.5)" in ta.emit_source(LINEAR["scaled, with eps"])
+    assert ", normalize=False)" in ta.emit_source(LINEAR["kept"])

@@ -1,0 +1,72 @@
+"""How blocks of rows read in emitted code."""
+
+from __future__ import annotations
+
+import tensornet_attn as ta
+from tests.plan.rows_cases import TAKEN
+
+from .test_source import forward_of
+
+
+def tile_of(source: str) -> str:
+    """The function of a block, from its decorator on."""
+    return source[source.index("@row_tile(") :].rstrip()
+
+
+def test_a_core_is_folded_into_the_query_of_a_block() -> None:
+    source = ta.emit_source("thsa")
+    assert forward_of(source).splitlines()[-12:] == [
+        "    # A.of.p1, A.of, A, y.p1: a block of rows at a time, again in the backward",
+        "    y_1 = blocked_rows(",
+        '        "y_1_rows",',
+        "        [self.C, Q.transpose(-2, -1), K, V.transpose(-2, -1), mask, key_mask],",
+        "        n,",
+        "        m,",
+        "        (*x.shape[:-2],),",
+        "        (16, 2048, 512),",
+        "        sizes=(self.C.shape[0],),",
+        "    )  # ... r n",
+        "",
+        "    return y_1.transpose(-2, -1) @ self.Wo  # ... n f",
+    ]
+    assert tile_of(source).splitlines() == [
+        "@row_tile(rows=(0, -1, 0, 0, -2, 0), out=-1, legs=(0, 2, 2, 2, -1, 1))",
+        "def y_1_rows(",
+        "    rows: Rows, C: Tensor, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key_mask: Tensor | None",
+        ") -> Tensor:",
+        '    """A.of.p1, A.of, A, y.p1 of a block of rows: C [r s], Q [s n], K [m s], V [r m] -> [r n]."""',
+        "    (r,) = rows.sizes",
+        "    A_scores_1 = C[:, None, :] * Q.transpose(-2, -1)[..., None, :, :]  # ... r n s",
+        "    A_scores_k = r ** -0.5 * A_scores_1  # ... r n s",
+        '    A_scores = torch.einsum("...rns,...ms->...rnm", A_scores_k, K)  # ... r n m',
+        "    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)",
+        "    A = masked_softmax(A_scores, keep, bias)  # ... r n m",
+        "    return read_by(A, V)  # ... r n",
+    ]
+
+
+def test_relative_positions_are_those_of_the_block() -> None:
+    source = ta.emit_source("transformer_xl")
+    assert "spans=" in tile_of(source)
+    assert "relative_rows(" in tile_of(source)
+
+
+def test_what_is_drawn_is_told() -> None:
+    dropout, noise = (ta.emit_source(ta.load(TAKEN[name])) for name in ("dropout", "noise"))
+    assert "dropped_rows(masked_softmax(A_of, keep, bias), 0.5, rows)" in tile_of(dropout)
+    assert "self.training, self.training" in " ".join(forward_of(dropout).split())
+    assert 'None if noise is None else noise.get("eps")' in forward_of(noise)
+    assert "eps = noise_rows(eps, (*rows.batch, h, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)" in noise
+    assert "self.training" not in forward_of(ta.emit_source(ta.load(TAKEN["causal"])))
+
+
+def test_masks_of_a_step_know_the_rows() -> None:
+    assert "causal_rows(rows)" in tile_of(ta.emit_source(ta.load(TAKEN["causal"])))
+    assert "band_rows(rows, 1)" in tile_of(ta.emit_source(ta.load(TAKEN["a band"])))
+    assert "window_rows(rows, 2, -1)" in tile_of(ta.emit_source(ta.load(TAKEN["a window to one side"])))
+
+
+def test_two_results_are_two_functions_of_their_own_names() -> None:
+    source = ta.emit_source(ta.load(TAKEN["read twice"]))
+    assert source.count("@row_tile(") == 2
+    assert forward_of(source).count("blocked_rows(") == 2

@@ -1,0 +1,235 @@
+"""Shapes, causality, padding, gradients and ties of the three kinds of model."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tests.models import tiny
+
+MAKERS = {"language": tiny.language, "classifier": tiny.classifier, "seq2seq": tiny.seq2seq}
+
+
+def call(model: torch.nn.Module) -> torch.Tensor:
+    x = tiny.tokens()
+    return model(x, tiny.tokens(2, 4, seed=3)) if isinstance(model, ta.models.Seq2Seq) else model(x)
+
+
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoid"])
+@pytest.mark.parametrize(("kind", "shape"), [("language", [2, 6, 11]), ("classifier", [2, 3]), ("seq2seq", [2, 4, 11])])
+def test_shapes(kind: str, shape: list[int], positions: str) -> None:
+    assert list(call(MAKERS[kind](positions=positions)).shape) == shape
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_pooling_and_norms(pooling: str, norm: str) -> None:
+    model = tiny.spread(tiny.classifier(pooling=pooling, norm=norm, positions="learned"))
+    keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    x = tiny.tokens()
+    y = model(x, keep)
+    torch.testing.assert_close(y[1:], model(x[1:, :4]), rtol=1e-10, atol=1e-11)
+    nothing = model(x, torch.zeros(2, 6, dtype=torch.bool))
+    assert nothing.isfinite().all()
+
+
+@pytest.mark.parametrize("name", tiny.CAUSAL)
+def test_a_later_token_changes_nothing_before_it(name: str) -> None:
+    layers = [{"mixer": tiny.part(name), "mlp": "mlp"}]
+    model = tiny.spread(tiny.language(layers=layers, width=tiny.width(name), positions="learned")).eval()
+    x = tiny.tokens()
+    other = x.clone()
+    other[:, 3] = (x[:, 3] + 1) % tiny.VOCABULARY
+    torch.manual_seed(0)
+    y = model(x)
+    torch.manual_seed(0)
+    z = model(other)
+    torch.testing.assert_close(y[:, :3], z[:, :3], rtol=1e-10, atol=1e-11)
+    assert (y[:, 3] - z[:, 3]).abs().max() > 1e-4
+    assert (y[:, 4:] - z[:, 4:]).abs().max() > 1e-8
+
+
+@pytest.mark.parametrize("name", tiny.CAUSAL)
+def test_gradients_reach_every_parameter(name: str) -> None:
+    model = tiny.language(layers=[{"mixer": tiny.part(name), "mlp": "mlp"}], width=tiny.width(name), tied=False)
+    model(tiny.tokens()).square().sum().backward()
+    missing = [key for key, value in model.named_parameters() if value.requires_grad and value.grad is None]
+    assert missing == []
+    assert model.embedding.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_no_gradient_is_zero(kind: str) -> None:
+    model = tiny.spread(MAKERS[kind](positions="learned"))
+    call(model).square().sum().backward()
+    zero = [key for key, value in model.named_parameters() if not value.grad.abs().max() > 0]
+    assert zero == []
+
+
+@pytest.mark.parametrize("name", tiny.BOTH_WAYS)
+def test_what_stands_in_padding_is_irrelevant(name: str) -> None:
+    layers = [{"mixer": {**tiny.part(name), "causal": False}, "mlp": "mlp"}]
+    model = tiny.spread(tiny.classifier(layers=layers, width=tiny.width(name))).eval()
+    x = tiny.tokens()
+    keep = torch.tensor([[True] * 6, [False, True, True, True, False, False]])
+    other = torch.where(keep, x, (x + 1) % tiny.VOCABULARY)
+    torch.testing.assert_close(model(x, keep), model(other, keep), rtol=1e-10, atol=1e-11)
+    assert (model(x) - model(other))[1].abs().max() > 1e-6
+
+
+def test_padding_on_the_left_of_a_language_model() -> None:
+    model, x = tiny.spread(tiny.language()), tiny.tokens()
+    keep = torch.tensor([[False] * 2 + [True] * 4] * 2)
+    torch.testing.assert_close(model(x, keep)[:, 2:], model(x[:, 2:]), rtol=1e-10, atol=1e-11)
+
+
+def test_padding_of_source_and_target() -> None:
+    model, source, target = tiny.spread(tiny.seq2seq()), tiny.tokens(), tiny.tokens(2, 5, seed=3)
+    keep = torch.tensor([[True] * 4 + [False] * 2] * 2)
+    y = model(source, target, keep)
+    torch.testing.assert_close(y, model(source[:, :4], target), rtol=1e-10, atol=1e-11)
+    seen = torch.tensor([[True] * 3 + [False] * 2] * 2)
+    z = model(source, target, keep, seen)
+    torch.testing.assert_close(z[:, :3], y[:, :3], rtol=1e-10, atol=1e-11)
+
+
+def test_the_decoder_is_causal_and_the_encoder_is_not() -> None:
+    model, source, target = tiny.spread(tiny.seq2seq()), tiny.tokens(), tiny.tokens(2, 5, seed=3)
+    y = model(source, target)
+    later = target.clone()
+    later[:, 3] = (later[:, 3] + 1) % tiny.VOCABULARY
+    torch.testing.assert_close(model(source, later)[:, :3], y[:, :3], rtol=1e-10, atol=1e-11)
+    source[:, -1] = (source[:, -1] + 1) % tiny.VOCABULARY
+    assert (model(source, target) - y)[:, 0].abs().max() > 1e-6
+    assert (model.encode(source) - model.encode(tiny.tokens()))[:, 0].abs().max() > 1e-6
+
+
+def test_the_source_may_have_a_vocabulary_of_its_own() -> None:
+    model = tiny.seq2seq(vocabulary=20, target_vocabulary=7)
+    assert list(model(torch.full((2, 3), 19), torch.full((2, 4), 6)).shape) == [2, 4, 7]
+    assert model.target_embedding.weight.shape == (7, 8)
+
+
+@pytest.mark.parametrize("kind", ["language", "seq2seq"])
+def test_tied_embeddings_are_one_parameter(kind: str) -> None:
+    tied, untied = MAKERS[kind](), MAKERS[kind](tied=False)
+    assert tied.output is None
+    assert "output.weight" not in tied.state_dict()
+    assert "output.weight" in untied.state_dict()
+    before = call(tied)
+    with torch.no_grad():
+        tied.embedding.weight[7] = 0
+    assert torch.equal(call(tied)[..., 7], torch.zeros_like(before[..., 7]))
+    call(tied).sum().backward()
+    assert tied.embedding.weight.grad[10].abs().max() > 0
+
+
+def test_a_hybrid_has_its_designs_in_order() -> None:
+    layers = [{"mixer": "mhsa", "repeat": 2}, "linear", {"mixer": "band", "mlp": "sigma_moe"}]
+    model = tiny.language(layers=layers, width=16, positions="sinusoid")
+    names = [[getattr(block, role).design.design.name for role in block.roles] for block in model.layers]
+    assert names == [["mhsa"], ["mhsa"], ["linear"], ["band", "sigma_moe"]]
+    first, second = model.layers[0].mixer.design.Wq, model.layers[1].mixer.design.Wq
+    assert not torch.equal(first, second)
+    assert model(tiny.tokens()).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_copies_pickles_and_state_dicts(kind: str) -> None:
+    model = tiny.spread(MAKERS[kind](positions="learned"))
+    y = call(model)
+    again = MAKERS[kind](seed=9, positions="learned")
+    again.load_state_dict(model.state_dict())
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), again):
+        assert torch.equal(call(other), y)
+        assert other.to_yaml() == model.to_yaml()
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_one_graph_and_the_same_gradients(kind: str) -> None:
+    torch._dynamo.reset()
+    model = tiny.spread(MAKERS[kind](positions="sinusoid", dropout=0.0))
+    inputs = (tiny.tokens(),) if kind != "seq2seq" else (tiny.tokens(), tiny.tokens(2, 4))
+    keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    y = torch.compile(model, fullgraph=True, backend="aot_eager")(*inputs, keep)
+    wanted = model(*inputs, keep)
+    torch.testing.assert_close(y, wanted, rtol=1e-10, atol=1e-11)
+    parameters = list(model.parameters())
+    got, want = (torch.autograd.grad(out.square().sum(), parameters) for out in (y, wanted))
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
+
+
+def test_autocast() -> None:
+    model = tiny.language().float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = model(tiny.tokens())
+    assert y.dtype == torch.bfloat16
+    y.float().square().sum().backward()
+    assert all(value.grad.isfinite().all() for value in model.parameters())
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    model, x = tiny.language(dropout=0.5), tiny.tokens()
+    assert not torch.equal(model(x), model(x))
+    assert torch.equal(model.eval()(x), model(x))
+
+
+def test_the_same_seed_makes_the_same_model() -> None:
+    for kind in MAKERS:
+        one, two = MAKERS[kind](seed=4).state_dict(), MAKERS[kind](seed=4).state_dict()
+        assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_cost_counts_the_parameters_there_are(kind: str) -> None:
+    for config in ({}, {"positions": "learned", "norm": "rmsnorm"}):
+        if kind != "classifier":
+            config = config | {"tied": bool(config)}
+        model = MAKERS[kind](**config)
+        assert model.cost(6, 2).parameters == sum(value.numel() for value in model.parameters())
+    one, two = model.cost(6), model.cost(6, batch=2)
+    assert two.macs == 2 * one.macs > 0
+    assert model.cost().n == 12
+
+
+def test_cost_is_that_of_the_designs() -> None:
+    cost = tiny.language().cost(6, 3)
+    mixer = ta.cost(ta.load("mhsa_rope", legs={"f": 8, "h": 2}), 6, batch=3, causal=True).macs
+    mlp = ta.cost(ta.load("mlp", legs={"f": 8, "l": 10}), 6, batch=3).macs
+    assert cost.macs == 2 * (mixer + mlp) + 3 * 6 * 8 * tiny.VOCABULARY
+    assert cost.to_text().splitlines()[0] == "language_model: n = 6, m = 6, batch 3"
+    assert cost.as_dict()["flops"] == 2 * cost.macs
+
+
+def test_a_checkpoint_carries_the_model(tmp_path) -> None:
+    design = ta.load("mhsa").as_dict() | {"name": "own"}
+    layers = [{"mixer": {"design": design, "legs": {"h": 2}}}, *tiny.LAYERS]
+    model = tiny.spread(tiny.language(layers=layers))
+    ta.save(model, tmp_path / "model.pt", {"seen": torch.ones(2)})
+    again = ta.restore(tmp_path / "model.pt")
+    assert torch.equal(call(again), call(model))
+    assert again.to_yaml(whole=True) == model.to_yaml(whole=True)
+    assert "extends" not in model.to_yaml(whole=True)
+    assert ta.read_checkpoint(tmp_path / "model.pt").model.name == "language_model"
+    assert list(ta.read_checkpoint(tmp_path / "model.pt").extra) == ["seen"]
+
+
+def test_a_checkpoint_of_other_weights(tmp_path) -> None:
+    path = tmp_path / "model.pt"
+    ta.save(tiny.language(), path)
+    content = torch.load(path, weights_only=True)
+    buffer = io.BytesIO()
+    torch.save(content | {"state": {"a": torch.ones(1)}}, buffer)
+    path.write_bytes(buffer.getvalue())
+    with pytest.raises(ta.InputError) as error:
+        ta.restore(path)
+    wanted = f"'{path}': the weights are not those of its model 'language_model': Missing key"
+    assert str(error.value).startswith(wanted)
+    with pytest.raises(ta.InputError) as error:
+        ta.restore(path, causal=True)
+    assert str(error.value) == f"'{path}' holds a model, whose description says what is causal: leave out causal=."

@@ -1,0 +1,67 @@
+"""Tiny models for tests: any shipped design at its test size, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import tensornet_attn as ta
+from tests.designs.cases import ATTENTION, CASES
+
+CAUSAL = [name for name in ATTENTION if True in CASES[name].causal and name != "cross"]
+BOTH_WAYS = [name for name in ATTENTION if False in CASES[name].causal and name != "cross"]
+VOCABULARY = 11
+LAYERS = [
+    {"mixer": {"design": "mhsa_rope", "legs": {"h": 2}}, "mlp": {"design": "mlp", "legs": {"l": 10}}, "repeat": 2}
+]
+
+
+def part(name: str) -> dict[str, Any]:
+    """A shipped design at its test size, the width left to the model."""
+    case = CASES[name]
+    legs = {leg: size for leg, size in case.legs.items() if leg != "f"}
+    return {"design": name, "legs": legs, "settings": dict(case.settings)}
+
+
+def width(name: str) -> int:
+    return CASES[name].legs["f"]
+
+
+def language(seed: int = 0, **config: Any) -> ta.models.LanguageModel:
+    torch.manual_seed(seed)
+    config = {"vocabulary": VOCABULARY, "length": 12, "width": 8, "layers": LAYERS} | config
+    return ta.models.LanguageModel(dtype=torch.float64, **config)
+
+
+def classifier(seed: int = 0, **config: Any) -> ta.models.SequenceClassifier:
+    torch.manual_seed(seed)
+    config = {"vocabulary": VOCABULARY, "length": 12, "width": 8, "classes": 3, "layers": LAYERS} | config
+    return ta.models.SequenceClassifier(dtype=torch.float64, **config)
+
+
+def seq2seq(seed: int = 0, **config: Any) -> ta.models.Seq2Seq:
+    torch.manual_seed(seed)
+    cross = LAYERS[0] | {"cross": {"design": "cross", "legs": {"h": 2}}}
+    config = {"vocabulary": VOCABULARY, "length": 12, "width": 8, "encoder": LAYERS, "decoder": [cross]} | config
+    return ta.models.Seq2Seq(dtype=torch.float64, **config)
+
+
+def tokens(batch: int = 2, n: int = 6, seed: int = 1) -> torch.Tensor:
+    return torch.randint(VOCABULARY, (batch, n), generator=torch.Generator().manual_seed(seed))
+
+
+def spread(model: torch.nn.Module) -> torch.nn.Module:
+    """Weights large enough that attention is far from uniform; states and norms stay."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "norm" not in name:
+                value += 0.3 * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+    return model
+
+
+def model_of(**config: Any) -> dict[str, Any]:
+    """A model file as a dict."""
+    base = {"kind": "language_model", "vocabulary": VOCABULARY, "length": 12, "width": 8, "layers": LAYERS}
+    return {"tensornet": 1, "name": "tiny", "model": base | config}

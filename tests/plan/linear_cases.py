@@ -1,0 +1,125 @@
+"""Small designs whose scores are sums of products: which of them sum the keys first, and which cannot."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+SIZES = {"f": 4, "h": 3, "g": 2, "j": 2, "d": 4, "e": 3, "a": 2}
+WEIGHTS = {
+    "Wq": "f h d", "Wk": "f h d", "Wv": "f h e", "Wo": "h e f", "Wg": "f g d", "Wj": "f h j d", "Wc": "f d",
+    "Ws": "f e", "Wa": "f a", "Wt": "f h", "Wu": "e f", "wP": "g h", "wC": "d h", "wR": "g j", "wb": "h", "wu": "d",
+    "wB": "d a h", "Wp": "j h e f",
+}  # fmt: skip
+
+
+def positive(text: str) -> dict[str, str]:
+    """A map that keeps the sums of rows away from zero."""
+    return {"map": "softplus", "of": text}
+
+
+STEPS: dict[str, Any] = {
+    "Q": positive("x[n f] Wq[f h d] -> n h d"),
+    "K": positive("z[m f] Wk[f h d] -> m h d"),
+    "Qg": positive("x[n f] Wg[f g d] -> n g d"),
+    "Kg": positive("z[m f] Wg[f g d] -> m g d"),
+    "Qj": positive("x[n f] Wj[f h j d] -> n h j d"),
+    "Qc": positive("x[n f] Wc[f d] -> n d"),
+    "Kc": positive("z[m f] Wc[f d] -> m d"),
+    "Ka": positive("z[m f] Wa[f a] -> m a"),
+    "q": positive("x[n f] Wt[f h] -> n h"),
+    "k": positive("z[m f] Wt[f h] -> m h"),
+    **{name: positive(f"w{name}") for name in ("P", "C", "R", "b", "u", "B")},
+    "V": "z[m f] Wv[f h e] -> m h e",
+    "Vs": "z[m f] Ws[f e] -> m e",
+    "Vh": "z[m f] Wt[f h] -> m h",
+    "Vj": "z[m f] Wp[j h e f] -> m h j e",
+    "S": "Q[n h d] K[m h d] -> h n m",
+    "W": "V[m h e] q[n h] -> n m h e",
+}
+READ = "A[h n m] V[m h e] Wo[h e f] -> n f"
+SCORES = "Q[n h d] K[m h d] -> h n m"
+
+
+def design(scores: Any, read: Any = READ, **more: Any) -> dict[str, Any]:
+    """A design with a map A of these scores and the output `read`; `more`: keys of the box, steps of other names."""
+    keys = {key: more.pop(key) for key in ("mask", "eps") if key in more}
+    kind = more.pop("kind", "normalize")
+    return diagram({"A": {kind: "m", "of": scores, **keys}, **more, "y": read})
+
+
+def diagram(own: dict[str, Any]) -> dict[str, Any]:
+    """A design of these steps, the last of them y, and of what else of `STEPS` they speak."""
+    used: dict[str, Any] = {}
+    text = str(own)
+    for name in reversed(STEPS):
+        if re.search(rf"\b{name}\[|'{name}'", text):
+            used = {name: STEPS[name]} | used
+            text += str(STEPS[name])
+    weights = {name: legs for name, legs in WEIGHTS.items() if re.search(rf"\b{name}\b", text)}
+    legs = {leg: f"head {SIZES[leg]}" for leg in SIZES if any(leg in own.split() for own in (*weights.values(), "f"))}
+    return {
+        "tensornet": 1, "name": "one", "legs": {"n": "query", "m": "key", **legs}, "inputs": {"x": "n f", "z": "m f"},
+        "weights": weights, "diagram": used | own, "output": "y",
+    }  # fmt: skip
+
+
+LINEAR = {
+    "heads": design(SCORES),
+    "scaled, with eps": design(f"2 * {SCORES}", eps=0.5),
+    "kept": design(f"(m ** -0.5) * {SCORES}", kind="keep"),
+    "one key for all heads": design("Q[n h d] Kc[m d] -> h n m"),
+    "one value for all heads": design(SCORES, "A[h n m] Vs[m e] Wo[h e f] -> n f"),
+    "grouped queries": design("Qj[n h j d] K[m h d] -> j h n m", "A[j h n m] V[m h e] Wp[j h e f] -> n f"),
+    "mixed heads": design("P[g h] Qg[n g d] Kg[m g d] -> h n m"),
+    "mixed heads, kept": design("P[g h] Qg[n g d] Kg[m g d] -> h n m", kind="keep"),
+    "mixed and a bias": design("P[g h] Qg[n g d] Kg[m g d] + b[h] -> h n m"),
+    "one term of two mixed": design("P[g h] Qg[n g d] Kg[m g d] + Qc[n d] Kc[m d] -> h n m"),
+    "mixed, values without heads": design("P[g h] Qg[n g d] Kg[m g d] -> h n m", READ.replace("V[m h e]", "Vs[m e]")),
+    "mixed into two legs": design(
+        "P[g h] R[g j] Qg[n g d] Kg[m g d] -> j h n m", "A[j h n m] Vj[m h j e] Wp[j h e f] -> n f"
+    ),
+    "mixed, and groups in queries alone": design("P[g h] Qg[n g d] Kc[m d] -> h n m"),
+    "a core of all features": design("C[d h] Qc[n d] Kc[m d] -> h n m", "A[h n m] Vh[m h] Wt[f h] -> n f"),
+    "weighted features": design("u[d] Q[n h d] K[m h d] -> h n m"),
+    "weighted heads": design("b[h] Q[n h d] K[m h d] -> h n m"),
+    "bilinear": design("B[d a h] Qc[n d] Ka[m a] -> h n m"),
+    "two factors a side": design("q[n h] Q[n h d] K[m h d] k[m h] -> h n m"),
+    "nothing contracted": design("q[n h] k[m h] -> h n m"),
+    "a key bias": design("Q[n h d] K[m h d] + u[d] K[m h d] -> h n m"),
+    "a query bias": design("Q[n h d] K[m h d] + q[n h] b[h] -> h n m"),
+    "a number": design("Q[n h d] K[m h d] + 0.5 -> h n m"),
+    "no heads": design("Qc[n d] Kc[m d] -> n m", "A[n m] Vs[m e] Wu[e f] -> n f"),
+    "read beside another": design(SCORES, "0.5 * A[h n m] V[m h e] Wo[h e f] - x[n f] -> n f"),
+    "heads summed by the reader": design(SCORES, "A[h n m] V[m h e] Wu[e f] -> n f"),
+}
+
+REFUSED = {
+    "box inside": (design({"map": "relu", "of": SCORES}), "the scores are a 'map' box, not a sum of products"),
+    "pairs": (design("S[h n m] Q[n h d] K[m h d] -> h n m"), "'S' in the scores depends on query and key at once"),
+    "band": (design(SCORES, mask=["band(2)"]), "a sum over all keys cannot leave out those that 'band' hides"),
+    "read twice": (
+        design(SCORES, READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")),
+        "the attention map is used 2 times",
+    ),
+    "scores elsewhere": (
+        design("S", READ.replace("->", "+ T[h n] Wt[f h] ->"), T={"max": "m", "of": "S"}),
+        "the scores or the attention map are used elsewhere too",
+    ),
+    "box between": (
+        design(SCORES, "T[h n m] V[m h e] Wo[h e f] -> n f", T={"map": "relu", "of": "A"}),
+        "a box stands between map and values",
+    ),
+    "other names": (
+        design("Qg[n g d] Kg[m g d] -> g n m", "A[j n m] Vj[m h j e] Wp[j h e f] -> n f"),
+        "the attention map is used under other leg names",
+    ),
+    "key leg kept": (
+        design(SCORES, {"sum": "m", "of": "T[h n m e] Wo[h e f] -> m n f"}, T="A[h n m] V[m h e] -> h n m e"),
+        "the key leg stays beside the attention map",
+    ),
+    "values of the query": (
+        design(SCORES, READ.replace("V[", "W[").replace("m h e", "n m h e", 1)),
+        "the values depend on the query",
+    ),
+}

@@ -1,0 +1,132 @@
+"""Small designs whose n x m values no fused operation takes: which are computed in blocks, and which cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SCORES = "Q[n h d] K[m h d] -> h n m"
+READ = "A[h n m] V[m h d] Wo[h d f] -> n f"
+LEGS = {"f": 6, "h": "head 2", "g": "head 2", "d": "head 3", "e": 3}
+WEIGHTS = {
+    "Wq": "f h d", "Wk": "f h d", "Wv": "f h d", "Wo": "h d f", "P": "h g", "b": "h", "B": "h t", "Bp": "h p",
+    "R": "d p", "L": "l f", "S": "n h", "T": "m h", "Wr": "f h e",
+}  # fmt: skip
+
+
+def design(scores: Any = SCORES, read: Any = READ, *, box: Any = None, legs: Any = None, **more: Any) -> dict[str, Any]:
+    """A design with these scores and this output; `box`: more keys of the softmax; `more`: sections, and steps."""
+    sections = {name: more.pop(name) for name in ("constants", "noise", "state", "causal") if name in more}
+    first = {
+        "Q": "x[n f] Wq[f h d] -> n h d",
+        "K": "z[m f] Wk[f h d] -> m h d",
+        "V": "z[m f] Wv[f h d] -> m h d",
+    }
+    before = {name: more.pop(name) for name in ("U", "U2") if name in more}
+    after = {name: more.pop(name) for name in tuple(more) if name.startswith("after")}
+    A = more.pop("A", {"softmax": "m", "of": scores, **(box or {})})
+    diagram = {**before, "A": A, **more, "y": read, **after}
+    diagram = {
+        name: step for name, step in first.items() if f"{name}[" in str(diagram) or f"'{name}'" in str(diagram)
+    } | diagram
+    text = " ".join(map(str, diagram.values()))
+    weights = {name: own for name, own in WEIGHTS.items() if f"{name}[" in text or f"'of': '{name}'" in text}
+    known = {"n": "query", "m": "key", **LEGS, **(legs or {})}
+    used = {"n", "m", *(leg for own in weights.values() for leg in own.split())}
+    said = text + str(sections)
+    wanted = {leg: size for leg, size in known.items() if leg in used or leg in (legs or {}) or f" {leg} " in said}
+    return {"tensornet": 1, "name": "one", "legs": wanted, "inputs": {"x": "n f", "z": "m f"}, "weights": weights,
+            **sections, "diagram": diagram, "output": "y"}  # fmt: skip
+
+
+MAPPED = {"map": "softcap(3)", "of": SCORES}  # a box between scores and softmax: nothing fused takes that
+GAP = {"gap": {"legs": "n m", "value": "distance"}}
+BACK = {"gap": {"legs": "m n", "value": "distance"}}
+TAKEN = {
+    "a map on the scores": design(MAPPED),
+    "causal": design(MAPPED, causal=True),
+    "a band": design(MAPPED, box={"mask": ["band(1)"]}),
+    "a window to one side": design(MAPPED, box={"mask": ["window(2, -1)"]}),
+    "heads mixed before and after": design(
+        {"map": "relu", "of": "P[h g] Q[n h d] K[m h d] -> g n m"},
+        "A2[h n m] V[m h d] Wo[h d f] -> n f",
+        A2="A[g n m] P[h g] -> h n m",
+    ),
+    "a constant of every row": design(
+        f"{SCORES[:-9]} + b[h] + 0.5 -> h n m", A2={"map": "square", "of": "A"}, read=READ.replace("A[", "A2[")
+    ),
+    "a weight on the query leg": design(
+        f"S[n h] {SCORES}", legs={"n": "query 8"}, A2={"map": "sqrt", "of": "A"}, read=READ.replace("A[", "A2[")
+    ),
+    "a weight on the key leg": design({"map": "softcap(3)", "of": f"T[m h] {SCORES}"}, legs={"m": "key 8"}),
+    "distances": design({"map": "tanh", "of": f"{SCORES[:-9]} - b[h] gap[n m] -> h n m"}, constants=GAP),
+    "distances turned": design({"map": "tanh", "of": f"{SCORES[:-9]} - b[h] gap[m n] -> h n m"}, constants=BACK),
+    "a constant of all pairs": design(
+        {"map": "tanh", "of": f"{SCORES[:-9]} + level[n m] -> h n m"},
+        constants={"level": {"legs": "n m", "value": "full(0.5)"}},
+    ),
+    "all relative positions": design(
+        {"map": "tanh", "of": f"{SCORES[:-9]} + U[h n m] -> h n m"},
+        legs={"l": "relative"},
+        U={"rel_shift": "l", "to": "m", "of": "Q[n h d] far[l d] -> h n l"},
+        constants={"far": {"legs": "l d", "value": "sinusoid"}},
+    ),
+    "near positions": design(
+        {"map": "tanh", "of": f"{SCORES[:-9]} + U[h n m] -> h n m"},
+        legs={"p": "relative 2"},
+        U={"rel_shift": "p", "to": "m", "of": "Q[n h d] R[d p] -> h n p"},
+    ),
+    "a table of near positions": design(
+        {"map": "tanh", "of": f"{SCORES[:-9]} + U[h n m] -> h n m"},
+        legs={"p": "relative 2"},
+        U={"rel_shift": "p", "to": "m", "of": "Bp"},
+    ),
+    "top keys": design(A={"topk": "m", "k": 1, "of": {"map": "sigmoid", "of": SCORES}}),
+    "a norm along the keys": design(A={"l2norm": "m", "eps": 0.1, "of": SCORES}),
+    "a softmax over heads": design(A={"softmax": "h", "of": SCORES}),
+    "kept": design(A={"keep": "m", "of": {"map": "sigmoid", "of": SCORES}}),
+    "divided by sums": design(A={"normalize": "m", "eps": 0.1, "of": {"map": "sigmoid", "of": SCORES}}),
+    "read twice": design(
+        MAPPED, "A[h n m] V[m h d] Wo[h d f] + A2[h n m] K[m h d] Wo[h d f] -> n f", A2={"map": "square", "of": "A"}
+    ),
+    "reduced along the keys": design(
+        "U", "A[h n m] V[m h d] T2[h n] Wo[h d f] -> n f", U=MAPPED, T2={"logsumexp": "m", "of": "U"}
+    ),
+    "the most of each row": design(
+        read="T2[h n] V2[h d] Wo[h d f] -> n f", A=MAPPED, T2={"max": "m", "of": "A"}, V2={"mean": "m", "of": "V"}
+    ),
+    "noise": design({"map": "tanh", "of": f"{SCORES[:-9]} + eps[h n m] -> h n m"}, noise={"eps": {"legs": "h n m"}}),
+    "dropout": design(MAPPED, box={"dropout": 0.5}),
+}
+
+TWICE = {"eps": {"legs": "h n m"}}
+REFUSED = {
+    "leaves the diagram": (
+        design(MAPPED, "A[h n m] b[h] -> n m"), "'y' has both legs and leaves the diagram"
+    ),
+    "summed over the query": (
+        design(MAPPED, "Q[n h d] T2[h d] Wo[h d f] -> n f", T1="A[h n m] Q[n h d] -> m h d",
+               T2={"mean": "m", "of": "T1"}),
+        "'T1' sums over 'n'",
+    ),
+    "along the query": (design(A={"softmax": "n", "of": SCORES}), "'A' runs along 'n'"),
+    "along all relative positions": (
+        design({"map": "tanh", "of": f"{SCORES[:-9]} + U[h n m] -> h n m"}, legs={"l": "relative"},
+               U={"rel_shift": "l", "to": "m", "of": {"softmax": "l", "of": "Q[n h d] far[l d] -> h n l"}},
+               constants={"far": {"legs": "l d", "value": "sinusoid"}}),
+        "'U.of' runs along 'l'",
+    ),
+    "turned": (
+        design(MAPPED, "A2[h n m] V[m h d] Wo[h d f] -> n f", A2="A[h m n] A[h n m] -> h n m"),
+        "'A2' reads 'A' with 'n' as 'm'",
+    ),
+    "noise used twice": (
+        design({"map": "tanh", "of": f"{SCORES[:-9]} + eps[h n m] -> h n m"},
+               "A2[h n m] V[m h d] Wo[h d f] -> n f", A2="A[h n m] eps[h n m] -> h n m", noise=TWICE),
+        "the noise 'eps' is used more than once, and is drawn where it is used",
+    ),
+    "dropout for two results": (
+        design(MAPPED, "A[h n m] V[m h d] Wo[h d f] + A2[h n m] K[m h d] Wo[h d f] -> n f",
+               A2={"map": "square", "of": "A"}, box={"dropout": 0.5}),
+        "the dropout of 'A' would be drawn for two results",
+    ),
+}  # fmt: skip

@@ -1,0 +1,70 @@
+"""What a plan is made for: lengths, limits in bytes, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tensornet_attn as ta
+from tensornet_attn.cost.devices import DEVICES
+from tensornet_attn.graph import build
+from tensornet_attn.plan.aim import TRAINING, Aim, aim_of, bytes_of
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [(1000, 1000), ("1000", 1000), ("2GiB", 2**31), ("2 gb", 2 * 10**9), ("1.5KiB", 1536), ("7B", 7), (None, None)],
+)
+def test_bytes(text: int | str | None, bytes_: int | None) -> None:
+    assert bytes_of(text) == bytes_
+
+
+@pytest.mark.parametrize("wrong", ["", "GiB", "2XB", "-1", 0, "0", True, "1e9", 2.5e30, "9" * 50])
+def test_no_bytes(wrong: Any) -> None:
+    with pytest.raises(ta.InputError) as error:
+        bytes_of(wrong)
+    assert str(error.value) == (f"memory is {wrong!r:.40}, and must be a number of bytes, e.g. 2GiB, 500MB or 1000000.")
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "bucket": ({"bucket": "decode"}, "there is no bucket 'decode': did you mean 'decoding'?"),
+    "n": ({"n": 0}, "'n' is 0, and must be a whole number from 1 to 2147483647, e.g. n=1."),
+    "m": ({"m": -1}, "'m' is -1, and must be a whole number from 1 to 2147483647, e.g. m=1."),
+    "batch": ({"batch": 0}, "'batch' is 0, and must be a whole number from 1 to 2147483647, e.g. batch=1."),
+    "dtype": (
+        {"dtype": "int8", "memory": 1},
+        "there is no dtype 'int8' to count bytes of: known here: bfloat16, float16, float32, float64.",
+    ),
+    "device": ({"device_costs": "h20"}, "there is no device 'h20' in the cost table: did you mean 'h200'?"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name: str) -> None:
+    given, message = MISTAKES[name]
+    with pytest.raises(ta.InputError) as error:
+        aim_of(**given)
+    assert str(error.value) == message
+
+
+def test_the_usual_aim() -> None:
+    assert aim_of() == TRAINING == Aim()
+    assert aim_of("torch.bfloat16") == TRAINING  # no limit, nothing to count
+    assert aim_of("torch.bfloat16", memory="1kB").dtype == "bfloat16"
+    assert aim_of(device_costs=DEVICES["h200"]) == aim_of(device_costs="h200")
+
+
+def test_lengths() -> None:
+    graph = build(ta.load(ta.load("mhsa").to_yaml().replace("n: query", "n: query 64")))
+    assert Aim().sizes(graph) == {"n": 64, "m": 1024, "...": 1}
+    assert Aim("decoding", batch=3).sizes(graph) == {"n": 1, "m": 4096, "...": 3}
+    assert Aim(n=32).sizes(graph) == {"n": 32, "m": 32, "...": 1}
+    with pytest.raises(ta.InputError) as error:
+        Aim(n=65).sizes(graph)
+    assert str(error.value) == ("'n' is 65, and the query leg 'n' has a maximum of 64: ask for n=64 or less.")
+
+
+def test_relative_legs_follow() -> None:
+    graph = build(ta.load("transformer_xl"))
+    assert Aim(n=5, m=7).sizes(graph) == {"n": 5, "m": 7, "p": 11, "...": 1}

@@ -1,0 +1,138 @@
+"""Which softmax boxes are computed in blocks along their band, why others are not, and that the result is the same."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.cost.devices import GENERIC
+from tensornet_attn.graph import build
+from tensornet_attn.graph.model import Kernel
+from tensornet_attn.plan.band import lower_band, reason_against
+from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.make import make_plan
+
+from .test_linear import agree, draw, modules
+
+WEIGHTS = {
+    "Wq": "f h d", "Wk": "f h d", "Wv": "f h e", "Wo": "h e f", "Wg": "f g h d", "Ws": "f d", "Wt": "f e",
+    "Wp": "f g d", "Wr": "f g e", "Wy": "g h e f", "u": "d",
+}  # fmt: skip
+SIZES = {"f": 4, "g": "head 2", "h": "head 3", "d": "head 5", "e": 2}
+QUERY = {"Q": "x[n f] Wq[f h d] -> n h d"}
+KEY = {"K": "z[m f] Wk[f h d] -> m h d", "V": "z[m f] Wv[f h e] -> m h e"}
+GROUPED = {"Q": "x[n f] Wg[f g h d] -> n g h d", "K": "z[m f] Wp[f g d] -> m g d", "V": "z[m f] Wr[f g e] -> m g e"}
+SCORES, READ = "Q[n h d] K[m h d] -> h n m", "A[h n m] V[m h e] Wo[h e f] -> n f"
+WINDOW = ["window(4, 1)"]
+
+
+def design(mask: list[str], of: str = SCORES, read: str = READ, steps: dict[str, Any] | None = None, **box: Any) -> Any:
+    steps = {**(steps or QUERY | KEY), "A": {"softmax": "m", "mask": mask, "of": of, **box}, "y": read}
+    weights = {name: legs for name, legs in WEIGHTS.items() if f"{name}[" in str(steps)}
+    sizes = {leg: size for leg, size in SIZES.items() if any(leg in legs.split() for legs in weights.values())}
+    return {
+        "tensornet": 1,
+        "name": "one",
+        "legs": {"n": "query", "m": "key"} | sizes,
+        "inputs": {"x": "n f", "z": "m f"},
+        "weights": weights,
+        "settings": {"w": 3} if "w" in str(mask).replace("window", "") else {},
+        "diagram": steps,
+        "output": "y",
+    }
+
+
+BANDED: dict[str, Any] = {
+    "a band": design(["band(2)"]),
+    "a window of a setting": design(["window(2 * w, w - 3)"], scale="d ** -0.5"),
+    "several masks": design(["causal", "window(5, 5)", "band(3)"]),
+    "keys ahead alone": design(["window(-1, 3)"]),
+    "one head": design(WINDOW, "Q[n d] K[m d] -> n m", "A[n m] V[m e] Wt[f e] -> n f", {
+        "Q": "x[n f] Ws[f d] -> n d", "K": "z[m f] Ws[f d] -> m d", "V": "z[m f] Wt[f e] -> m e",
+    }),
+    "shared keys": design(WINDOW, "Q[n g h d] K[m g d] -> g h n m", "A[g h n m] V[m g e] Wy[g h e f] -> n f", GROUPED),
+    "a coefficient and a scale": design(WINDOW, f"0.5 * {SCORES}", scale=0.5),
+}  # fmt: skip
+REFUSED: dict[str, tuple[Any, str]] = {
+    "nothing seen": (design(["window(4, -2)", "window(-3, 4)"]), "its masks together let no query see a key"),
+    "too wide": (
+        design(["window(600, 0)"]),
+        "blocks of 256 queries would meet 856 keys each, and a key in a block costs 1.5 times one in fused attention "
+        "over all 1,024",
+    ),
+    "scores of three": (
+        design(WINDOW, SCORES.replace("->", "u[d] ->")),
+        "the scores are a product of 3 tensors, not two",
+    ),
+    "map used twice": (
+        design(WINDOW, read=READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")),
+        "the attention map is used 2 times",
+    ),
+}
+
+
+def lowered(source: Any, causal: bool | None = None, keys: int = 1024) -> Lowered:
+    graph = build(ta.load(source), causal)
+    sizes = {leg.name: leg.size or keys for leg in graph.legs}
+    return lower_band(graph, sizes, GENERIC)
+
+
+@pytest.mark.parametrize("causal", [None, True])
+@pytest.mark.parametrize("name", BANDED)
+def test_blocks_and_the_result_is_the_same(name: str, causal: bool | None) -> None:
+    made = lowered(BANDED[name], causal)
+    if name == "keys ahead alone" and causal:
+        assert made.refused == {"A": ("its masks together let no query see a key",)}
+        return
+    assert [step.op.kind for step in made.graph.steps if isinstance(step.op, Kernel)] == ["band"]
+    ours, oracle = modules(BANDED[name], causal)
+    heads = [ours.design.legs[leg] for leg in ours.plan.graph.step["A"].legs if leg not in ("n", "m")]
+    for (n, m), batch in itertools.product([(5, 5), (40, 40), (3, 6), (6, 3), (1, 1)], [(), (2,), (0,)]):
+        inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
+        agree(ours, oracle, inputs)
+        agree(ours, oracle, inputs, key_mask=keys)
+        agree(ours, oracle, inputs, key_mask=torch.zeros_like(keys))
+        agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
+        agree(ours, oracle, inputs, mask=draw(*batch, *heads, n, m, seed=4))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_the_reason_and_still_right(name: str) -> None:
+    source, reason = REFUSED[name]
+    made = lowered(source)
+    assert (made.graph, made.chosen, made.refused) == (build(ta.load(source)), {}, {"A": (reason,)})
+    agree(*modules(source, None), [draw(2, 5, 4), draw(2, 6, 4, seed=1)])
+
+
+@pytest.mark.parametrize("name", ["mhsa", "linear"])
+def test_without_a_band_there_is_nothing_to_say(name: str) -> None:
+    graph = build(ta.load(name), True)
+    assert lower_band(graph, {"n": 1024, "m": 1024}, GENERIC) == Lowered(graph)
+
+
+def test_few_keys_are_met_by_all_queries_at_once() -> None:
+    assert lowered("band", keys=54).chosen
+    assert lowered("band", keys=53).refused == {
+        "A": (
+            "blocks of 32 queries would meet 36 keys each, and a key in a block costs 1.5 times one in fused attention "
+            "over all 53",
+        )
+    }
+
+
+def test_the_plan_tells_block_and_span() -> None:
+    told = "banded attention: blocks of 32 queries meet 36 keys each, other scores are never made"
+    assert told in make_plan(build(ta.load("band"))).explain()
+
+
+def test_a_reach_that_is_not_known_is_refused() -> None:
+    assert reason_against(None, 1024) == "how far a query sees depends on the length"
+
+
+def test_a_band_of_which_a_blend_is_made_is_lowered_too() -> None:
+    kinds = [step.op.kind for step in make_plan(build(ta.load("fmm1"))).schedule.steps if isinstance(step.op, Kernel)]
+    assert kinds == ["band", "linear"]

@@ -1,0 +1,163 @@
+"""Buckets and ways to plan: the same function whatever a design is planned for, and what is chosen under a limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn import compiler
+from tensornet_attn.cost.devices import DEVICES
+from tensornet_attn.graph import build
+from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.plan.aim import BUCKETS, Aim
+from tensornet_attn.plan.make import _planned, make_plan
+from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.ways import WAYS
+from tests.designs.cases import CASES, compiled, drawn, inputs_of, normal, same
+
+N = 8192
+
+
+def plan(name: str, backend: str = "torch", legs: dict[str, int] | None = None, **aim: Any) -> Plan:
+    return make_plan(build(ta.load(name, legs=legs)), backend, Aim(**aim))
+
+
+def agrees_with_the_reference(name: str, made: Plan, design: ta.Design) -> None:
+    """Output, and gradients of all inputs and weights, in float64."""
+    module = drawn(CompiledDesign(design, made, compiler._realise, dtype=torch.float64), 0, CASES[name].positive)
+    layers, grads = [module, compiled(name, "reference")], []
+    for layer in layers:
+        inputs = [x.requires_grad_() for x in inputs_of(name)]
+        out = layer(*inputs)
+        (out * normal(torch.Generator().manual_seed(7), *out.shape)).sum().backward()
+        found = {f"input {i}": x.grad for i, x in enumerate(inputs)}
+        found |= {key: weight.grad for key, weight in layer.named_parameters()}
+        grads.append({"output": out} | {k: torch.zeros(()) if g is None else g for k, g in found.items()})
+    for key, want in grads[1].items():
+        same(grads[0][key].expand_as(want), want.expand_as(grads[0][key]), key)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_plan_computes_the_design(name: str) -> None:
+    design = ta.load(name, legs=CASES[name].legs, settings=CASES[name].settings)
+    graph, seen = build(design), {make_plan(build(design)).schedule}
+    tried = [make_plan(graph, "torch", Aim(bucket, DEVICES[device])) for bucket in BUCKETS for device in DEVICES]
+    tried += [_planned(graph, graph, "torch", Aim(), Aim().sizes(graph), way) for way in WAYS]
+    for made in tried:
+        if made.schedule not in seen:
+            seen.add(made.schedule)
+            agrees_with_the_reference(name, made, design)
+
+
+def test_buckets_differ_in_lengths_and_choice() -> None:
+    assert plan("linear").bucket == (("n", 1024), ("m", 1024))
+    assert plan("linear", bucket="decoding").bucket == (("n", 1), ("m", 4096))
+    assert plan("linear", bucket="prefill", n=7).bucket == (("n", 7), ("m", 7))
+    kinds = [plan("linear", bucket=bucket).region_of("A.o") for bucket in BUCKETS]
+    assert kinds == ["A.o", "A.o", "A.o".partition(".")[0]]
+    regions = {region.name: region for region in plan("linear", bucket="decoding").regions}
+    assert regions["A"].refused[0].name == "linear attention"
+
+
+def test_computing_again_is_priced_where_a_backward_follows() -> None:
+    def chosen(**aim: Any) -> list[str]:
+        return [region.chosen for region in plan("mgk_em", **aim).regions if "A" in region.steps]
+
+    cpu = DEVICES["cpu"]
+    assert chosen(device=cpu) == ["dense softmax"]
+    assert all("query rows at a time" in how for how in chosen(device=cpu, bucket="prefill"))
+    assert all("query rows at a time" in how for how in chosen(device=DEVICES["h200"]))
+    (region,) = (region for region in plan("mgk_em", device=cpu).regions if region.name == "A")
+    (reason,) = region.refused[-1].against
+    assert reason.startswith("computed again in the backward, they would take ")
+
+
+def test_a_limit_changes_the_choice() -> None:
+    cpu, free = DEVICES["cpu"], plan("mgk_em", device=DEVICES["cpu"], n=N, memory=2**40)
+    held = plan("mgk_em", device=cpu, n=N, memory=2**30)
+    assert [offer.name for offer in (free.offers[0], held.offers[0])] == [WAYS[0].name, WAYS[1].name]
+    assert held.offers[0].bytes <= 2**30 < free.offers[0].bytes
+    assert not held.offers[0].against
+    assert f"above the limit of {2**30:,} bytes (training, n = 8,192, m = 8,192, batch 1, float32)" in held.explain()
+
+
+def test_the_figure_counts_length_batch_and_dtype() -> None:
+    least = plan("mhsa", n=N, memory=2**40).offers[0].bytes
+    assert plan("mhsa", n=2 * N, memory=2**40).offers[0].bytes > 1.5 * least
+    assert plan("mhsa", n=N, batch=2, memory=2**40).offers[0].bytes > 1.5 * least
+    assert 2 * plan("mhsa", n=N, dtype="bfloat16", memory=2**40).offers[0].bytes == least
+    assert plan("mhsa", n=N, bucket="prefill", memory=2**40).offers[0].bytes < least
+
+
+def test_a_limit_that_no_plan_meets() -> None:
+    with pytest.raises(ta.InputError) as error:
+        plan("mhsa", n=N, memory=2**20)
+    least = min(offer.bytes for offer in plan("mhsa", n=N, memory=2**50).offers)
+    assert str(error.value).startswith(
+        "mhsa: no plan stays within 1,048,576 bytes (training, n = 8,192, m = 8,192, batch 1, float32): the least "
+        f"possible is {least:,} bytes, for region '"
+    )
+    assert plan("mhsa", n=N, memory=least).offers[0].bytes == least
+
+
+def test_linear_memory_of_what_is_dense() -> None:
+    with pytest.raises(ta.InputError) as error:
+        plan("mhsa", "reference", linear_memory=True)
+    assert str(error.value) == ("mhsa: linear_memory, but region 'A' makes a tensor [h n m]: as written, dense.")
+
+
+def test_linear_memory_takes_blocks_where_keeping_is_cheaper() -> None:
+    made = plan("mgk_em", device=DEVICES["cpu"], linear_memory=True)
+    assert made.offers[0].name == WAYS[1].name
+    assert "region 'L' makes a tensor [h r n m]" in made.explain()
+
+
+MAP = {
+    "tensornet": 1,
+    "name": "map",
+    "legs": {"n": "query", "m": "key", "f": 8, "d": 4},
+    "inputs": {"x": "n f"},
+    "weights": {"Wq": "f d", "Wk": "f d"},
+    "diagram": {
+        "Q": "x[n f] Wq[f d] -> n d",
+        "K": "x[m f] Wk[f d] -> m d",
+        "A": {"softmax": "m", "of": "Q[n d] K[m d] -> n m"},
+    },
+    "output": "A",
+}
+
+
+def test_linear_memory_names_the_region_and_the_reasons() -> None:
+    with pytest.raises(ta.InputError) as error:
+        ta.compile(MAP, linear_memory=True)
+    assert str(error.value) == (
+        "map: linear_memory, but region 'A' makes a tensor [n m]: not fused attention: the scores or the attention map "
+        "are used elsewhere too; not blocks of rows: 'A' has both legs and leaves the diagram."
+    )
+
+
+@pytest.mark.parametrize("dropout", [0, 0.1])
+def test_linear_memory_of_masks_and_dropout_in_fused_attention(dropout: float) -> None:
+    box = {"softmax": "m", "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m", "mask": ["window(2000, 0)"]}
+    own = {"tensornet": 1, "name": "own", "extends": "mhsa", "diagram": {"A": box | {"dropout": dropout}}}
+    usual, linear = ta.compile(own).plan, ta.compile(own, linear_memory=True).plan
+    assert "A.o" in usual.schedule.step
+    assert "A.o" not in linear.schedule.step
+    assert "the mask [n m] of fused attention" in linear.explain()
+    own["diagram"]["A"].pop("mask")
+    assert ("A.o" in ta.compile(own, linear_memory=True).plan.schedule.step) == (dropout == 0)
+
+
+def test_strict() -> None:
+    assert set(plan("thsa", strict=True).backends.values()) == {"torch"}
+    assert set(plan("mhsa", "inductor", strict=True).backends.values()) == {"inductor"}
+    with pytest.raises(ta.InputError) as error:
+        plan("talking_heads", "inductor", strict=True)
+    assert str(error.value) == (
+        "talking_heads: strict, but region 'y.p1' runs on 'torch' instead of 'inductor': computed 128 query rows at a "
+        "time, again in the backward: no tensor of n x m numbers. Ask for backend 'torch', or leave out strict."
+    )
+    assert "on torch" in plan("talking_heads", "inductor").explain()

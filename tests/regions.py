@@ -1,0 +1,105 @@
+"""All designs at small sizes for tests of torch's machinery, and the few of them that show every kind of region."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tensornet_attn as ta
+from tensornet_attn.graph import build
+from tensornet_attn.graph.model import Attention, Box, Graph, Kernel
+from tensornet_attn.plan.model import Plan
+from tests.designs.case import N
+from tests.designs.cases import CASES, drawn, normal
+
+Mode = tuple[str, bool | None]  # a design and whether it is causal
+EACH: list[Mode] = [(name, causal) for name, case in CASES.items() for causal in case.causal]
+MASKED = [mode for mode in EACH if mode[1] is not None]  # those that have keys to mask
+SLICE: list[Mode] = [
+    ("cross", True),  # a fused call, two inputs
+    ("fmm2", True),  # a band and sums of keys
+    ("linear_fish", True),  # heads mixed in chunks
+    ("transformer_xl", False),  # blocks of rows, relative positions
+    ("gfish", True),  # noise
+    ("fish_simplex", False),
+    ("mgk", False),  # keys and features side by side
+    ("mgk_em", False),  # a state
+    ("differential", True),
+    ("fmm_fast_weight2", True),
+    ("epa_rope", False),  # grouped experts
+    ("moa", True),
+    ("sigma_moe", None),
+]
+SHORT = [mode for mode in SLICE if mode[0] not in ("fmm2", "fish_simplex", "mgk_em")]  # where compiling takes seconds
+
+
+def quick(modes: list[Mode] = EACH, few: list[Mode] = SLICE) -> pytest.MarkDecorator:
+    """A test of these modes, of which all but a few are slow."""
+    marked = [pytest.param(*mode, marks=[] if mode in few else pytest.mark.slow) for mode in modes]
+    return pytest.mark.parametrize(("name", "causal"), marked)
+
+
+def design_of(name: str) -> ta.Design:
+    """At the sizes of the other tests, but with so many experts that grouped products pay."""
+    case = CASES[name]
+    many = {"e": 16} if "e" in case.legs and chooses(build(ta.load(name)), "e") else {}
+    return ta.load(name, legs=case.legs | many, settings=case.settings)
+
+
+def made(
+    name: str, causal: bool | None, backend: str = "torch", dtype: torch.dtype = torch.float64, seed: int = 0
+) -> nn.Module:
+    """The design in evaluation, every weight drawn anew."""
+    module = ta.compile(design_of(name), backend, causal, dtype=dtype)
+    return drawn(module, seed, CASES[name].positive)
+
+
+def inputs_of(name: str, batch: int, n: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> list[Tensor]:
+    """Inputs of n keys; queries are fewer where there is a context of its own."""
+    generator, case = torch.Generator().manual_seed(seed), CASES[name]
+    return [normal(generator, batch, n + length - N, case.legs["f"]).to(dtype) for length in case.inputs]
+
+
+def key_mask_of(xs: list[Tensor]) -> Tensor:
+    """[batch, m]: the first sequence sees no key."""
+    mask = torch.rand(xs[-1].shape[:2], generator=torch.Generator().manual_seed(2)) < 0.6
+    mask[0] = False
+    return mask
+
+
+def trained(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def gradients(module: nn.Module, y: Tensor, xs: list[Tensor]) -> list[Tensor]:
+    return list(torch.autograd.grad(y.square().sum(), [*xs, *trained(module)]))
+
+
+def chooses(graph: Graph, *legs: str) -> bool:
+    """Whether a topk chooses along one of these legs, or along any."""
+    boxes = [step.op for step in graph.steps if isinstance(step.op, Box) and step.op.kind == "topk"]
+    return any(not legs or box.leg in legs for box in boxes)
+
+
+def writes(module: nn.Module) -> bool:
+    """Whether a training call stores a state."""
+    return bool(module.plan.graph.of_role("state"))
+
+
+def draws(module: nn.Module) -> bool:
+    """Whether a training call draws noise."""
+    return bool(module.plan.graph.of_role("noise"))
+
+
+def kinds(plan: Plan) -> set[str]:
+    """What a plan consists of."""
+    found = {f"{role}s" for role in ("noise", "state") if plan.graph.of_role(role)}
+    for step in plan.schedule.steps:
+        if isinstance(step.op, Kernel):
+            found.add(step.op.kind)
+        elif isinstance(step.op, Box):
+            found.add(f"{step.op.kind} box")
+        elif isinstance(step.op, Attention):
+            found.add("attention")
+    return found

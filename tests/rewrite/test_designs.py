@@ -1,0 +1,123 @@
+"""Shipped designs through all rules: the function stays, and what is known to be one design becomes one graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn import compiler
+from tensornet_attn.graph import Graph, build
+from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.rewrite import simplified
+from tensornet_attn.rewrite.table import SCORES, shown, steps_of
+from tensornet_attn.rewrite.whole import gone
+from tests.designs.cases import CASES, drawn, inputs_of
+
+from .oracle import results
+
+
+def oracle(name: str) -> CompiledDesign:
+    case = CASES[name]
+    design = ta.load(name, legs=case.legs, settings=case.settings)
+    return drawn(ta.reference(design, dtype=torch.float64), positive=case.positive)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_group_leaves_the_function_as_it_is(name: str) -> None:
+    module, inputs = oracle(name), inputs_of(name)
+    graph = module.plan.graph
+    lengths = module._signature.check(tuple(inputs), None, None, None)
+    state = {key: value for key, value in module.state_dict().items() if graph.tensor[key].role == "state"}
+    leaves = {t.name: x.requires_grad_() for t, x in zip(graph.of_role("input"), inputs, strict=False)}
+    leaves |= {key: p.detach().requires_grad_() for key, p in module.named_parameters()}
+    before: dict[Graph, list[torch.Tensor]] = {}
+    for group, start, trace in steps_of(graph):
+        if not trace:
+            continue
+        want = before.setdefault(start, results(start, leaves, lengths, state))
+        for got, wanted in zip(results(trace[-1].graph, leaves, lengths, state), want, strict=True):
+            scale = max(1.0, wanted.abs().max().item())
+            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12 * scale, msg=lambda m, g=group: f"{g.name}: {m}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_simple_diagram_is_simple_already(name: str) -> None:
+    made, trace = simplified(build(ta.load(name)))
+    assert simplified(made) == (made, ())
+    assert [firing.rule.name for firing in trace] == {"mhsa_core": ["split", "one map for all", "identity"]}.get(
+        name, []
+    )
+
+
+def test_mhsa_core_becomes_mhsa_and_keeps_its_weights_as_they_are_stored() -> None:
+    graph = build(ta.load("mhsa_core"))
+    made, trace = simplified(graph)
+    assert made.hash == build(ta.load("mhsa")).hash != graph.hash
+    assert Graph.from_text(made.to_text()) == made
+    assert [t.name for t in made.tensors] == ["x", "Wq", "Wk", "Wv", "Wo"]
+    assert all(made.shape_of(t.name) == graph.shape_of(t.name) for t in made.of_role("weight"))
+    assert made.tensor["Wo"].stored == (("h", "d"), ("f",))
+    assert gone(graph, trace) == {}
+    with pytest.raises(ta.DesignError) as error:
+        Graph.from_text(made.to_text().replace("stored (h d, f)", "stored (d h, f)"))
+    assert "a weight is stored as its legs, in order." in str(error.value)
+
+
+def simple_module(name: str) -> tuple[CompiledDesign, CompiledDesign]:
+    """A module that runs the simple form of a design, and its reference, with the same weights."""
+    want, case = oracle(name), CASES[name]
+    design = ta.load(name, legs=case.legs, settings=case.settings)
+    graph = build(design)
+    plan = replace(compiler.plan_of(simplified(graph)[0], "torch"), graph=graph)
+    made = CompiledDesign(design, plan, compiler._realise, dtype=torch.float64).eval()
+    made.load_state_dict(want.state_dict())
+    return made, want
+
+
+def test_split_weights_run_as_they_are_stored() -> None:
+    made, want = simple_module("mhsa_core")
+    (x,) = inputs_of("mhsa_core")
+    mask = torch.rand(2, x.shape[1], x.shape[1]) < 0.7
+    for masks in ({}, {"mask": mask}, {"key_mask": mask[:, 0]}):
+        outputs = [module(x, **masks) for module in (made, want)]
+        torch.testing.assert_close(*outputs, rtol=1e-10, atol=1e-10)
+    gradients = [torch.autograd.grad(module(x).square().sum(), list(module.parameters())) for module in (made, want)]
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
+    assert "self.Wo.unflatten(0, (3, -1))" in made.source
+    assert "attend(" in made.source
+
+
+def test_a_mask_by_a_leg_that_is_apart_is_refused() -> None:
+    made, want = simple_module("mhsa_core")
+    (x,) = inputs_of("mhsa_core")
+    n = x.shape[1]
+    mask = torch.ones(2, want.design.legs["r"], n, n, dtype=torch.bool)
+    assert want(x, mask=mask).isfinite().all()
+    with pytest.raises(ta.InputError) as error:
+        made(x, mask=mask)
+    assert str(error.value) == (
+        "mhsa_core: mask has 4 dimensions; 'A' is planned as one map for many entries of its legs, so give [n, m] or "
+        "[batch..., n, m], or compile with backend='reference'."
+    )
+
+
+def test_text() -> None:
+    lines = shown(build(ta.load("talking_heads"))).splitlines()
+    start = lines.index("values side by side: chosen by the search for the order of a product")
+    assert lines[start : start + 8] == [
+        "values side by side: chosen by the search for the order of a product",
+        "  y: mixed map into its reader: B = P[g h] A[g n m]; B V -> P A V",
+        "    - U[e n m] = A[h n m] Pw[h e]",
+        "    - y[n f] = U[e n m] V[m e d] Wo[e d f]",
+        "    + y[n f] = A[h n m] Pw[h e] V[m e d] Wo[e d f]",
+        "  y: values side by side: P[g h] A[g n m] V[m h e] -> P[g h] (A V)[g n h e]",
+        "    - y[n f] = A[h n m] Pw[h e] V[m e d] Wo[e d f]",
+        "    + A.o[h n e d] = A[h n m] V[m e d]",
+    ]
+    assert any(line.startswith(f"{SCORES.name}: ") for line in lines)
+    small = {"tensornet": 1, "name": "small", "legs": {"n": "query", "f": 2}, "inputs": {"x": "n f"}}
+    small |= {"diagram": {"y": {"map": "relu", "of": "x"}}, "output": "y"}
+    assert shown(build(ta.load(small))) == "small: no rewrite fits."

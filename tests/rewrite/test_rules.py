@@ -1,0 +1,88 @@
+"""Every rule alone: outputs and gradients stay, a second run changes nothing, its text reads back."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import tensornet_attn as ta
+from tensornet_attn.graph import Graph, build
+from tensornet_attn.graph.model import Box, Kernel
+from tensornet_attn.nn.initial import initial
+from tensornet_attn.rewrite.engine import CAP, Rule, Trace, everywhere, rewritten
+from tensornet_attn.rewrite.table import RULES, SCORES
+
+from .diagrams import KINDS
+from .oracle import results
+
+BEFORE = {"one map for all": ("split",), "values side by side": ("mixed map into its reader",)}
+DRAWS = 12
+
+
+def drawn(name: str, seed: int) -> Graph:
+    """A random diagram in which the rule may fire, after the rules that it builds on."""
+    draw = random.Random(f"{name} {seed}")
+    graph = build(ta.load(draw.choice(KINDS[name])(draw)), causal=draw.random() < 0.5)
+    if name == "dead step":
+        spare = [replace(step, name=f"{step.name}2") for step in graph.steps if step.name in ("Q", "R")]
+        graph = replace(graph, steps=(*graph.steps[:-1], *spare, graph.steps[-1]))
+    return everywhere(graph, [RULES[other] for other in BEFORE.get(name, ())])[0]
+
+
+def run(graph: Graph, rule: Rule) -> tuple[Graph, Trace]:
+    return rewritten(graph, "A", (rule,)) if rule in SCORES.rules else everywhere(graph, (rule,))
+
+
+def leaves_of(graph: Graph, seed: int, lengths: dict[str, int]) -> dict[str, Tensor]:
+    """Random inputs (a batch of two) and weights, as stored; `pi`-like positive values are not needed here."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = graph.values | lengths
+    shapes = {t.name: (2, *(int(sizes[leg]) for leg in t.legs)) for t in graph.of_role("input")}
+    shapes |= {t.name: initial(t, graph).shape for t in graph.of_role("weight")}
+    make = {"dtype": torch.float64, "generator": generator}
+    return {name: torch.randn(shape, **make).requires_grad_() for name, shape in shapes.items()}
+
+
+def equal(graph: Graph, made: Graph, seed: int, n: int) -> None:
+    """Outputs and gradients of all inputs and weights, to 1e-12 of the largest number."""
+    lengths = {str(graph.query): n, str(graph.key): n}
+    leaves = leaves_of(graph, seed, lengths)
+    masks = {"key_mask": torch.rand(2, n, generator=torch.Generator().manual_seed(seed)) < 0.8}
+    for want, got in zip(
+        results(graph, leaves, lengths, **masks), results(made, leaves, lengths, **masks), strict=True
+    ):
+        scale = max(1.0, want.detach().abs().max().item())
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_alone(name: str) -> None:
+    fired = 0
+    for seed in range(DRAWS):
+        graph = drawn(name, seed)
+        made, trace = run(graph, RULES[name])
+        fired += bool(trace)
+        assert run(made, RULES[name]) == (made, ())
+        equal(graph, made, seed, n=seed % 4 + 1)
+        wide = any(isinstance(s.op, Kernel) or (isinstance(s.op, Box) and s.op.other) for s in made.steps)
+        assert (
+            wide or Graph.from_text(made.to_text()) == made
+        )  # what only the planner makes has no text that reads back
+    assert fired >= DRAWS // 3
+
+
+def test_every_rule_has_its_diagrams_and_its_algebra() -> None:
+    assert KINDS.keys() == RULES.keys()
+    assert all(" -> " in rule.algebra for rule in RULES.values())
+
+
+def test_rules_around_every_step_without_end_are_named() -> None:
+    graph = build(ta.load("mhsa"))
+    with pytest.raises(RuntimeError) as error:
+        everywhere(graph, (Rule("again", "a -> a", lambda graph, place: graph if place == "K" else None),))
+    assert str(error.value) == "the rewrite 'again' fires without end at 'K' of 'mhsa'."
+    assert CAP == 64

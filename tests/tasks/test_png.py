@@ -1,0 +1,72 @@
+"""PNG files, beside what Pillow writes and reads."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tensornet_attn.tasks.png import SIGNATURE, Unreadable, read_png
+
+MODES = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
+
+
+def pixels(channels: int, kind: str) -> np.ndarray:
+    noise = np.random.default_rng(0).integers(0, 256, (13, 17, channels))
+    slope = np.add.outer(np.arange(13) * 9, np.arange(17) * 5)[:, :, None] + np.arange(channels)
+    return {"noise": noise, "slope": slope % 256, "mixed": (slope + noise // 40) % 256}[kind].astype(np.uint8)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["noise", "slope", "mixed"])
+def test_what_pillow_writes_is_read(mode: str, kind: str) -> None:
+    picture = pixels(MODES[mode], kind)
+    file = io.BytesIO()
+    Image.fromarray(picture[:, :, 0] if mode == "L" else picture, mode).save(file, "PNG", optimize=True)
+    assert np.array_equal(read_png(file.getvalue()), picture)
+
+
+def png(rows: bytes, width: int = 4, height: int = 5, depth: int = 8, interlaced: int = 0) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, depth, 0, 0, 0, interlaced)
+    return SIGNATURE + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def test_every_filter_is_undone_as_pillow_does() -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (5, 4)).astype(np.uint8)
+    for order in ((0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (3, 4, 3, 4, 1), (2, 2, 4, 0, 3)):
+        data = png(b"".join(bytes([kind]) + row.tobytes() for kind, row in zip(order, noise, strict=True)))
+        assert np.array_equal(read_png(data)[:, :, 0], np.array(Image.open(io.BytesIO(data))))
+
+
+GOOD = png(bytes(25))
+BAD = [
+    (b"GIF89a", "it is no PNG file"),
+    (SIGNATURE, "it is damaged"),
+    (GOOD[:40], "it is damaged"),
+    (GOOD[:45] + b"\xff\xff\xff" + GOOD[48:], "it is damaged"),
+    (png(bytes(24)), "it is damaged"),
+    (png(bytes([9]) + bytes(24)), "it is damaged"),
+    (png(bytes(25), depth=16), "only PNG files of eight bits a channel, without palette and interlacing, are read"),
+    (png(bytes(25), interlaced=1), "only PNG files of eight bits a channel, without palette and interlacing, are read"),
+    (png(b"", width=0), "it has 0 x 5 pixels"),
+    (png(b"", width=2**30), "it has 1073741824 x 5 pixels"),
+]
+
+
+@pytest.mark.parametrize(("data", "reason"), BAD)
+def test_what_is_no_such_picture_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(Unreadable) as error:
+        read_png(data)
+    assert str(error.value) == reason
+
+
+def test_a_small_file_cannot_fill_the_memory() -> None:
+    assert len(png(bytes(10**7))) < 20_000
+    assert read_png(png(bytes(10**7))).shape == (5, 4, 1)

@@ -1,0 +1,130 @@
+"""Windows of a text: random places, side by side, and streams; the loaders of texts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.tasks import task_named
+from tensornet_attn.tasks.cache import default_folder
+from tensornet_attn.tasks.windows import Lanes
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyzäöü€😀\n"
+
+
+def text_file(tmp_path: Path, size: int = 1000) -> Path:
+    chosen = np.random.default_rng(0).integers(0, len(ALPHABET), size)
+    (tmp_path / "text.txt").write_text("".join(ALPHABET[place] for place in chosen), encoding="utf-8")
+    return tmp_path / "text.txt"
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("tokens", [2, 3, 13, 50, 101])
+def test_lanes_ask_for_every_token_once_and_go_on_where_they_ended(tokens: int, streams: int) -> None:
+    lanes = Lanes(tokens, 5, streams)
+    index = np.arange(lanes.windows)
+    start, end = lanes.spans(index)
+    places = [place for a, b in zip(start.tolist(), end.tolist(), strict=True) for place in range(a, b)]
+    assert sorted(places) == list(range(tokens - 1))
+    later = index[streams:]
+    going_on = start[later] < end[later]
+    assert (end[later - streams] == start[later])[going_on].all()
+
+
+def test_char_lm_reads_any_text_in_three_parts(tmp_path: Path) -> None:
+    path = text_file(tmp_path)
+    text = path.read_text(encoding="utf-8")
+    task = task_named("char_lm", path=str(path), length=16)
+    assert task.vocabulary == len(set(text))
+    batch = task.samples("train", 0, 50)
+    for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
+        assert task.alphabet.decode([*tokens, targets[-1]]) in text[:900]
+        assert tokens[1:] == targets[:-1]
+    assert task.alphabet.decode(task.alphabet.encode(text)) == text
+    for split, part in (("validation", text[900:950]), ("test", text[950:])):
+        (whole,) = task.batches(split, 1000)
+        scored = whole.targets != -100
+        assert task.alphabet.decode(whole.targets[scored].tolist()) == part[1:]
+        assert task.alphabet.decode(whole.tokens[scored].tolist()) == part[:-1]
+
+
+def test_random_windows_reach_both_ends_of_the_part() -> None:
+    task = task_named("char_lm", length=16)
+    assert task.size("train") is None
+    firsts = task.samples("train", 0, 64).tokens
+    assert len({tuple(row) for row in firsts.tolist()}) == 64
+
+
+def test_streams_go_on_over_batches_and_begin_again(tmp_path: Path) -> None:
+    path = text_file(tmp_path)
+    text = path.read_text(encoding="utf-8")
+    task = task_named("char_lm", path=str(path), length=10, streams=3)
+    batches = [task.samples("train", 3 * step, 3) for step in range(31)]
+    read = torch.cat([batch.targets for batch in batches[:30]], 1)
+    assert [task.alphabet.decode(row[row != -100].tolist()) for row in read] == [
+        text[1:301],
+        text[301:601],
+        text[601:900],
+    ]
+    assert torch.equal(batches[30].tokens, batches[0].tokens)
+
+
+def wikitext(tmp_path: Path) -> Path:
+    for name, text in (("train", " = A = \n\n b c b <unk> b \n"), ("valid", " b d \n"), ("test", " c b \n")):
+        (tmp_path / f"wiki.{name}.tokens").write_text(text)
+    return tmp_path
+
+
+def test_wikitext_reads_a_folder_with_words_by_count(tmp_path: Path, cache_home: Path) -> None:
+    for _ in range(2):  # made, then read
+        task = task_named("wikitext", path=str(wikitext(tmp_path)), length=4)
+        assert getattr(task.alphabet, "words", ()) == ("<eos>", "b", "=", "<unk>", "A", "c", "d")
+        assert task.alphabet.decode(task.samples("validation", 0, 1).tokens[0].tolist()) == "b d <eos> <eos>"
+        assert task.samples("validation", 0, 1).targets.tolist() == [[6, 0, -100, -100]]
+        assert task.vocabulary == 7
+    assert cache_home == default_folder()
+    assert len(list((cache_home / "wikitext").iterdir())) == 1
+
+
+def test_wikitext_with_a_smaller_vocabulary_calls_the_rest_unknown(tmp_path: Path) -> None:
+    task = task_named("wikitext", path=str(wikitext(tmp_path)), length=4, vocabulary=3)
+    assert getattr(task.alphabet, "words", ()) == ("<eos>", "b", "<unk>")
+    assert task.samples("validation", 0, 1).targets.tolist() == [[2, 0, -100, -100]]
+
+
+def message(name: str, **options: object) -> str:
+    with pytest.raises(ta.InputError) as error:
+        task_named(name, **options)
+    return str(error.value)
+
+
+def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    assert message("char_lm", path=str(path)) == f"'{path}' cannot be read: No such file or directory."
+    assert message("char_lm", path=str(tmp_path)) == f"'{tmp_path}' cannot be read: Is a directory."
+    path.write_bytes(b"abc\xff")
+    assert message("char_lm", path=str(path)) == f"'{path}': byte 3 is not UTF-8; save it as UTF-8 text."
+    path.write_text("abc" * 10)
+    assert message("char_lm", path=str(path), vocabulary=2) == (
+        "task 'char_lm': the text has 3 different characters; a vocabulary of 2 is too small."
+    )
+    assert message("char_lm", path=str(path), length=27) == (
+        "task 'char_lm': split 'train' has 27 tokens; windows of 27 need at least 28."
+    )
+    assert message("char_lm", path=str(path), length=4) == (
+        "task 'char_lm': split 'validation' has 1 tokens; windows of 4 need at least 2."
+    )
+    assert re.fullmatch(r"'.*wiki.train.tokens' cannot be read: .*", message("wikitext", path=str(tmp_path)))
+    (wikitext(tmp_path) / "wiki.test.tokens").write_text("")
+    assert message("wikitext", path=str(tmp_path)) == "task 'wikitext': one of the files is empty; each holds text."
+
+
+def test_a_word_that_is_not_in_the_vocabulary_is_named() -> None:
+    with pytest.raises(ta.InputError) as error:
+        task_named("listops_mini").alphabet.encode("[MIN 3 [MAD 2 ] ]")
+    assert str(error.value) == "'[MAD' is not in the vocabulary: did you mean '[MED'?"

@@ -1,0 +1,111 @@
+"""The committed files of codegen/, each in a process without this package: values and gradients of the reference."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tensornet_attn as ta
+from tensornet_attn.cli.generate.files import ROOT
+from tests.designs.case import N
+from tests.designs.cases import ATTENTION, CASES, drawn, inputs_of, normal
+
+FILES = {path.stem: path for path in sorted((ROOT / "codegen").glob("*/*.py"))}
+SHIPPED = (
+    "mhsa_core",
+    "thsa_elu",
+    "thsa_poly",
+)  # of kron, whose sizes are no arguments of the class: those of the file
+MANY = {"head_gated": {"h": 6}, "moa": {"e": 9}, "moa_sigmoid": {"e": 9}}  # more than their settings choose
+
+PROGRAM = """
+import importlib.util, inspect, sys
+sys.path += sys.argv[3:]
+import torch
+assert importlib.util.find_spec("tensornet_attn") is None
+found = {}
+for name, case in torch.load(sys.argv[1]).items():
+    spec = importlib.util.spec_from_file_location(name, case["path"])
+    file = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(file)
+    (cls,) = [c for c in vars(file).values() if inspect.isclass(c) and issubclass(c, torch.nn.Module)]
+    known = inspect.signature(cls).parameters
+    module = cls(**{leg: size for leg, size in case["legs"].items() if leg in known}, dtype=torch.float64).eval()
+    module.load_state_dict(case["state"])
+    found[name] = []
+    for inputs, masks in case["calls"]:
+        xs = [x.requires_grad_() for x in inputs]
+        y = module(*xs, **masks)
+        learned = [*xs, *(p for p in module.parameters() if p.requires_grad)]
+        found[name].append([y.detach(), *torch.autograd.grad(y.square().sum(), learned, allow_unused=True)])
+torch.save(found, sys.argv[2])
+print("tensornet_attn" in sys.modules)
+"""
+
+
+def legs_of(name: str) -> dict[str, int]:
+    return {} if name in SHIPPED else CASES[name].legs | MANY.get(name, {})
+
+
+def oracle(name: str) -> nn.Module:
+    """The reference with the settings of the file, at the sizes of the other tests."""
+    design = ta.load(name, legs=legs_of(name))
+    module = drawn(ta.reference(design, dtype=torch.float64), positive=CASES[name].positive)
+    if name in SHIPPED:  # weights of that many numbers are smaller ones
+        module.load_state_dict({key: value / 8 for key, value in module.state_dict().items()})
+    return module
+
+
+def calls(name: str) -> list[tuple[list[Tensor], dict[str, Tensor]]]:
+    """Inputs with one batch dimension, without any and with three; with key_mask; with both masks."""
+    xs = inputs_of(name) if name not in SHIPPED else [normal(torch.Generator().manual_seed(1), 2, N, 512)]
+    found: list[tuple[list[Tensor], dict[str, Tensor]]] = [
+        (xs, {}),
+        ([x[0] for x in xs], {}),
+        ([torch.stack([x, -x])[:, None] for x in xs], {}),
+    ]
+    if name in ATTENTION:
+        keys = torch.tensor([[True, False, True, True, False], [False] * N])
+        found.append((xs, {"key_mask": keys}))
+        if CASES[name].masks:
+            mask = torch.rand(xs[0].shape[1], N, generator=torch.Generator().manual_seed(3)) < 0.6
+            found.append((xs, {"key_mask": keys, "mask": mask}))
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Tensor]]]:
+    """What a process without the package computes with every committed file."""
+    folder, cases = tmp_path_factory.mktemp("codegen"), {}
+    for name, path in FILES.items():
+        module = oracle(name)
+        legs = {leg: size for leg, size in module.design.legs.items() if size is not None}
+        cases[name] = {"path": str(path), "legs": legs, "state": module.state_dict(), "calls": calls(name)}
+    torch.save(cases, folder / "cases.pt")
+    packages = str(Path(torch.__file__).parents[1])  # on sys.path, but no .pth file in it is read
+    files = [str(folder / "cases.pt"), str(folder / "found.pt")]
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", PROGRAM, *files, packages], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
+    return torch.load(folder / "found.pt")
+
+
+def test_every_design_has_a_file() -> None:
+    assert sorted(FILES) == ta.list_designs()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_values_and_gradients(name: str, results: dict[str, list[list[Tensor]]]) -> None:
+    module = oracle(name)
+    learned = [p for p in module.parameters() if p.requires_grad]
+    for found, (inputs, masks) in zip(results[name], calls(name), strict=True):
+        xs = [x.requires_grad_() for x in inputs]
+        y = module(*xs, **masks)
+        wanted = [y.detach(), *torch.autograd.grad(y.square().sum(), [*xs, *learned], allow_unused=True)]
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)

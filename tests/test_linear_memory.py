@@ -1,0 +1,52 @@
+"""Peak memory of a forward and backward grows no faster than the lengths: no tensor of n x m numbers is ever made."""
+
+from __future__ import annotations
+
+import pytest
+
+import tensornet_attn as ta
+from tensornet_attn.plan.cache import Kept
+from tests.memory import slope, training_peak
+
+MOST = 1.15  # of the slope: 1 is linear, 2 quadratic
+RANKS = ("thsa",)  # their ranks are sizes of their own
+NAMED = ("thsa", "hard_fish", "gfish", "mgk", "fmm2", "epa", "talking_heads", "differential", "transformer_xl")
+QUICK = ("thsa", "hard_fish", "mgk", "fmm2", "epa", "talking_heads", "differential")
+
+
+def peaks(name: str, width: int, lengths: tuple[int, ...]) -> list[int]:
+    """Of a forward and backward of one design, batch 1, weights and their gradients left out."""
+    ranks = {"r": width, "s": width} if name in RANKS else {}
+    module = ta.compile(ta.load(name, legs={"f": width, **ranks}))
+    return [training_peak(module, n, width) for n in lengths]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_memory_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With small blocks: what a block takes at every length would else hide a map of all pairs."""
+    monkeypatch.setattr("tensornet_attn.plan.rows.BUDGET", 1 << 16)
+    for kept in ("_plans", "_sources"):  # nothing of these blocks is left for others
+        monkeypatch.setattr(f"tensornet_attn.compiler.{kept}", Kept(most=4))
+    lengths = (1024, 4096)
+    assert slope(lengths, peaks(name, 16, lengths)) <= MOST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMED)
+def test_memory_is_linear_up_to_long_sequences(name: str) -> None:
+    lengths = (1024, 8192)
+    assert slope(lengths, peaks(name, 64, lengths)) <= MOST
+
+
+@pytest.mark.slow
+def test_a_head_for_each_rank_takes_a_twentieth_of_the_memory() -> None:
+    """Where the plain code keeps r maps of n x m numbers, and the products of core and query are r s n numbers."""
+    design = ta.load("thsa", legs={"f": 256, "r": 256, "s": 256})
+    ours, plain = (training_peak(ta.compile(design, backend), 1024, 256) for backend in ("torch", "reference"))
+    assert ours <= plain / 20
+
+
+def test_the_measure_sees_a_map_of_all_pairs() -> None:
+    lengths = (256, 1024)
+    plain = ta.compile(ta.load("mhsa", legs={"f": 16, "h": 2}), "reference")
+    assert slope(lengths, [training_peak(plain, n, 16) for n in lengths]) > 1.5

@@ -1,0 +1,89 @@
+"""Work that grows with the length, not with its square: FLOPs and bytes allocated, forward and backward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import tensornet_attn as ta
+from tensornet_attn.graph import build
+from tensornet_attn.graph.model import Attention, Box, Graph, Kernel
+from tensornet_attn.plan.make import make_plan
+from tests.designs.cases import CASES
+from tests.work import allocated, flops
+
+LENGTHS = (1024, 4096)
+LINEAR = {"band", "linear"}  # kernels whose work is linear
+
+
+def linear(graph: Graph) -> bool:
+    """Whether all that compares queries with keys in a plan is a band, a sum over keys or fast weights."""
+    schedule = make_plan(graph).schedule
+    kinds = {step.op.kind for step in schedule.steps if isinstance(step.op, Kernel)}
+    rule = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in schedule.steps)
+    pairs = any({graph.query, graph.key} <= {*step.legs} for step in schedule.steps)
+    attention = any(isinstance(step.op, Attention) for step in schedule.steps)
+    return bool(kinds or rule) and kinds <= LINEAR and not (pairs or attention)
+
+
+def found() -> list[tuple[str, bool | None]]:
+    """Every shipped design and masking that a plan makes linear."""
+    pairs = [
+        (name, causal) for name in CASES for causal in (None, True) if causal is None or True in CASES[name].causal
+    ]
+    graphs = {(name, causal): build(ta.load(name), causal) for name, causal in pairs}
+    return [
+        (name, causal)
+        for (name, causal), graph in graphs.items()
+        if linear(graph) and (causal is None or graph != graphs[name, None])
+    ]
+
+
+FOUND = found()
+
+
+def test_what_should_be_linear_is() -> None:
+    """No box without a softmax, no band and no delta rule takes any other way; both masks of such designs do."""
+    boxes = {"normalize", "keep", "delta_rule"}
+    wanted = {
+        name
+        for name in CASES
+        for step in build(ta.load(name)).steps
+        if isinstance(step.op, Box) and step.op.kind in boxes
+    }
+    assert wanted <= {name for name, _ in FOUND}
+    assert ("band", None) in FOUND
+
+
+def at(module: nn.Module, n: int, width: int) -> Callable[[], object]:
+    """Forward and backward at a length, gradients of inputs and weights."""
+    x = torch.randn(1, n, width, requires_grad=True)
+
+    def run() -> None:
+        module.zero_grad()
+        module(x).sum().backward()
+
+    return run
+
+
+def slopes(name: str, causal: bool | None) -> list[float]:
+    """How FLOPs and bytes allocated grow with the length: 1 is in proportion, 2 its square."""
+    case = CASES[name]
+    torch.manual_seed(0)
+    module = ta.compile(ta.load(name, legs=case.legs, settings=case.settings), causal=causal)
+    runs = [at(module, n, case.legs["f"]) for n in LENGTHS]
+    pairs = [flops(run, module) for run in runs], [allocated(run) for run in runs]
+    return [math.log(long / short) / math.log(LENGTHS[1] / LENGTHS[0]) for short, long in pairs]
+
+
+@pytest.mark.parametrize(("name", "causal"), FOUND)
+def test_work_grows_with_the_length(name: str, causal: bool | None) -> None:
+    assert max(slopes(name, causal)) < 1.05
+
+
+def test_squares_would_show() -> None:
+    assert slopes("mhsa", None)[0] > 1.5
