@@ -404,7 +404,7 @@ def fused_attention(
     if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # tuples would compare sizes before lengths
         batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
     heads, width, out_width = max(k.shape[-3], v.shape[-3]), max(q.shape[-1], v.shape[-1]), v.shape[-1]
-    q, k, v = (four_dimensions(widened(t, width), batch) for t in (q, k, v))
+    q, k, v = (four_dimensions(laid_out(widened(t, width)), batch) for t in (q, k, v))
     if k.shape[1] != v.shape[1]:
         k, v = (t.expand(-1, heads, -1, -1) for t in (k, v))
     if mask is not None and mask.ndim > 2:
@@ -422,6 +422,11 @@ def four_dimensions(x: Tensor, batch: tuple[int, ...]) -> Tensor:
         return x
     x = x.expand(*batch, *[1] * (3 - x.ndim), *x.shape[-3:])
     return x.flatten(0, -4) if batch else x[None]
+
+
+def laid_out(x: Tensor) -> Tensor:
+    """x with its last dimension's numbers side by side: the fused kernels take no other, and torch makes all scores."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def widened(x: Tensor, width: int) -> Tensor:

@@ -215,7 +215,7 @@ def blocked_rows(
     The backward computes each block again; what is drawn, where `random`, it draws alike.
     """
     given = [x for x in operands if x is not None]
-    kind = given[0].device.type
+    kind = autocast_kind(given[0])
     cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     seed = torch.randint(2**62, (), device="cpu") if random else None
     call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
@@ -233,8 +233,14 @@ def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
     """The function of these operands, under the autocast of the call."""
     some = iter(given)
     operands = [next(some) if is_there else None for is_there in call[0]]
-    with torch.autocast(given[0].device.type, call[-1], call[-1] is not None, False):
+    with torch.autocast(autocast_kind(given[0]), call[-1], call[-1] is not None, False):
         return TILES[tile][0](rows, *operands)
+
+
+def autocast_kind(x: Tensor) -> str:
+    """The kind of device whose autocast acts on x; the CPU's where its own has none."""
+    kind = x.device.type
+    return kind if torch.amp.is_autocast_available(kind) else "cpu"
 
 
 def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):

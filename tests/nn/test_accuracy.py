@@ -83,7 +83,12 @@ def test_the_last_query_stands_at_the_last_key(name: str, n: int, m: int, causal
 def test_errors_are_at_most_twice_those_of_plain_code(name: str, dtype: torch.dtype) -> None:
     """Plain code is the reference in the same dtype; of the state and of a choice of k, only the output counts."""
     oracle, module = pair(name, CASES[name].legs)
-    xs = [x.detach().to(dtype).double() for x in inputs_of(name, CASES[name].legs["f"], 12, batch=8)]
+    xs = inputs_of(name, CASES[name].legs["f"], 12, batch=8)
+    if any(problem.code == "negative-normalize" for problem in ta.check(name)):
+        # Sums near zero, by which rows are divided, would make errors of any size.
+        xs = [x.abs() for x in xs]
+        oracle.load_state_dict({key: value.abs() for key, value in oracle.state_dict().items()})
+    xs = [x.detach().to(dtype).double() for x in xs]
     state = {key: value.to(dtype).double() for key, value in oracle.state_dict().items()}
     oracle.load_state_dict(state)
     module.load_state_dict(state)

@@ -43,3 +43,20 @@ def test_an_empty_batch_leaves_a_state_as_it_is() -> None:
     assert torch.equal(state, torch.full((3,), 2.0))
     update_(state, torch.arange(3.0))
     assert torch.equal(state, torch.arange(3.0))
+
+
+def test_operands_in_any_layout_are_fused() -> None:
+    """Where the width is not the last dimension in memory, torch would compute all scores, and say nothing."""
+    q, k, v = (torch.randn(2, 3, 8, 5, requires_grad=True).mT for _ in range(3))
+    assert "Flash" in names_behind(attend(q, k, v))
+
+
+def names_behind(y: Tensor) -> str:
+    """The names of all operations that made a result."""
+    todo, found = [y.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            todo += [behind for behind, _ in node.next_functions]
+    return " ".join(node.name() for node in found)
