@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, export
 
-from tests.regions import EACH, MASKED, SHORT, SLICE, inputs_of, key_mask_of, made, quick
+from tests.regions import EACH, MASKED, SHORT, inputs_of, key_mask_of, made, quick
 
 SIZES = [(2, 24), (5, 33), (1, 64), (2, 3), (7, 130)]
 F32 = torch.float32
@@ -60,11 +60,3 @@ def test_gradients_of_a_program() -> None:
         program(one).square().sum().backward()
         module(other).square().sum().backward()
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "causal"), SLICE)
-def test_the_reference_exports_as_well(name: str, causal: bool | None) -> None:
-    module, xs = made(name, causal, "reference", F32), inputs_of(name, 2, 9, F32)
-    program = exported(module, inputs_of(name, 3, 40, F32))
-    torch.testing.assert_close(program(*xs), module(*xs), rtol=1e-4, atol=1e-4)

@@ -183,16 +183,36 @@ def routed_pull(ctx, gradient):
 routed.register_autograd(routed_pull, setup_context=routed_save)
 
 
-def routed_no_second(ctx, *gradients):
-    """Refuses a second derivative."""
-    raise NotImplementedError("grouped experts have no second derivative; the backend 'reference' has.")
+def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, heads: int, slots: int) -> Tensor:
+    """`routed` with all experts computed, in plain code: it has derivatives of every order."""
+    every = torch.einsum("thkc,heco->thkeo", x.expand(-1, len(weight), -1, -1), weight)
+    place = chosen[..., None, None].expand(*chosen.shape, 1, weight.shape[-1])
+    picked = every.expand(-1, -1, chosen.shape[-1], -1, -1).gather(3, place).squeeze(3) * gates[..., None]
+    picked = picked.sum(2, keepdim=True) if slots == 1 else picked
+    return picked.sum(1, keepdim=True) if heads == 1 else picked
 
 
-routed_gradients.register_autograd(routed_no_second)
+def routed_twice(ctx, *seconds):
+    """The gradients of `routed_gradients`, by those of plain code."""
+    gradient, x, weight, gates, chosen = ctx.saved_tensors
+    known = chosen.new_ones(chosen.shape, dtype=x.dtype) if gates is None else gates
+
+    def again(gradient, *operands):
+        def plain(*some):
+            return routed_of_all(*some, chosen, *gradient.shape[1:3])
+
+        return torch.func.vjp(plain, *operands)[1](gradient)
+
+    found = torch.func.vjp(again, gradient, x, weight, known)[1](seconds)
+    return *found[:3], None if gates is None else found[3], None, None
 
 
-def routed_keep_nothing(ctx, inputs, output):
-    """Nothing: there is no second derivative."""
+def routed_keep_all(ctx, inputs, output):
+    """Keeps all tensors."""
+    ctx.save_for_backward(*inputs[:5])
+
+
+routed_gradients.register_autograd(routed_twice, setup_context=routed_keep_all)
 
 
 class Routed(torch.autograd.Function):
@@ -206,8 +226,8 @@ class RoutedGradients(torch.autograd.Function):
     """`routed_gradients`, likewise."""
 
     generate_vmap_rule = True
-    forward, setup_context = staticmethod(routed_gradients), staticmethod(routed_keep_nothing)
-    backward = staticmethod(routed_no_second)
+    forward, setup_context = staticmethod(routed_gradients), staticmethod(routed_keep_all)
+    backward = staticmethod(routed_twice)
 
 
 @routed.register_vmap

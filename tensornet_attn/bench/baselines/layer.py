@@ -29,8 +29,7 @@ class Layer(nn.Module):
         self.declare(**options)
 
     def declare(self, **options: Any) -> None:
-        """Declares the weights; `options` tell variants of a family apart."""
-        raise NotImplementedError
+        """Declares the weights: none here. `options` tell variants of a family apart."""
 
     def weights(self, **legs: str) -> None:
         """`weights(Wq="f h d")`: parameters with these legs."""
