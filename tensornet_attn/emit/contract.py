@@ -67,7 +67,7 @@ def _matmul(writer: Writer, x_use: Use, weight_use: Use, want: Legs) -> Value | 
     count, rest, own = len(shared), tuple(leg for leg in x.legs if leg not in shared), weight.legs[len(shared) :]
     if weight.batched or not shared or weight.legs[:count] != shared or set(shared) & set(want):
         return None
-    if x.legs[-count:] != shared and set(rest + own) == set(want) and not _follows(want, rest, own):
+    if set(rest + own) != set(want) or (x.legs[-count:] != shared and not _follows(want, rest, own)):
         return None
     rest = tuple(leg for leg in want if leg in rest) if _follows(want, rest, own) else rest
     left = _side(x, rest, shared)
