@@ -74,15 +74,6 @@ def alibi_slopes(heads: int, device: torch.device | None, dtype: torch.dtype) ->
     return torch.tensor([2.0**-step for step in steps], device=device, dtype=dtype)
 
 
-def elements(info, dims, arguments):
-    """The arguments of each element of a mapped dimension."""
-    for i in range(info.batch_size):
-        yield [
-            one.select(dim, i) if isinstance(one, Tensor) and dim is not None else one
-            for one, dim in zip(arguments, dims, strict=True)
-        ]
-
-
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
     """A mask [n, m], [batch..., n, m] or [batch..., others..., n, m] so that it broadcasts to the last of these.
 

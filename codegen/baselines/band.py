@@ -136,36 +136,12 @@ def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
     raise ValueError(f"mask: {mask.ndim} dimensions where {wanted} are wanted.")
 
 
-def key_keep(key_mask: Tensor, others: int, query: bool = True) -> Tensor:
-    """A key mask [batch..., m] as [batch..., ones for the other legs, (1 for the query leg), m]."""
-    return key_mask[(..., *[None] * (others + query), slice(None))]
-
-
-def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """Where two masks both allow it; None allows everything."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b
-
-
 def visible_and_bias(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """A run-time mask as (where one may look, what is added there); minus infinity means may not look."""
     if mask is None or mask.dtype == torch.bool:
         return mask, None
     visible = mask != float("-inf")
     return visible, torch.where(visible, mask, 0)
-
-
-def visible(
-    own: Tensor | None, mask: Tensor | None, key_mask: Tensor | None, batch: int, others: int, query: bool = True
-) -> tuple[Tensor | None, Tensor | None]:
-    """Where a box may look and what is added there: its own mask [n, m] together with those of the call.
-
-    `batch` and `others` count dimensions: those of the batch, and the legs of the box beside query and key.
-    """
-    keep, bias = visible_and_bias(None if mask is None or not query else run_time_mask(mask, batch, others))
-    keep = both(own, keep)
-    return keep if key_mask is None else both(keep, key_keep(key_mask, others, query)), bias
 
 
 def fused_attention(

@@ -228,17 +228,17 @@ class RoutedGradients(torch.autograd.Function):
 @routed.register_vmap
 def routed_each(info, dims, *arguments):
     """One element of the mapped dimension after another."""
-    return torch.stack([routed(*one) for one in elements(info, dims, arguments)]), 0
+    return torch.stack([routed(*one) for one in each_mapped(info, dims, arguments)]), 0
 
 
 @routed_gradients.register_vmap
 def routed_gradients_each(info, dims, *arguments):
     """One element of the mapped dimension after another."""
-    found = [routed_gradients(*one) for one in elements(info, dims, arguments)]
+    found = [routed_gradients(*one) for one in each_mapped(info, dims, arguments)]
     return tuple(torch.stack(same) for same in zip(*found, strict=True)), (0, 0, 0)
 
 
-def elements(info, dims, arguments):
+def each_mapped(info, dims, arguments):
     """The arguments of each element of a mapped dimension."""
     for i in range(info.batch_size):
         yield [

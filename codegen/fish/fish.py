@@ -88,15 +88,6 @@ def operation(name: str) -> str:
     return f"{own}::{name}"
 
 
-def elements(info, dims, arguments):
-    """The arguments of each element of a mapped dimension."""
-    for i in range(info.batch_size):
-        yield [
-            one.select(dim, i) if isinstance(one, Tensor) and dim is not None else one
-            for one, dim in zip(arguments, dims, strict=True)
-        ]
-
-
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
     """A mask [n, m], [batch..., n, m] or [batch..., others..., n, m] so that it broadcasts to the last of these.
 

@@ -144,15 +144,6 @@ def mask_in_spans(mask: Tensor, m: int, place: tuple[int, int, int, int, int]) -
     return pairs.unsqueeze(-3) if mask.ndim == 2 else pairs.transpose(-3, -4)
 
 
-def elements(info, dims, arguments):
-    """The arguments of each element of a mapped dimension."""
-    for i in range(info.batch_size):
-        yield [
-            one.select(dim, i) if isinstance(one, Tensor) and dim is not None else one
-            for one, dim in zip(arguments, dims, strict=True)
-        ]
-
-
 def linear_attention(
     terms: list[tuple[Tensor, ...]],
     v: Tensor,
@@ -394,35 +385,6 @@ def query_positions(n: int, m: int, device: torch.device | None = None) -> Tenso
 def distance(n: int, m: int, device: torch.device | None = None) -> Tensor:
     """Query position minus key position: [n, m], integers."""
     return query_positions(n, m, device)[:, None] - torch.arange(m, device=device)
-
-
-def in_batch(x: Tensor, own: int, batch: list[int]) -> bool:
-    """Whether an operand has an entry for each element of the first dimension of the batch."""
-    has = x.ndim > 2 if own < 0 else own > 0 and x.ndim == own + len(batch)
-    return bool(batch) and has and x.shape[0] > 1
-
-
-def places(x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> list[tuple[int, int, int]]:
-    """(dimension, first, length) of what a piece sees of an operand; one entry stands for all."""
-    (element, elements, first, count), (rows, span, own) = piece, legs
-    found = [(rows, first, count), (span, first, count + call[2] - 1)]
-    found = [place for place in found if place[0] and x.shape[place[0]] > 1]
-    return [*found, (-x.ndim, element, elements)] if in_batch(x, own, call[3]) else found
-
-
-def seen(x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> Tensor:
-    """The part of an operand that a piece sees."""
-    for place in places(x, legs, piece, call):
-        x = x.narrow(*place)
-    return x
-
-
-def element(arguments, dims, i: int) -> list:
-    """Element i of the arguments that are mapped; lists of tensors are mapped one by one."""
-    return [
-        element(one, dim, i) if isinstance(dim, list | tuple) else one if dim is None else one.select(dim, i)
-        for one, dim in zip(arguments, dims, strict=True)
-    ]
 
 
 def exact_products(x: Tensor) -> torch.autocast:

@@ -165,15 +165,6 @@ def mask_in_spans(mask: Tensor, m: int, place: tuple[int, int, int, int, int]) -
     return pairs.unsqueeze(-3) if mask.ndim == 2 else pairs.transpose(-3, -4)
 
 
-def elements(info, dims, arguments):
-    """The arguments of each element of a mapped dimension."""
-    for i in range(info.batch_size):
-        yield [
-            one.select(dim, i) if isinstance(one, Tensor) and dim is not None else one
-            for one, dim in zip(arguments, dims, strict=True)
-        ]
-
-
 def elu1(x: Tensor) -> Tensor:
     """elu(x) + 1 without its cancellation: exp(x) below zero, x + 1 above."""
     return x.clamp(max=0).exp() + x.relu() if torch.compiler.is_compiling() else Elu1.apply(x)
@@ -219,36 +210,12 @@ def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
     raise ValueError(f"mask: {mask.ndim} dimensions where {wanted} are wanted.")
 
 
-def key_keep(key_mask: Tensor, others: int, query: bool = True) -> Tensor:
-    """A key mask [batch..., m] as [batch..., ones for the other legs, (1 for the query leg), m]."""
-    return key_mask[(..., *[None] * (others + query), slice(None))]
-
-
-def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """Where two masks both allow it; None allows everything."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b
-
-
 def visible_and_bias(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """A run-time mask as (where one may look, what is added there); minus infinity means may not look."""
     if mask is None or mask.dtype == torch.bool:
         return mask, None
     visible = mask != float("-inf")
     return visible, torch.where(visible, mask, 0)
-
-
-def visible(
-    own: Tensor | None, mask: Tensor | None, key_mask: Tensor | None, batch: int, others: int, query: bool = True
-) -> tuple[Tensor | None, Tensor | None]:
-    """Where a box may look and what is added there: its own mask [n, m] together with those of the call.
-
-    `batch` and `others` count dimensions: those of the batch, and the legs of the box beside query and key.
-    """
-    keep, bias = visible_and_bias(None if mask is None or not query else run_time_mask(mask, batch, others))
-    keep = both(own, keep)
-    return keep if key_mask is None else both(keep, key_keep(key_mask, others, query)), bias
 
 
 def divided(x: Tensor, total: Tensor) -> Tensor:
@@ -260,35 +227,6 @@ def divided(x: Tensor, total: Tensor) -> Tensor:
 def l1_norm(x: Tensor, dim: int, eps: float = 0.0) -> Tensor:
     """x / (sum of absolute values + eps); zeros stay zeros."""
     return divided(x, x.abs().sum(dim, keepdim=True) + eps)
-
-
-def in_batch(x: Tensor, own: int, batch: list[int]) -> bool:
-    """Whether an operand has an entry for each element of the first dimension of the batch."""
-    has = x.ndim > 2 if own < 0 else own > 0 and x.ndim == own + len(batch)
-    return bool(batch) and has and x.shape[0] > 1
-
-
-def places(x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> list[tuple[int, int, int]]:
-    """(dimension, first, length) of what a piece sees of an operand; one entry stands for all."""
-    (element, elements, first, count), (rows, span, own) = piece, legs
-    found = [(rows, first, count), (span, first, count + call[2] - 1)]
-    found = [place for place in found if place[0] and x.shape[place[0]] > 1]
-    return [*found, (-x.ndim, element, elements)] if in_batch(x, own, call[3]) else found
-
-
-def seen(x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> Tensor:
-    """The part of an operand that a piece sees."""
-    for place in places(x, legs, piece, call):
-        x = x.narrow(*place)
-    return x
-
-
-def element(arguments, dims, i: int) -> list:
-    """Element i of the arguments that are mapped; lists of tensors are mapped one by one."""
-    return [
-        element(one, dim, i) if isinstance(dim, list | tuple) else one if dim is None else one.select(dim, i)
-        for one, dim in zip(arguments, dims, strict=True)
-    ]
 
 
 def delta_rule(

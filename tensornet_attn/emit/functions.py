@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from symtable import symtable
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def items(source: str) -> Iterator[tuple[str, Item]]:
     """(name, item) of each top-level statement that is no import and no docstring."""
     for node in ast.parse(source).body:
         text = "\n".join(source.split("\n")[_first_line(node) - 1 : node.end_lineno])
-        speaks = frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+        speaks = spoken_in(text)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name, Item(text, speaks, _owner(node.decorator_list))
         elif isinstance(node, ast.AnnAssign | ast.Assign):
@@ -43,6 +44,21 @@ def items(source: str) -> Iterator[tuple[str, Item]]:
             yield ast.unparse(target), Item(text, speaks)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             yield text, Item(text, speaks, _owner([node.value]))
+
+
+def spoken_in(text: str) -> frozenset[str]:
+    """The global names that a text reads: what functions call by a name of their own is not meant.
+
+    >>> sorted(spoken_in("def f(x):\\n    y = g(x)\\n    return y"))
+    ['g']
+    """
+    todo, found = [symtable(text, "text", "exec")], set[str]()
+    while todo:
+        table = todo.pop()
+        todo += table.get_children()
+        outside = table.get_type() == "module"
+        found |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (outside or s.is_global())}
+    return frozenset(found)
 
 
 def _first_line(node: ast.stmt) -> int:
