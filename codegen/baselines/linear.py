@@ -51,6 +51,17 @@ class Linear(nn.Module):
         return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
 
 
+def autocast_kind(x: Tensor) -> str:
+    """The kind of device whose autocast acts on x; the CPU's where its own has none."""
+    kind = x.device.type
+    return kind if torch.amp.is_autocast_available(kind) else "cpu"
+
+
+def exact_products(x: Tensor) -> torch.autocast:
+    """A context in which products on the device of x keep their dtype."""
+    return torch.autocast(autocast_kind(x), enabled=False)
+
+
 def linear_attention(
     terms: list[tuple[Tensor, ...]],
     v: Tensor,
@@ -292,12 +303,6 @@ def query_positions(n: int, m: int, device: torch.device | None = None) -> Tenso
 def distance(n: int, m: int, device: torch.device | None = None) -> Tensor:
     """Query position minus key position: [n, m], integers."""
     return query_positions(n, m, device)[:, None] - torch.arange(m, device=device)
-
-
-def exact_products(x: Tensor) -> torch.autocast:
-    """A context in which products on the device of x keep their dtype, under autocast too."""
-    kind = x.device.type
-    return torch.autocast(kind if torch.amp.is_autocast_available(kind) else "cpu", enabled=False)
 
 
 def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:

@@ -86,6 +86,17 @@ def operation(name: str) -> str:
     return f"{own}::{name}"
 
 
+def autocast_kind(x: Tensor) -> str:
+    """The kind of device whose autocast acts on x; the CPU's where its own has none."""
+    kind = x.device.type
+    return kind if torch.amp.is_autocast_available(kind) else "cpu"
+
+
+def exact_products(x: Tensor) -> torch.autocast:
+    """A context in which products on the device of x keep their dtype."""
+    return torch.autocast(autocast_kind(x), enabled=False)
+
+
 def attend_band(
     q: Tensor,
     k: Tensor,
@@ -349,12 +360,6 @@ def from_chunks(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """[batch, chunks, chunk, d] -> this shape [..., length, d]: the last rows, or zeros before them."""
     x = x.flatten(1, 2)
     return F.pad(x, (0, 0, shape[-2] - x.shape[1], 0)).reshape(shape).contiguous()
-
-
-def exact_products(x: Tensor) -> torch.autocast:
-    """A context in which products on the device of x keep their dtype, under autocast too."""
-    kind = x.device.type
-    return torch.autocast(kind if torch.amp.is_autocast_available(kind) else "cpu", enabled=False)
 
 
 @delta_reads.register_fake

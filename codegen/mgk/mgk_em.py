@@ -94,6 +94,12 @@ def operation(name: str) -> str:
     return f"{own}::{name}"
 
 
+def autocast_kind(x: Tensor) -> str:
+    """The kind of device whose autocast acts on x; the CPU's where its own has none."""
+    kind = x.device.type
+    return kind if torch.amp.is_autocast_available(kind) else "cpu"
+
+
 def update_(state: Tensor, value: Tensor) -> None:
     """Stores a step's value, averaged over the dimensions before those of the state; an empty batch changes nothing."""
     value = value.detach()
@@ -237,12 +243,6 @@ def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
     operands = [next(some) if is_there else None for is_there in call[0]]
     with torch.autocast(autocast_kind(given[0]), call[-1], call[-1] is not None, False):
         return TILES[tile][0](rows, *operands)
-
-
-def autocast_kind(x: Tensor) -> str:
-    """The kind of device whose autocast acts on x; the CPU's where its own has none."""
-    kind = x.device.type
-    return kind if torch.amp.is_autocast_available(kind) else "cpu"
 
 
 def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):

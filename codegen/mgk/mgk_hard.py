@@ -69,6 +69,12 @@ def operation(name: str) -> str:
     return f"{own}::{name}"
 
 
+def autocast_kind(x: Tensor) -> str:
+    """The kind of device whose autocast acts on x; the CPU's where its own has none."""
+    kind = x.device.type
+    return kind if torch.amp.is_autocast_available(kind) else "cpu"
+
+
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
     """A mask [n, m], [batch..., n, m] or [batch..., others..., n, m] so that it broadcasts to the last of these.
 
@@ -189,12 +195,6 @@ def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
     operands = [next(some) if is_there else None for is_there in call[0]]
     with torch.autocast(autocast_kind(given[0]), call[-1], call[-1] is not None, False):
         return TILES[tile][0](rows, *operands)
-
-
-def autocast_kind(x: Tensor) -> str:
-    """The kind of device whose autocast acts on x; the CPU's where its own has none."""
-    kind = x.device.type
-    return kind if torch.amp.is_autocast_available(kind) else "cpu"
 
 
 def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):

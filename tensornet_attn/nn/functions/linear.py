@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.nn.functions.autocast import exact_products
 from tensornet_attn.nn.functions.masks import causal_mask, key_keep, visible
 from tensornet_attn.nn.functions.normalize import kept, normalized
-from tensornet_attn.nn.functions.scan import exact_products
 
 
 def linear_attention(

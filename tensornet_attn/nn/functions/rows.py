@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.nn.functions.at_import import operation
+from tensornet_attn.nn.functions.autocast import autocast_kind
 
 TILES: dict = {}  # name: (function, legs of each operand, place of the result's query leg), as `row_tile` was told them
 
@@ -83,12 +84,6 @@ def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
     operands = [next(some) if is_there else None for is_there in call[0]]
     with torch.autocast(autocast_kind(given[0]), call[-1], call[-1] is not None, False):
         return TILES[tile][0](rows, *operands)
-
-
-def autocast_kind(x: Tensor) -> str:
-    """The kind of device whose autocast acts on x; the CPU's where its own has none."""
-    kind = x.device.type
-    return kind if torch.amp.is_autocast_available(kind) else "cpu"
 
 
 def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):

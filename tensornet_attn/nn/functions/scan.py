@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.nn.functions.at_import import operation
+from tensornet_attn.nn.functions.autocast import exact_products
 from tensornet_attn.nn.functions.normalize import divided
 
 
@@ -135,12 +136,6 @@ def from_chunks(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """[batch, chunks, chunk, d] -> this shape [..., length, d]: the last rows, or zeros before them."""
     x = x.flatten(1, 2)
     return F.pad(x, (0, 0, shape[-2] - x.shape[1], 0)).reshape(shape).contiguous()
-
-
-def exact_products(x: Tensor) -> torch.autocast:
-    """A context in which products on the device of x keep their dtype, under autocast too."""
-    kind = x.device.type
-    return torch.autocast(kind if torch.amp.is_autocast_available(kind) else "cpu", enabled=False)
 
 
 @delta_reads.register_fake
