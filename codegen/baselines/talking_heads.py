@@ -136,30 +136,39 @@ TILES: dict = {}  # name: (function, legs of each operand, place of the result's
 class Rows:
     """What a function of a block of rows knows beside its operands.
 
-    `at`: the positions of its rows, [block]; `n`, `m`: the lengths of the whole call; `batch`: the block's batch
+    `at`: the positions of its rows, [block]; `m`: the keys that they see, 0 to m - 1; `batch`: the block's batch
     dimensions; `sizes`: sizes that no operand shows; `random`: the generator to draw from.
     """
 
-    def __init__(self, piece: tuple, call: tuple, random: torch.Generator | None, device: torch.device):
-        _, self.n, self.m, batch, _, self.training, self.sizes, _ = call
+    def __init__(self, piece: tuple, call: tuple, keys: int, random: torch.Generator | None, device: torch.device):
+        _, n, m, batch, _, self.training, self.sizes, _ = call
         _, elements, first, count = piece
+        self.m = keys
         self.batch = [elements, *batch[1:]] if batch else []
-        self.at = torch.arange(first + self.m - self.n, first + self.m - self.n + count, device=device)
+        self.at = torch.arange(first + m - n, first + m - n + count, device=device)
         self.random = random
 
 
-def row_tile(rows: tuple[int, ...], out: int, spans: tuple[int, ...] = (), legs: tuple[int, ...] = ()):
+def row_tile(
+    rows: tuple[int, ...],
+    out: int,
+    spans: tuple[int, ...] = (),
+    keys: tuple[int, ...] = (),
+    legs: tuple[int, ...] = (),
+):
     """Makes a function of a block, f(rows: Rows, *operands), known to `blocked_rows` by its name.
 
     `rows`: of each operand the dimension, from the end, of its query leg, 0 where it has none; `spans`: that of a leg
-    of relative positions, of which a block of b rows sees b + m - 1; `out`: that of the query leg of the result.
-    `legs`: how many dimensions of each operand are not of the batch, -1 for a mask: all but its last two may be. Not
-    told, a block has the whole batch.
+    of relative positions, of which a block of b rows that see m keys has b + m - 1; `out`: that of the query leg of the
+    result. `keys`: that of the key leg, told where no row sees a later key: a block then has the keys up to its last
+    row. `legs`: how many dimensions of each operand are not of the batch, -1 for a mask: all but its last two may be.
+    Not told, a block has the whole batch.
     """
 
     def known(function):
         none = [0] * len(rows)
-        TILES[function.__name__] = function, tuple(zip(rows, spans or none, legs or none, strict=True)), out
+        places = zip(rows, spans or none, keys or none, legs or none, strict=True)
+        TILES[function.__name__] = function, tuple(places), out
         return function
 
     return known
@@ -216,8 +225,8 @@ def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
     for number, piece in enumerate(pieces_of(given, legs, call)):
         if random is not None:
             random.manual_seed(seed.item() + number)
-        parts = [seen(x, its, piece, call) for x, its in zip(given, legs, strict=True)]
-        yield piece, Rows(piece, call, random, given[0].device), parts
+        parts = [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
+        yield piece, Rows(piece, call, keys_seen(legs, piece, call), random, given[0].device), parts
 
 
 def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple[int, int, int, int]]:
@@ -233,8 +242,8 @@ def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple
     return [(*start, first, min(block, n - first)) for start in starts for first in range(0, max(1, n), block)]
 
 
-def legs_of(tile: str, call: tuple) -> list[tuple[int, int, int]]:
-    """(query leg, relative leg, number of legs) of each operand that was given."""
+def legs_of(tile: str, call: tuple) -> list[tuple[int, int, int, int]]:
+    """(query leg, relative leg, key leg, number of legs) of each operand that was given."""
     return [legs for legs, is_there in zip(TILES[tile][1], call[0], strict=True) if is_there]
 
 
@@ -244,18 +253,28 @@ def in_batch(x: Tensor, own: int, batch: list[int]) -> bool:
     return bool(batch) and has and x.shape[0] > 1
 
 
-def places(x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> list[tuple[int, int, int]]:
-    """(dimension, first, length) of what a piece sees of an operand; one entry stands for all."""
-    (element, elements, first, count), (rows, span, own) = piece, legs
-    found = [(rows, first, count), (span, first, count + call[2] - 1)]
+def keys_seen(legs: list[tuple], piece: tuple, call: tuple) -> int:
+    """The keys that a piece sees: all, or where a row sees none later than itself those up to its last row."""
+    _, n, m, *_ = call
+    if not any(keys for _, _, keys, _ in legs):
+        return m
+    _, _, first, count = piece
+    return max(min(1, m), min(m, first + count + m - n))
+
+
+def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[tuple[int, int, int]]:
+    """(dimension, first, length) of what a piece sees of the operand at a place; one entry stands for all."""
+    (element, elements, first, count), (rows, span, key, own) = piece, legs[place]
+    keys = keys_seen(legs, piece, call)
+    found = [(rows, first, count), (span, first + call[2] - keys, count + keys - 1), (key, 0, keys)]
     found = [place for place in found if place[0] and x.shape[place[0]] > 1]
     return [*found, (-x.ndim, element, elements)] if in_batch(x, own, call[3]) else found
 
 
-def seen(x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> Tensor:
-    """The part of an operand that a piece sees."""
-    for place in places(x, legs, piece, call):
-        x = x.narrow(*place)
+def seen(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
+    """The part of the operand at a place that a piece sees."""
+    for part in places(x, place, legs, piece, call):
+        x = x.narrow(*part)
     return x
 
 
@@ -302,7 +321,8 @@ def result_like(part: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
 def rows_shape(given, seed, tile, *call):
     """The shape: that of all rows at once, computed without numbers."""
     piece = (0, call[3][0] if call[3] else 1, 0, call[1])
-    return result_like(computed(tile, given, call, Rows(piece, call, None, given[0].device)), tile, piece, call)
+    rows = Rows(piece, call, call[2], None, given[0].device)
+    return result_like(computed(tile, given, call, rows), tile, piece, call)
 
 
 @torch.library.custom_op(operation("rows_backward"), mutates_args=())
@@ -329,7 +349,7 @@ def rows_backward(
     for piece, rows, parts in blocks(tile, given, seed, call):
         own = result_part(gradient, tile, piece, call)
         for i, total, one in zip(wanted, totals, pulled(own, parts, wanted, tile, call, rows), strict=True):
-            seen(total, legs[i], piece, call).add_(one)
+            seen(total, i, legs, piece, call).add_(one)
     return [total.to(given[i].dtype) for i, total in zip(wanted, totals, strict=True)]
 
 
@@ -457,16 +477,16 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
 
         own = result_part(gradient, tile, piece, call)
         _, pull = torch.func.vjp(again, own, *(parts[i] for i in asked))
-        one, *some = pull(tuple(seen(x, legs[i], piece, call) for x, i in zip(seconds, wanted, strict=True)))
+        one, *some = pull(tuple(seen(x, i, legs, piece, call) for x, i in zip(seconds, wanted, strict=True)))
         owns.setdefault(piece[0], []).append(one)
         found = zip(totals, asked, some, strict=True)
-        totals = [total + among_zeros(one, given[i], legs[i], piece, call) for total, i, one in found]
+        totals = [total + among_zeros(one, given[i], i, legs, piece, call) for total, i, one in found]
     return [torch.cat([torch.cat(same, TILES[tile][2]) for same in owns.values()]), *totals]
 
 
-def among_zeros(one: Tensor, x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> Tensor:
+def among_zeros(one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
     """What a piece gives to x, as large as x: the opposite of `seen`."""
-    for dim, first, length in places(x, legs, piece, call):
+    for dim, first, length in places(x, place, legs, piece, call):
         one = F.pad(one, [0, 0] * (-1 - dim) + [first, x.shape[dim] - first - length])
     return one
 

@@ -245,27 +245,58 @@ def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tu
 def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The same over the keys that are not later than the query; the last query stands at the last key.
 
-    Inside a chunk the scores are made; what lies before a chunk is one state, a running sum over chunks.
+    One stretch of keys after another, so that what is made of it stays in the caches; traced code, where a loop would
+    fix the length, takes all at once.
     """
     n, m = q.shape[-2], k.shape[-2]
-    least = 1 if torch.compiler.is_compiling() else 0  # traced, no size is 1 for some lengths alone
+    traced = torch.compiler.is_compiling()
+    stretch = m if traced else stretch_of(q, v, chunk, core)
+    q = F.pad(q, (0, 0, m - n, 0))
+    parts, before = [], None
+    for part in [(q, k, v)] if m <= stretch else zip(*(t.split(stretch, -2) for t in (q, k, v)), strict=True):
+        out, rows, before = chunk_reads(*part, chunk, core, before, 1 if traced else 0)
+        parts.append((out, rows))
+    found = parts[0] if len(parts) == 1 else [torch.cat(same, -2) for same in zip(*parts, strict=True)]
+    return tuple(F.pad(t, (0, 0, n - m, 0)) for t in found)
+
+
+def stretch_of(q: Tensor, v: Tensor, chunk: int, core: Tensor | None) -> int:
+    """Keys whose scores are about 2 ** 19 numbers, in whole chunks."""
+    scores = chunk * (1 if core is None else sum(core.shape[-2:])) * max(1, math.prod(v.shape[:-2]))
+    return chunk * max(4, (1 << 19) // (scores * chunk))
+
+
+def chunk_reads(
+    q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None, before: tuple | None, least: int
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """What as many queries as keys read of these and of what stood before: values, row sums, and what stands now.
+
+    Inside a chunk the scores are made; what lies before a chunk is one state, a running sum over chunks, of which there
+    are `least` at least more than one: traced, no size is 1 for some lengths alone.
+    """
+    m = k.shape[-2]
     chunks = (m + (least + 1) * chunk - 1) // chunk
-    q, k, v = (
-        F.pad(t, (0, 0, before, chunks * chunk - m)).unflatten(-2, (chunks, chunk))  # ... chunks chunk d
-        for t, before in ((q, m - n), (k, 0), (v, 0))
-    )
+    q, k, v = (F.pad(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk)) for t in (q, k, v))
     core = None if core is None else core.unsqueeze(-3)
     scores = linear_scores(q, k, core).tril()
-    out = scores_read(scores, v, core) + q @ mixed_state(sum_before(k.mT @ v), core)
+    (S, S_after), (z, z_after) = (
+        sums(each, old) for each, old in zip((k.mT @ v, k.sum(-2, keepdim=True)), before or (None, None), strict=True)
+    )
+    out = scores_read(scores, v, core) + q @ mixed_state(S, core)
     rows = scores.sum(-1, keepdim=True) if core is None else scores.sum(-1).mT
-    rows = rows + row_sums(q, sum_before(k.sum(-2, keepdim=True)), core)
-    return tuple(F.pad(t.flatten(-3, -2), (0, 0, n - m, m - chunks * chunk)) for t in (out, rows))
+    rows = rows + row_sums(q, z, core)
+    out, rows = (F.pad(t.flatten(-3, -2), (0, 0, 0, m - chunks * chunk)) for t in (out, rows))
+    return out, rows, (S_after, z_after)
 
 
-def sum_before(each: Tensor) -> Tensor:
-    """The sum of what lies before each chunk, nothing before the first: [..., chunks, d, e]."""
+def sums(each: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sum of what lies before each chunk [..., chunks, d, e], and of all; at first it is `before`, or nothing."""
     wide = torch.promote_types(each.dtype, torch.float32)
-    return F.pad(each, (0, 0, 0, 0, 1, 0)).cumsum(-3, dtype=wide).to(each.dtype)[..., :-1, :, :]
+    if before is None:
+        found = F.pad(each, (0, 0, 0, 0, 1, 0)).cumsum(-3, dtype=wide)
+    else:
+        found = torch.cat([before, each], -3).cumsum(-3, dtype=wide)
+    return found.to(each.dtype)[..., :-1, :, :], found[..., -1:, :, :]
 
 
 def mixed_state(S: Tensor, core: Tensor | None) -> Tensor:

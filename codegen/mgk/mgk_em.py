@@ -52,34 +52,36 @@ class MGKEm(nn.Module):
         k2 = 0.5 * self.Wq.shape[2] ** -0.5 * K.square().sum(-1)  # ... m r h
         logprior = torch.log(pi)  # h r
 
-        # L.p1, L, S, A, y.p1: a block of rows at a time, again in the backward
-        y_1 = blocked_rows(
-            "y_1_rows",
-            [Q.transpose(-3, -2), K.movedim(-2, -4), logprior, k2.movedim(-3, -1), V.transpose(-3, -2), mask, key_mask],
-            n,
-            m,
-            (*x.shape[:-2],),
-            (16, 65536),
-            sizes=(self.Wq.shape[2],),
-        )  # ... h n d
+        part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        first = part  # ... n h (d)
+        A_q = torch.cat((first, torch.full_like(first[..., :1], 1)), -1)  # ... n h w
+        part_2 = logprior[:, :, None] - k2.transpose(-3, -1)  # ... h r m
+        first_2 = K.transpose(-4, -2)  # ... h r m (d)
+        A_k = torch.cat((first_2, part_2[..., None]), -1)  # ... h r m w
+        # A and A V: one fused call, the scores are never made
+        q = A_q.transpose(-3, -2)  # ... h n w
+        k = A_k.flatten(-3, -2)  # ... h (r m) w
+        v = V.transpose(-3, -2)  # ... h m d
+        keep, bias = visible(None, mask, key_mask, x.ndim - 2, 1)
+        o = attend(q, k, v, keep, bias, 1, keys=self.Wk.shape[1])  # ... h n d
 
-        y = y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
-
-        # L.p1, L, responsibility, prior.of: a block of rows at a time, again in the backward
-        prior_of = blocked_rows(
-            "prior_of_rows",
-            [Q.transpose(-3, -2), K.movedim(-2, -4), logprior, k2.movedim(-3, -1), mask, key_mask],
-            n,
-            m,
-            (*x.shape[:-2],),
-            (16, 65536),
-            sizes=(self.Wq.shape[2],),
-        )  # ... h r n
-
-        prior = prior_of.mean(-1)  # ... h r
+        y = o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
 
         if self.training:
-            update_(self.pi, prior)
+            with torch.no_grad():
+                # L.apart.p1, L.apart, responsibility, prior.of: a block of rows at a time, again in the backward
+                prior_of = blocked_rows(
+                    "prior_of_rows",
+                    [Q.transpose(-3, -2), K.movedim(-2, -4), logprior, k2.movedim(-3, -1), mask, key_mask],
+                    n,
+                    m,
+                    (*x.shape[:-2],),
+                    (16, 65536),
+                    sizes=(self.Wq.shape[2],),
+                )  # ... h r n
+
+                prior = prior_of.mean(-1)  # ... h r
+                update_(self.pi, prior)
 
         return y  # ... n f
 
@@ -106,6 +108,11 @@ def update_(state: Tensor, value: Tensor) -> None:
     if value.numel() > 0:
         with torch.no_grad():
             state.copy_(value if value.ndim == state.ndim else value.flatten(0, value.ndim - state.ndim - 1).mean(0))
+
+
+def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """True where the key is not later than the query: [n, m]."""
+    return distance(n, m, device) >= 0
 
 
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
@@ -168,36 +175,55 @@ def added(x: Tensor, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias.to(x.dtype)
 
 
+def query_positions(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """m - n ... m - 1: [n]; keys stand at 0 ... m - 1."""
+    return torch.arange(m - n, m, device=device)
+
+
+def distance(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """Query position minus key position: [n, m], integers."""
+    return query_positions(n, m, device)[:, None] - torch.arange(m, device=device)
+
+
 TILES: dict = {}  # name: (function, legs of each operand, place of the result's query leg), as `row_tile` was told them
 
 
 class Rows:
     """What a function of a block of rows knows beside its operands.
 
-    `at`: the positions of its rows, [block]; `n`, `m`: the lengths of the whole call; `batch`: the block's batch
+    `at`: the positions of its rows, [block]; `m`: the keys that they see, 0 to m - 1; `batch`: the block's batch
     dimensions; `sizes`: sizes that no operand shows; `random`: the generator to draw from.
     """
 
-    def __init__(self, piece: tuple, call: tuple, random: torch.Generator | None, device: torch.device):
-        _, self.n, self.m, batch, _, self.training, self.sizes, _ = call
+    def __init__(self, piece: tuple, call: tuple, keys: int, random: torch.Generator | None, device: torch.device):
+        _, n, m, batch, _, self.training, self.sizes, _ = call
         _, elements, first, count = piece
+        self.m = keys
         self.batch = [elements, *batch[1:]] if batch else []
-        self.at = torch.arange(first + self.m - self.n, first + self.m - self.n + count, device=device)
+        self.at = torch.arange(first + m - n, first + m - n + count, device=device)
         self.random = random
 
 
-def row_tile(rows: tuple[int, ...], out: int, spans: tuple[int, ...] = (), legs: tuple[int, ...] = ()):
+def row_tile(
+    rows: tuple[int, ...],
+    out: int,
+    spans: tuple[int, ...] = (),
+    keys: tuple[int, ...] = (),
+    legs: tuple[int, ...] = (),
+):
     """Makes a function of a block, f(rows: Rows, *operands), known to `blocked_rows` by its name.
 
     `rows`: of each operand the dimension, from the end, of its query leg, 0 where it has none; `spans`: that of a leg
-    of relative positions, of which a block of b rows sees b + m - 1; `out`: that of the query leg of the result.
-    `legs`: how many dimensions of each operand are not of the batch, -1 for a mask: all but its last two may be. Not
-    told, a block has the whole batch.
+    of relative positions, of which a block of b rows that see m keys has b + m - 1; `out`: that of the query leg of the
+    result. `keys`: that of the key leg, told where no row sees a later key: a block then has the keys up to its last
+    row. `legs`: how many dimensions of each operand are not of the batch, -1 for a mask: all but its last two may be.
+    Not told, a block has the whole batch.
     """
 
     def known(function):
         none = [0] * len(rows)
-        TILES[function.__name__] = function, tuple(zip(rows, spans or none, legs or none, strict=True)), out
+        places = zip(rows, spans or none, keys or none, legs or none, strict=True)
+        TILES[function.__name__] = function, tuple(places), out
         return function
 
     return known
@@ -254,8 +280,8 @@ def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
     for number, piece in enumerate(pieces_of(given, legs, call)):
         if random is not None:
             random.manual_seed(seed.item() + number)
-        parts = [seen(x, its, piece, call) for x, its in zip(given, legs, strict=True)]
-        yield piece, Rows(piece, call, random, given[0].device), parts
+        parts = [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
+        yield piece, Rows(piece, call, keys_seen(legs, piece, call), random, given[0].device), parts
 
 
 def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple[int, int, int, int]]:
@@ -271,8 +297,8 @@ def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple
     return [(*start, first, min(block, n - first)) for start in starts for first in range(0, max(1, n), block)]
 
 
-def legs_of(tile: str, call: tuple) -> list[tuple[int, int, int]]:
-    """(query leg, relative leg, number of legs) of each operand that was given."""
+def legs_of(tile: str, call: tuple) -> list[tuple[int, int, int, int]]:
+    """(query leg, relative leg, key leg, number of legs) of each operand that was given."""
     return [legs for legs, is_there in zip(TILES[tile][1], call[0], strict=True) if is_there]
 
 
@@ -282,18 +308,28 @@ def in_batch(x: Tensor, own: int, batch: list[int]) -> bool:
     return bool(batch) and has and x.shape[0] > 1
 
 
-def places(x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> list[tuple[int, int, int]]:
-    """(dimension, first, length) of what a piece sees of an operand; one entry stands for all."""
-    (element, elements, first, count), (rows, span, own) = piece, legs
-    found = [(rows, first, count), (span, first, count + call[2] - 1)]
+def keys_seen(legs: list[tuple], piece: tuple, call: tuple) -> int:
+    """The keys that a piece sees: all, or where a row sees none later than itself those up to its last row."""
+    _, n, m, *_ = call
+    if not any(keys for _, _, keys, _ in legs):
+        return m
+    _, _, first, count = piece
+    return max(min(1, m), min(m, first + count + m - n))
+
+
+def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[tuple[int, int, int]]:
+    """(dimension, first, length) of what a piece sees of the operand at a place; one entry stands for all."""
+    (element, elements, first, count), (rows, span, key, own) = piece, legs[place]
+    keys = keys_seen(legs, piece, call)
+    found = [(rows, first, count), (span, first + call[2] - keys, count + keys - 1), (key, 0, keys)]
     found = [place for place in found if place[0] and x.shape[place[0]] > 1]
     return [*found, (-x.ndim, element, elements)] if in_batch(x, own, call[3]) else found
 
 
-def seen(x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> Tensor:
-    """The part of an operand that a piece sees."""
-    for place in places(x, legs, piece, call):
-        x = x.narrow(*place)
+def seen(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
+    """The part of the operand at a place that a piece sees."""
+    for part in places(x, place, legs, piece, call):
+        x = x.narrow(*part)
     return x
 
 
@@ -340,7 +376,8 @@ def result_like(part: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
 def rows_shape(given, seed, tile, *call):
     """The shape: that of all rows at once, computed without numbers."""
     piece = (0, call[3][0] if call[3] else 1, 0, call[1])
-    return result_like(computed(tile, given, call, Rows(piece, call, None, given[0].device)), tile, piece, call)
+    rows = Rows(piece, call, call[2], None, given[0].device)
+    return result_like(computed(tile, given, call, rows), tile, piece, call)
 
 
 @torch.library.custom_op(operation("rows_backward"), mutates_args=())
@@ -367,7 +404,7 @@ def rows_backward(
     for piece, rows, parts in blocks(tile, given, seed, call):
         own = result_part(gradient, tile, piece, call)
         for i, total, one in zip(wanted, totals, pulled(own, parts, wanted, tile, call, rows), strict=True):
-            seen(total, legs[i], piece, call).add_(one)
+            seen(total, i, legs, piece, call).add_(one)
     return [total.to(given[i].dtype) for i, total in zip(wanted, totals, strict=True)]
 
 
@@ -495,29 +532,97 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
 
         own = result_part(gradient, tile, piece, call)
         _, pull = torch.func.vjp(again, own, *(parts[i] for i in asked))
-        one, *some = pull(tuple(seen(x, legs[i], piece, call) for x, i in zip(seconds, wanted, strict=True)))
+        one, *some = pull(tuple(seen(x, i, legs, piece, call) for x, i in zip(seconds, wanted, strict=True)))
         owns.setdefault(piece[0], []).append(one)
         found = zip(totals, asked, some, strict=True)
-        totals = [total + among_zeros(one, given[i], legs[i], piece, call) for total, i, one in found]
+        totals = [total + among_zeros(one, given[i], i, legs, piece, call) for total, i, one in found]
     return [torch.cat([torch.cat(same, TILES[tile][2]) for same in owns.values()]), *totals]
 
 
-def among_zeros(one: Tensor, x: Tensor, legs: tuple[int, int, int], piece: tuple, call: tuple) -> Tensor:
+def among_zeros(one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
     """What a piece gives to x, as large as x: the opposite of `seen`."""
-    for dim, first, length in places(x, legs, piece, call):
+    for dim, first, length in places(x, place, legs, piece, call):
         one = F.pad(one, [0, 0] * (-1 - dim) + [first, x.shape[dim] - first - length])
     return one
 
 
-def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """softmax(scores + bias) over the keys where `keep`, zeros elsewhere: [..., n, m]."""
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+    causal: bool = False,
+    keys: int = 1,
+) -> Tensor:
+    """softmax(scale q k^T + bias) v, fused: q [..., h, n, d], k [..., g, m, d], v [..., g, m, e] -> [..., h, n, e].
+
+    `keep` and `bias` broadcast to [..., h, n, m]; g divides h: consecutive query heads share a key and value head.
+    With several `keys` a position, k has them one after another, [..., g, keys m, d], and they share v, keep and bias.
+    """
+    n, m = q.shape[-2], k.shape[-2] // keys
+    if keys > 1:
+        keep = both(keep, causal_mask(n, m, q.device)) if causal else keep
+        causal, v = False, torch.cat([v] * keys, -2)
+        keep, bias = (None if t is None else torch.cat([t] * keys, -1) for t in (keep, bias))
+    fused = empty = False
+    if causal and keep is None and bias is None and n == m:  # tested by `if`: traced lengths make no plain bool
+        fused = True
+    elif keep is not None or (causal and n > m):
+        empty = True
+    if causal and not fused:
+        keep = both(keep, causal_mask(n, m, q.device))
+    some = keep.any(-1, keepdim=True) if empty else None  # ... n 1
+    mask = keep if some is None else keep | ~some
     if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    if keep is None:
-        return scores.softmax(-1)
-    # The least finite number: with -inf an empty row would be NaN before it is cleared, and its gradient after.
-    weights = torch.where(keep, scores, torch.finfo(scores.dtype).min).softmax(-1)
-    return torch.where(keep, weights, 0)
+        mask = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), float("-inf"))
+    out = fused_attention(q, k, v, mask, scale, dropout, fused)
+    if bias is not None and out.numel() == 0:
+        out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
+    return out if some is None else torch.where(some, out, 0)
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float, causal: bool
+) -> Tensor:
+    """scaled_dot_product_attention for any batch and widths: the fused kernels want four dimensions and one width."""
+    if scale <= 0:  # the fused kernels multiply the minus infinity of a causal mask by it
+        q, scale = q * scale, 1.0
+    operands = (q, k, v) if mask is None or mask.ndim < 4 else (q, k, v, mask)
+    batch = q.shape[:-3]
+    if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # tuples would compare sizes before lengths
+        batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
+    heads, width, out_width = max(k.shape[-3], v.shape[-3]), max(q.shape[-1], v.shape[-1]), v.shape[-1]
+    q, k, v = (four_dimensions(laid_out(widened(t, width)), batch) for t in (q, k, v))
+    if k.shape[1] != v.shape[1]:
+        k, v = (t.expand(-1, heads, -1, -1) for t in (k, v))
+    if mask is not None and mask.ndim > 2:
+        mask = four_dimensions(mask, batch)
+    grouped = {"enable_gqa": True} if q.shape[1] != heads else {}
+    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, **grouped)
+    if out_width != width:
+        out = out[..., :out_width]
+    return out if len(batch) == 1 else out.reshape(*batch, *out.shape[1:])
+
+
+def four_dimensions(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """[batch..., h, n, d] as [one batch, h, n, d]."""
+    if len(batch) == 1 and x.ndim == 4 and x.shape[:-3] == batch:
+        return x
+    x = x.expand(*batch, *[1] * (3 - x.ndim), *x.shape[-3:])
+    return x.flatten(0, -4) if batch else x[None]
+
+
+def laid_out(x: Tensor) -> Tensor:
+    """x with its last dimension's numbers side by side: the fused kernels take no other, and torch makes all scores."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def widened(x: Tensor, width: int) -> Tensor:
+    """x with zeros after its last entries."""
+    return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))
 
 
 def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:
@@ -533,33 +638,11 @@ def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:
 def prior_of_rows(
     rows: Rows, Q: Tensor, K: Tensor, logprior: Tensor, k2: Tensor, mask: Tensor | None, key_mask: Tensor | None
 ) -> Tensor:
-    """L.p1, L, responsibility, prior.of of a block of rows: Q [h n d], K [h m r d], logprior [h r], k2 [r h m] -> [h r
-    n]."""
+    """L.apart.p1, L.apart, responsibility, prior.of of a block of rows: Q [h n d], K [h m r d], logprior [h r], k2 [r h
+    m] -> [h r n]."""
     (d,) = rows.sizes
-    L_1 = torch.einsum("...hnd,...hmrd->...hrnm", Q, K)  # ... h r n m
-    L = logprior[..., None, None] + d ** -0.5 * L_1 - k2.transpose(-3, -2)[..., None, :]  # ... h r n m
-    responsibility = L.softmax(-3)  # ... h r n m
+    L_apart_1 = torch.einsum("...hnd,...hmrd->...hrnm", Q, K)  # ... h r n m
+    L_apart = logprior[..., None, None] + d ** -0.5 * L_apart_1 - k2.transpose(-3, -2)[..., None, :]  # ... h r n m
+    responsibility = L_apart.softmax(-3)  # ... h r n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
     return masked_mean(added(responsibility, bias), keep)  # ... h r n
-
-
-@row_tile(rows=(-2, 0, 0, 0, 0, -2, 0), out=-2, legs=(3, 4, 0, 3, 3, -1, 1))
-def y_1_rows(
-    rows: Rows,
-    Q: Tensor,
-    K: Tensor,
-    logprior: Tensor,
-    k2: Tensor,
-    V: Tensor,
-    mask: Tensor | None,
-    key_mask: Tensor | None,
-) -> Tensor:
-    """L.p1, L, S, A, y.p1 of a block of rows: Q [h n d], K [h m r d], logprior [h r], k2 [r h m], V [h m d] -> [h n
-    d]."""
-    (d,) = rows.sizes
-    L_1 = torch.einsum("...hnd,...hmrd->...hrnm", Q, K)  # ... h r n m
-    L = logprior[..., None, None] + d ** -0.5 * L_1 - k2.transpose(-3, -2)[..., None, :]  # ... h r n m
-    S = L.logsumexp(-3)  # ... h n m
-    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(S, keep, bias)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d

@@ -22,6 +22,7 @@ from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.rewrite.states import only_for_states
 
 _INDENT = "    "
 
@@ -89,11 +90,9 @@ def _forward(writer: Writer) -> list[str]:
     """The method `forward`."""
     graph = writer.graph
     open_forward(writer)
-    for _, steps in groupby(graph.steps, key=_group):
-        writer.groups.append([])
-        for step in steps:
-            _emit_step(writer, step)
-    _updates(writer)
+    apart = only_for_states(graph)
+    _emit_steps(writer, [step for step in graph.steps if step.name not in apart])
+    trained = _trained(writer, [step for step in graph.steps if step.name in apart])
     writer.output(graph.output, graph.step[graph.output].legs)
     bind_lengths(writer)
     name_biases(writer)
@@ -103,8 +102,17 @@ def _forward(writer: Writer) -> list[str]:
         for t in graph.of_role("input")
     ]
     arguments = ", ".join(["self", *inputs, *(["*", *options] if options else [])])
-    lines = [*_call_text(graph, writer.local), *_paragraphs(writer.groups)]
+    body, end = (writer.groups[:-1], writer.groups[-1:]) if trained else (writer.groups, [])
+    parts = [_paragraphs(body, 2), _when_training(trained, bool(apart)), _paragraphs(end, 2)]
+    lines = [*_call_text(graph, writer.local), *parts[0], *(line for part in parts[1:] if part for line in ["", *part])]
     return [*wrapped(f"def forward({arguments}) -> Tensor:", len(_INDENT)), *_indented(lines)]
+
+
+def _emit_steps(writer: Writer, steps: Sequence[Step]) -> None:
+    for _, group in groupby(steps, key=_group):
+        writer.groups.append([])
+        for step in group:
+            _emit_step(writer, step)
 
 
 def _group(step: Step) -> tuple[str, bool]:
@@ -123,12 +131,12 @@ def _emit_step(writer: Writer, step: Step) -> None:
         emit_attention(writer, step)
 
 
-def _paragraphs(groups: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of the body, long ones wrapped; blank lines around what takes several."""
+def _paragraphs(groups: Sequence[Sequence[str]], depth: int) -> list[str]:
+    """The lines of a body so deep, long ones wrapped; blank lines around what takes several."""
     lines: list[str] = []
     before = 1
     for group in (group for group in groups if group):
-        text = [part for line in group for part in wrapped(line, 2 * len(_INDENT))]
+        text = [part for line in group for part in wrapped(line, depth * len(_INDENT))]
         lines += [""] if lines and max(before, len(group)) > 1 else []
         lines += text
         before = len(group)
@@ -153,16 +161,29 @@ def _call_text(graph: Graph, local: dict[str, str]) -> list[str]:
     return wrap(f'"""{"; ".join(shapes)}."""', WIDTH - 2 * len(_INDENT))
 
 
-def _updates(writer: Writer) -> None:
-    """After a training call the state is the step's value, averaged over the batch."""
-    if writer.graph.updates:
-        writer.groups.append(["if self.training:"])
+def _trained(writer: Writer, steps: Sequence[Step]) -> list[list[str]]:
+    """What states alone need: after a training call a state is its step's value, averaged over the batch."""
+    if not writer.graph.updates:
+        return []
+    before, writer.groups = writer.groups, [[]]
+    _emit_steps(writer, steps)
+    writer.groups.append([])
     for state, step in writer.graph.updates:
         tensor = writer.graph.tensor[state]
         value = writer.values[step].unpacked.arranged(tensor.legs)
-        writer.line(f"{_INDENT}{writer.call('update_', stored(writer, tensor), value.text)}")
-    if writer.graph.updates:
-        writer.groups.append([])
+        writer.line(writer.call("update_", stored(writer, tensor), value.text))
+    found, writer.groups = writer.groups, [*before, []]
+    return found
+
+
+def _when_training(groups: Sequence[Sequence[str]], steps: bool) -> list[str]:
+    """These lines under their condition; steps are made without gradients, which no state passes on."""
+    if not groups:
+        return []
+    if not steps:
+        return ["if self.training:", *_indented(_paragraphs(groups, 3))]
+    lines = _indented(_indented(_paragraphs(groups, 4)))
+    return ["if self.training:", f"{_INDENT}with torch.no_grad():", *lines]
 
 
 def _indented(lines: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.values import Legs, Value, permuted
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.causal import looks_back
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Term, Use
 from tensornet_attn.plan.rows import block_of, drops, keys_of, leaf, made_inside, unbounded
 from tensornet_attn.spec.arithmetic import ONE, Binary, Number
@@ -293,6 +294,8 @@ def _function(tile: str, inner: RowWriter, operands: list[Operand], op: Kernel, 
     spans = [operand.place(relative) for operand in operands]
     told = [f"rows={_tuple(rows)}", f"out={result.index(str(graph.query)) - len(result)}"]
     told += [f"spans={_tuple(spans)}"] if any(spans) else []
+    keys = [operand.place(graph.key) for operand in operands]
+    told += [f"keys={_tuple(keys)}"] if any(keys) and looks_back(graph) else []
     told += [f"legs={_tuple(operand.own for operand in operands)}"]
     kinds = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
     shapes = [f"{o.name} [{' '.join(o.legs)}]" for o in operands if not o.optional]
@@ -300,7 +303,8 @@ def _function(tile: str, inner: RowWriter, operands: list[Operand], op: Kernel, 
     sizes = [f"{_tuple(inner.known[leg] for leg in inner.sizes)} = rows.sizes"] if inner.sizes else []
     body = _docstring(about) + [part for line in [*sizes, *inner.groups[0]] for part in wrapped(line, len(_INDENT))]
     head = wrapped(f"def {tile}({', '.join(['rows: Rows', *kinds])}) -> Tensor:", 0)
-    return "\n".join([f"@row_tile({', '.join(told)})", *head, *(_INDENT + line for line in body)])
+    decorator = wrapped(f"@row_tile({', '.join(told)})", 0)
+    return "\n".join([*decorator, *head, *(_INDENT + line for line in body)])
 
 
 def _docstring(text: str) -> list[str]:

@@ -48,6 +48,20 @@ def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
     return found
 
 
+def looks_back(graph: Graph) -> bool:
+    """Whether a sum over keys counts only those up to the query, whatever the tensors hold, constants too."""
+    facts, unknown = (
+        {tensor.name: Fact(data=True) for tensor in graph.tensors},
+        {step.name: False for step in graph.steps},
+    )
+    try:
+        for step in graph.steps:
+            facts[step.name] = _fact(graph, step, facts, unknown)
+    except Leak:
+        return False
+    return graph.causal and graph.key not in graph.legs_of(graph.output)
+
+
 def _needed(graph: Graph) -> set[str]:
     """The steps that reach the output."""
     needed = {graph.output}

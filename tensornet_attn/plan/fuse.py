@@ -13,8 +13,9 @@ from math import prod
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.rewrite.engine import rewritten
+from tensornet_attn.rewrite.engine import everywhere, rewritten
 from tensornet_attn.rewrite.scores import RULES
+from tensornet_attn.rewrite.states import STATE_APART
 from tensornet_attn.spec.arithmetic import ONE, Arith, Binary
 
 FUSED = "fused attention"
@@ -34,6 +35,14 @@ class Pattern:
 
 
 def lower_attention(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
+    """Fused attention where it may be, what a state needs of its scores made apart where that lets it be."""
+    apart, trace = everywhere(graph, (STATE_APART,))
+    plain = _lowered(graph, sizes, device)
+    other = _lowered(apart, sizes, device) if trace else plain
+    return other if len(other.chosen) > len(plain.chosen) else plain
+
+
+def _lowered(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
     """Every softmax box that allows it, after rewriting of its scores if need be, as fused attention."""
     fused, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
     for box in softmax_boxes(graph):

@@ -46,7 +46,7 @@ def drop_alias(graph: Graph, place: str) -> Graph | None:
 def merge_identical(graph: Graph, place: str) -> Graph | None:
     """Z = f(X); W = f(X)   ->   Z = f(X), and who read W reads Z"""
     step = graph.step[place]
-    if kept(graph, place) or place not in graph.readers or _draws(graph, step):
+    if kept(graph, place) or place not in graph.readers or draws(graph, step):
         return None
     form, legs = _form(graph, step)
     shared = step.op.uses[0].name if step.op.uses else ""
@@ -61,7 +61,7 @@ def merge_identical(graph: Graph, place: str) -> Graph | None:
     return None
 
 
-def _draws(graph: Graph, step: Step) -> bool:
+def draws(graph: Graph, step: Step) -> bool:
     """Whether a step draws random numbers: two such are never the same."""
     if not isinstance(step.op, Box):
         return False

@@ -52,7 +52,7 @@ def mixed_operands(n: int, m: int, batch: tuple[int, ...] = (2,), dtype: torch.d
     return [some(*shape, seed=i, dtype=dtype) for i, shape in enumerate(shapes)]
 
 
-@row_tile(rows=(-2, 0, 0, 0), spans=(0, 0, -1, 0), out=-2, legs=(2, 2, 0, 0))
+@row_tile(rows=(-2, 0, 0, 0), spans=(0, 0, -1, 0), out=-2, keys=(0, -2, 0, 0), legs=(2, 2, 0, 0))
 def relative_scores_rows(rows: Rows, q: Tensor, k: Tensor, far: Tensor, near: Tensor) -> Tensor:
     """Causal, with a table of all relative positions, far [d p], and one of those up to 2 away, near [5]."""
     scores = q @ k.mT + relative_rows(q @ far, rows) + relative_rows(near[None], rows, 2)

@@ -101,26 +101,35 @@ def test_layouts_of_operands_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("legs", "shape"),
     [
-        ((0, 0, 0), (2, 3)),
-        ((-2, 0, 0), (9, 3)),
-        ((0, -1, 0), (2, 14)),
-        ((-2, -1, 0), (9, 14)),
-        ((-2, -1, 2), (5, 9, 14)),
-        ((-2, 0, 2), (1, 9, 3)),
-        ((-2, 0, 2), (9, 3)),
-        ((0, 0, 1), (5, 3)),
+        ((0, 0, 0, 0), (2, 3)),
+        ((-2, 0, 0, 0), (9, 3)),
+        ((0, -1, 0, 0), (2, 14)),
+        ((-2, -1, 0, 0), (9, 14)),
+        ((-2, -1, 0, 2), (5, 9, 14)),
+        ((-2, 0, 0, 2), (1, 9, 3)),
+        ((-2, 0, 0, 2), (9, 3)),
+        ((0, 0, 0, 1), (5, 3)),
+        ((-2, 0, -1, 2), (9, 6)),
+        ((0, 0, -1, 2), (5, 2, 6)),
     ],
 )
-def test_what_a_block_gives_stands_where_the_block_sees(legs: tuple[int, int, int], shape: tuple[int, ...]) -> None:
-    piece, call = (1, 2, 4, 3), (None, 9, 6, [5])
+def test_what_a_block_gives_stands_where_the_block_sees(legs: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    where = 0, [legs], (1, 2, 4, 3), (None, 9, 6, [5])  # the first operand, legs, piece, call
     x = some(*shape).detach()
-    part = seen(x, legs, piece, call)
+    part = seen(x, *where)
     assert part.shape[-2] == (3 if legs[0] and shape[-2] > 1 else 2 if shape == (5, 3) else shape[-2])
+    assert part.shape[-1] == (4 if legs[2] else 8 if legs[1] else shape[-1])
     assert part.shape[0] == (2 if shape[0] == 5 else part.shape[0])
-    whole = among_zeros(part, x, legs, piece, call)
+    whole = among_zeros(part, x, *where)
     assert whole.shape == x.shape
-    assert torch.equal(seen(whole, legs, piece, call), part)
+    assert torch.equal(seen(whole, *where), part)
     torch.testing.assert_close(whole.sum(), part.sum())
+
+
+def test_rows_that_see_no_later_key_have_no_later_relative_position() -> None:
+    x = torch.arange(14)  # of 9 queries and 6 keys: from the first query at the last key, -5, to 8
+    legs = [(0, -1, 0, 0), (0, 0, -2, 0)]
+    assert seen(x, 0, legs, (0, 1, 4, 3), (None, 9, 6, [1])).tolist() == list(range(6, 12))
 
 
 @pytest.mark.parametrize(
@@ -138,11 +147,11 @@ def test_pieces_have_rows_of_one_element_where_they_can(
     n: int, m: int, batch: list[int], pairs: int, wanted: list[tuple[int, ...]]
 ) -> None:
     x, call = torch.zeros(*batch, n, 2), (None, n, m, batch, [2, pairs])
-    assert pieces_of([x], [(-2, 0, 2)], call) == wanted
+    assert pieces_of([x], [(-2, 0, 0, 2)], call) == wanted
     if len(batch) == 1 and batch[0]:  # nothing is told of the batch, or nothing has one: it is not taken apart
         alone = {(0, batch[0])}
-        assert {piece[:2] for piece in pieces_of([x], [(-2, 0, 0)], call)} == alone
-        assert {piece[:2] for piece in pieces_of([x[0]], [(-2, 0, 2)], call)} == alone
+        assert {piece[:2] for piece in pieces_of([x], [(-2, 0, 0, 0)], call)} == alone
+        assert {piece[:2] for piece in pieces_of([x[0]], [(-2, 0, 0, 2)], call)} == alone
 
 
 def test_noise_and_dropout_are_drawn_alike_in_the_backward() -> None:

@@ -32,7 +32,7 @@ def used(made: Diagram) -> Diagram:
     """Without the steps, weights and legs that nothing speaks of."""
     steps = made["diagram"]
     while True:
-        told = [set(re.findall(r"\w+", str(value))) for name, value in steps.items()]
+        told = [set(re.findall(r"\w+", str(value))) for value in [*steps.values(), made.get("state")]]
         kept = {name: value for name, value in steps.items() if name == "y" or any(name in words for words in told)}
         if kept == steps:
             break
@@ -224,6 +224,17 @@ def plain(draw: Draw) -> Diagram:
     return attention(draw)
 
 
+def followed(draw: Draw) -> Diagram:
+    """Scores that a state follows as well."""
+    return attention(
+        draw,
+        before={"L": "Q[n h d] K[m h d] -> h n m"},
+        of="L[h n m]",
+        after={"share": {"softmax": "h", "of": "L[h n m]"}, "seen": {"mean": "n", "of": {"mean": "m", "of": "share"}}},
+        state={"s": {"legs": "h", "init": "ones", "update": "seen"}},
+    )
+
+
 KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "dead step": (twice,),
     "another name": (renamed,),
@@ -245,6 +256,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "core into the query": (core,),
     "sum before the product": (shared,),
     "features side by side": (by_side,),
+    "state apart": (followed,),
     "one projection": (plain, shared),
     "absorbed key": (plain, latent, core, mixture),
     "absorbed value": (plain, latent, mixed),

@@ -82,7 +82,12 @@ def results(
     states: Mapping[str, Tensor] | None = None,
     **masks: Any,
 ) -> list[Tensor]:
-    """The output, and the gradients of a random projection of it with respect to every leaf."""
-    y = values(graph, {**leaves, **(states or {})}, lengths, **masks)[graph.output]
+    """The output, what states become, and the gradients of a random projection of the output to every leaf."""
+    found = values(graph, {**leaves, **(states or {})}, lengths, **masks)
+    y = found[graph.output]
     weight = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(5))
-    return [y, *torch.autograd.grad((y * weight).sum(), list(leaves.values()))]
+    return [
+        y,
+        *(found[step] for _, step in graph.updates),
+        *torch.autograd.grad((y * weight).sum(), list(leaves.values())),
+    ]

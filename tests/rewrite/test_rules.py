@@ -51,9 +51,10 @@ def equal(graph: Graph, made: Graph, seed: int, n: int) -> None:
     """Outputs and gradients of all inputs and weights, to 1e-12 of the largest number."""
     lengths = {str(graph.query): n, str(graph.key): n}
     leaves = leaves_of(graph, seed, lengths)
+    states = {t.name: initial(t, graph).double() for t in graph.of_role("state")}
     masks = {"key_mask": torch.rand(2, n, generator=torch.Generator().manual_seed(seed)) < 0.8}
     for want, got in zip(
-        results(graph, leaves, lengths, **masks), results(made, leaves, lengths, **masks), strict=True
+        results(graph, leaves, lengths, states, **masks), results(made, leaves, lengths, states, **masks), strict=True
     ):
         scale = max(1.0, want.detach().abs().max().item())
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12 * scale)
