@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tensornet_attn.analyse.rows import map_entropy, map_reach
     from tensornet_attn.analyse.text import text_inputs
     from tensornet_attn.checkpoint import Checkpoint, read_checkpoint, restore, save
+    from tensornet_attn.compare.report import compare
     from tensornet_attn.compiler import (
         check,
         compile,
@@ -43,15 +44,16 @@ if TYPE_CHECKING:
     from tensornet_attn.graph import Graph, build
     from tensornet_attn.spec import Design, json_schema
     from tensornet_attn.special.lattice import special_cases
+    from tensornet_attn.train.start import train
 
 __all__ = [
     "Checkpoint", "Design", "DesignError", "Graph", "HeadDistances", "InputError", "Maps", "MissingPartError",
     "Problem", "Section", "Selections", "TensornetError", "__version__", "attention_maps", "build", "check",
-    "compile", "convert", "convert_model", "cost", "draw", "effective_heads", "emit_source", "expert_selections",
-    "head_distances", "json_schema", "list_designs", "load", "map_entropy", "map_rank", "map_reach",
-    "match_parameters", "mean_maps", "plot_experts", "plot_maps", "plot_ranks", "plot_spectra",
+    "compare", "compile", "convert", "convert_model", "cost", "draw", "effective_heads", "emit_source",
+    "expert_selections", "head_distances", "json_schema", "list_designs", "load", "map_entropy", "map_rank",
+    "map_reach", "match_parameters", "mean_maps", "plot_experts", "plot_maps", "plot_ranks", "plot_spectra",
     "principal_components", "read_checkpoint", "reference", "report", "restore", "save", "singular_values",
-    "special_cases", "text_inputs",
+    "special_cases", "text_inputs", "train",
 ]  # fmt: skip
 _PLACES = {
     "analyse.core": "effective_heads",
@@ -64,6 +66,7 @@ _PLACES = {
     "analyse.rows": "map_entropy map_reach",
     "analyse.text": "text_inputs",
     "checkpoint": "Checkpoint read_checkpoint restore save",
+    "compare.report": "compare",
     "compiler": "check compile cost draw emit_source list_designs load match_parameters reference",
     "convert.make": "convert",
     "convert.model": "convert_model",
@@ -71,13 +74,14 @@ _PLACES = {
     "graph": "Graph build",
     "spec": "Design json_schema",
     "special.lattice": "special_cases",
+    "train.start": "train",
     "version": "__version__",
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names.split()}
 
 
 class _Package(ModuleType):
-    """This package. `cost`, `draw` and `reference` are functions and folders of the same name: the functions win."""
+    """This package. Where a function and a module have one name (cost, draw, train and others), the function wins."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):  # importing a submodule binds it to its package

@@ -31,6 +31,9 @@ LAYERS = (
     "convert",
     "analyse",
     "bench",
+    "train",
+    "compare",
+    "search",
     "cli",
 )
 SAME_LAYER = {"reference_boxes": "reference"}  # one layer in two modules

@@ -39,14 +39,14 @@ nav ul { columns: 3; padding-left: 1.2rem; }
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def page(title: str, body: Iterable[str]) -> str:
-    """A whole page; `body` is HTML already."""
+def page(title: str, body: Iterable[str], style: str = "") -> str:
+    """A whole page; `body` is HTML already, `style` is CSS beyond that of all pages."""
     content = "\n".join(body)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{content}\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n{content}\n</body>\n</html>\n"
     )
 
 

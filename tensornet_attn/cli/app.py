@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli import analyse, bench, check, doctor, files, lattice, reports
+from tensornet_attn.cli import analyse, bench, check, compare, doctor, files, lattice, reports, space, train, trained
 
 # Plain help: rich's costs 70 ms at every start and breaks lines at boxes where it is piped.
 app = typer.Typer(
@@ -47,4 +47,9 @@ app.command("schema")(files.schema)
 app.command("analyse")(analyse.analyse)
 app.command("bench")(bench.bench)
 app.command("lattice")(lattice.lattice)
+app.command("train")(train.train)
+app.command("evaluate")(trained.evaluate)
+app.command("sample")(trained.sample)
+app.command("compare")(compare.compare)
+app.command("space")(space.space)
 app.command("doctor")(doctor.doctor)

@@ -29,8 +29,8 @@ def guarded(action: Callable[[], int]) -> int:
         return code
     except TensornetError as error:
         return _say(message_of(error), MISSING_PART if isinstance(error, MissingPartError) else WRONG_INPUT)
-    except KeyboardInterrupt:
-        return _say("interrupted.", INTERRUPTED)
+    except KeyboardInterrupt as interruption:
+        return _say(str(interruption) or "interrupted.", INTERRUPTED)
     except BrokenPipeError:
         # The reader has gone. Python flushes stdout once more at exit: let it flush into nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -19,10 +19,16 @@ def doctor(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this CPU, for '--device this' of other commands.")
     ] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Compile the Triton kernels written by hand: a table of what they use.")
+    ] = False,
 ) -> None:
     """Report versions, devices and what optional parts lack."""
     from tensornet_attn.cli.output import print_json
 
+    if kernels:
+        print(_kernels())
+        return
     if calibrate:
         _calibrate()
     report = examine()
@@ -45,6 +51,15 @@ def _calibrate() -> None:
     except (ImportError, OSError) as error:
         raise MissingPartError(f"torch does not import: {str(error).splitlines()[0]}") from None
     remember(calibrate())
+
+
+def _kernels() -> str:
+    """What each Triton kernel uses of a GPU, as Markdown; minutes of work, for which no GPU is needed."""
+    if _version("triton") is None:
+        raise MissingPartError("--kernels: triton is not installed: 'pip install triton' on Linux.")
+    from tensornet_attn.nn.triton.survey import FAMILIES, survey, table
+
+    return table({family: survey(family) for family in FAMILIES})
 
 
 def examine() -> dict[str, dict[str, str]]:
@@ -104,9 +119,18 @@ def _optional() -> dict[str, str]:
         "pygraphviz": _version("pygraphviz") or "not installed",
         "transformers": _version("transformers")
         or "not installed: 'pip install \"tensornet-attn[hf]\"'; converting Hugging Face models alone needs it",
+        "training": _training(),
         "matplotlib": _version("matplotlib")
         or "not installed: 'pip install \"tensornet-attn[plot]\"'; plots and the report of analyse need it",
     }
+
+
+def _training() -> str:
+    """Which packages train, evaluate and sample lack."""
+    lacking = [name for name in ("lightning-fabric", "safetensors", "tensorboard") if not _version(name)]
+    if not lacking:
+        return "ready, by lightning-fabric"
+    return f"lacks {', '.join(lacking)}: 'pip install \"tensornet-attn[train]\"'; train, evaluate and sample need it"
 
 
 def _drawing() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -13,7 +13,11 @@ from tensornet_attn.models.block import Block
 from tensornet_attn.models.cost import ModelCost
 from tensornet_attn.models.initial import initialise
 from tensornet_attn.models.read import ModelSpec, load
+from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.sources import Source
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 Tensor = torch.Tensor
 
@@ -61,6 +65,20 @@ class Model(nn.Module, ABC):
     def cost(self, n: int | None = None, batch: int = 1, m: int | None = None, dtype: str = "float32") -> ModelCost:
         """MACs and parameters at n positions; see `ModelCost`."""
         return self.spec.cost(n, batch, m, dtype)
+
+    def tp_plan(self, processes: int | None = None) -> dict[str, ParallelStyle]:
+        """A style for each design by its name in the model, such as `layers.0.mixer.design`, for `parallelize_module`.
+
+        See `CompiledDesign.tp_plan`. Raises InputError where a design cannot be split.
+        """
+        styles = {}
+        for name, part in self.named_modules():
+            if isinstance(part, CompiledDesign):
+                try:
+                    styles[name] = part.tp_plan(processes).style
+                except InputError as error:
+                    raise InputError(f"{name}: {error}") from error
+        return styles
 
     def extra_repr(self) -> str:
         sizes = ", ".join(f"{name} {size}" for name, size in self.spec.legs.items())

@@ -33,16 +33,17 @@ def opened(value: Any, document: Document, path: Path) -> tuple[Document, Report
 
 def shipped(value: Any) -> bool:
     """Whether a part names a shipped design."""
-    return isinstance(value, str) and not _is_path(value) and "\n" not in value
+    return isinstance(value, str) and not is_path(value) and "\n" not in value
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Whether a name of a design or model is a path, not that of a shipped one."""
     return "/" in name or os.sep in name or name.endswith((".yaml", ".yml"))
 
 
 def _location(name: str, document: Document) -> str:
     """A path is relative to the model's file, as under `extends`."""
-    return os.path.normpath(os.path.join(os.path.dirname(document.path or ""), name)) if _is_path(name) else name
+    return os.path.normpath(os.path.join(os.path.dirname(document.path or ""), name)) if is_path(name) else name
 
 
 def inside(document: Document, path: Path) -> Document:

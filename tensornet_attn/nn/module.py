@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,6 +14,9 @@ from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.initial import initial
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.spec import Design
+
+if TYPE_CHECKING:
+    from tensornet_attn.nn.parallel import TensorParallel
 
 Tensor = torch.Tensor
 Run = Callable[..., Tensor]
@@ -106,6 +109,17 @@ class CompiledDesign(nn.Module):
             graph, tensors, lengths=lengths, training=self.training, mask=mask, key_mask=key_mask, until=step
         )
         return values[step]
+
+    def tp_plan(self, processes: int | None = None, leg: str | None = None) -> TensorParallel:
+        """How the weights are split over processes, and where an all-reduce stands: for `parallelize_module`.
+
+        Along the leg that leaves the least weights whole; `processes`: of the legs that divide by them. A `leg` may be
+        given. Raises InputError, with what stands against each leg.
+        """
+        from tensornet_attn.nn.parallel import TensorParallel
+        from tensornet_attn.plan.parallel import split_of
+
+        return TensorParallel(split_of(self.plan.graph, processes, leg), self.plan.graph)
 
     def extra_repr(self) -> str:
         sizes = ", ".join(

@@ -131,7 +131,15 @@ def test_doctor(run) -> None:
     assert list(report) == ["versions", "devices", "optional parts"]
     assert report["versions"]["tensornet-attn"] == "0.1.0"
     assert "threads" in report["devices"]["cpu"]
-    assert set(report["optional parts"]) == {"triton", "svg and png", "dot", "pygraphviz", "matplotlib", "transformers"}
+    assert set(report["optional parts"]) == {
+        "triton",
+        "svg and png",
+        "dot",
+        "pygraphviz",
+        "matplotlib",
+        "transformers",
+        "training",
+    }
 
 
 def test_doctor_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,57 @@
+"""`evaluate` and `sample`: what a trained model scores, and what it writes."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from tensornet_attn.cli.options import Json
+
+Folder = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(metavar="STEP", help="A step, or the folder of a checkpoint; the last.", show_default=False),
+]
+Accelerator = Annotated[
+    str | None, typer.Option(metavar="KIND", help="auto, cpu or cuda; the run's.", show_default=False)
+]
+
+
+def evaluate(
+    run: Folder,
+    split: Annotated[str, typer.Option(help="validation or test.")] = "validation",
+    checkpoint: Checkpoint = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Of the split, at most; all.", show_default=False)] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples at a time; the run's.", show_default=False)] = None,
+    accelerator: Accelerator = None,
+    as_json: Json = False,
+) -> None:
+    """Score the model of a run on a split of its task."""
+    from tensornet_attn.cli.output import print_json
+    from tensornet_attn.train.trained import open_run
+
+    trained = open_run(run, checkpoint, accelerator)
+    means = trained.judge(split, samples, batch).means()
+    if as_json:
+        print_json({"run": os.fspath(run), "split": split, "step": trained.saved.step, **means})
+        return
+    scores = "  ".join(f"{name} {value:.4f}" for name, value in means.items())
+    print(f"{trained.spec.name} on {trained.task.name}, {split}, step {trained.saved.step}: {scores}")
+
+
+def sample(
+    run: Folder,
+    prompt: Annotated[str, typer.Option(help="What the text begins with.")],
+    tokens: Annotated[int, typer.Option(min=1, help="How many are written.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the most probable token each time.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Tokens to choose from; all.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the choices.")] = 0,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Let the language model of a run go on with a text."""
+    from tensornet_attn.train.sample import sample as text_of
+    from tensornet_attn.train.trained import open_run
+
+    print(text_of(open_run(run, checkpoint, "cpu"), prompt, tokens, temperature, top_k, seed))

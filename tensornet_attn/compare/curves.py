@@ -1,0 +1,88 @@
+"""Learning curves as SVG inside a page: a line a row, the mean over seeds, in a band from the least to the greatest."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from tensornet_attn.analyse.plots import blank
+from tensornet_attn.compare.section import Row, Section
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#3b82c4", "#d9534f", "#d98e04", "#3f9c62", "#8f6bc4", "#2aa5b5", "#c05a9d", "#8a7a3d")
+DASHES = ("solid", (0, (4, 2)), (0, (1, 1.5)))  # where there are more rows than colours
+INK, GRID = "#010203", "#010204"  # stand for the page's own colours
+POINTS = 80  # of a line; more are averaged
+Line = tuple[list[float], list[float], list[float], list[float]]  # steps, mean, least, greatest
+
+
+def style(place: int) -> tuple[str, object]:
+    """(colour, dashes) of the row at a place."""
+    return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+
+
+def curves(section: Section) -> str:
+    """The training loss and the validations of all rows over steps, as SVG. Raises MissingPartError."""
+    figure = blank(10.6, 3.7)
+    figure.patch.set_alpha(0)
+    panels = figure.subplots(1, 2)
+    _panel(panels[0], section.rows, "loss", "training loss, nats")
+    _panel(panels[1], section.rows, section.by, f"validation: {section.by.removeprefix('eval_')}")
+    return _svg(figure, section.task)
+
+
+def line(row: Row, key: str) -> Line | None:
+    """The curve of a row at the steps that all its runs have; None where there are none."""
+    runs = [record.curve(key) for record in row.records]
+    steps = sorted(set.intersection(*(set(run) for run in runs)))
+    size = math.ceil(len(steps) / POINTS)
+    if not steps:
+        return None
+    pieces = [steps[start : start + size] for start in range(0, len(steps), size)]
+    means = [[math.fsum(run[step] for step in piece) / len(piece) for piece in pieces] for run in runs]
+    columns = list(zip(*means, strict=True))
+    middle = [math.fsum(column) / len(column) for column in columns]
+    ends = [piece[-1] for piece in pieces]
+    return [float(step) for step in ends], middle, [min(column) for column in columns], [max(c) for c in columns]
+
+
+def _panel(axis: Axes, rows: Sequence[Row], key: str, title: str) -> None:
+    for place, row in enumerate(rows):
+        colour, dashes = style(place)
+        found = line(row, key)
+        if found is not None:
+            steps, mean, low, high = found
+            marker = {"marker": "o", "ms": 3} if len(steps) < 30 else {}
+            axis.fill_between(steps, low, high, color=colour, alpha=0.18, lw=0)
+            axis.plot(steps, mean, color=colour, ls=dashes, lw=1.6, label=row.label, **marker)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set_title(title, loc="left", fontsize=10, color=INK)
+    axis.set_xlabel("step", fontsize=9, color=INK)
+    axis.set_facecolor("none")
+    axis.grid(color=GRID, lw=0.6)
+    axis.set_axisbelow(True)
+    axis.tick_params(labelsize=9, colors=INK, length=0)
+    for name, spine in axis.spines.items():
+        spine.set_visible(name == "bottom")
+        spine.set_color(GRID)
+
+
+def _svg(figure: object, name: str) -> str:
+    """The figure as an element of a page, in the page's own ink and letters."""
+    from matplotlib import rc_context
+
+    buffer = io.BytesIO()
+    salt = sha256(name.encode()).hexdigest()[:8]  # ids are those of this figure alone
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt, "svg.id": f"curves-{salt}"}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})  # type: ignore[attr-defined]
+    text = buffer.getvalue().decode()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # matplotlib counts these anew in each figure
+    text = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--letters)", text)
+    return text.replace(INK, "var(--ink)").replace(GRID, "var(--line)")

@@ -1,0 +1,205 @@
+"""Tensor parallelism: a compiled design whose weights are split over processes along a leg, as a ParallelStyle.
+
+Each process has its part of the weights on the leg and runs the diagram of that part. What comes in is the same in all
+of them and so is what goes out: outputs are added up forward, gradients of inputs and of whole weights backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.wires import Wire
+from tensornet_attn.nn.call import Signature
+from tensornet_attn.nn.module import CompiledDesign, Made, Run
+from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.parallel import Split
+from tensornet_attn.plan.part import Part, part_of
+from tensornet_attn.spec import Design
+
+Tensor = torch.Tensor
+GONE = -1
+
+
+@dataclass(frozen=True)
+class TensorParallel:
+    """How a design is split: `leg`, `shards` (weight: dimension), `whole`, `reduce` (steps), `style`, `to_text()`."""
+
+    split: Split
+    written: Graph
+
+    @property
+    def leg(self) -> str:
+        return self.split.leg
+
+    @property
+    def shards(self) -> dict[str, int]:
+        """The dimension along which each weight on the leg is split."""
+        return dict(self.split.shards)
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """The weights that every process has."""
+        return self.split.whole
+
+    @property
+    def reduce(self) -> tuple[str, ...]:
+        """The steps after which values are added up over the processes."""
+        return self.split.reduce
+
+    @property
+    def style(self) -> ParallelStyle:
+        """What `torch.distributed.tensor.parallel.parallelize_module` takes for a compiled design."""
+        return LegParallel(self.split, self.written)
+
+    def to_text(self) -> str:
+        return self.split.to_text()
+
+
+class LegParallel(ParallelStyle):
+    """Splits the compiled design that is `written` so along a leg. Raises InputError for another, or a wrong mesh."""
+
+    def __init__(self, split: Split, written: Graph):
+        super().__init__()
+        self.split, self.written = split, written
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if not isinstance(module, CompiledDesign):
+            raise InputError(f"this plan is for a compiled design; the module is a {type(module).__name__}.")
+        if device_mesh.ndim != 1:
+            raise InputError(f"{module.design.name}: a mesh of one dimension is needed, this has {device_mesh.ndim}.")
+        if module.plan.graph != self.written:
+            raise InputError(f"this plan is for '{self.written.name}' as it was, not for this '{module.design.name}'.")
+        make = SplitMake(module._make, self.split, part_of(self.split, device_mesh.size()), device_mesh)
+        shards = dict(self.split.shards)
+        for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            place = Shard(shards[name]) if name in shards else Replicate()
+            spread = distribute_tensor(value.detach(), device_mesh, [place], src_data_rank=self.src_data_rank)
+            if isinstance(value, nn.Parameter):
+                module.register_parameter(name, nn.Parameter(spread, requires_grad=value.requires_grad))
+            else:
+                module.register_buffer(name, spread)
+        module._make = make
+        module._take(make(module.design, module.plan))
+        return module
+
+
+@dataclass(frozen=True)
+class SplitMake:
+    """Makes what a process runs, in the place of what makes a whole module."""
+
+    make: Callable[[Design, Plan], Made]
+    split: Split
+    part: Part
+    mesh: DeviceMesh
+
+    def __call__(self, design: Design, plan: Plan) -> Made:
+        own = make_plan(self.part.graph, plan.backend, plan.aim)
+        made = self.make(design, own)
+        return replace(made, run=_run(self, own, made.run), evaluate=_gathering(made.evaluate))
+
+    def tensors(self, module: CompiledDesign) -> dict[str, Tensor]:
+        """This process's weights and states by name."""
+        shards = dict(self.split.shards)
+        values = {name: _local(value, name in shards) for name, value in module.named_parameters(recurse=False)}
+        with torch.no_grad():  # a step that updates a state writes into its part
+            values |= {name: value.to_local() for name, value in module.named_buffers(recurse=False)}
+        if self.part.chooser is not None:
+            like = next(iter(values.values()))
+            values[self.part.chooser] = self.chosen(torch.eye(self.split.size, dtype=like.dtype, device=like.device), 1)
+        return values
+
+    def chosen(self, value: Tensor, dim: int) -> Tensor:
+        """This process's entries of a dimension that is the whole leg."""
+        return value.chunk(self.mesh.size(), dim)[self.mesh.get_local_rank()]
+
+    def own_mask(self, mask: Tensor | None, inputs: tuple[Tensor, ...], signature: Signature) -> Tensor | None:
+        """A mask [batch..., other legs, n, m]: this process's entries of the leg. Others are as they are."""
+        batch = 0 if mask is None else len(signature._batch(inputs))
+        if mask is None or mask.dim() in (2, batch + 2):
+            return mask
+        dims = {self._dim(name, tuple(leg for leg, _ in others)) for name, _, others in signature.masks.places}
+        if len(dims) > 1 or GONE in dims:
+            pair = f"{signature.query}, {signature.key}"
+            form = f"give [{pair}] or [batch..., {pair}]."
+            raise InputError(f"{self.split.graph.name}: this mask does not split along '{self.split.leg}'; {form}")
+        (dim,) = dims
+        return mask if dim is None or mask.shape[batch + dim] == 1 else self.chosen(mask, batch + dim)
+
+    def _dim(self, box: str, legs: tuple[str, ...]) -> int | None:
+        """Which of the other legs of a box is split; None where none is, GONE where it has them no more."""
+        step = self.split.graph.step.get(box)
+        if step is None or {*step.op.operand("of").legs} - {self.split.graph.query, self.split.graph.key} != {*legs}:
+            return GONE
+        return next((place for place, leg in enumerate(legs) if (box, Wire(leg)) in self.split.own), None)
+
+
+class PartOfModule:
+    """What stands in the place of the module in one process: its weights and states by name."""
+
+    def __init__(self, plan: Plan, training: bool, tensors: Mapping[str, Tensor]):
+        self.plan, self.training = plan, training
+        for name, value in tensors.items():
+            setattr(self, name, value)
+
+
+def _run(make: SplitMake, own: Plan, run: Run) -> Run:
+    """Runs the part of one process, between the copies and the sum that make it what one process gives."""
+
+    def call(
+        module: CompiledDesign,
+        inputs: tuple[Tensor, ...],
+        lengths: dict[str, int],
+        mask: Tensor | None,
+        key_mask: Tensor | None,
+        noise: Mapping[str, Tensor] | None,
+    ) -> Tensor:
+        mask = make.own_mask(_copied(mask, make.mesh), inputs, module._signature)
+        if noise is not None:
+            noise = {name: _copied(value, make.mesh) for name, value in noise.items()}
+        part = PartOfModule(own, module.training, make.tensors(module))
+        entering = tuple(_copied(value, make.mesh) for value in inputs)
+        return _added(run(part, entering, lengths, mask, key_mask, noise), make.mesh)
+
+    return call
+
+
+def _copied(value: Any, mesh: DeviceMesh) -> Any:
+    """A value that all processes have. Its gradient is the sum of theirs."""
+    if value is None or not value.is_floating_point():
+        return value
+    return DTensor.from_local(value, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
+
+
+def _added(value: Tensor, mesh: DeviceMesh) -> Tensor:
+    """The sum of the processes' values, in all of them."""
+    return (
+        DTensor.from_local(value, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
+    )
+
+
+def _local(value: DTensor, sharded: bool) -> Tensor:
+    """This process's part of a weight; a weight that is whole gets the sum of the processes' gradients."""
+    if sharded:
+        return value.to_local()
+    return value.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+
+
+def _gathering(evaluate: Callable[..., dict[str, Tensor]]) -> Callable[..., dict[str, Tensor]]:
+    """Single steps of the diagram are computed whole, in every process, with weights that are gathered first."""
+
+    def whole(graph: Any, tensors: Mapping[str, Tensor], **options: Any) -> dict[str, Tensor]:
+        values = {name: v.full_tensor() if isinstance(v, DTensor) else v for name, v in tensors.items()}
+        return evaluate(graph, values, **options)
+
+    return whole

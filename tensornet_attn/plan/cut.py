@@ -1,0 +1,197 @@
+"""A leg as it runs through a diagram, looked at as one to split over processes: what every value then is, or why not.
+
+A value is whole (the same in every process), split (it has the leg), or partial (a sum over the leg: the processes'
+values add up to it). A product that is linear in a partial value is partial; nothing else may read one but the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from networkx.utils import UnionFind
+
+from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.pairs import batched
+from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints
+from tensornet_attn.plan.rows import quadratic
+
+Slot = tuple[str, Wire]  # a leg of a tensor or of a step
+LINEAR = frozenset({"sum", "mean", "rope", "rel_shift", "keep"})  # boxes: of a sum they are the sum
+
+
+class Unsplit(Exception):
+    """Why a leg cannot be split, as a clause."""
+
+
+def glued(graph: Graph) -> list[frozenset[Slot]]:
+    """Legs that are one: those of a tensor with the wires its uses hang on, those of a state with its new value."""
+    union = UnionFind()
+    for name in (*graph.tensor, *graph.step):
+        for leg in graph.legs_of(name):
+            union[name, Wire(leg)]
+    for step in graph.steps:
+        for joint in joints(step):
+            for leg, wire in zip(graph.legs_of(joint.use.name), joint.wires, strict=True):
+                union.union((joint.use.name, Wire(leg)), (step.name, wire))
+    for state, name in graph.updates:
+        for leg in graph.tensor[state].legs:
+            union.union((state, Wire(leg)), (name, Wire(leg)))
+    return [frozenset(slots) for slots in union.to_sets()]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A leg as it runs through the whole diagram, looked at as one to split."""
+
+    graph: Graph
+    own: frozenset[Slot]
+
+    @property
+    def possible(self) -> bool:
+        """Whether it is on a weight, has a size, and is neither on an input nor on the output."""
+        roles = {self.graph.tensor[name].role for name, _ in self.own if name in self.graph.tensor}
+        kept = any((self.graph.output, Wire(leg)) in self.own for leg in self.graph.step[self.graph.output].legs)
+        sized = all(self.graph.leg[wire.leg].kind in ("size", "head") for _, wire in self.own)
+        return "weight" in roles and "input" not in roles and not kept and sized
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the leg is called on weights, in the order declared."""
+        legs = [leg for t in self.graph.of_role("weight") for leg in t.legs if (t.name, Wire(leg)) in self.own]
+        return tuple(dict.fromkeys(legs))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it first stands on a weight."""
+        weights = enumerate(self.graph.of_role("weight"))
+        return min((i, t.legs.index(leg)) for i, t in weights for leg in t.legs if (t.name, Wire(leg)) in self.own)
+
+    @property
+    def leg(self) -> str:
+        """What it is called in messages."""
+        return self.names[0]
+
+    @property
+    def heads(self) -> bool:
+        return any(self.graph.leg[name].kind == "head" for name in self.names)
+
+    def shards(self) -> Iterator[tuple[str, int]]:
+        """The weights and states on it, each with the dimension as stored. Raises Unsplit."""
+        for tensor in self.graph.tensors:
+            own = [leg for leg in tensor.legs if (tensor.name, Wire(leg)) in self.own]
+            if len(own) > 1:
+                raise Unsplit(f"'{tensor.name}' has the leg twice, as {named(own)}")
+            groups = tensor.stored or tuple((leg,) for leg in tensor.legs)
+            for place, group in enumerate(groups) if tensor.role in ("weight", "state") else ():
+                if {*own} & {*group[1:]}:
+                    raise Unsplit(f"'{tensor.name}' stores '{own[0]}' inside of {named(group[:1])}")
+                if {*own} & {*group}:
+                    yield tensor.name, place
+
+    def kinds(self) -> tuple[dict[str, str], frozenset[tuple[str, int]]]:
+        """What each tensor and step is, and the terms of partial sums that are whole. Raises Unsplit."""
+        kinds = {t.name: "split" if self._has(t.name, t.legs) else "whole" for t in self.graph.tensors}
+        shared: set[tuple[str, int]] = set()
+        for step in self.graph.steps:
+            if isinstance(step.op, Contraction):
+                terms = [self._term(step, place, term, kinds) for place, term in enumerate(step.op.terms, 1)]
+                kinds[step.name] = _sum(terms, self._has(step.name, step.legs))
+                if kinds[step.name] == "partial":
+                    shared |= {(step.name, place) for place, kind in enumerate(terms, 1) if kind == "whole"}
+            else:
+                kinds[step.name] = self._box(step, kinds)
+        for _, name in self.graph.updates:
+            if kinds[name] == "partial":
+                raise Unsplit(f"'{name}', which a state stores, is a sum over '{self.leg}'")
+        if kinds[self.graph.output] != "partial":
+            raise Unsplit(f"the output is no sum over '{self.leg}'")
+        return kinds, frozenset(shared)
+
+    def _has(self, name: str, legs: Sequence[str]) -> bool:
+        return any((name, Wire(leg)) in self.own for leg in legs)
+
+    def _wires(self, step: Step, of: Sequence[Joint]) -> list[Wire]:
+        """The wires of some uses, and of the result, that are this leg."""
+        wires = [Wire(leg) for leg in step.legs] + [wire for joint in of for wire in joint.wires]
+        return [wire for wire in dict.fromkeys(wires) if (step.name, wire) in self.own]
+
+    def _term(self, step: Step, place: int, term: Term, kinds: dict[str, str]) -> str:
+        """What a product is."""
+        wires = self._wires(step, [joint for joint in joints(step) if joint.part == place])
+        if len(wires) > 1:
+            raise Unsplit(f"'{step.name}' joins every entry of '{wires[0].leg}' with every one of '{wires[1].leg}'")
+        partial = [use for use in term.factors if kinds[use.name] == "partial"]
+        if partial and (wires or len(partial) > 1):
+            raise Unsplit(f"{self._summed(partial[0].name, kinds)}, and '{step.name}' needs the whole sum")
+        if partial or (wires and wires[0].part != WHOLE):
+            return "partial"
+        return "split" if wires else "whole"
+
+    def _box(self, step: Step, kinds: dict[str, str]) -> str:
+        """What a box makes of its operands."""
+        box = step.op
+        assert isinstance(box, Box)
+        wires = self._wires(step, joints(step))
+        along = next((leg for leg in (box.leg, box.other) if leg is not None and Wire(leg) in wires), None)
+        if len(wires) > 1:
+            raise Unsplit(f"{_told(step)} joins every entry of '{wires[0].leg}' with every one of '{wires[1].leg}'")
+        if wires and not self._has(step.name, step.legs) and not (box.kind == "sum" and along):
+            raise Unsplit(f"{_told(step)} runs over '{wires[0].leg}'")
+        if along is not None and box.kind != "sum":
+            raise Unsplit(f"{_told(step)} runs over '{along}'")
+        partial = [use.name for use in box.uses if kinds[use.name] == "partial"]
+        if partial and (wires or box.kind not in LINEAR):
+            raise Unsplit(f"{self._summed(partial[0], kinds)}, and {_told(step)} needs the whole sum")
+        return "partial" if partial or along is not None else "split" if wires else "whole"
+
+    def _summed(self, name: str, kinds: dict[str, str]) -> str:
+        """Where the leg was summed that a partial value is a sum over."""
+        step = self.graph.step[name]
+        if any(wire.leg not in step.legs for wire in self._wires(step, joints(step))):
+            return f"'{name}' sums '{self.leg}'"
+        return self._summed(next(use.name for use in step.op.uses if kinds[use.name] == "partial"), kinds)
+
+    def check_work(self, kinds: dict[str, str]) -> None:
+        """Raises Unsplit where every process would make all scores, or all heads that are mixed into its own."""
+        data = batched(self.graph)
+        for step in self.graph.steps:
+            if isinstance(step.op, Contraction) and kinds[step.name] == "split":
+                self._check_mixing(step, step.op, data)
+            elif kinds[step.name] == "whole" and step.name in data and quadratic(self.graph, step.legs):
+                raise Unsplit(f"'{step.name}' has no '{self.leg}', so that every process would make all of it")
+
+    def _check_mixing(self, step: Step, op: Contraction, data: frozenset[str]) -> None:
+        for term in op.terms:
+            made = [use for use in term.factors if use.name in data and not self._split_use(step, use)]
+            heads = {leg for use in made for leg in use.legs if self._is_head(leg) and leg not in step.legs}
+            if heads:
+                mixed = [use.name for use in made if heads & {*use.legs}]
+                mixers = [use.name for use in term.factors if use.name not in data] or [step.name]
+                into = self._wires(step, joints(step))[0].leg
+                raise Unsplit(
+                    f"heads {named(sorted(heads))} of {named(mixed)} are mixed into '{into}' by {named(mixers)} in "
+                    f"'{step.name}'"
+                )
+
+    def _split_use(self, step: Step, use: Use) -> bool:
+        return any((step.name, Wire(leg)) in self.own for leg in use.legs)
+
+    def _is_head(self, leg: str) -> bool:
+        return self.graph.leg[leg].kind == "head"
+
+
+def _sum(terms: Sequence[str], split: bool) -> str:
+    """What a sum of terms is."""
+    return "split" if split else "partial" if "partial" in terms else "whole"
+
+
+def _told(step: Step) -> str:
+    assert isinstance(step.op, Box)
+    return f"{step.op.kind.replace('_', ' ')} '{step.name}'"
+
+
+def named(names: Sequence[str]) -> str:
+    """`'Q', 'K' and 'P'`."""
+    quoted = [f"'{name}'" for name in dict.fromkeys(names)]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)

@@ -1,0 +1,119 @@
+"""What one process computes of a design that is split along a leg: the same diagram on a shorter leg.
+
+# y[n f] = A[h n m] V[m h d] Wo[h d f] + b[f]     ->     y[n f] = A[h_ n m] V[m h_ d] Wo[h_ d f] + 1/2 b[f]
+
+Only places that are split get the shorter leg: the old one keeps its size, which scales and coefficients speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.wires import Wire, joints
+from tensornet_attn.plan.parallel import Split
+from tensornet_attn.rewrite.change import fresh, leg_like, times, with_legs, with_uses
+from tensornet_attn.spec.arithmetic import ONE, Binary, Number
+
+ZEROS = Function("zeros")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The diagram of one process. `chooser`: a weight [whole leg, part of it] that picks the process's entries.
+
+    Constants and noise are made whole in every process, so that they are what one process would have; what is split of
+    them is picked out of that. None where there are none.
+    """
+
+    graph: Graph
+    chooser: str | None
+
+
+def part_of(split: Split, processes: int) -> Part:
+    """The diagram of one of some processes. Raises InputError where the leg does not divide by them."""
+    if processes < 1 or split.size % processes:
+        raise InputError(
+            f"{split.graph.name}: leg '{split.leg}' ({split.size}) cannot be split over {processes} processes: it must "
+            "divide evenly."
+        )
+    return _Parts(split, processes).part()
+
+
+@dataclass
+class _Parts:
+    """The split places, and the leg that they get; `picked`: what stands for a constant or noise that is split."""
+
+    split: Split
+    processes: int
+    picked: dict[str, str] = field(default_factory=dict)
+
+    def part(self) -> Part:
+        graph = self.split.graph
+        self.leg = self._leg()
+        self.chooser = fresh(graph, "own")
+        picks = tuple(self._picks())
+        tensors = tuple(map(self._tensor, graph.tensors))
+        if picks:
+            legs = (self.split.leg, self.leg.name)
+            tensors += (Tensor(self.chooser, "weight", legs, ZEROS, frozen=True),)
+        steps = (*picks, *map(self._step, graph.steps))
+        made = with_legs(replace(graph, tensors=tensors, steps=steps), [self.leg])
+        return Part(made, self.chooser if picks else None)
+
+    def _leg(self) -> Leg:
+        old, graph = self.split.leg, self.split.graph
+        return leg_like(graph, old, self.split.size // self.processes, graph.leg[old].kind, graph.leg)
+
+    def _own(self, name: str, legs: tuple[str, ...]) -> tuple[str, ...]:
+        """The legs of a tensor or of a result, those that are split replaced."""
+        return tuple(self.leg.name if (name, Wire(leg)) in self.split.own else leg for leg in legs)
+
+    def _tensor(self, tensor: Tensor) -> Tensor:
+        legs = self._own(tensor.name, tensor.legs)
+        if legs == tensor.legs or tensor.role not in ("weight", "state"):
+            return tensor
+        new = dict(zip(tensor.legs, legs, strict=True))
+        stored = tuple(tuple(new[leg] for leg in group) for group in tensor.stored)
+        init = ZEROS if tensor.role == "weight" else tensor.init  # weights are parts of what has its values already
+        return replace(tensor, legs=legs, stored=stored, init=init)
+
+    def _picks(self) -> Iterator[Step]:
+        """A step for each constant and noise that is split: C[h d] -> C[h d] own[h h_] -> h_ d."""
+        for tensor in self.split.graph.tensors:
+            legs = self._own(tensor.name, tensor.legs)
+            if legs != tensor.legs and tensor.role in ("constant", "noise"):
+                (old,) = set(tensor.legs) - set(legs)
+                uses = (Use(tensor.name, tensor.legs), Use(self.chooser, (old, self.leg.name)))
+                self.picked[tensor.name] = fresh(self.split.graph, f"{tensor.name}_own")
+                yield Step(self.picked[tensor.name], Contraction((Term(ONE, uses),)), legs)
+
+    def _step(self, step: Step) -> Step:
+        own, leg = self.split.own, self.leg.name
+        uses = iter(
+            Use(
+                self.picked.get(joint.use.name, joint.use.name),
+                tuple(leg if (step.name, wire) in own else wire.leg for wire in joint.wires),
+            )
+            for joint in joints(step)
+        )
+        step = replace(with_uses(step, lambda use: next(uses)), legs=self._own(step.name, step.legs))
+        if isinstance(step.op, Box) and step.op.leg is not None and (step.name, Wire(step.op.leg)) in own:
+            return replace(step, op=replace(step.op, leg=leg))  # a sum over the leg
+        return self._shared(step)
+
+    def _shared(self, step: Step) -> Step:
+        """Terms that every process has, in a sum that is added up: each process adds its share of them."""
+        places = {place for name, place in self.split.shared if name == step.name}
+        if not places or not isinstance(step.op, Contraction):
+            return step
+        share = Binary("/", ONE, Number(self.processes))
+        terms = enumerate(step.op.terms, 1)
+        return replace(
+            step,
+            op=Contraction(
+                tuple(replace(t, coefficient=times(t.coefficient, share)) if i in places else t for i, t in terms)
+            ),
+        )

@@ -1,0 +1,121 @@
+"""What a training run is: its task, its model, its recipe, and where it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from tensornet_attn.models.config import Initialisation, Norm, Positions, Share
+from tensornet_attn.spec import Design
+from tensornet_attn.spec.boxes import Arithmetic
+
+Precision = Literal["32", "bf16", "bf16-true"]
+Schedule = Literal["cosine", "linear", "constant"]
+
+
+def _source(value: Any) -> Any:
+    """A name, a path or a mapping; `none` is nothing."""
+    if value is None or value == "none":
+        return None
+    if not isinstance(value, (str, os.PathLike, Mapping, Design)) or not value:
+        raise PydanticCustomError("source", "a name, a path or a mapping is wanted here")
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _word(value: Any) -> Any:
+    """`precision: 32` in YAML is a number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Source = Annotated[Any, BeforeValidator(_source, json_schema_input_type=str | dict[str, Any] | None)]
+Count = Annotated[int, Field(ge=1, lt=2**40)]
+Ratio = Annotated[float, Field(ge=0, lt=1)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Run(BaseModel):
+    """A run, as a file that begins with `run: 1` or as options. Equal runs on one CPU give equal losses, bit by bit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+    run: Literal[1] = Field(1, description="version of run files")
+    task: str = Field(description="a task by name, e.g. mqar")
+    options: dict[str, Any] = Field({}, description="options of the task")
+    task_version: int | None = Field(None, description="of the task, where samples of one version alone will do")
+
+    model: Source = Field(None, description="a model file, or what such a file holds")
+    design: Source = Field(None, description="in place of a model: the mixer of every layer")
+    legs: dict[str, Arithmetic] = Field({}, description="sizes of the design's legs")
+    settings: dict[str, Arithmetic] = Field({}, description="settings of the design")
+    mlp: Source = Field("mlp", description="the design after each mixer, or none")
+    mlp_legs: dict[str, Arithmetic] = Field({}, description="sizes of its legs")
+    depth: Count = Field(2, description="layers")
+    width: Count = Field(64, description="of the residual stream")
+    positions: Positions = Field("learned", description="none, learned or sinusoid")
+    norm: Norm = Field("layernorm", description="layernorm or rmsnorm")
+    dropout: Share = Field(0.0, description="a share from 0 up to but not including 1")
+    init: Initialisation = Field("lra", description="how first values are drawn, by name")
+    embedding_scale: Arithmetic = Field(1, description="a factor on embeddings, such as width ** 0.5")
+    tied: bool = Field(False, description="whether a language model's output has the weights of its embedding")
+    memory: int = Field(0, ge=0, description="rows of earlier segments that a language model keeps")
+    pooling: Literal["mean", "cls"] = Field("mean", description="of a classifier: mean or cls")
+
+    steps: Count = Field(1000, description="optimiser steps")
+    batch: Count = Field(64, description="samples of a step, over all processes")
+    accumulate: Count = Field(1, description="parts that a batch is computed in, one after the other")
+    lr: float = Field(2e-3, gt=0, allow_inf_nan=False, description="the highest learning rate")
+    warmup: int = Field(100, ge=0, description="steps in which the learning rate rises")
+    schedule: Schedule = Field("cosine", description="what follows: cosine, linear or constant")
+    min_lr: Amount = Field(0.0, description="the learning rate at the end")
+    weight_decay: Amount = Field(0.01, description="of AdamW, on weights of two and more legs")
+    betas: Annotated[tuple[Ratio, Ratio], Field(strict=False)] = Field((0.9, 0.98), description="of AdamW")
+    clip: Amount = Field(1.0, description="the largest norm of the gradient; 0 for any")
+    seed: int = Field(0, ge=0, lt=2**63, description="of first values, samples, dropout and noise")
+    precision: Annotated[Precision, BeforeValidator(_word)] = Field("32", description="32, bf16 or bf16-true")
+    backend: str = Field("auto", description="of the compiler: auto, torch, inductor, triton or reference")
+    compile: bool = Field(False, description="whether torch.compile compiles the model")
+    eval_every: Count = Field(250, description="steps between validations; there is one at the end too")
+    eval_samples: Count = Field(1000, description="validation samples at most")
+
+    checkpoint_activations: bool = Field(False, description="layers are computed again for the backward")
+    save_every: Count = Field(20, description="steps between checkpoints at most")
+    save_seconds: Amount = Field(30.0, description="seconds between checkpoints, about")
+    keep: Count = Field(3, description="checkpoints that are kept")
+    accelerator: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
+    devices: Count = Field(1, description="processes on each machine; torchrun's own where it runs")
+    nodes: Count = Field(1, description="machines")
+    strategy: Literal["auto", "ddp", "fsdp"] = Field("auto", description="auto, ddp or fsdp")
+    threads: Count | None = Field(None, description="threads of torch; as torch has them")
+    cache: str | bool | None = Field(None, description="folder for samples that take long to make; false for none")
+    tensorboard: bool = Field(True, description="whether event files are written")
+
+    @model_validator(mode="after")
+    def _one_model(self) -> Run:
+        if (self.model is None) == (self.design is None):
+            raise PydanticCustomError("one_model", "a run has either a 'model' or a 'design'")
+        given = [name for name in SIZES if name in self.model_fields_set]
+        if self.model is not None and given:
+            raise PydanticCustomError("sizes", "the model says '{name}' itself: leave it out here", {"name": given[0]})
+        if self.batch < self.accumulate:
+            raise PydanticCustomError("parts", "a batch of {batch} has no {parts} parts", _parts(self))
+        return self
+
+
+def _parts(run: Run) -> dict[str, Any]:
+    return {"batch": run.batch, "parts": run.accumulate}
+
+
+# What a design needs to be a model; a model file says all this itself.
+SIZES = (
+    "legs", "settings", "mlp", "mlp_legs", "depth", "width", "positions", "norm", "dropout", "init",
+    "embedding_scale", "tied", "memory", "pooling",
+)  # fmt: skip
+# Where and how a run is computed: it may go on with others.
+MACHINE = (
+    "checkpoint_activations", "save_every", "save_seconds", "keep", "accelerator", "devices", "nodes", "strategy",
+    "threads", "cache", "tensorboard",
+)  # fmt: skip

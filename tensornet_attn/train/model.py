@@ -1,0 +1,99 @@
+"""The model of a run: of a file, or a stack of one design in the sizes of the task; and whether it fits the task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.models.read import ModelSpec, load
+from tensornet_attn.spec.yaml import parse
+from tensornet_attn.tasks.task import Task
+from tensornet_attn.train.config import SIZES, Run
+
+KINDS = {
+    "language_model": "language_model",
+    "classification": "sequence_classifier",
+    "sequence_to_sequence": "seq2seq",
+}
+
+
+def spec_of(run: Run, task: Task) -> ModelSpec:
+    """The model, checked by itself and against the task. Raises DesignError, InputError."""
+    spec = load(run.model) if run.model is not None else _stack(run, task)
+    _check_kind(spec, task)
+    _check_sizes(spec, task)
+    _check_memory(spec, run)
+    return spec
+
+
+def resolved(run: Run, spec: ModelSpec, task: Task) -> Run:
+    """The same run with nothing left to look up: every design of the model written out."""
+    given = {name: getattr(run, name) for name in run.model_fields_set if name not in (*SIZES, "design")}
+    model, chosen = parse(spec.to_yaml(whole=True), spec.name)[0].data, task.as_dict()
+    return Run(**given | {"model": model, "options": chosen["options"], "task_version": chosen["version"]})
+
+
+def _stack(run: Run, task: Task) -> ModelSpec:
+    """`depth` layers of the design, named after it."""
+    if task.kind == "sequence_to_sequence":
+        raise InputError(f"task '{task.name}' needs an encoder and a decoder: give a model file of kind 'seq2seq'.")
+    mixer = {"design": run.design, "legs": run.legs, "settings": run.settings}
+    mlp = {} if run.mlp is None else {"mlp": {"design": run.mlp, "legs": run.mlp_legs}}
+    model: dict[str, Any] = {
+        "kind": KINDS[task.kind],
+        "vocabulary": task.vocabulary,
+        "length": task.length,
+        "width": run.width,
+        "positions": run.positions,
+        "norm": run.norm,
+        "dropout": run.dropout,
+        "init": run.init,
+        "embedding_scale": run.embedding_scale,
+        "layers": [{"mixer": mixer, **mlp, "repeat": run.depth}],
+    }
+    if task.kind == "classification":
+        model |= {"classes": task.classes, "pooling": run.pooling}
+    else:
+        model |= {"tied": run.tied, "memory": run.memory}
+    spec = load({"tensornet": 1, "model": model})
+    return replace(spec, name=spec.stacks["layers"][0]["mixer"].design.name)
+
+
+def designs_of(spec: ModelSpec) -> list[str]:
+    """The names of the designs of all places, each once."""
+    places = (part for blocks in spec.stacks.values() for block in blocks for part in block.values())
+    return list(dict.fromkeys(part.design.name for part in places))
+
+
+def _check_kind(spec: ModelSpec, task: Task) -> None:
+    wanted = KINDS[task.kind]
+    if spec.kind != wanted:
+        raise InputError(f"task '{task.name}' needs a {wanted}; '{spec.name}' is a {spec.kind}.")
+
+
+def _check_sizes(spec: ModelSpec, task: Task) -> None:
+    config = spec.config
+    if config.length < task.length:
+        raise InputError(
+            f"task '{task.name}' has samples of {task.length} tokens; '{spec.name}' is made for a length of "
+            f"{config.length}."
+        )
+    if config.vocabulary < task.vocabulary:
+        raise InputError(
+            f"task '{task.name}' has a vocabulary of {task.vocabulary}; '{spec.name}' has one of {config.vocabulary}."
+        )
+    answers = task.classes or task.vocabulary
+    given = getattr(config, "classes", None) or getattr(config, "target_vocabulary", None) or config.vocabulary
+    if given != answers:
+        what = "classes" if task.classes else "tokens"
+        raise InputError(f"task '{task.name}' asks for {answers} {what}; '{spec.name}' answers with {given}.")
+
+
+def _check_memory(spec: ModelSpec, run: Run) -> None:
+    """A memory is carried from batch to batch, so sample i must go on where sample i - batch ended."""
+    if getattr(spec.config, "memory", 0) and run.options.get("streams") != run.batch:
+        raise InputError(
+            f"'{spec.name}' has a memory, so a batch goes on where the one before ended: give the task the option "
+            f"'streams: {run.batch}', the size of a batch, if it has that option."
+        )

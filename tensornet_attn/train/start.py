@@ -1,0 +1,156 @@
+"""From a configuration and a folder to a finished run: begun, gone on with, or found finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.tasks import task_named
+from tensornet_attn.tasks.task import Task
+from tensornet_attn.train import curves, folder, metrics, summary
+from tensornet_attn.train.board import board
+from tensornet_attn.train.config import Run
+from tensornet_attn.train.devices import fabric_of, need_parts
+from tensornet_attn.train.lock import locked
+from tensornet_attn.train.loop import loop
+from tensornet_attn.train.model import resolved, spec_of
+from tensornet_attn.train.progress import progress, say
+from tensornet_attn.train.read import Source, read
+from tensornet_attn.train.record import check_same
+from tensornet_attn.train.save import CHECKPOINTS, resume, write_config
+from tensornet_attn.train.session import Session, begin
+from tensornet_attn.train.step import Diverged
+
+
+def train(
+    config: Source = None, *, out: str | os.PathLike[str], command: str | None = None, **options: Any
+) -> dict[str, Any]:
+    """Trains what a run file, or a mapping, and options say, and gives what `OUT/summary.json` holds; nothing on
+    processes other than the first.
+
+    `options` are the keys of a run file and win over it; `command` is noted in the summary. Called again with the same
+    arguments a run goes on from its last checkpoint, whatever ended it, and a finished one is left as it is. On the
+    CPU its losses are, bit by bit, those of a run that nothing has ended. Progress goes to standard error.
+
+    Raises DesignError and InputError for what is wrong with the run, task, model or folder, and where loss or gradient
+    stop being finite; MissingPartError; KeyboardInterrupt after a checkpoint.
+    """
+    run = read(config, options)
+    need_parts(run)
+    task = task_of(run)
+    spec = spec_of(run, task)
+    run, out = resolved(run, spec, task), Path(out)
+    check_same(run, out)
+    done = finished(run, out)
+    if done is not None:
+        say(f"'{out}' is finished: {done['steps']} steps.")
+        return done
+    fabric = fabric_of(run)
+    with _settings(run, fabric.device), _told(out):
+        fabric.launch()
+        return _trained(begin(run, task, spec, fabric), out, command or shlex.join(sys.argv))
+
+
+def task_of(run: Run) -> Task:
+    """The task of a run, its samples drawn with the run's seed. Raises InputError."""
+    task = task_named(run.task, seed=run.seed, cache=run.cache, **run.options)
+    if run.task_version not in (None, task.recipe.version):
+        raise InputError(
+            f"the run is on version {run.task_version} of task '{run.task}'; this package has version "
+            f"{task.recipe.version}."
+        )
+    return task
+
+
+def finished(run: Run, out: Path) -> dict[str, Any] | None:
+    """The summary of a run that has taken all its steps."""
+    path = out / summary.FILE
+    found = json.loads(path.read_bytes()) if path.exists() else None
+    return found if found is not None and found["steps"] >= run.steps else None
+
+
+def _trained(session: Session, out: Path, command: str) -> dict[str, Any]:
+    run, first = session.run, session.first
+    with locked(out, first):
+        if first:
+            _prepare(run, out)
+        session.fabric.barrier()
+        saved = folder.checkpoints(out / CHECKPOINTS)
+        if saved:
+            resume(session, saved[-1])
+        if first:
+            metrics.cut(out / metrics.FILE, session.step)
+        with (
+            progress(session.spec.name, run.steps, session.step, first) as bar,
+            board(out / "tensorboard", session.step, run.tensorboard and first) as events,
+        ):
+            loop(session, out, (bar, events))
+        return _finish(session, out, command)
+
+
+def _prepare(run: Run, out: Path) -> None:
+    """Removes what killed processes have left, and writes down what this run is."""
+    for path in out.glob(".*.*"):  # files that were being written
+        path.unlink()
+    (out / summary.FILE).unlink(missing_ok=True)
+    folder.clean(out / CHECKPOINTS)
+    write_config(run, out)
+
+
+def _finish(session: Session, out: Path, command: str) -> dict[str, Any]:
+    lines = metrics.read(out / metrics.FILE)
+    told = summary.summary_of(session, lines, command) if session.first else {}
+    if session.first:
+        curves.draw(lines, f"{session.spec.name} on {session.task.name}", out / curves.FILE)
+        summary.write(out / summary.FILE, told)
+    session.fabric.barrier()
+    return told
+
+
+@contextmanager
+def _settings(run: Run, device: torch.device) -> Iterator[None]:
+    """Threads as the run says, and on the CPU sums in a fixed order; as they were when this ends."""
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    warns, fills = (
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+    )
+    if run.threads is not None:
+        torch.set_num_threads(run.threads)
+    if device.type == "cpu":
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(strict, warn_only=warns)
+        torch.utils.deterministic.fill_uninitialized_memory = fills
+
+
+@contextmanager
+def _told(out: Path) -> Iterator[None]:
+    """Whatever ends a run early, says which checkpoint it can go on from."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; {_last(out)}; the same command goes on.") from None
+    except Diverged as error:
+        raise InputError(f"{error}; {_last(out)}.") from error
+    except OSError as error:
+        where = error.filename or out
+        raise InputError(f"'{where}': {error.strerror or error}; {_last(out)}.") from error
+
+
+def _last(out: Path) -> str:
+    saved = folder.checkpoints(out / CHECKPOINTS)
+    return f"the last checkpoint is '{saved[-1].path}'" if saved else "there is no checkpoint yet"

@@ -1,0 +1,117 @@
+"""One optimiser step: the mean loss of the whole batch, however many processes and parts it is spread over."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.tasks.batch import UNSCORED, Batch
+from tensornet_attn.train.feed import answer, check_tokens, seed_part
+from tensornet_attn.train.schedule import rate
+from tensornet_attn.train.session import Session
+from tensornet_attn.train.state import gathered
+from tensornet_attn.train.watch import culprit
+
+Tensor = torch.Tensor
+
+
+class Diverged(InputError):
+    """Loss or gradient are not finite: the step and the first layer, in words."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a step is known by: its mean loss in nats, the norm of its gradient, and its learning rate.
+
+    `wishes`: how many processes asked for something at this step, the same on all of them.
+    """
+
+    loss: float
+    grad_norm: float
+    lr: float
+    wishes: tuple[int, ...]
+
+
+def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
+    """Takes one step. The weights stay as they were, and Diverged is raised, where loss or gradient are not finite.
+
+    The CPU waits for the device once: loss, norm and wishes are read together, before the optimizer moves the weights.
+    """
+    run, number = session.run, session.step + 1
+    batches = [batch.to(session.fabric.device) for batch in _batches(session)]
+    scored = session.sum(sum((batch.targets != UNSCORED).sum() for batch in batches))
+    weight = session.share.world / scored.clamp(min=1).double()  # gradients are averaged over processes, losses are not
+    lr = rate(run, number)
+    for group in session.optimizer.param_groups:
+        group["lr"] = lr
+    session.optimizer.zero_grad()
+    total = sum(_part(session, part, batch, weight) for part, batch in enumerate(batches))
+    norm = _clipped(session)
+    told = torch.tensor([0.0, *wishes], dtype=torch.float64, device=norm.device)
+    told[0] = total / scored.clamp(min=1)
+    loss, *counts, grad_norm = torch.cat([session.sum(told), norm.double()[None]]).tolist()
+    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+        raise Diverged(_stopped(session, batches, loss, grad_norm))
+    session.optimizer.step()
+    session.step = number
+    return Measured(loss, grad_norm, lr, tuple(map(round, counts)))
+
+
+def _batches(session: Session) -> list[Batch]:
+    batches = session.share.batches(session.task, session.step, session.run.batch)
+    if session.step == 0:
+        for batch in batches:
+            check_tokens(batch, session.task)
+    return batches
+
+
+def _part(session: Session, part: int, batch: Batch, weight: Tensor) -> Tensor:
+    """The sum of losses of one part, its gradient added to what there is; processes meet at the last part."""
+    share, last = session.share, part == session.share.parts - 1
+    seed_part(session.run.seed, session.step + 1, part * share.world + share.rank)
+    with session.fabric.no_backward_sync(session.module, enabled=not last):
+        logits, session.memories[part] = answer(session.module, batch, session.memories[part])
+        loss, _ = session.task.loss(logits, batch)
+        session.fabric.backward(loss * weight.to(loss.dtype))
+    _average_states(session, len(batch))
+    return loss.detach()
+
+
+@torch.no_grad()
+def _average_states(session: Session, rows: int) -> None:
+    """States are means over the rows of a call: over all processes, as over one."""
+    if session.share.world == 1:
+        return
+    states = list(session.model.buffers())
+    if states:
+        everyone = session.sum(torch.tensor(float(rows), device=states[0].device))
+        for state in states:
+            state.copy_(session.sum(state * (rows / everyone).to(state.dtype)))
+
+
+def _clipped(session: Session) -> Tensor:
+    """The norm of the gradient, which is scaled down to what the run allows."""
+    norm = torch.nn.utils.clip_grad_norm_(session.model.parameters(), session.run.clip or math.inf)
+    return gathered(norm)
+
+
+def _stopped(session: Session, batches: list[Batch], loss: float, grad_norm: float) -> str:
+    """Which number is not finite and where that began: the parts are computed again, and looked at."""
+    what = f"the norm of the gradient is {grad_norm}" if math.isfinite(loss) else f"the loss is {loss}"
+    share, found = session.share, []
+    for part, batch in enumerate(batches):
+
+        def again(part: int = part, batch: Batch = batch) -> None:
+            seed_part(session.run.seed, session.step + 1, part * share.world + share.rank)
+            with session.fabric.autocast():
+                answer(session.model, batch, session.memories[part])
+
+        found.append(culprit(session.model, again))
+    if share.world > 1:
+        everyone: list[list[str]] = [[] for _ in range(share.world)]
+        torch.distributed.all_gather_object(everyone, found)
+        found = [text for texts in everyone for text in texts]
+    return f"step {session.step + 1}: {what}; {min(found, key=lambda text: not text.startswith('the first'))}"

@@ -1,0 +1,66 @@
+"""`train`, `evaluate` and `sample` on the command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from tensornet_attn.train import devices, loop
+
+TINY = ("--task", "char_lm", "--options", "length=8", "--design", "mhsa", "--legs", "h=2", "--width", "8")
+TINY += ("--mlp", "none", "--steps", "4", "--batch", "4", "--betas", "0.9,0.95", "--accelerator", "cpu")
+TINY += ("--eval-samples", "8", "--no-tensorboard")
+
+
+def test_train_evaluate_and_sample(run, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    trained = run("train", *TINY, "--out", out)
+    assert trained.code == 0
+    assert trained.out.startswith("mhsa on char_lm: 4 steps in 0 s  eval_loss 3.")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    again = run("train", *TINY, "--out", out, "--json")
+    assert (again.code, json.loads(again.out), again.err) == (0, summary, f"'{out}' is finished: 4 steps.\n")
+    judged = json.loads(run("evaluate", out, "--samples", "8", "--json").out)
+    assert judged["loss"] == pytest.approx(summary["eval"]["eval_loss"])
+    assert (judged["split"], judged["step"]) == ("validation", 4)
+    told = run("evaluate", out, "--samples", "8", "--split", "test")
+    assert told.out.startswith("mhsa on char_lm, test, step 4: loss 3.")
+    assert run("sample", out, "--prompt", "a ", "--tokens", "5").out.startswith("a ")
+
+
+def test_a_run_file(run, tmp_path: Path) -> None:
+    path, out = tmp_path / "run.yaml", tmp_path / "out"
+    path.write_text("run: 1\ntask: char_lm\ndesign: mhsa\nlr: high\n")
+    outcome = run("train", "--config", str(path), "--out", str(out))
+    assert (outcome.code, outcome.out) == (1, "")
+    assert f"{path}:4:5: wrong-value: input should be a valid number, the text 'high' given." in outcome.err
+    assert run("train", "--config", str(path), "--lr", "0.001", *TINY, "--out", str(out)).code == 0
+
+
+def test_mistakes(run, tmp_path: Path) -> None:
+    out = str(tmp_path)
+    assert run("train", "--task", "mqar", "--out", out) == (1, "", "error: a run has either a 'model' or a 'design'.\n")
+    assert run("train", *TINY, "--betas", "0.9", "--out", out).code == 2
+    assert run("evaluate", out) == (1, "", f"error: '{out}' is no run: it has no 'run.yaml'.\n")
+    assert run("train", *TINY, "--out", str(tmp_path / "run.yaml" / "x")).code == 0
+    wanted = "error: option 'lr': input should be greater than 0, 0.0 given; it is the highest learning rate.\n"
+    assert run("train", *TINY, "--lr", "0", "--out", out) == (1, "", wanted)
+
+
+def test_interrupted(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "optimise", interrupted)
+    outcome = run("train", *TINY, "--out", str(tmp_path / "out"))
+    assert outcome == (130, "", "error: interrupted; there is no checkpoint yet; the same command goes on.\n")
+
+
+def test_parts_that_are_missing(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = importlib.util.find_spec
+    monkeypatch.setattr(devices, "find_spec", lambda name: None if name == "lightning_fabric" else right(name))
+    wanted = "error: training needs lightning-fabric: pip install 'tensornet-attn[train]'.\n"
+    assert run("train", *TINY, "--out", str(tmp_path / "out")) == (3, "", wanted)

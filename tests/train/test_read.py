@@ -1,0 +1,120 @@
+"""Run files: what is wrong is told at its place, what is wrong with an option by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensornet_attn.errors import DesignError, InputError
+from tensornet_attn.train.read import read
+
+FILE = """\
+run: 1
+task: mqar
+design: mhsa
+lr: 1e-3
+betas: [0.9, 0.95]
+"""
+
+
+def told(tmp_path: Path, text: str, **options: Any) -> list[str]:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises((DesignError, InputError)) as error:
+        read(path, options)
+    return [line for line in str(error.value).replace(f"{tmp_path}/", "").splitlines() if not line.startswith("    ")]
+
+
+def test_options_win_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(FILE)
+    run = read(path, {"lr": 0.5, "steps": 7})
+    assert (run.task, run.design, run.lr, run.steps, run.betas) == ("mqar", "mhsa", 0.5, 7, (0.9, 0.95))
+    assert read(path, {}).lr == 1e-3
+    assert read(None, {"task": "copy", "design": "mhsa"}) == read({"task": "copy", "design": "mhsa"}, {})
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("run: 1\ntask: mqar\nmodel: sub/model.yaml\n")
+    assert read(path, {}).model == str(tmp_path / "sub" / "model.yaml")
+    assert read(path, {"model": "sub/model.yaml"}).model == "sub/model.yaml"
+
+
+PLACES = [
+    (
+        "task: mqar\n",
+        ["run.yaml:1:1: version: this package reads version 1 of run files, nothing given.", "  hint: write 'run: 1'."],
+    ),
+    (
+        FILE + "stepps: 5\n",
+        ["run.yaml:6:1: unknown-key: there is no key 'stepps' here.", "  hint: did you mean 'steps'?"],
+    ),
+    (
+        FILE + "steps: -5\n",
+        [
+            "run.yaml:6:8: wrong-value: input should be greater than or equal to 1, -5 given.",
+            "  hint: 'steps' is optimiser steps.",
+        ],
+    ),
+    (
+        FILE + "schedule: step\n",
+        [
+            "run.yaml:6:11: wrong-value: input should be 'cosine', 'linear' or 'constant', the text 'step' given.",
+            "  hint: 'schedule' is what follows: cosine, linear or constant.",
+        ],
+    ),
+    (FILE.replace("task: mqar\n", ""), ["a run needs 'task': a task by name, e.g. mqar."]),
+    (FILE.replace("design: mhsa\n", ""), ["a run has either a 'model' or a 'design'."]),
+    (FILE + "batch: 2\naccumulate: 4\n", ["a batch of 2 has no 4 parts."]),
+    ("", ["'run.yaml' holds no run: it is a mapping that begins with 'run: 1'."]),
+    ("- 1\n", ["'run.yaml' holds no run: it is a mapping that begins with 'run: 1'."]),
+    (
+        "run: 1\ntask: mqar\nmodel:\n  tensornet: 1\n  model:\n    kind: language_modell\n",
+        [
+            "run.yaml:6:11: wrong-value: the text 'language_modell' is no kind of model.",
+            "  hint: did you mean 'language_model'?",
+        ],
+    ),
+    (
+        "run: 1\ntask: mqar\nwidth: 8\nmodel: model.yaml\n",
+        ["the model says 'width' itself: leave it out here."],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "lines"), PLACES)
+def test_places(tmp_path: Path, text: str, lines: list[str]) -> None:
+    assert told(tmp_path, text) == lines
+
+
+OPTIONS = [
+    (
+        {"lr": -1.0},
+        "option 'lr': input should be greater than 0, -1.0 given; it is the highest learning rate.",
+    ),
+    ({"lrr": 1.0}, "a run has no option 'lrr': did you mean 'lr'?"),
+    (
+        {"precision": "8"},
+        "option 'precision': input should be '32', 'bf16' or 'bf16-true', the text '8' given; it is 32, bf16 or "
+        "bf16-true.",
+    ),
+    (
+        {"dropout": 1.0},
+        "option 'dropout': a number from 0 up to but not including 1 is wanted here, 1.0 given; it is a share from 0 "
+        "up to but not including 1.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), OPTIONS)
+def test_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    assert told(tmp_path, FILE, **options) == [message]
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(InputError) as error:
+        read("no.yaml", {})
+    assert str(error.value) == "'no.yaml' cannot be read: No such file or directory."

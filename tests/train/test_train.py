@@ -1,0 +1,293 @@
+"""A run from beginning to end: what is in its folder, and what is refused before the first step."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.errors import InputError
+from tensornet_attn.train import folder, loop, step
+from tests.train import runs
+
+KEYS = ("task", "model", "designs", "seed", "steps", "parameters", "macs_per_token", "peak_memory_bytes")
+KEYS += ("tokens_per_second", "seconds", "eval", "command", "versions")
+
+
+def refused(tmp_path: Path, run: dict[str, Any]) -> str:
+    with pytest.raises(InputError) as error:
+        ta.train(run, out=tmp_path / "out")
+    return str(error.value)
+
+
+def test_the_folder_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    summary = ta.train(runs.small(), out=out, command="train")
+    assert summary == json.loads((out / "summary.json").read_text())
+    assert set(KEYS) <= set(summary)
+    assert (summary["task"], summary["model"], summary["designs"], summary["steps"]) == ("mqar", "mhsa", ["mhsa"], 10)
+    model = ta.models.load((out / "run.yaml").read_text().partition("\nmodel:\n")[2].partition("\nsteps:")[0] + "\n")
+    assert summary["parameters"] == model.cost().parameters
+    assert summary["macs_per_token"] == model.cost(n=16).macs / 16
+    lines = runs.curve(out)
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 11))
+    assert [line["step"] for line in lines if "eval_loss" in line] == [5, 10]
+    assert summary["eval"] == {name: value for name, value in lines[-1].items() if name.startswith("eval_")}
+    assert [saved.step for saved in folder.checkpoints(out / "checkpoints")] == [4, 8, 10]
+    assert (out / "curves.svg").read_text().startswith("<?xml")
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("step 5/10  loss 2.")
+    assert ta.train(runs.small(), out=out) == summary
+    assert capsys.readouterr().err == f"'{out}' is finished: 10 steps.\n"
+
+
+def test_the_seed_fixes_everything(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        ta.train(runs.small(seed=seed, dropout=0.2), out=tmp_path / name)
+    curves = [runs.curve(tmp_path / name) for name in "abc"]
+    assert curves[0] == curves[1]
+    assert curves[0] != curves[2]
+
+
+def test_parts_of_a_batch_have_the_loss_of_the_whole(tmp_path: Path) -> None:
+    for parts in (1, 3):
+        ta.train(runs.small(accumulate=parts), out=tmp_path / str(parts))
+    one, three = ([line["loss"] for line in runs.curve(tmp_path / name) if "loss" in line] for name in ("1", "3"))
+    assert one == pytest.approx(three, rel=1e-6)
+
+
+def test_activations_computed_again_change_nothing(tmp_path: Path) -> None:
+    for again in (False, True):
+        ta.train(runs.everything(steps=6, checkpoint_activations=again), out=tmp_path / str(again))
+    assert runs.curve(tmp_path / "False") == runs.curve(tmp_path / "True")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-true"])
+def test_precisions(tmp_path: Path, precision: str) -> None:
+    ta.train(runs.small(), out=tmp_path / "32")
+    ta.train(runs.small(precision=precision), out=tmp_path / precision)
+    one, other = (runs.curve(tmp_path / name)[-1]["eval_loss"] for name in ("32", precision))
+    assert one != other
+    assert one == pytest.approx(other, rel=0.02)
+
+
+@pytest.mark.parametrize("task", ["listops_mini", "reverse"])
+def test_other_kinds_of_tasks(tmp_path: Path, task: str) -> None:
+    layer = {"mixer": {"design": "mhsa", "legs": {"h": 2}}}
+    sizes = {"vocabulary": 12, "length": 8, "width": 8}
+    pair = {
+        "kind": "seq2seq",
+        **sizes,
+        "encoder": [layer],
+        "decoder": [layer | {"cross": {"design": "cross", "legs": {"h": 2}}}],
+    }
+    model = {"tensornet": 1, "name": "pair", "model": pair}
+    changes = {"model": model} | dict.fromkeys(("design", "legs", "mlp", "width", "depth")) if task == "reverse" else {}
+    options = {"length": 8} if task == "reverse" else {}
+    summary = ta.train(runs.small(task=task, options=options, steps=2, **changes), out=tmp_path / "out")
+    assert math.isfinite(summary["eval"]["eval_loss"])
+    assert ("eval_accuracy/MAX" in summary["eval"]) == (task == "listops_mini")
+
+
+def test_event_files_go_on_after_the_checkpoint(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = runs.small(schedule="constant", tensorboard=True)
+    ta.train(run | {"steps": 6}, out=tmp_path / "out")
+    ta.train(run | {"steps": 9}, out=tmp_path / "out")
+    events = EventAccumulator(str(tmp_path / "out" / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("loss")] == list(range(1, 10))
+    assert [event.step for event in events.Scalars("eval/loss")] == [5, 6, 9]
+
+
+MISFITS = [
+    (
+        runs.small(task="reverse", options={}),
+        "task 'reverse' needs an encoder and a decoder: give a model file of kind 'seq2seq'.",
+    ),
+    (
+        runs.everything(task="listops_mini", options={}),
+        "task 'listops_mini' needs a sequence_classifier; 'everything' is a language_model.",
+    ),
+    (
+        runs.everything(options={"length": 9, "streams": 4}),
+        "task 'char_lm' has samples of 9 tokens; 'everything' is made for a length of 8.",
+    ),
+    (
+        runs.everything(task="mqar", options={"length": 8, "pairs": 2, "vocabulary": 64}),
+        "task 'mqar' has a vocabulary of 64; 'everything' has one of 28.",
+    ),
+    (
+        runs.everything(task="mqar", options={"length": 8, "pairs": 2, "vocabulary": 16}),
+        "task 'mqar' asks for 16 tokens; 'everything' answers with 28.",
+    ),
+    (
+        runs.everything(options={"length": 8}),
+        "'everything' has a memory, so a batch goes on where the one before ended: give the task the option "
+        "'streams: 4', the size of a batch, if it has that option.",
+    ),
+    (
+        runs.everything(accumulate=3),
+        "'everything' has a memory: its batch of 4 must be a multiple of 1 processes x 3 parts.",
+    ),
+    (
+        runs.small(task="char_lm", options={"path": "no.txt"}),
+        "'no.txt' cannot be read: No such file or directory.",
+    ),
+    (runs.small(accelerator="cuda"), "accelerator 'cuda': torch finds no GPU here; choose auto or cpu."),
+    (
+        runs.small(task_version=7),
+        "the run is on version 7 of task 'mqar'; this package has version 1.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("run", "message"), MISFITS)
+def test_what_does_not_fit(tmp_path: Path, run: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert refused(tmp_path, run) == message
+    assert not (tmp_path / "out" / "metrics.jsonl").exists()
+
+
+def test_a_folder_with_another_run(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ta.train(runs.small(steps=2), out=out)
+    hint = "choose another --out."
+    assert refused(tmp_path, runs.small(steps=2, lr=0.1)) == (
+        f"'{out}' holds another run: 'lr' is 0.002 there and 0.1 here; {hint}"
+    )
+    assert refused(tmp_path, runs.small(steps=2, design="mqa")) == (
+        f"'{out}' holds another run: 'model.name' is mhsa there and mqa here; {hint}"
+    )
+    assert refused(tmp_path, runs.small(steps=4)) == (
+        f"'{out}' holds another run: 'steps' is 2 there and 4 here; a schedule that ends cannot be lengthened, "
+        f"'schedule: constant' could; {hint}"
+    )
+    assert ta.train(runs.small(steps=2, keep=1, save_every=1), out=out)["steps"] == 2
+
+
+def test_a_constant_schedule_can_be_lengthened(tmp_path: Path) -> None:
+    run = runs.small(schedule="constant")
+    ta.train(run | {"steps": 5}, out=tmp_path / "both")
+    ta.train(run, out=tmp_path / "both")
+    ta.train(run, out=tmp_path / "one")
+    assert runs.curve(tmp_path / "both") == runs.curve(tmp_path / "one")
+
+
+def test_a_checkpoint_of_another_run(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    ta.train(runs.small(steps=4), out=one)
+    ta.train(runs.small(steps=4, seed=1), out=other)
+    (one / "summary.json").unlink()
+    for saved in folder.checkpoints(one / "checkpoints"):
+        os.rename(saved.path, one / saved.path.name)
+    path = one / "checkpoints" / "step-00000004"
+    os.rename(other / "checkpoints" / "step-00000004", path)
+    with pytest.raises(InputError) as error:
+        ta.train(runs.small(steps=4), out=one)
+    assert str(error.value) == f"'{path}' is a checkpoint of another run: its configuration is not that of run.yaml."
+
+
+def test_two_processes_in_one_folder(tmp_path: Path) -> None:
+    from tensornet_attn.train.lock import locked
+
+    with locked(tmp_path / "out", True):
+        message = f"another process trains in '{tmp_path / 'out'}': wait for it, or choose another --out."
+        assert refused(tmp_path, runs.small()) == message
+
+
+def test_a_loss_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = step._clipped
+
+    def spoilt(session: Any) -> torch.Tensor:
+        if session.step == 5:
+            session.model.layers[0].mixer.design.Wv.data.fill_(math.nan)
+        return right(session)
+
+    monkeypatch.setattr(step, "_clipped", spoilt)
+    last = tmp_path / "out" / "checkpoints" / "step-00000004"
+    assert refused(tmp_path, runs.small()) == (
+        "step 7: the loss is nan; the first output that is not finite is that of 'layers.0.mixer.design'; the last "
+        f"checkpoint is '{last}'."
+    )
+
+
+def test_a_gradient_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = step._clipped
+
+    def spoilt(session: Any) -> torch.Tensor:
+        session.model.layers[0].mixer.design.Wv.grad.fill_(math.inf)
+        return right(session)
+
+    monkeypatch.setattr(step, "_clipped", spoilt)
+    assert refused(tmp_path, runs.small()) == (
+        "step 1: the norm of the gradient is inf; all outputs are finite, and the gradient of "
+        "'layers.0.mixer.design.Wv' is not; there is no checkpoint yet."
+    )
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = os.fsync
+    left = iter(range(9))
+
+    def full(handle: int) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        right(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    last = tmp_path / "out" / "checkpoints" / "step-00000004"
+    message = f"'{tmp_path / 'out'}': No space left on device; the last checkpoint is '{last}'."
+    assert refused(tmp_path, runs.small(keep=1)) == message
+    monkeypatch.undo()
+    ta.train(runs.small(keep=1), out=tmp_path / "out")
+    ta.train(runs.small(), out=tmp_path / "whole")
+    assert runs.curve(tmp_path / "out") == runs.curve(tmp_path / "whole")
+
+
+def test_control_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = loop.optimise
+
+    def interrupted(session: Any, wishes: tuple[bool, ...]) -> Any:
+        if session.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return right(session, wishes)
+
+    monkeypatch.setattr(loop, "optimise", interrupted)
+    with pytest.raises(KeyboardInterrupt) as error:
+        ta.train(runs.small(), out=tmp_path / "out")
+    last = folder.checkpoints(tmp_path / "out" / "checkpoints")[-1]
+    assert last.step in (6, 7)
+    assert str(error.value) == f"interrupted; the last checkpoint is '{last.path}'; the same command goes on."
+    monkeypatch.undo()
+    ta.train(runs.small(), out=tmp_path / "out")
+    ta.train(runs.small(), out=tmp_path / "whole")
+    assert runs.curve(tmp_path / "out") == runs.curve(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a compiler on the CPU")
+def test_a_compiled_model_has_the_same_losses(tmp_path: Path) -> None:
+    for compiled in (False, True):
+        ta.train(runs.small(steps=3, compile=compiled), out=tmp_path / str(compiled))
+    one, other = (
+        [line["loss"] for line in runs.curve(tmp_path / name) if "loss" in line] for name in ("False", "True")
+    )
+    assert one == pytest.approx(other, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_mqar_is_learnt(tmp_path: Path) -> None:
+    """Attention recalls: .99 at length 64 and 8 pairs, where guessing is 1 / 8."""
+    run = {"task": "mqar", "design": "mhsa", "legs": {"h": 1}, "mlp": "none", "steps": 750, "lr": 4e-3, "threads": 1}
+    summary = ta.train(run, out=tmp_path / "out", accelerator="cpu", tensorboard=False)
+    assert summary["eval"]["eval_accuracy"] > 0.97

@@ -1,0 +1,87 @@
+"""What was trained is judged and written with, from its folder alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.errors import InputError
+from tensornet_attn.train import sample as sampling
+from tensornet_attn.train.trained import open_run
+from tests.train import runs
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    ta.train(runs.everything(steps=6), out=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classifier")
+    ta.train(runs.small(task="listops_mini", options={}, steps=1, eval_samples=1), out=folder)
+    return folder
+
+
+def test_the_score_is_that_of_the_last_validation(out: Path) -> None:
+    means = open_run(out).judge("validation", samples=12).means()
+    wanted = runs.curve(out)[-1]
+    assert means == {name: pytest.approx(wanted[f"eval_{name}"]) for name in ("loss", "accuracy")}
+    assert open_run(out).judge("test").parts["loss"][1] > 12 * 8
+
+
+def test_checkpoints_by_step_and_by_folder(out: Path) -> None:
+    path = out / "checkpoints" / "step-00000003"
+    assert open_run(out).saved.step == 6
+    assert {open_run(out, name).saved.step for name in ("3", "step-00000003", str(path))} == {3}
+    with pytest.raises(InputError) as error:
+        open_run(out, "4")
+    assert str(error.value) == f"'{out / 'checkpoints'}' has no checkpoint '4'; there are those of steps 3, 6."
+
+
+def test_what_is_no_run(tmp_path: Path, out: Path) -> None:
+    with pytest.raises(InputError) as error:
+        open_run(tmp_path)
+    assert str(error.value) == f"'{tmp_path}' is no run: it has no 'run.yaml'."
+    (tmp_path / "run.yaml").write_bytes((out / "run.yaml").read_bytes())
+    with pytest.raises(InputError) as error:
+        open_run(tmp_path)
+    assert str(error.value) == f"'{tmp_path / 'checkpoints'}' holds no whole checkpoint."
+
+
+def test_text_goes_on(out: Path) -> None:
+    trained = open_run(out)
+    text = sampling.sample(trained, "the ", 20, seed=1)
+    assert text.startswith("the ")
+    assert len(text) == 24
+    assert text == sampling.sample(trained, "the ", 20, seed=1)
+    assert text != sampling.sample(trained, "the ", 20, seed=2)
+    greedy = [sampling.sample(trained, "the ", 12, 0.0, seed=seed) for seed in (1, 2)]
+    assert greedy[0] == greedy[1] == sampling.sample(trained, "the ", 12, 1.0, top_k=1)
+
+
+def test_choices_are_those_of_the_logits() -> None:
+    generator, logits = torch.Generator().manual_seed(0), torch.tensor([2.0, 0.0, 1.0, -torch.inf])
+    found = [sampling.draw(logits, 1.0, 2, generator) for _ in range(400)]
+    assert set(found) == {0, 2}
+    assert found.count(0) / 400 == pytest.approx(1 / (1 + torch.e**-1), abs=0.06)
+    cold = [sampling.draw(logits, 0.1, None, generator) for _ in range(50)]
+    assert set(cold) == {0}
+
+
+def test_prompts_that_are_refused(out: Path, classifier: Path) -> None:
+    for prompt, message in (
+        ("", "the prompt is empty; give a character or word to begin with."),
+        ("é", "'é' is not in the vocabulary: "),
+    ):
+        with pytest.raises(InputError) as error:
+            sampling.sample(open_run(out), prompt, 3)
+        assert str(error.value).startswith(message)
+    with pytest.raises(InputError) as error:
+        sampling.sample(open_run(classifier), "the", 3)
+    assert str(error.value) == "'mhsa' is a sequence_classifier; sample takes a language model."
