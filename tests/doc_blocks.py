@@ -2,7 +2,7 @@
 
 | block | what happens |
 | --- | --- |
-| `yaml` that begins with `tensornet:` | a whole design or model: the checker must find nothing |
+| `yaml` that begins with `tensornet:` or `space:` | a whole design, model or space: the checker must find nothing |
 | `yaml` after `<!-- in: NAME -->` | a child of the design NAME, shipped or on the page: `complete` |
 | `yaml` after `<!-- mistaken -->` | a whole design with a mistake; the `text` block after it is the checker's answer |
 | `python` | run, all of a page in one namespace; a `text` block right after it is what it prints |

@@ -12,6 +12,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn import limits
+from tensornet_attn.search.read import check as check_space
 from tests import doc_blocks as docs
 from tests.doc_blocks import Block
 
@@ -37,7 +38,8 @@ def agree(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
 
 
 def problems(path: Path) -> str:
-    check = ta.models.check if "\nmodel:" in path.read_text(encoding="utf-8") else ta.check
+    text = path.read_text(encoding="utf-8")
+    check = check_space if text.startswith("space:") else ta.models.check if "\nmodel:" in text else ta.check
     return "".join(f"{problem}\n" for problem in check(str(path))).replace(f"{path.parent}/", "")
 
 

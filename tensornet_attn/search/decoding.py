@@ -1,0 +1,162 @@
+"""What decoding keeps: the floats that let one more query be answered after n keys have been seen.
+
+Steps that have keys and no queries are computed once per key. Where queries meet them, something of each key must have
+been kept: the cheapest set of such steps that everything else on the key side can be made of, as keys and values, or
+one latent that both come from. A map that is a normalised product of features needs sums over the keys alone, whatever
+their number, and so do fast weights; a map in a window needs the window's keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, prod
+from typing import Any
+
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Use
+from tensornet_attn.spec.arithmetic import evaluate, names
+
+
+def decoding_state(graph: Graph, n: int) -> int:
+    """Floats kept of n tokens, for one sequence; 0 where there is no key leg.
+
+    >>> from tensornet_attn import build, load
+    >>> decoding_state(build(load("mhsa")), 64)  # keys and values: 2 * 64 * 512
+    65536
+    """
+    if graph.key is None:
+        return 0
+    sums = {step.name: floats for step in graph.steps if (floats := _sums(graph, step)) is not None}
+    held: dict[str, int] = {}  # key-side results that queries read, and how many keys of each are needed
+    for step in graph.steps:
+        for use in step.op.uses:
+            if _meets(graph, step, use):
+                held[use.name] = max(held.get(use.name, 0), int(min(n, _reach(graph, step, sums))))
+    groups: dict[int, list[str]] = {}
+    for name, count in held.items():
+        if count:
+            groups.setdefault(count, []).append(name)
+    return sum(sums.values()) + sum(count * _cheapest(graph, found) for count, found in groups.items())
+
+
+def _meets(graph: Graph, step: Step, use: Use) -> bool:
+    """Whether queries meet something of each key here."""
+    mine = graph.key in use.legs and graph.query not in use.legs
+    other = graph.query in step.legs or any(graph.query in one.legs for one in step.op.uses)
+    return mine and other and _on_keys(graph, use.name)
+
+
+def _on_keys(graph: Graph, name: str) -> bool:
+    """Whether a tensor or step differs from key to key by what the input is; weights and constants are no state."""
+    if name in graph.tensor:
+        return graph.tensor[name].role == "input"
+    return any(_on_keys(graph, use.name) for use in graph.step[name].op.uses)
+
+
+def _sums(graph: Graph, step: Step) -> int | None:
+    """The floats of running sums over the keys: of a normalised product of features, or of fast weights."""
+    box = step.op
+    if not isinstance(box, Box) or box.leg != graph.key:
+        return None
+    if box.kind == "delta_rule":
+        key, value = set(box.operand("key").legs), set(box.operand("value").legs)
+        matrix, vector = _floats(graph, key | value), _floats(graph, key)
+        return matrix + (vector if box.mode in ("read", "both") else 0)
+    if box.kind != "normalize" or _window(graph, step) < inf:
+        return None
+    inside = graph.step.get(box.operand("of").name)
+    if inside is None or not isinstance(inside.op, Contraction):
+        return None
+    keys = {leg for use in inside.op.uses if _value(graph, use) for leg in use.legs}
+    features, heads = keys - set(inside.legs) - {graph.key}, keys & set(inside.legs)
+    values = _values(graph, step.name)
+    if not values or any({graph.query, graph.key} <= set(use.legs) for use in inside.op.uses):
+        return None
+    return _floats(graph, features) * (_floats(graph, heads | values) + _floats(graph, heads))
+
+
+def _values(graph: Graph, name: str) -> set[str]:
+    """The legs of what a map is multiplied with where its keys are summed."""
+    for step, use in graph.readers.get(name, ()):
+        if not isinstance(step.op, Contraction) or graph.key not in use.legs:
+            continue
+        if graph.key in step.legs:
+            return _values(graph, step.name)
+        terms = [term for term in step.op.terms if use in term.factors]
+        return {leg for term in terms for one in term.factors if _value(graph, one) for leg in one.legs}
+    return set()
+
+
+def _value(graph: Graph, use: Use) -> bool:
+    return graph.key in use.legs and graph.query not in use.legs
+
+
+def _reach(graph: Graph, step: Step, sums: Mapping[str, int]) -> float:
+    """How many of the last keys a query needs in a step; none for what is in running sums already."""
+    if step.name in sums:
+        return 0
+    if isinstance(step.op, Box) and graph.masked(step):
+        return _window(graph, step)
+    if graph.key in step.legs:  # scores: as many as the maps made of them
+        after = [reader for reader, use in graph.readers.get(step.name, ()) if graph.key in use.legs]
+        return max((_reach(graph, reader, sums) for reader in after), default=inf)
+    pairs = {use.name for use in step.op.uses if {graph.query, graph.key} <= set(use.legs)}
+    return max((_seen(graph, name, sums) for name in pairs), default=inf)
+
+
+def _seen(graph: Graph, name: str, sums: Mapping[str, int]) -> float:
+    """How many of the last keys a map, mixed or blended perhaps, has entries for besides those in running sums."""
+    step = graph.step.get(name)
+    if step is None or isinstance(step.op, Box):
+        return inf if step is None else _reach(graph, step, sums)
+    pairs = {use.name for use in step.op.uses if {graph.query, graph.key} <= set(use.legs)}
+    return max((_seen(graph, one, sums) for one in pairs), default=inf)
+
+
+def _window(graph: Graph, step: Step) -> float:
+    """The keys up to its own position that the masks of a box leave to a query."""
+    assert isinstance(step.op, Box)
+    return min((_back(graph, mask) for mask in step.op.masks), default=inf)
+
+
+def _back(graph: Graph, mask: Function) -> float:
+    """`band(w)` and `window(w, ...)` reach w keys back, and the query's own."""
+    first = mask.arguments[0] if mask.name in ("band", "window") else None
+    if first is None or isinstance(first, Function) or not all(part.name in graph.values for part in names(first)):
+        return inf
+    return evaluate(first, graph.values) + 1
+
+
+def _floats(graph: Graph, legs: set[str]) -> int:
+    return prod(graph.leg[leg].size or 1 for leg in legs)
+
+
+def _cheapest(graph: Graph, wanted: list[str]) -> int:
+    """Floats per key of the cheapest results from which all that is wanted can be made again; inputs are not kept."""
+    import networkx
+
+    if any(name in graph.tensor for name in wanted):
+        return sum(_floats(graph, set(graph.legs_of(name))) for name in wanted)
+    net = networkx.DiGraph([((name, "out"), "queries") for name in wanted])
+    waiting, seen = list(wanted), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += _join(graph, net, name)
+    try:
+        return int(networkx.minimum_cut_value(net, "input", "queries"))
+    except networkx.NetworkXUnbounded:  # an input under another name
+        return sum(_floats(graph, set(graph.legs_of(name))) for name in wanted)
+
+
+def _join(graph: Graph, net: Any, name: str) -> list[str]:
+    """Adds a result to the net, with its floats as what cutting there costs; returns what it is made of."""
+    if name in graph.tensor:
+        net.add_edge("input", (name, "out"))
+        return []
+    step = graph.step[name]
+    before = [use.name for use in step.op.uses if _on_keys(graph, use.name)]
+    alias = isinstance(step.op, Contraction) and len(step.op.uses) == 1 and before[0] in graph.tensor
+    net.add_edge((name, "in"), (name, "out"), **({} if alias else {"capacity": _floats(graph, set(step.legs))}))
+    net.add_edges_from(((one, "out"), (name, "in")) for one in before)
+    return before

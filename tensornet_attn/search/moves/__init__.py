@@ -1,0 +1,111 @@
+"""Moves on diagrams: what each is called, what it does, which options it takes, and at which maps it applies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from tensornet_attn import compiler
+from tensornet_attn.errors import DesignError, InputError, nearest
+from tensornet_attn.search.moves.core import FORMS, core
+from tensornet_attn.search.moves.delta import delta
+from tensornet_attn.search.moves.gates import PROJECTIONS, experts, gate
+from tensornet_attn.search.moves.group import group
+from tensornet_attn.search.moves.kernel import FEATURES, kernel
+from tensornet_attn.search.moves.latent import latent
+from tensornet_attn.search.moves.mix import mix
+from tensornet_attn.search.moves.mixture import KEYS, WAYS, mixture
+from tensornet_attn.search.moves.share import share
+from tensornet_attn.search.moves.split import SIDES, split
+from tensornet_attn.search.roles import maps
+from tensornet_attn.search.sketch import Sketch, sketch_of
+from tensornet_attn.search.write import data_of
+from tensornet_attn.spec import Design
+
+__all__ = ["MOVES", "Move", "apply", "design_of"]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A move: `change` takes a sketch, one of its maps and the options, and gives a sketch, or None where it has no
+    place there. `options`: what each option may be where a space does not say; numbers may be any from 1.
+    """
+
+    name: str
+    about: str
+    change: Callable[..., Sketch | None]
+    options: Mapping[str, tuple[Any, ...]]
+
+    def __call__(self, sketch: Sketch, box: str, options: Mapping[str, Any]) -> Sketch | None:
+        """The sketch after the move at the map of this box; None where it has no such map, or no place there."""
+        at = next((found for found in maps(sketch) if found.box == box), None)
+        return None if at is None else self.change(sketch, at, **options)
+
+    def fits(self, option: str, value: Any) -> bool:
+        """Whether an option may have this value at all."""
+        if isinstance(self.options[option][0], int):
+            return isinstance(value, int) and value >= 1
+        return isinstance(value, str) and _WORDS[option](value)
+
+
+_WORDS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
+    {
+        "form": lambda word: word in FORMS,
+        "way": lambda word: word in WAYS,
+        "keys": lambda word: word in KEYS,
+        "side": lambda word: word in SIDES,
+        "map": lambda word: word in FEATURES,
+        "maps": lambda word: set(word.split("+")) <= set(FEATURES),
+        "of": lambda word: 0 < len(set(word)) == len(word) and set(word) <= set(PROJECTIONS),
+    }
+)
+_EXPERTS = ("v", "o", "vo", "vk", "vko", "q", "k", "qo", "ko")
+_TABLE = (
+    Move("share", "score heads are mixtures of g global ones", share, {"g": (1, 2, 4, 8)}),
+    Move("group", "g groups of heads share keys and values", group, {"g": (1, 2, 4)}),
+    Move("core", "a core matrix mixes the scores", core, {"form": FORMS, "c": (1, 4, 8)}),
+    Move("mixture", "each key is a mixture of r", mixture, {"r": (2, 3), "way": WAYS, "keys": KEYS}),
+    Move("experts", "projections pick k of e experts", experts, {"of": _EXPERTS, "e": (4, 5, 8), "k": (1, 2)}),
+    Move("gate", "each query picks k heads", gate, {"k": (1, 2, 4)}),
+    Move("mix", "value heads read mixtures of the maps", mix, {"e": (2, 4, 8)}),
+    Move("kernel", "a kernel takes the softmax's place", kernel, {"map": FEATURES[:2]}),
+    Move(
+        "split",
+        "a band of softmax and kernels over all keys",
+        split,
+        {"band": (5, 20), "maps": ("elu1", "elu1+elu1_neg", "elu1+elu1_neg+tanh"), "side": SIDES},
+    ),
+    Move("latent", "keys and values come from a latent of c", latent, {"c": (16, 32, 64, 128)}),
+    Move("delta", "fast weights stand beside the map", delta, {"map": FEATURES[:1]}),
+)
+MOVES: Mapping[str, Move] = MappingProxyType({move.name: move for move in _TABLE})
+
+
+def apply(design: Design, name: str, box: str | None = None, **options: Any) -> Design | None:
+    """A design after one move at the map of a box, the first map if not given; None where it has no place there.
+
+    Raises InputError for a name that is no move or options it does not have.
+
+    >>> apply(compiler.load("mhsa"), "group", g=2).hash == compiler.load("gqa").hash
+    True
+    """
+    if name not in MOVES:
+        raise InputError(f"there is no move '{name}'; {nearest(name, MOVES)}")
+    move = MOVES[name]
+    wrong = next((option for option in options if option not in move.options), None)
+    if wrong is not None:
+        raise InputError(f"the move '{name}' has no option '{wrong}'; {nearest(wrong, move.options)}")
+    sketch = sketch_of(design)
+    place = box or next((found.box for found in maps(sketch)), "")
+    changed = move(sketch, place, {key: values[0] for key, values in move.options.items()} | options)
+    return None if changed is None else design_of(changed)
+
+
+def design_of(sketch: Sketch) -> Design | None:
+    """The checked design of a sketch; None where the checker refuses it."""
+    try:
+        return compiler.load(data_of(sketch))
+    except DesignError:
+        return None

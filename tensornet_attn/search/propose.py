@@ -1,0 +1,230 @@
+"""Proposals: pure functions of a space, a seed and a number; mutants and children of paths likewise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.search.build import Proposal, Refused, built, finished, moved, start
+from tensornet_attn.search.chance import Luck
+from tensornet_attn.search.path import Choice, Path, base_of, of_kind
+from tensornet_attn.search.roles import maps
+from tensornet_attn.search.sketch import Sketch, sketch_of
+from tensornet_attn.search.space import SECTIONS, Space, fitting, missing
+
+ATTEMPTS = 64  # drafts of one proposal, before the space is said to be empty
+
+
+def propose(space: Space, seed: int, number: int) -> Proposal:
+    """Proposal `number` of a random search. Raises InputError where none of many drafts is valid and within bounds."""
+    return _first(space, "random", seed, number, lambda luck: draft(space, luck))
+
+
+def seeds(space: Space) -> list[Proposal]:
+    """The bases as they are, as proposals, where they keep to the bounds.
+
+    What varies has the base's own value where that is one of its values, and the middle one else.
+    """
+    found = (built(space, (*path, *_own(space, path))) for path in ((Choice("base", base),) for base in space.bases))
+    return [proposal for proposal in found if isinstance(proposal, Proposal)]
+
+
+def _own(space: Space, path: Path) -> Iterator[Choice]:
+    data = space.bases[base_of(path)]
+    for kind, name in missing(space, path):
+        values, text = space.numbers(kind)[name], str(data[SECTIONS[kind]][name]).removeprefix("head ")
+        own = [values[place] for place in range(len(values)) if str(values[place]) == text]
+        yield Choice(kind, name, own[0] if own else values.at(0.5))
+
+
+def mutate(space: Space, path: Path, seed: int, number: int = 0) -> Proposal:
+    """A proposal one change away from a path: a base, alternative or number, or a move added, dropped or changed.
+
+    Raises InputError as `propose` does, and where the path starts from no base of the space.
+    """
+    _check_base(space, path)
+
+    def change(luck: Luck) -> Proposal | Refused:
+        found = built(space, completed(space, mutant(space, path, luck), luck))
+        same = isinstance(found, Proposal) and found.path == path
+        return Refused("no change") if same else found
+
+    return _first(space, "mutate", seed, number, change)
+
+
+def cross(space: Space, first: Path, second: Path, seed: int, number: int = 0) -> Proposal:
+    """A proposal with choices of two paths: each number of one of them, moves of the first and then of the second.
+
+    Raises InputError as `mutate` does.
+    """
+    for path in (first, second):
+        _check_base(space, path)
+    return _first(
+        space,
+        "cross",
+        seed,
+        number,
+        lambda luck: built(space, completed(space, child(space, first, second, luck), luck)),
+    )
+
+
+def _check_base(space: Space, path: Path) -> None:
+    base = base_of(path)
+    if base not in space.bases:
+        raise InputError(f"the space '{space.name}' has no base '{base}'; {nearest(base, space.bases)}")
+
+
+def _first(
+    space: Space, purpose: str, seed: int, number: int, attempt: Callable[[Luck], Proposal | Refused]
+) -> Proposal:
+    """The first of the attempts that gives a proposal."""
+    refused: list[Refused] = []
+    for count in range(ATTEMPTS):
+        found = attempt(Luck(purpose, seed, number, count))
+        if isinstance(found, Proposal):
+            return found
+        refused.append(found)
+    raise InputError(why(space, refused))
+
+
+def why(space: Space, refused: list[Refused]) -> str:
+    """One sentence: what refused how many drafts, and what to change."""
+    counts = Counter(one.reason for one in refused)
+    reason, _ = counts.most_common(1)[0]
+    told = "; ".join(f"{count} by '{text.rstrip('.')}'" for text, count in counts.most_common(3))
+    more = "" if len(counts) <= 3 else "; others for other reasons"
+    worst = next(one for one in refused if one.reason == reason)
+    hint = "change the legs, settings or alternatives that vary"
+    if worst.bound:
+        values = [one.value for one in refused if one.reason == reason]
+        near, other = (min(values), "smaller") if "at most" in reason else (max(values), "larger")
+        hint = f"the nearest had {worst.cost} {near:,.0f}: widen that bound, or let {other} legs vary"
+    return f"none of {len(refused)} drafts of the space '{space.name}' is left: {told}{more}; {hint}."
+
+
+def draft(space: Space, luck: Luck) -> Proposal | Refused:
+    """A random path, and what it leads to. Moves without a place are passed over for others."""
+    design, path = start(space, tuple(_opening(space, luck, luck.pick(tuple(space.bases)))))
+    if isinstance(design, Refused):
+        return design
+    first = sketch_of(design)
+    sketch, count = first, int(luck.unit() * (space.most + 1))
+    for name in luck.shuffled(tuple(space.moves)):
+        if len(of_kind(path, "move")) >= count:
+            break
+        choice = random_move(space, sketch, name, luck)
+        new = moved(space, sketch, choice) if choice is not None else None
+        if new is not None and choice is not None:
+            sketch, path = new, (*path, choice)
+    return finished(space, design, sketch if sketch is not first else None, path)
+
+
+def _opening(space: Space, luck: Luck, base: str) -> Iterator[Choice]:
+    """A base, an alternative or none at each step, a value for each number."""
+    yield Choice("base", base)
+    for step, names in fitting(space, base).items():
+        name = luck.pick((None, *names))
+        if name is not None:
+            yield Choice("alternative", step, name)
+    for kind in ("leg", "setting"):
+        for name, values in space.numbers(kind).items():
+            yield Choice(kind, name, luck.value(values))
+
+
+def random_move(space: Space, sketch: Sketch, name: str, luck: Luck) -> Choice | None:
+    """A move at one of the maps, with options; None where there is no map."""
+    places = maps(sketch)
+    if not places:
+        return None
+    options = tuple((option, luck.value(values)) for option, values in space.moves[name].items())
+    return Choice("move", name, at=luck.pick(places).box, options=options)
+
+
+def mutant(space: Space, path: Path, luck: Luck) -> Path:
+    """A path with one thing changed; nothing says that it leads anywhere."""
+    moves, used = of_kind(path, "move"), {choice.name for choice in of_kind(path, "move")}
+    ways: list[Callable[[], Path]] = []
+    if len(space.bases) > 1:
+        others = [name for name in space.bases if name != base_of(path)]
+        ways.append(lambda: (Choice("base", luck.pick(others)), *(c for c in path if c.kind != "base")))
+    if space.alternatives:
+        ways.append(lambda: _other_alternative(space, path, luck))
+    kinds = [kind for kind in ("leg", "setting") if space.numbers(kind)]
+    ways += [partial(_other_number, space, path, kind, luck) for kind in kinds]
+    unused = [name for name in space.moves if name not in used]
+    if unused and len(moves) < space.most:
+        ways += [lambda: _one_more(space, path, luck.pick(unused), luck)] * 2
+    if moves:
+        one = luck.pick(moves)
+        ways.append(lambda: tuple(choice for choice in path if choice != one))
+        ways.append(lambda: _other_options(space, path, one, luck))
+    return luck.pick(ways)() if ways else path
+
+
+def _other_alternative(space: Space, path: Path, luck: Luck) -> Path:
+    step = luck.pick(tuple(space.alternatives))
+    name = luck.pick((None, *space.alternatives[step]))
+    rest = tuple(c for c in path if not (c.kind == "alternative" and c.name == step))
+    return rest if name is None else (*rest, Choice("alternative", step, name))
+
+
+def _other_number(space: Space, path: Path, kind: str, luck: Luck) -> Path:
+    """Another value for one leg or setting."""
+    name = luck.pick(tuple(space.numbers(kind)))
+    rest = tuple(c for c in path if not (c.kind == kind and c.name == name))
+    return (*rest, Choice(kind, name, luck.value(space.numbers(kind)[name])))
+
+
+def _one_more(space: Space, path: Path, name: str, luck: Luck) -> Path:
+    """A path with a move more, at a random place among its moves and at a map that is there then."""
+    moves = of_kind(path, "move")
+    rest = tuple(c for c in path if c.kind != "move")
+    place = int(luck.unit() * (len(moves) + 1))
+    sketch = _after(space, (*rest, *moves[:place]))
+    choice = random_move(space, sketch, name, luck) if sketch is not None else None
+    return path if choice is None else (*rest, *moves[:place], choice, *moves[place:])
+
+
+def _after(space: Space, path: Path) -> Sketch | None:
+    """The sketch at the end of a path."""
+    design, _ = start(space, path)
+    if isinstance(design, Refused):
+        return None
+    sketch = sketch_of(design)
+    for choice in of_kind(path, "move"):
+        sketch = moved(space, sketch, choice) or sketch
+    return sketch
+
+
+def _other_options(space: Space, path: Path, move: Choice, luck: Luck) -> Path:
+    """A path with one option of a move drawn again."""
+    name = luck.pick([option for option, _ in move.options])
+    options = tuple(
+        (option, luck.value(space.moves[move.name][option]) if option == name else value)
+        for option, value in move.options
+    )
+    return tuple(Choice("move", c.name, at=c.at, options=options) if c == move else c for c in path)
+
+
+def child(space: Space, first: Path, second: Path, luck: Luck) -> Path:
+    """A path with the base of the first, numbers and alternatives of either, moves of the first and then the second."""
+    path: list[Choice] = [choice for choice in first if choice.kind == "base"]
+    for kind in ("alternative", "leg", "setting"):
+        mine, theirs = ({c.name: c for c in of_kind(parent, kind)} for parent in (first, second))
+        for name in dict.fromkeys((*mine, *theirs)):
+            parents = [of for of in (mine, theirs) if name in of or kind == "alternative"]
+            choice = luck.pick(parents).get(name)
+            path += [choice] if choice is not None else []
+    one, two = of_kind(first, "move"), of_kind(second, "move")
+    head = one[: int(luck.unit() * (len(one) + 1))]
+    names = {choice.name for choice in head}
+    tail = [choice for choice in two[int(luck.unit() * (len(two) + 1)) :] if choice.name not in names]
+    return (*path, *head, *tail)[: len(path) + space.most]
+
+
+def completed(space: Space, path: Path, luck: Luck) -> Path:
+    """The path with values for what varies in its base and it does not choose: a change of base brings other legs."""
+    drawn = (Choice(kind, name, luck.value(space.numbers(kind)[name])) for kind, name in missing(space, path))
+    return (*path, *drawn)

@@ -1,0 +1,313 @@
+"""From a source to a Space; everything wrong is reported at once, with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tensornet_attn.errors import DesignError, Problem
+from tensornet_attn.graph import examine
+from tensornet_attn.models.parts import inside, opened
+from tensornet_attn.search.moves import MOVES
+from tensornet_attn.search.price import COSTS, Bounds
+from tensornet_attn.search.space import Alternative, Space
+from tensornet_attn.search.values import Values, read_values
+from tensornet_attn.spec import Design
+from tensornet_attn.spec.extend import merge
+from tensornet_attn.spec.names import identifier_problem
+from tensornet_attn.spec.places import Document, Path
+from tensornet_attn.spec.read import read_document
+from tensornet_attn.spec.report import Reporter, shown
+from tensornet_attn.spec.sources import Source, document_of
+from tensornet_attn.spec.tokens import Refusal
+
+TOP = ("space", "name", "about", "base", "legs", "settings", "alternatives", "moves", "most", "bounds")
+SECTIONS = ("legs", "settings", "inputs", "weights", "constants", "noise", "state")
+Bases = dict[str, tuple[Document, Design]]
+
+
+def load(source: Source | Space) -> Space:
+    """A checked space from a path, YAML text or a dict. Raises DesignError with everything wrong.
+
+    >>> load({"space": 1, "base": "mhsa", "legs": {"h": [4, 8]}}).legs["h"].items
+    (4, 8)
+    """
+    if isinstance(source, Space):
+        return source
+    space, problems = _read(source)
+    wrong = [problem for problem in problems if problem.severity == "error"]
+    if space is None or wrong:
+        raise DesignError(wrong)
+    return space
+
+
+def check(source: Source) -> list[Problem]:
+    """Every problem of a space; an empty list means that it is fine."""
+    return _read(source)[1]
+
+
+def _read(source: Source) -> tuple[Space | None, list[Problem]]:
+    document, reporter = document_of(source)
+    space = _Reading(document, reporter).space() if document.data else None
+    return None if reporter.failed else space, reporter.problems()
+
+
+class _Reading:
+    """One document on its way to a Space."""
+
+    def __init__(self, document: Document, reporter: Reporter):
+        self.document, self.reporter, self.data = document, reporter, document.data
+        self.bases: Bases = {}
+
+    def space(self) -> Space:
+        self.top()
+        self.read_bases()
+        numbers = [self.numbers(section) for section in ("legs", "settings")]
+        alternatives, moves, bounds = self.alternatives(), self.moves(), self.bounds()
+        most = self.whole(("most",), self.data.get("most", min(2, len(moves))), 0)
+        bases = {name: design.as_dict() for name, (_, design) in self.bases.items()}
+        name, about = self.data.get("name") or "space", self.data.get("about") or ""
+        return Space(name, about, bases, numbers[0], numbers[1], alternatives, moves, min(most, len(moves)), bounds)
+
+    def error(self, code: str, message: str, path: Path, hint: str, key: bool = False) -> None:
+        self.reporter.error(code, message, path, hint=hint, key=key)
+
+    def unknown(self, path: Path, what: str, known: Iterable[str]) -> None:
+        """The last name of a path is none that stands for anything: `no base has a leg 'q'.`"""
+        name = str(path[-1])
+        message = f"{what} '{shown(name)}'."
+        self.error("unknown-name", message, path, self.reporter.nearest(name, known), key=True)
+
+    def top(self) -> None:
+        """The version, the name, and keys that do not exist."""
+        if self.data.get("space") != 1 or isinstance(self.data.get("space"), bool):
+            message = "a space begins with its version, 'space: 1'."
+            self.error("version", message, ("space",), "write 'space: 1'.")
+        for key in self.data:
+            if key not in TOP:
+                hint = self.reporter.nearest(key, TOP)
+                self.error("unknown-key", f"there is no key '{shown(key)}' here.", (key,), hint, key=True)
+        for key in ("name", "about"):
+            if not isinstance(self.data.get(key, ""), str):
+                self.error("wrong-type", "a text is wanted here.", (key,), f"e.g. '{key}: small'.")
+        if isinstance(self.data.get("name"), str) and (problem := identifier_problem(self.data["name"])):
+            self.error("name", problem[0], ("name",), problem[1])
+
+    def section(self, path: Path) -> Mapping[str, Any]:
+        """The mapping at a path, empty where there is none."""
+        value = self.document.value(path)
+        if value is not None and not isinstance(value, Mapping):
+            self.error("wrong-type", f"'{path[-1]}' is a mapping.", path, "compare with docs/space.md.")
+        return value if isinstance(value, Mapping) else {}
+
+    def read_bases(self) -> None:
+        given = self.data.get("base")
+        items: list[tuple[Path, Any]] = [(("base",), given)]
+        if isinstance(given, (list, tuple)):
+            items = [(("base", place), item) for place, item in enumerate(given)]
+        if not given:
+            self.error(
+                "missing-key", "a space starts from designs, and 'base' names none.", ("base",), "e.g. 'base: mhsa'."
+            )
+            return
+        for path, item in items:
+            if isinstance(item, (str, Mapping, Design)) and item:
+                self.base(path, item)
+            else:
+                hint = "a shipped name, a path, or the design itself."
+                self.error("wrong-type", "a design is wanted here.", path, hint)
+
+    def base(self, path: Path, item: Any) -> None:
+        """Reads and checks one base; what is wrong with a design elsewhere is told where it stands in this file."""
+        reading = read_document(*opened(item, self.document, path))
+        graph = examine(reading) if reading.design is not None else None
+        self.forward(path, reading.reporter.problems(), isinstance(item, Mapping))
+        if graph is None or reading.design is None:
+            return
+        if reading.design.name in self.bases:
+            message = f"two bases are called '{reading.design.name}'."
+            self.error("name-taken", message, path, "give one of them another name.")
+            return
+        self.bases[reading.design.name] = (reading.design.document, reading.design)
+
+    def forward(self, path: Path, problems: list[Problem], here: bool) -> None:
+        wrong = [problem for problem in problems if problem.severity == "error"]
+        if here:
+            self.reporter.found += wrong
+        for problem in [] if here else wrong[:1]:
+            self.error(problem.code, f"this design is refused: {problem.message}", path, problem.hint)
+
+    def numbers(self, section: str) -> dict[str, Values]:
+        """What legs or settings may be; each stands in some base."""
+        known = [name for _, design in self.bases.values() for name in _numbers(design, section)]
+        found = {}
+        for name, value in self.section((section,)).items():
+            path: Path = (section, name)
+            if self.bases and name not in known:
+                self.unknown(path, f"no base has a {section[:-1]}", known)
+            elif (values := self.values(path, value)) is not None:
+                found[name] = values
+                if section == "legs" and any(
+                    isinstance(v, float) or (isinstance(v, int) and v < 1) for v in _ends(values)
+                ):
+                    self.error("bad-size", "sizes of legs are whole numbers from 1.", path, "e.g. [4, 8].")
+        return found
+
+    def values(self, path: Path, value: Any) -> Values | None:
+        try:
+            return read_values(value)
+        except Refusal as refusal:
+            self.reporter.syntax(refusal, path)
+            return None
+
+    def alternatives(self) -> dict[str, dict[str, Alternative]]:
+        """What may stand at a step in its place; each is valid in one base at least."""
+        found: dict[str, dict[str, Alternative]] = {}
+        for step, choices in self.section(("alternatives",)).items():
+            owners = [base for base, (_, design) in self.bases.items() if step in design.diagram]
+            if self.bases and not owners:
+                known = [name for _, design in self.bases.values() for name in design.diagram]
+                self.unknown(("alternatives", step), "no base has a step", known)
+                continue
+            for name in self.section(("alternatives", step)) if choices is not None else ():
+                child = self.child(("alternatives", step, name), step)
+                if child is not None:
+                    found.setdefault(step, {})[name] = Alternative(child.data, self.where_valid(child, owners))
+        return found
+
+    def child(self, path: Path, step: str) -> Document | None:
+        """An alternative as a child design: `step` goes into its diagram, and `steps` beside it."""
+        given = self.section(path)
+        for key in given:
+            if key not in (*SECTIONS, "step", "steps"):
+                self.unknown((*path, key), "an alternative has no key", (*SECTIONS, "step", "steps"))
+                return None
+        if "step" not in given:
+            hint = "e.g. 'step: x[m f] Wk[f d] -> m d'."
+            self.error("missing-key", "an alternative gives the 'step' that it puts in place.", path, hint)
+            return None
+        part = inside(self.document, path)
+        steps = {**(part.data.pop("steps", None) or {}), step: part.data.pop("step")}
+
+        def moved(at: Path) -> Path:
+            if at[:1] == ("step",):
+                return ("diagram", step, *at[1:])
+            return ("diagram", *at[1:]) if at[:1] == ("steps",) else at
+
+        keys = {moved(at): place for at, place in part.keys.items()}
+        values = {moved(at): place for at, place in part.values.items()}
+        return Document({**part.data, "diagram": steps}, self.document.name, keys, values, self.document.path)
+
+    def where_valid(self, child: Document, owners: list[str]) -> tuple[str, ...]:
+        """The bases in which an alternative is valid; where there is none, what is wrong with it in the first."""
+        refused: list[list[Problem]] = []
+        valid = []
+        for base in owners:
+            problems = [problem for problem in self.tried(child, base) if problem.severity == "error"]
+            if problems:
+                refused.append(problems)
+            else:
+                valid.append(base)
+        if not valid and refused:
+            self.reporter.found += refused[0]
+        return tuple(valid)
+
+    def tried(self, child: Document, base: str) -> list[Problem]:
+        """What is wrong with a base in which the alternative stands."""
+        document, design = self.bases[base]
+        parent = Document(design.as_dict(), document.name, dict(document.keys), dict(document.values))
+        reporter = Reporter(child)
+        merged = merge(parent, child.copy({**child.data, "name": base}), reporter)
+        reading = read_document(merged, Reporter(merged))
+        examine(reading)
+        return [*reporter.found, *reading.reporter.problems()]
+
+    def moves(self) -> dict[str, dict[str, Values]]:
+        """The moves allowed and the values of their options; a list of names leaves the options as they are."""
+        given = self.data.get("moves") or {}
+        if given == "all":
+            given = dict.fromkeys(MOVES)
+        if isinstance(given, (list, tuple)):
+            given = dict.fromkeys(map(str, given))
+        if not isinstance(given, Mapping):
+            self.error(
+                "wrong-type", "'moves' is 'all', a list of moves, or a mapping.", ("moves",), "e.g. [share, core]."
+            )
+            return {}
+        found = {}
+        for name, options in given.items():
+            if name not in MOVES:
+                self.unknown(("moves", name), "there is no move", MOVES)
+            elif options is None or isinstance(options, Mapping):
+                found[name] = self.options(name, options or {})
+            else:
+                hint = f"e.g. {{{next(iter(MOVES[name].options))}: [...]}}."
+                self.error("wrong-type", "the options of a move are a mapping.", ("moves", name), hint)
+        return found
+
+    def options(self, name: str, given: Mapping[str, Any]) -> dict[str, Values]:
+        move = MOVES[name]
+        for option in given:
+            if option not in move.options:
+                self.unknown(("moves", name, option), f"the move '{name}' has no option", move.options)
+        found = {option: Values(defaults) for option, defaults in move.options.items()}
+        for option in [option for option in given if option in move.options]:
+            path: Path = ("moves", name, option)
+            values = self.values(path, given[option])
+            wrong = [value for value in _ends(values) if not move.fits(option, value)] if values is not None else []
+            if wrong:
+                hint = f"e.g. {', '.join(map(str, move.options[option]))}."
+                self.error("wrong-value", f"'{option}' of '{name}' cannot be {shown(str(wrong[0]))}.", path, hint)
+            elif values is not None:
+                found[option] = values
+        return found
+
+    def bounds(self) -> Bounds:
+        """`{n: 64, batch: 1, macs: 1000000, parameters: {least: 1000, most: 50000}}`."""
+        given = self.section(("bounds",))
+        limits = []
+        for name, value in given.items():
+            if name in ("n", "batch"):
+                continue
+            if name not in COSTS:
+                self.unknown(("bounds", name), "there is no cost", (*COSTS, "n", "batch"))
+                continue
+            least, most = (
+                (value.get("least", 0), value.get("most", float("inf"))) if isinstance(value, Mapping) else (0, value)
+            )
+            known = not isinstance(value, Mapping) or set(value) <= {"least", "most"}
+            if not known or not _number(least) or not _number(most) or not least <= most:
+                hint = "e.g. 1000000, or {least: 1000, most: 1000000}."
+                self.error("number", "a bound is a number, or the least and the most.", ("bounds", name), hint)
+            else:
+                limits.append((name, least, most))
+        n, batch = (
+            self.whole(("bounds", name), given.get(name, default), 1) for name, default in (("n", 64), ("batch", 1))
+        )
+        return Bounds(n, batch, tuple(limits))
+
+    def whole(self, path: Path, value: Any, least: int) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+            return value
+        self.error(
+            "number", f"'{path[-1]}' is a whole number from {least}.", path, f"e.g. '{path[-1]}: {max(2, least)}'."
+        )
+        return least
+
+
+def _numbers(design: Design, section: str) -> list[str]:
+    """The legs with sizes, or the settings, of a design."""
+    if section == "settings":
+        return list(design.settings)
+    return [
+        name for name, text in design.declared_legs.items() if str(text).split()[0] not in ("query", "key", "relative")
+    ]
+
+
+def _ends(values: Values) -> tuple[Any, ...]:
+    """All that is listed, or the ends of a range."""
+    return values.items or (values.low, values.high)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,47 @@
+"""What decoding keeps of n tokens: keys and values, latents, sums, windows."""
+
+from __future__ import annotations
+
+import pytest
+
+import tensornet_attn as ta
+from tensornet_attn.search import apply
+from tensornet_attn.search.decoding import decoding_state
+
+N = 64
+KEPT = [
+    ("mhsa", 2 * N * 512),
+    ("mqa", 2 * N * 64),
+    ("gqa", 2 * N * 128),
+    ("mla", N * 256),  # the latent alone
+    ("hard_fish", N * (4 * 64 + 512)),
+    ("mgk", N * 3 * 512),  # two keys and a value; the norms come from the keys
+    ("epa", 2 * N * 512),
+    ("talking_heads", 2 * N * 512),
+    ("band", 3 * 2 * 512),  # two keys back and its own
+    ("linear", 8 * 64 * 64 + 8 * 64),
+    ("mlk", 8 * 64 * 64 + 8 * 64),
+    ("linear_fish", 4 * 64 * (8 * 64 + 1)),  # 4 global features, read by 8 heads of values
+    ("thsa_elu", 512 * 512 + 512),
+    ("fmm1", 3 * 2 * 512 + 8 * 64 * 64 + 8 * 64),
+    ("fmm_fast_weight1", 5 * 2 * 512 + 8 * 64 * 64 + 8 * 64),
+    ("mlp", 0),
+]
+
+
+@pytest.mark.parametrize(("name", "floats"), KEPT)
+def test_what_is_kept(name: str, floats: int) -> None:
+    assert decoding_state(ta.build(ta.load(name)), N) == floats
+
+
+def test_no_more_than_there_are_keys() -> None:
+    assert decoding_state(ta.build(ta.load("band")), 2) == 2 * 2 * 512
+
+
+def test_moves_change_what_is_kept() -> None:
+    latent = apply(ta.load("mhsa"), "latent", c=64)
+    fast = apply(ta.load("mhsa"), "delta")
+    assert latent is not None
+    assert fast is not None
+    assert decoding_state(ta.build(latent), N) == N * 64
+    assert decoding_state(ta.build(fast), N) == 2 * N * 512 + 8 * 64 * 64 + 8 * 64
