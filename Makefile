@@ -23,9 +23,11 @@ demo: $(VENV)/installed-demo ## check, cost, draw, compile and run the design th
 
 test: $(VENV)/installed-test ## the suite without slow tests, under 12 minutes on 2 cores
 	$(PYTEST) -m "not slow"
+	TRITON_INTERPRET=1 $(PYTEST) -m "not slow" tests/triton
 
 test-all: $(VENV)/installed-test ## the whole suite
 	$(PYTEST)
+	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 
 lint: $(VENV)/installed-test ## ruff and mypy
 	$(BIN)/ruff format --check .

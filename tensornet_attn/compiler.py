@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
+from warnings import warn
 
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
 from tensornet_attn.plan.aim import TRAINING, Aim, Wanted, aim_of
 from tensornet_attn.plan.cache import Kept
 from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.model import Lowering
+from tensornet_attn.plan.price import price_of
 from tensornet_attn.spec import Design, library, read
 from tensornet_attn.spec.read import Source
 from tensornet_attn.version import __version__
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from tensornet_attn.plan.model import Plan
 
 Overrides = Mapping[str, int | float | str]
-BACKENDS = ("auto", "reference", "torch", "inductor")
+BACKENDS = ("auto", "reference", "torch", "inductor", "triton")
 _plans: Kept[Plan] = Kept(most=256)  # by content: the text of the graph, with its names; backend; aim
 _sources: Kept[Emitted] = Kept(most=256)
 
@@ -151,13 +155,17 @@ def compile(
     causal: bool | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    tune: bool = False,
     **wanted: Unpack[Wanted],
 ) -> CompiledDesign:
     """An nn.Module that computes the design, right for every length whatever it is planned for.
 
-    `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of that), or auto, now torch.
+    `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of that), triton (kernels for
+    all regions that have queries and keys; on a GPU, or in triton's interpreter), or auto: torch, and triton on a GPU
+    where it is predicted to be faster. Where triton cannot run, a warning says why, and the plan is that of torch.
     `causal` overrides what the design says. What it is planned for may be given by name:
 
+    `tune`: Triton kernels are timed on the GPU at once, with each of their configurations; the fastest ones are kept.
     `bucket`: training, prefill (no backward follows) or decoding (one query, many keys); `n`, `m`, `batch`: other sizes
     than the bucket's. `device_costs`: a name of the device table, `this` for the measured machine, or a Device.
     `memory`: bytes that the predicted peak may reach, such as "2GiB". `linear_memory`: no tensor may have both a query
@@ -167,8 +175,13 @@ def compile(
     from tensornet_attn.nn.module import CompiledDesign
 
     design = _design(design)
-    plan = plan_of(build(design, causal), backend, aim_of(dtype, **wanted))
-    return CompiledDesign(design, plan, _realise, device, dtype)
+    plan = _runnable(build(design, causal), backend, aim_of(dtype, **wanted), device, dtype)
+    module = CompiledDesign(design, plan, _realise, device, dtype)
+    if tune:
+        from tensornet_attn.nn.triton.tune import tune_design
+
+        tune_design(module)
+    return module
 
 
 def reference(design: Source, causal: bool | None = None, **options: Any) -> CompiledDesign:
@@ -176,10 +189,13 @@ def reference(design: Source, causal: bool | None = None, **options: Any) -> Com
     return compile(design, "reference", causal, **options)
 
 
-def emit_source(design: Source, causal: bool | None = None, **wanted: Unpack[Wanted]) -> str:
-    """The Python source of a design: one nn.Module that needs torch alone; `wanted` as in `compile`."""
+def emit_source(design: Source, causal: bool | None = None, backend: str = "auto", **wanted: Unpack[Wanted]) -> str:
+    """The Python source of a design: one nn.Module that needs torch alone, or triton too where that is the backend.
+
+    `wanted` as in `compile`.
+    """
     design = _design(design)
-    return _emitted(design, plan_of(build(design, causal), aim=aim_of(**wanted))).source
+    return _emitted(design, plan_of(build(design, causal), backend, aim_of(**wanted))).source
 
 
 def _design(source: Source) -> Design:
@@ -192,6 +208,27 @@ def plan_of(graph: Graph, backend: str = "auto", aim: Aim = TRAINING) -> Plan:
         raise InputError(f"there is no backend '{backend}'; {nearest(str(backend), BACKENDS)}")
     backend = "torch" if backend == "auto" else backend
     return _plans.get((graph.to_text(), backend, aim), lambda: make_plan(graph, backend, aim))
+
+
+def _runnable(
+    graph: Graph, backend: str, aim: Aim, device: torch.device | str | None, dtype: torch.dtype | None
+) -> Plan:
+    """The plan of a graph on a backend; that of torch where Triton is asked for and cannot run.
+
+    Raises InputError where the aim is strict.
+    """
+    from tensornet_attn.nn.triton.target import on_gpu, reasons_against
+
+    if backend == "auto" and on_gpu(device) and not reasons_against(dtype):
+        plans = [plan_of(graph, name, aim) for name in ("torch", "triton")]
+        return min(plans, key=lambda plan: price_of(plan.schedule, aim.sizes(graph), aim).seconds)
+    reasons = tuple(reasons_against(dtype)) if backend == "triton" else ()
+    if not reasons:
+        return plan_of(graph, backend, aim)
+    if aim.strict:
+        raise InputError(f"{graph.name}: strict, but backend 'triton' cannot run: {'; '.join(reasons)}.")
+    warn(f"{graph.name}: backend 'triton' cannot run: {'; '.join(reasons)}. 'torch' is used instead.", stacklevel=3)
+    return replace(plan_of(graph, "torch", aim), instead=Lowering("triton", reasons))
 
 
 def _realise(design: Design, plan: Plan) -> Made:

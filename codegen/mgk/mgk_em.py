@@ -191,16 +191,17 @@ TILES: dict = {}  # name: (function, legs of each operand, place of the result's
 class Rows:
     """What a function of a block of rows knows beside its operands.
 
-    `at`: the positions of its rows, [block]; `m`: the keys that they see, 0 to m - 1; `batch`: the block's batch
-    dimensions; `sizes`: sizes that no operand shows; `random`: the generator to draw from.
+    `at`: the positions of its rows, [block]; `n`: the queries of the whole call; `m`: the keys that the rows see, from
+    the first on; `batch`: the block's batch dimensions; `sizes`: sizes that no operand shows; `random`: the generator
+    to draw from.
     """
 
     def __init__(self, piece: tuple, call: tuple, keys: int, random: torch.Generator | None, device: torch.device):
-        _, n, m, batch, _, self.training, self.sizes, _ = call
+        _, self.n, m, batch, _, self.training, self.sizes, _ = call
         _, elements, first, count = piece
         self.m = keys
         self.batch = [elements, *batch[1:]] if batch else []
-        self.at = torch.arange(first + m - n, first + m - n + count, device=device)
+        self.at = torch.arange(first + m - self.n, first + m - self.n + count, device=device)
         self.random = random
 
 

@@ -1,4 +1,4 @@
-"""What emitted code stands on, as source text: taken from `nn/functions`, with all that it speaks of.
+"""What emitted code stands on, as source text: taken from FILES of `nn`, with all that it speaks of.
 
 Functions, classes and constants are carried by name. A registration, `@op.register_fake def ...` or a top-level call
 such as `op.register_autograd(...)`, is carried with the op that it belongs to.
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from symtable import symtable
+
+FILES = ("functions/*.py", "triton/configure.py", "triton/kernels/*.py")  # of `nn`
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,9 @@ class Item:
 def library() -> dict[str, Item]:
     """What can be carried, by name, in the order of the files; a bare call is named after its text."""
     found: dict[str, Item] = {}
-    for path in sorted((Path(__file__).resolve().parents[1] / "nn" / "functions").glob("*.py")):
-        found |= dict(items(path.read_text(encoding="utf-8")))
+    for pattern in FILES:
+        for path in sorted((Path(__file__).resolve().parents[1] / "nn").glob(pattern)):
+            found |= dict(items(path.read_text(encoding="utf-8")))
     return found
 
 

@@ -9,6 +9,7 @@ from tensornet_attn.emit.experts import emit_experts
 from tensornet_attn.emit.join import emit_join
 from tensornet_attn.emit.linear import emit_linear
 from tensornet_attn.emit.rows import emit_rows
+from tensornet_attn.emit.triton.call import emit_tiles
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step
 
@@ -18,4 +19,5 @@ KERNELS: dict[str, Callable[[Writer, Step], None]] = {
     "join": emit_join,
     "linear": emit_linear,
     "rows": emit_rows,
+    "tiles": emit_tiles,
 }

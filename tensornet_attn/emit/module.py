@@ -18,6 +18,7 @@ from tensornet_attn.emit.kernels import KERNELS
 from tensornet_attn.emit.leaves import bind_lengths, open_forward, stored
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
+from tensornet_attn.emit.triton.beside import BESIDE
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step
@@ -40,7 +41,7 @@ def emit(
 ) -> Emitted:
     """The module of a plan. `header` is the printed diagram; `origin` says what the text was generated from."""
     name = class_name(plan.graph.name, (about, source), spoken())
-    writer = Writer(plan.schedule, Names(function_names() | {name}))
+    writer = Writer(plan.schedule, Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     functions = carried(writer.functions)
@@ -81,8 +82,10 @@ def _leg_text(kind: str, size: int | None, maximum: int | None, reach: int | Non
 
 def _imports(text: str, needs_math: bool) -> str:
     lines = ["import math\n"] if needs_math or re.search(r"\bmath\.", text) else []
+    lines += ["from dataclasses import dataclass\n"] if "@dataclass" in text else []
     lines += ["import torch"]
     lines += ["import torch.nn.functional as F"] if re.search(r"\bF\.", text) else []
+    lines += ["import triton\nimport triton.language as tl"] if re.search(r"\btl\.", text) else []
     return "\n".join([*lines, "from torch import Tensor, nn"])
 
 

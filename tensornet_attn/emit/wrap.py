@@ -15,13 +15,14 @@ def wrapped(line: str, indent: int) -> list[str]:
     code, mark, comment = line.partition("  # ")
     if indent + len(line) <= WIDTH or not code.strip():
         return [line]
-    start, head = _head(code)
+    bare = code.removesuffix(",")  # of an argument: a sum in brackets does not take it in
+    start, head = _head(bare)
     terms = _split(head, (" + ", " - "))
     if len(terms) > 1 and not code.startswith("def "):
         lines = [f"{start}(", *(part for term in terms for part in _inner(term, indent)), ")"]
     else:
         lines = _at_brackets(start, head, indent)
-    lines[-1] += mark + comment
+    lines[-1] += code[len(bare) :] + mark + comment
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ class Writer:
     spoken: set[str] = field(default_factory=set)  # of these lengths
     keeps: dict[object, Any] = field(default_factory=dict)  # the masks made so far, by what they depend on
     needs_math: bool = False
+    instead: Mapping[str, str] = field(default_factory=dict)  # functions that a backend has in place of others
 
     def __post_init__(self) -> None:
         self.local = locals_of(self.graph, self.names)
@@ -58,6 +60,7 @@ class Writer:
 
     def call(self, function: str, *arguments: str) -> str:
         """A call of one of the functions that the file carries."""
+        function = self.instead.get(function, function)
         self.functions.add(function)
         return f"{function}({', '.join(arguments)})"
 

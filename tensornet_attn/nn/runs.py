@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 
-from tensornet_attn.emit.load import load_class, unload_with
+from tensornet_attn.emit.load import load, load_class, unload_with
 from tensornet_attn.emit.module import call_options
 from tensornet_attn.nn.module import CompiledDesign, Run
+from tensornet_attn.nn.triton.interpreter import mend_interpreter
+from tensornet_attn.nn.triton.target import interpreting
+from tensornet_attn.nn.triton.tune import recalled
 from tensornet_attn.plan.model import Plan
 
 Tensor = torch.Tensor
@@ -17,8 +20,12 @@ Tensor = torch.Tensor
 
 def emitted_run(source: str, class_name: str, plan: Plan, inductor: bool = False) -> Run:
     """Calls the forward of an emitted class with the compiled module in the place of `self`."""
+    if plan.backend == "triton" and interpreting():
+        mend_interpreter()
     emitted = load_class(source, class_name, plan.graph.name).forward
     forward = torch.compile(emitted, fullgraph=True) if inductor else emitted
+    if plan.backend == "triton" and torch.cuda.is_available():
+        recalled(load(source, plan.graph.name), source)
     options = tuple(name for name, _ in call_options(plan.schedule))
 
     def run(

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Attention, Function, Graph, Kernel, Step
+from tensornet_attn.graph.model import Attention, Box, Function, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.model import Plan, Region
 from tensornet_attn.plan.rows import quadratic
 from tensornet_attn.spec.arithmetic import evaluate
 
 CAUSAL = Function("causal")
-OPAQUE = ("rows", "experts")  # kernels that are one operation for torch.compile, which does not look into it
+OPAQUE = ("rows", "experts", "tiles")  # kernels that are one operation for torch.compile, which does not look into it
+KERNELS = ("tiles", "band", "linear", "experts")  # that are written in Triton, where that is the backend
 
 
 def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]]:
@@ -48,13 +49,26 @@ def against_linear(plan: Plan) -> str:
 
 def backend_of(step: Step, asked: str) -> str:
     """The backend a step of the schedule runs on: torch.compile calls some operations as they are."""
+    if asked == "triton":
+        return "triton" if _has_kernels(step) else "torch"
     return "torch" if asked == "inductor" and isinstance(step.op, Kernel) and step.op.kind in OPAQUE else asked
 
 
+def _has_kernels(step: Step) -> bool:
+    """Whether Triton kernels compute a step: the choice of experts alone is a topk of torch's."""
+    op = step.op
+    if isinstance(op, Kernel):
+        return op.kind in KERNELS and not (op.kind == "experts" and isinstance(op.body[-1].op, Box))
+    return isinstance(op, Box) and op.kind == "delta_rule"
+
+
 def strictly(name: str, regions: Iterable[Region], asked: str) -> None:
-    """Raises InputError where a region runs on another backend than the one asked for."""
+    """Raises InputError where a region runs on another backend than the one asked for.
+
+    Plain products and boxes stay with torch where Triton is asked for: it has kernels for all else.
+    """
     for region in regions:
-        if region.backend != asked:
+        if region.backend != asked and not (asked == "triton" and region.plain):
             raise InputError(
                 f"{name}: strict, but region '{region.name}' runs on '{region.backend}' instead of '{asked}': "
                 f"{region.chosen}. Ask for backend '{region.backend}', or leave out strict."

@@ -19,7 +19,8 @@ from tensornet_attn.plan.linear import LINEAR, lower_linear
 from tensornet_attn.plan.lowering import Lower
 from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.order import split_best
-from tensornet_attn.plan.rows import lower_rows
+from tensornet_attn.plan.rows import lower_rows, quadratic
+from tensornet_attn.plan.triton import TRITON, lower_triton
 from tensornet_attn.plan.ways import AS_PRICED, BAND, DISTRIBUTION, ROWS, WAYS, Way, chosen, rows_for
 from tensornet_attn.rewrite.whole import gone, simplified
 
@@ -28,6 +29,7 @@ LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
     ABSORBED: lower_absorbed,
     BAND: lower_band,
     LINEAR: lower_linear,
+    TRITON: lower_triton,  # on this backend alone
     FUSED: lower_attention,
     "grouped experts": lower_experts,
     ROWS: lower_rows,
@@ -76,7 +78,7 @@ def _planned(
 ) -> Plan:
     """The plan of a graph, which computes what is `written`, in one way to plan."""
     lowered, taken, refused = graph, dict[str, str](), dict[str, list[Lowering]]()
-    for name, lower in _lowerings(way, aim).items():
+    for name, lower in _lowerings(way, aim, backend).items():
         made = lower(lowered, sizes, aim.device)
         lowered, taken = made.graph, taken | made.chosen
         for step, reasons in made.refused.items():
@@ -88,10 +90,11 @@ def _planned(
     return Plan(written, schedule, regions, backend, _lengths(sizes), aim)
 
 
-def _lowerings(way: Way, aim: Aim) -> dict[str, Lower]:
+def _lowerings(way: Way, aim: Aim, backend: str) -> dict[str, Lower]:
     """The lowerings of a way for an aim, in order; weights are absorbed in view of what comes after."""
     found = {**LOWERINGS, ROWS: rows_for(way, aim)}
-    found = {name: lower for name, lower in found.items() if name not in way.without}
+    without = way.without if backend == "triton" else (*way.without, TRITON)
+    found = {name: lower for name, lower in found.items() if name not in without}
     if ABSORBED in found:
         later = list(found)[list(found).index(ABSORBED) + 1 :]
         found[ABSORBED] = partial(lower_absorbed, aim=aim, then=[found[name] for name in later])
@@ -114,7 +117,16 @@ def _regions(
         against = dict.fromkeys(low for name in steps for low in refused.get(name, []) if low.against)
         if fused or not step.nested:
             told = chosen[step.name] if fused else _chosen(step)
-            yield Region(region_name(step), steps, backend_of(step, backend), told, tuple(against))
+            yield Region(
+                region_name(step), steps, backend_of(step, backend), told, tuple(against), _plain(lowered, step)
+            )
+
+
+def _plain(graph: Graph, step: Step) -> bool:
+    """Whether a step is no more than a product or a box of its own, a choice of experts among them."""
+    box = isinstance(step.op.body[-1].op if isinstance(step.op, Kernel) else step.op, Box)
+    fused = isinstance(step.op, Attention) or (isinstance(step.op, Kernel) and not (box and step.op.kind == "experts"))
+    return not fused and not quadratic(graph, step.legs)
 
 
 def region_name(step: Step) -> str:

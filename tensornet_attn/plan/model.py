@@ -19,13 +19,17 @@ class Lowering:
 
 @dataclass(frozen=True)
 class Region:
-    """Steps of the diagram that are computed together: the backend, the lowering chosen, those refused."""
+    """Steps of the diagram that are computed together: the backend, the lowering chosen, those refused.
+
+    `plain`: a product or a box of its own, with nothing of queries x keys.
+    """
 
     name: str
     steps: tuple[str, ...]
     backend: str
     chosen: str
     refused: tuple[Lowering, ...] = ()
+    plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Plan:
     bucket: tuple[tuple[str, int], ...]
     aim: Aim = TRAINING
     offers: tuple[Offer, ...] = ()
+    instead: Lowering | None = None
 
     @property
     def backends(self) -> dict[str, str]:
@@ -88,6 +93,7 @@ class Plan:
             f"{self.graph.name}: backend {self.backend}, for {self.aim.bucket} on {self.aim.device.name}, "
             f"orders searched at {sizes or 'the sizes of the design'}"
         ]
+        lines += [f"  not {self.instead.name}: {reason}" for reason in self.instead.against] if self.instead else []
         lines += [f"  {offer}" for offer in self.offers]
         for region in self.regions:
             where = "" if region.backend == self.backend else f", on {region.backend}"

@@ -44,10 +44,10 @@ def lower_rows(graph: Graph, sizes: Mapping[str, int], device: Device, dearer: D
         for step in kernels:
             rows = f"computed {rows_of(split, step, sizes[str(graph.key)])} query rows at a time, again in the backward"
             chosen[step.name] = f"{rows}: no tensor of {graph.query} x {graph.key} numbers"
-    return Lowered(replace(graph, steps=tuple(_steps(graph, split, made, gone))), chosen, refused)
+    return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, gone))), chosen, refused)
 
 
-def _steps(graph: Graph, split: Graph, made: Mapping[str, Step], gone: set[str]) -> Iterator[Step]:
+def steps_with(graph: Graph, split: Graph, made: Mapping[str, Step], gone: set[str]) -> Iterator[Step]:
     """The steps as they were, but those that take part in a kernel, and what else their products were split into."""
     parts: dict[str, list[Step]] = {}
     for part in split.steps:

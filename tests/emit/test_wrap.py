@@ -23,6 +23,7 @@ LINES = [
     f"return {' - '.join(f'g(a_{i}, (b, c))' for i in range(12))}",
     f"def forward(self, {', '.join(f'x{i}: Tensor' for i in range(14))}) -> Tensor: pass",
     "z = " + "a" * 130,
+    f"sum = f({' + '.join(f'argument_{i}' for i in range(12))}, {' - '.join(f'b_{i}' for i in range(20))}, c)  # n",
     f"far = f(g({', '.join(f'x_{i}' for i in range(30))}), h({', '.join(f'y_{i}' for i in range(30))}))",
 ]
 

@@ -24,6 +24,14 @@ def codegen(catalogue: Catalogue) -> Files:
         yield Path("codegen", entry.family, f"{entry.name}.py"), compiler.emit_source(entry.design)
 
 
+def kernels(catalogue: Catalogue) -> Files:
+    """The same on Triton, where any part of the design has kernels."""
+    for entry in catalogue:
+        text = compiler.emit_source(entry.design, backend="triton")
+        if "@triton.jit" in text:
+            yield Path("codegen", entry.family, "triton", f"{entry.name}.py"), text
+
+
 def pages(catalogue: Catalogue) -> Files:
     """The index, a page a design, and the plot on it."""
     yield Path("docs", "designs.md"), index(catalogue)
@@ -52,7 +60,7 @@ def schema(catalogue: Catalogue) -> Files:
 
 
 PARTS: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {
-    "codegen": (codegen,),
+    "codegen": (codegen, kernels),
     "docs": (pages, diagrams),
     "schema": (schema,),
 }
@@ -65,7 +73,7 @@ def stale(root: Path = ROOT) -> list[str]:
     """
     catalogue = Catalogue()
     found, expected = _stale_diagrams(root, catalogue), {diagram_path(entry) for entry in catalogue}
-    for make in (codegen, pages, schema):
+    for make in (codegen, kernels, pages, schema):
         for path, text in make(catalogue):
             expected.add(path)
             old = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""

@@ -1,0 +1,11 @@
+"""Functions that are Triton kernels on that backend, beside the plain ones that they stand for: same arguments."""
+
+BESIDE = {
+    "triton": {
+        "attend_band": "triton_attend_band",
+        "delta_rule": "triton_delta_rule",
+        "expert_rows": "triton_expert_rows",
+        "expert_sums": "triton_expert_sums",
+        "linear_attention": "triton_linear_attention",
+    }
+}

@@ -1,0 +1,89 @@
+"""Kernel 'tiles' as Python: Triton kernels that are written for a region, and the call that launches them."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from tensornet_attn.emit.functions import names as function_names
+from tensornet_attn.emit.masks import takes_mask
+from tensornet_attn.emit.triton.kernels import kernels
+from tensornet_attn.emit.triton.region import Region
+from tensornet_attn.emit.values import Value
+from tensornet_attn.emit.wrap import WIDTH
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.model import Kernel, Step
+from tensornet_attn.plan.tiles.build import tile_program
+from tensornet_attn.plan.tiles.model import Operand, Program
+
+_INDENT = "    "
+
+
+def emit_tiles(writer: Writer, step: Step) -> None:
+    """The call; its kernels are carried beside the class."""
+    assert isinstance(step.op, Kernel)
+    graph, program = writer.graph, tile_program(writer.graph, step)
+    local = writer.local[step.name]
+    name = writer.names.fresh(f"{local}_tiles")
+    made = Region(graph, program, name, ", ".join(step.op.steps), function_names())
+    writer.functions |= {"region", "tiled", _source(made, kernels(made))}
+    for line in wrap(f"{', '.join(step.op.steps)}: kernels, again in the backward", WIDTH - 10, break_long_words=False):
+        writer.line(f"# {line}")
+    writer.values[step.name] = Value(local, program.legs, True)
+    writer.line(f"{local} = {writer.call('tiled', *_arguments(writer, made))}", writer.values[step.name])
+
+
+def _arguments(writer: Writer, made: Region) -> list[str]:
+    graph, program = writer.graph, made.program
+    operands = ", ".join(_operand(writer, program, operand) for operand in program.operands)
+    lengths = [writer.length(graph.query), writer.length(graph.key)]
+    found = [f'"{made.name}"', f"[{operands}]", *lengths, f"({writer.batch_shape},)"]
+    found += ["mask" if takes_mask(graph) else "None", "key_mask"]
+    numbers = [writer.number(tree) for tree in made.numbers]
+    found += [f"[{', '.join(numbers)}]"] if numbers else []
+    if made.random:
+        always = any(tensor.always for tensor in graph.of_role("noise"))
+        found.append(f"training={'True' if always else 'self.training'}")
+    return found
+
+
+def _operand(writer: Writer, program: Program, operand: Operand) -> str:
+    tensor = writer.graph.tensor.get(operand.use.name)
+    if tensor is not None and tensor.role == "noise" and operand.axes == (program.query, program.key):
+        order = tuple(operand.use.legs.index(leg) for leg in operand_legs(program, operand))
+        return writer.call("given_noise", "noise", f'"{operand.use.name}"', str(order))
+    return writer.value(operand.use).arranged(operand_legs(program, operand)).text
+
+
+def operand_legs(program: Program, operand: Operand) -> tuple[str, ...]:
+    """The legs of an operand as kernels read it: heads, sequence, width."""
+    own = [leg for axis in operand.axes for leg in program.widths.get(axis, (axis,))]
+    return (*operand.heads, *own)
+
+
+def _source(made: Region, sources: dict[str, str]) -> str:
+    """The kernels, and what makes them known to `tiled`."""
+    program = made.program
+    legs = {name: " ".join(operand_legs(program, o)) for name, o in zip(made.operands, program.operands, strict=True)}
+    sizes = {leg: made.graph.leg[leg].size for leg in program.heads}
+    arguments = [
+        f'"{made.name}"',
+        f"sides={(program.query, program.key)!r}",
+        f"operands={legs!r}",
+        f"heads={program.heads!r}",
+        f"whole={tuple(leg for leg in program.heads if leg in program.whole)!r}",
+        f"widths={ {axis: ' '.join(own) for axis, own in program.widths.items()}!r}",
+        f'result="{" ".join(program.legs)}"',
+        f'others="{" ".join(program.others)}"',
+        f"sizes={sizes!r}",
+        f"reads={made.reads!r}",
+        f"loops={made.loops!r}",
+        f"live={made.live!r}",
+        f"kept={made.kept!r}",
+        f"given={made.given!r}",
+        f"random={made.random!r}",
+        f"noise={tuple(made.operands[i] for i in made.noise)!r}",
+        f"kernels={{{', '.join(f'{kind!r}: {made.name}_{kind}' for kind in sources)}}}",
+    ]
+    lines = [f"{_INDENT}{part}," for argument in arguments for part in [argument]]
+    call = "\n".join(["region(", *lines, ")"]).replace("'", '"')
+    return "\n\n\n".join([*sources.values(), call])

@@ -1,0 +1,23 @@
+"""The kernels of a region, by what they are for."""
+
+from __future__ import annotations
+
+from tensornet_attn.emit.triton.backward import by_keys, by_rows, row_sums
+from tensornet_attn.emit.triton.forward import forward, second, statistics
+from tensornet_attn.emit.triton.region import Region
+from tensornet_attn.plan.tiles.derive import gradients
+
+
+def kernels(region: Region) -> dict[str, str]:
+    """The source of each kernel: `forward`, `rows` and `keys`; `statistics` and `sums` where maps are mixed."""
+    _written(region)
+    return _written(region)  # now that it is known which numbers they take
+
+
+def _written(region: Region) -> dict[str, str]:
+    made = gradients(region.program)
+    found = (
+        {"forward": forward(region)} if region.online else {"statistics": statistics(region), "forward": second(region)}
+    )
+    found |= {} if region.online else {"sums": row_sums(region)}
+    return found | {"rows": by_rows(region, made), "keys": by_keys(region, made)}

@@ -1,0 +1,160 @@
+"""What the kernels of a region share: names, coefficients, parameters, loop bounds, stores, and what each one holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tensornet_attn.emit.names import Names
+from tensornet_attn.emit.triton.kernel import BEFORE, INSIDE, KernelText
+from tensornet_attn.emit.triton.nodes import Scope, at
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.plan.tiles.derive import one_map
+from tensornet_attn.plan.tiles.legs import RESERVED
+from tensornet_attn.plan.tiles.model import Node, Program
+from tensornet_attn.spec.arithmetic import Arith, Negative, Number
+
+
+@dataclass
+class Region:
+    """The kernels of a tile program; `numbers`: coefficients that the call tells, in order."""
+
+    graph: Graph
+    program: Program
+    name: str
+    about: str
+    taken: frozenset[str]  # names of functions
+    numbers: list[Arith] = field(default_factory=list)
+    live: dict[str, int] = field(default_factory=dict)  # kernel: tiles of queries x keys that it holds at once
+    kept: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # kernel: the widths of the sums that it holds all the time
+    given: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of the operands that it holds
+    loops: dict[str, str] = field(default_factory=dict)  # kernel: the head that its programs loop over
+
+    def __post_init__(self) -> None:
+        self.names = Names(self.taken | RESERVED)
+        for leg in (self.program.query, self.program.key, *self.program.widths):
+            self.names.taken.add(leg)
+        wishes = [operand.use.name.replace(".", "_") for operand in self.program.operands]
+        self.operands = tuple(self.names.fresh(wish) for wish in wishes)
+        self.names.taken |= {f"{name}_{end}" for name in self.operands for end in ("step", "grad")}
+
+    @property
+    def online(self) -> bool:
+        """Whether every tile of the result reads one map alone: then maps are summed while they are found."""
+        return all(
+            len(self.read(exit_.pairs)) == 1 and None not in self.read(exit_.pairs) for exit_ in self.program.exits
+        )
+
+    def read(self, pairs: tuple[tuple[Node, Node | None], ...]) -> frozenset[Node | None]:
+        return frozenset(one_map(maps, self.program) for maps, _ in pairs)
+
+    @property
+    def reads(self) -> list[list[int]]:
+        """Of each map the tiles of the result whose rows times their gradients sum to A dA."""
+        single = [next(iter(self.read(exit_.pairs))) for exit_ in self.program.exits]
+        return [[i for i, read in enumerate(single) if read is one] for one in self.program.maps]
+
+    @property
+    def random(self) -> bool:
+        return any(node.op in ("noise", "drop") for node in self.program.nodes.made.values())
+
+    def number(self, node: Node) -> str:
+        """A coefficient: a literal as it is, else the name of a parameter."""
+        (tree,) = node.data
+        if isinstance(tree, Number):
+            return repr(tree.value)
+        if isinstance(tree, Negative) and isinstance(tree.of, Number):
+            return repr(-tree.of.value)
+        if tree not in self.numbers:
+            self.numbers.append(tree)
+        return f"number_{self.numbers.index(tree)}"
+
+    def scope(self) -> Scope:
+        return Scope(self.program, self.operands, self.number, Names(self.names.functions, set(self.names.taken)))
+
+    def shape(self, axes: tuple[str, ...]) -> str:
+        sides = [f"{axis}_wide" if axis in self.program.widths else f"{axis}_block" for axis in axes]
+        return f"({sides[0]},)" if len(sides) == 1 else f"({', '.join(sides)})"
+
+    def stored(self, name: str, place: str, axes: tuple[str, ...], value: str) -> str:
+        """A store into [places, sides] numbers that lie side by side."""
+        ends = [f"{axis}_size" if axis in self.program.widths else f"{axis}_end" for axis in axes]
+        base = f"{name} + {place}{''.join(f' * {end}' for end in ends)}"
+        if not axes:
+            return f"tl.store({name} + {place}, {value})"
+        steps = ["1"] if len(axes) == 1 else [ends[1], "1"]
+        sides = ", ".join(f"{axis}, {step}, {end}" for axis, step, end in zip(axes, steps, ends, strict=True))
+        return f"store_{len(axes)}d({base}, {sides}, {value})"
+
+    def open(self, fixed: str, online: bool = False, looped: str | None = None) -> KernelText:
+        text = KernelText(self.scope(), fixed, looped, online)
+        if not online:
+            place = BEFORE if fixed == self.program.query else INSIDE
+            for number in range(len(self.program.maps)):
+                n = self.program.query
+                base = f"lse + {at('pair', len(self.program.maps), number)} * {n}_end"
+                text.line(place, f"lse_{number} = load_1d({base}, {n}, 1, {n}_end)")
+        return text
+
+    def source(self, text: KernelText, kind: str, about: str, special: list[str]) -> str:
+        self.live[kind], self.given[kind] = text.live, text.given
+        self.kept[kind] = [*text.kept, *self.sums_of(kind)]
+        head = f"{self.about}: {about}." if kind != "forward" else f"{self.about}."
+        return text.source(
+            f"{self.name}_{kind}", head, [*self.parameters(special, text.looped)], self.bounds(text.fixed)
+        )
+
+    def sums_of(self, kind: str) -> list[str]:
+        """The widths of what the forward adds to."""
+        return [axis for _ in self.program.exits for axis in self.program.axes[1:]] if kind == "forward" else []
+
+    def parameters(self, special: list[str], looped: str | None) -> Iterator[str]:
+        yield from (*self.operands, "mask", "key_mask", *special)
+        yield from (["seed"] if self.random else [])
+        yield from (f"{name}_step" for name in (*self.operands, "mask", "key_mask"))
+        yield from (f"{self.program.query}_end", f"{self.program.key}_end", "blocks")
+        yield from (f"{leg}_programs" for leg in self.program.heads if leg not in self.program.whole)
+        yield from (f"{looped}_{name}" for name in ("parts", "share") if looped)
+        yield from (f"number_{i}: tl.constexpr" for i in range(len(self.numbers)))
+        for axis in self.program.widths:
+            yield from (f"{axis}_size: tl.constexpr", f"{axis}_wide: tl.constexpr")
+        yield from (f"{name}: tl.constexpr" for name in ("MASK", "KEYS"))
+        yield from (["TRAIN: tl.constexpr"] if self.random else [])
+        yield from (f"{self.operands[number]}_GIVEN: tl.constexpr" for number in self.noise)
+        yield from (f"{axis}_block: tl.constexpr" for axis in (self.program.query, self.program.key))
+        yield from ("DOT: tl.constexpr", "SUMS: tl.constexpr")
+
+    @property
+    def noise(self) -> list[int]:
+        """The operands that are noise."""
+        return sorted({node.data[0] for node in self.program.nodes.made.values() if node.op == "noise"})
+
+    def bounds(self, fixed: str) -> tuple[str, str]:
+        """Where the loop begins and ends: blocks that no mask lets see are left out."""
+        n, m = self.program.query, self.program.key
+        other = m if fixed == n else n
+        left, right = self.reach()
+        low, high = (left, right) if fixed == n else (right, left)
+        sign = "+" if fixed == n else "-"
+        shift = f"first {sign} ({m}_end - {n}_end)"
+        begin = "0" if low is None else f"tl.maximum({shift} - {low}, 0) // {other}_block * {other}_block"
+        end = f"{other}_end" if high is None else f"tl.minimum({shift} + {fixed}_block + {high}, {other}_end)"
+        return begin, end
+
+    def reach(self) -> tuple[int | None, int | None]:
+        """How far before and after a query the farthest key stands that any part of the result reads."""
+        if not all(vanishes(maps) for exit_ in self.program.exits for maps, _ in exit_.pairs):
+            return None, None
+        left, right = zip(*self.program.masks, strict=True)
+        return (None if None in left else max(left)), (None if None in right else max(right))
+
+
+def vanishes(node: Node) -> bool:
+    """Whether a tile is zero where no mask lets a query look."""
+    if node.op in ("softmax", "keep"):
+        return True
+    if node.op in ("mul", "drop"):
+        return any(vanishes(arg) for arg in node.args)
+    return node.op == "add" and all(vanishes(arg) for arg in node.args)

@@ -1,0 +1,116 @@
+"""What kernels of regions around a softmax call: parts of tensors, one product, softmax rows, masks, random numbers."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_1d(base, i, step, end):
+    """The numbers at i of a row, zeros after its end."""
+    return tl.load(base + i * step, i < end, 0)
+
+
+@triton.jit
+def load_2d(base, i, i_step, i_end, j, j_step, j_end):
+    """The numbers at (i, j), zeros after the ends."""
+    return tl.load(base + i[:, None] * i_step + j[None, :] * j_step, (i < i_end)[:, None] & (j < j_end)[None, :], 0)
+
+
+@triton.jit
+def store_1d(base, i, step, end, x):
+    """Writes the numbers at i, none after the end."""
+    tl.store(base + i * step, x, i < end)
+
+
+@triton.jit
+def store_2d(base, i, i_step, i_end, j, j_step, j_end, x):
+    """Writes the numbers at (i, j), none after the ends."""
+    tl.store(base + i[:, None] * i_step + j[None, :] * j_step, x, (i < i_end)[:, None] & (j < j_end)[None, :])
+
+
+@triton.jit
+def dot_of(a, b, DOT: tl.constexpr, SUMS: tl.constexpr):
+    """a b in the dtype of the operands, added in that of sums."""
+    return tl.dot(a.to(DOT), b.to(DOT), input_precision="ieee", out_dtype=SUMS)
+
+
+@triton.jit
+def online(scores, seen, most, total):
+    """A block of maps that lack a factor of each row; what all before is multiplied with; the most, the sum so far."""
+    scores = tl.where(seen, scores, float("-inf"))
+    new = tl.maximum(most, tl.max(scores, 1))
+    shift = tl.where(new == float("-inf"), 0.0, new)
+    part, fade = tl.exp(scores - shift[:, None]), tl.exp(most - shift)
+    return part, fade, new, total * fade + tl.sum(part, 1)
+
+
+@triton.jit
+def log_total(most, total):
+    """The log of the sum of each row, of the sum without exp(most); zero where a row sees nothing."""
+    some = total > 0
+    return tl.where(some, most, 0.0) + tl.log(tl.where(some, total, 1.0))
+
+
+@triton.jit
+def softened(scores, seen, lse):
+    """Softmax rows from the logs of their sums, zeros where they see nothing."""
+    return tl.exp(tl.where(seen, scores - lse[:, None], float("-inf")))
+
+
+@triton.jit
+def log_add(a, b):
+    """log(exp(a) + exp(b))."""
+    most = tl.maximum(a, b)
+    return most + tl.log(tl.exp(a - most) + tl.exp(b - most))
+
+
+@triton.jit
+def allowed(seen, base, n, n_step, n_end, m, m_step, m_end, MASK: tl.constexpr):
+    """Where the mask of the call allows it too: MASK 0, none; 1, of zeros and ones; 2, minus infinity forbids."""
+    if MASK == 1:
+        seen = seen & (load_2d(base, n, n_step, n_end, m, m_step, m_end) != 0)
+    if MASK == 2:
+        seen = seen & (load_2d(base, n, n_step, n_end, m, m_step, m_end) != float("-inf"))
+    return seen
+
+
+@triton.jit
+def bias_2d(base, n, n_step, n_end, m, m_step, m_end):
+    """What a mask adds where it allows to look."""
+    found = load_2d(base, n, n_step, n_end, m, m_step, m_end)
+    return tl.where(found == float("-inf"), 0.0, found)
+
+
+@triton.jit
+def uniform(n, m, lead, stream, seed):
+    """Two tiles of uniform numbers, the same for the same place in every kernel."""
+    across = (n[:, None] * 0 + m[None, :]).to(tl.uint32)
+    down = (n[:, None] + m[None, :] * 0).to(tl.uint32)
+    rest = across * 0
+    a, b, _, _ = tl.philox(tl.load(seed), across, down, rest + lead.to(tl.uint32), rest + stream)
+    return tl.uint_to_uniform_float(a), tl.uint_to_uniform_float(b)
+
+
+@triton.jit
+def noise_2d(
+    base, n, n_step, n_end, m, m_step, m_end, lead, stream, seed, std, DRAW: tl.constexpr, GIVEN: tl.constexpr,
+    SUMS: tl.constexpr,
+):  # fmt: skip
+    """The noise that is given, else fresh Gaussian numbers times std, else zeros."""
+    found = tl.zeros((n.shape[0], m.shape[0]), SUMS)
+    if GIVEN:
+        found = load_2d(base, n, n_step, n_end, m, m_step, m_end).to(SUMS)
+    elif DRAW:
+        a, b = uniform(n, m, lead, stream, seed)
+        first, _ = tl.pair_uniform_to_normal(a, b)
+        found = std * first.to(SUMS)
+    return found
+
+
+@triton.jit
+def dropped(x, n, m, lead, stream, seed, probability, TRAIN: tl.constexpr):
+    """Entries dropped while training, the rest scaled up."""
+    if TRAIN:
+        a, _ = uniform(n, m, lead, stream, seed)
+        x = tl.where(a >= probability, x / (1 - probability), 0.0)
+    return x

@@ -1,0 +1,76 @@
+"""Products of tiles: given numbers in their own precision, sums beside them in float32 at least."""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def product(a, b, PRECISION: tl.constexpr):
+    """a b, added in float32 at least: of two dtypes the smaller one keeps its bits, the larger one is not rounded.
+
+    float32 beside bfloat16 is taken apart into two bfloat16, which have 16 bits together, and float32 beside float16
+    is multiplied as float32: sums of many outgrow float16.
+    """
+    if a.dtype == b.dtype:
+        found = tl.dot(a, b, input_precision=PRECISION)
+    elif b.dtype == tl.bfloat16:
+        high = a.to(tl.bfloat16)
+        found = tl.dot(high, b) + tl.dot((a - high.to(a.dtype)).to(tl.bfloat16), b)
+    elif a.dtype == tl.bfloat16:
+        high = b.to(tl.bfloat16)
+        found = tl.dot(a, high) + tl.dot(a, (b - high.to(b.dtype)).to(tl.bfloat16))
+    elif b.dtype == tl.float16:
+        found = tl.dot(a, b.to(a.dtype), input_precision=PRECISION)
+    else:
+        found = tl.dot(a.to(b.dtype), b, input_precision=PRECISION)
+    return found
+
+
+def precision_of(*given: Tensor) -> str:
+    """How products of float32 are computed: exactly, or as three of TF32 where anything given has fewer bits."""
+    return "tf32x3" if any(x.dtype in (torch.bfloat16, torch.float16) for x in given) else "ieee"
+
+
+def sums_of(x: Tensor) -> torch.dtype:
+    """The dtype of sums of x: float32 at least."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def tile_type(dtype: torch.dtype):
+    """The same dtype as triton has it."""
+    return getattr(tl, str(dtype).removeprefix("torch."))
+
+
+def common_dtype(*given: Tensor) -> torch.dtype:
+    """The dtype that holds the numbers of all of these."""
+    dtype = given[0].dtype
+    for x in given[1:]:
+        dtype = torch.promote_types(dtype, x.dtype)
+    return dtype
+
+
+def batch_and_heads(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """[..., length, width], expanded to the leading dimensions, as [batch, heads, length, width]."""
+    *batch, heads = 1, *lead
+    return x.expand(*lead, *x.shape[-2:]).reshape(math.prod(batch), heads, *x.shape[-2:])
+
+
+def width_first(x: Tensor) -> Tensor:
+    """x with the numbers of its last dimension side by side, as the kernels read them."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def in_batch_dimension(info, dims, given) -> list:
+    """What vmap gives, with the mapped dimension of each tensor part of its first one, as the kernels' batch."""
+    return [
+        x.unsqueeze(0).expand(info.batch_size, *x.shape).flatten(0, 1)
+        if isinstance(x, Tensor) and dim is None
+        else x.movedim(dim, 0).flatten(0, 1)
+        if isinstance(x, Tensor)
+        else x
+        for x, dim in zip(given, dims, strict=True)
+    ]

@@ -1,0 +1,116 @@
+"""The kernels written by hand, compiled at their default configurations for GPUs that need not be there: a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tensornet_attn.nn.triton.configure import SHARED
+from tensornet_attn.nn.triton.resources import Used, compiling
+
+TARGETS = (80, 90)
+WIDTHS = (16, 64, 128)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+ROWS = 256  # as many as the largest tile has, and more
+
+
+def survey(
+    family: str,
+    targets: Iterable[int] = TARGETS,
+    widths: Iterable[int] = WIDTHS,
+    dtypes: Iterable[torch.dtype] = DTYPES,
+) -> list[Used]:
+    """What each kernel of a family uses, forward and backward: see FAMILIES. Nothing is run."""
+    found: dict[Used, None] = {}
+    for target in targets:
+        with compiling(target) as used:
+            for dtype in dtypes:
+                for width in widths:
+                    for out in FAMILIES[family](width, dtype):
+                        out.sum().backward()
+            found |= dict.fromkeys(used)
+    return list(found)
+
+
+def _leaves(count: int, *shape: int, dtype: torch.dtype) -> list[Tensor]:
+    return [torch.zeros(shape, dtype=dtype, requires_grad=True) for _ in range(count)]
+
+
+def _linear(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.nn.triton.kernels.linear import triton_linear_attention
+
+    q, k, v = _leaves(3, 1, ROWS, width, dtype=dtype)
+    for causal in (True, False):
+        for normalize in (True, False):
+            yield triton_linear_attention([(q, k)], v, normalize=normalize, causal=causal)
+
+
+def _delta(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.nn.triton.kernels.scan import triton_delta_rule
+
+    q, k, v = _leaves(3, 1, ROWS, width, dtype=dtype)
+    yield triton_delta_rule(q, k, v, *_leaves(1, 1, ROWS, dtype=dtype))
+
+
+def _band(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.nn.triton.kernels.band import triton_attend_band
+
+    q, k, v = _leaves(3, 1, ROWS, 1, width, dtype=dtype)
+    for keep in (None, torch.ones(1, ROWS, dtype=torch.bool)):
+        yield triton_attend_band(q, k, v, 64, 64, 64, key_mask=keep)
+
+
+def _experts(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.nn.triton.kernels.experts import triton_expert_rows, triton_expert_sums
+
+    (x,), (weight,), (gates,) = (
+        _leaves(1, *shape, dtype=dtype) for shape in ((ROWS, 1, width), (4, width, width), (ROWS, 2))
+    )
+    chosen = torch.arange(2 * ROWS).view(ROWS, 2) % 4
+    yield triton_expert_sums(x, weight, gates, chosen)
+    yield triton_expert_rows(x, weight, chosen)
+
+
+FAMILIES: dict[str, Callable[[int, torch.dtype], Iterator[Tensor]]] = {
+    "linear attention": _linear,
+    "delta rule": _delta,
+    "banded attention": _band,
+    "grouped experts": _experts,
+}
+
+
+def table(found: dict[str, list[Used]]) -> str:
+    """What the kernels of each family use, in Markdown; the versions it holds for stand first."""
+    import triton
+
+    lines = [
+        f"With triton {triton.__version__}. Registers and stack (bytes) are those of a thread, shared memory (bytes) "
+        "that of a program: the most of the variants with these tiles.",
+        f"A GPU has {' and '.join(f'{1024 * SHARED[t]:,} bytes (sm_{t})' for t in TARGETS)} of it for a program.",
+    ]
+    for family, used in found.items():
+        lines += ["", f"## {family.capitalize()}", "", f"| {' | '.join(_HEAD)} |", f"|{' --- |' * len(_HEAD)}"]
+        lines += [f"| {' | '.join(_row(one))} |" for one in _most(used)]
+    return "\n".join(lines)
+
+
+def _most(used: list[Used]) -> list[Used]:
+    """One for each kernel, dtype and tiles: the most that any of its variants uses."""
+    found: dict[tuple[str, str, str, int, int], Used] = {}
+    for one in used:
+        key = (one.kernel, one.operands, one.sizes, one.target, one.warps)
+        other = found.get(key, one)
+        most = {name: max(getattr(one, name), getattr(other, name)) for name in ("registers", "stack", "shared")}
+        found[key] = replace(one, **most)
+    return list(found.values())
+
+
+_HEAD = ("kernel", "tensors", "tiles", "target", "warps", "registers", "stack", "shared memory")
+
+
+def _row(one: Used) -> list[str]:
+    numbers = [str(one.warps), str(one.registers), str(one.stack), f"{one.shared:,}"]
+    return [f"`{one.kernel}`", one.operands, one.sizes.lower(), f"sm_{one.target}", *numbers]

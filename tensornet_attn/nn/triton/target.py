@@ -1,0 +1,34 @@
+"""Whether Triton kernels can run here, and what speaks against it."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import torch
+
+LEAST = (8, 0)  # the capability of the oldest GPUs that the kernels are compiled for in the tests
+
+
+def interpreting() -> bool:
+    """Whether kernels run on the CPU, in the interpreter of triton, as triton itself decides when it is imported."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on", "y")
+
+
+def reasons_against(dtype: torch.dtype | None = None) -> list[str]:
+    """What speaks against Triton kernels here, a sentence without its full stop each; empty where they run."""
+    if find_spec("triton") is None:
+        return ["triton is not installed: 'pip install triton' on Linux"]
+    if interpreting():
+        return ["the interpreter of triton rounds bfloat16 wrongly"] if dtype == torch.bfloat16 else []
+    if not torch.cuda.is_available():
+        return ["there is no GPU, and triton runs on the CPU only where TRITON_INTERPRET=1 is set"]
+    capability = torch.cuda.get_device_capability()
+    if capability < LEAST:
+        return [f"the GPU has capability {capability[0]}.{capability[1]}, where 8.0 or above is wanted"]
+    return []
+
+
+def on_gpu(device: torch.device | str | None) -> bool:
+    """Whether what is made for a device stands on a GPU that Triton compiles for."""
+    return torch.device(torch.get_default_device() if device is None else device).type == "cuda"

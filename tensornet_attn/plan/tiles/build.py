@@ -1,0 +1,279 @@
+"""From the body of a region to its tile program: each step is evaluated once for every tile that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product as every
+
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.plan.rows import made_inside
+from tensornet_attn.plan.tiles.legs import sides_of
+from tensornet_attn.plan.tiles.maps import MAPS
+from tensornet_attn.plan.tiles.model import Axes, Exit, Node, Nodes, Operand, Program, Unfit, below
+from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number, evaluate
+
+Index = Mapping[str, int]  # a leg that has several tiles in a program: which of them
+
+
+def tile_program(graph: Graph, step: Step) -> Program:
+    """The program of a kernel's body. Raises Unfit with the reason where there is none."""
+    assert isinstance(step.op, Kernel)
+    heads, whole, widths = sides_of(graph, step.op)
+    order = (str(graph.query), str(graph.key), *widths)
+    return _Builder(graph, step, step.op, heads, whole, widths, Nodes(order)).program()
+
+
+@dataclass
+class _Builder:
+    graph: Graph
+    step: Step
+    op: Kernel
+    heads: dict[str, int]
+    whole: frozenset[str]
+    widths: dict[str, tuple[str, ...]]
+    nodes: Nodes
+    operands: dict[Use, Operand] = field(default_factory=dict)
+    values: dict[tuple[str, tuple[int, ...]], Node] = field(default_factory=dict)
+    maps: list[Node] = field(default_factory=list)
+    masks: dict[tuple[int | None, int | None], int] = field(default_factory=dict)
+    others: tuple[str, ...] | None = None
+    streams: dict[str, int] = field(default_factory=dict)
+
+    def program(self) -> Program:
+        *steps, last = self.op.body
+        for step in steps:
+            for index in self.indices(step.legs):
+                self.values[step.name, self.place(step.legs, index)] = self.tile(step, index)
+        exits = tuple(self.exits(last))
+        legs = self.arranged(last.legs)
+        query, key = self.nodes.order[:2]
+        found = Program(
+            self.step, query, key, self.heads, self.whole, self.widths, tuple(self.operands.values()), exits, legs,
+            tuple(self.maps), tuple(self.masks), self.others or (), self.nodes,
+        )  # fmt: skip
+        _check(found)
+        return found
+
+    def indices(self, legs: tuple[str, ...]) -> Iterator[dict[str, int]]:
+        """Every tile of a value with these legs."""
+        own = [leg for leg in self.heads if leg in legs]
+        for places in every(*(range(self.heads[leg]) for leg in own)):
+            yield dict(zip(own, places, strict=True))
+
+    def place(self, legs: tuple[str, ...], index: Index) -> tuple[int, ...]:
+        return tuple(index[leg] for leg in self.heads if leg in legs)
+
+    def axes(self, legs: tuple[str, ...]) -> Axes:
+        sides = {self.nodes.order[0], self.nodes.order[1]} & {*legs}
+        sides |= {axis for axis, own in self.widths.items() if {*own} & {*legs}}
+        found = tuple(axis for axis in self.nodes.order if axis in sides)
+        if len(found) > 2:
+            raise Unfit(f"a tile would have the sides {', '.join(found)}")
+        return found
+
+    def arranged(self, legs: tuple[str, ...]) -> tuple[str, ...]:
+        """Legs as operands and results have them: heads, sequence, width."""
+        heads = tuple(leg for leg in self.heads if leg in legs)
+        long = tuple(leg for leg in self.nodes.order[:2] if leg in legs)
+        return heads + long + tuple(leg for own in self.widths.values() for leg in own if leg in legs)
+
+    def named(self, name: str, index: Index) -> str:
+        return "_".join([name, *(str(i) for leg, i in index.items() if self.heads[leg] > 1)])
+
+    # the value of a use
+
+    def use(self, use: Use, index: Index) -> Node:
+        """The tile of a use, for these tiles of its legs."""
+        own = next((step for step in self.op.body if step.name == use.name), None)
+        if own is None:
+            return self.leaf(use, index)
+        if own.legs != use.legs:
+            raise Unfit(f"'{use.name}' is read with its legs renamed")
+        return self.values[use.name, self.place(use.legs, index)]
+
+    def leaf(self, use: Use, index: Index) -> Node:
+        if made_inside(self.graph, use):
+            tensor = self.graph.tensor[use.name]
+            if tensor.role == "noise":
+                return self.noise(use, index)
+            assert tensor.init is not None
+            if tensor.init.name == "distance":
+                return self.nodes.node("distance", (), self.axes(use.legs), use.name)
+            numbers = {"zeros": Number(0), "ones": ONE}
+            return self.number(numbers.get(tensor.init.name) or tensor.init.arguments[0])  # type: ignore[arg-type]
+        axes, at = self.operand(use)
+        return self.nodes.node(
+            "load", (), axes, self.named(use.name, self.only(use.legs, index)), (at, self.place(use.legs, index))
+        )
+
+    def only(self, legs: tuple[str, ...], index: Index) -> dict[str, int]:
+        return {leg: index[leg] for leg in self.heads if leg in legs}
+
+    def operand(self, use: Use) -> tuple[Axes, int]:
+        """The axes of an operand, and its number."""
+        if use not in self.operands:
+            heads = tuple(leg for leg in self.heads if leg in use.legs)
+            axes = self.axes(use.legs)
+            missing = [leg for axis in axes if axis in self.widths for leg in self.widths[axis] if leg not in use.legs]
+            if missing:
+                raise Unfit(f"'{use.name}' has only some of the legs of a width: it lacks '{missing[0]}'")
+            if any(self.graph.leg[leg].kind == "relative" and self.graph.leg[leg].size is None for leg in use.legs):
+                raise Unfit(f"'{use.name}' has a leg of relative positions")
+            self.operands[use] = Operand(use, heads, axes)
+        return self.operands[use].axes, list(self.operands).index(use)
+
+    def noise(self, use: Use, index: Index) -> Node:
+        tensor, place = self.graph.tensor[use.name], self.place(use.legs, index)
+        axes, at = self.operand(use)
+        data = (at, place, self.stream(use.name), tensor.std, tensor.always)
+        return self.nodes.node("noise", (), axes, self.named(use.name, self.only(use.legs, index)), data)
+
+    def stream(self, name: str) -> int:
+        """A number of its own for all that is drawn for a name."""
+        return self.streams.setdefault(name, len(self.streams))
+
+    def number(self, tree: Arith) -> Node:
+        return self.nodes.node("number", (), (), "", (tree,))
+
+    # steps
+
+    def tile(self, step: Step, index: Index) -> Node:
+        if isinstance(step.op, Contraction):
+            name = self.named(step.name, index)
+            return self.nodes.add([part for term in step.op.terms for part in self.term(step, term, index, name)], name)
+        assert isinstance(step.op, Box)
+        return self.box(step, step.op, index)
+
+    def term(self, step: Step, term: Term, index: Index, name: str) -> Iterator[Node]:
+        """The products of a term that are added, one for each tile of the legs that it sums."""
+        wanted = self.axes(step.legs)
+        summed = tuple(leg for use in term.factors for leg in use.legs if leg not in step.legs)
+        for more in self.indices(summed):
+            factors = [self.use(use, {**index, **more}) for use in term.factors]
+            if not factors:
+                yield self.number(term.coefficient)
+                continue
+            found = self.nodes.total(factors[0], wanted, name)
+            if len(factors) == 2:
+                found = self.nodes.product(factors[0], factors[1], wanted, name)
+            yield self.scaled(found, term.coefficient, name)
+
+    def scaled(self, x: Node, by: Arith, name: str) -> Node:
+        return x if by == ONE else self.nodes.mul(self.number(by), x, name)
+
+    def box(self, step: Step, box: Box, index: Index) -> Node:
+        name, use = self.named(step.name, index), box.uses[0]
+        if box.leg in self.heads:
+            return self.along(box, [self.use(use, {**index, **one}) for one in self.indices((box.leg,))], index, name)
+        x = self.use(use, index)
+        if self.graph.masked(step) and box.kind in ("softmax", "keep"):
+            return self.masked(step, box, x, index, name)
+        if box.kind == "map" and box.function is not None and box.function.name in MAPS:
+            numbers = [self.number(argument) for argument in box.function.arguments]  # type: ignore[arg-type]
+            return self.nodes.node("map", (x, *numbers), x.axes, name, (box.function.name,))
+        if box.kind == "dropout":
+            return self.dropped(step, x, box.number("dropout"), index, name)
+        told = box.function.name if box.function is not None else box.kind
+        raise Unfit(f"there are no tiles of '{told}', in '{step.name}'")
+
+    def along(self, box: Box, tiles: list[Node], index: Index, name: str) -> Node:
+        """A box over tiles beside each other."""
+        if box.kind == "sum":
+            return self.nodes.add(tiles, name)
+        if box.kind == "mean":
+            return self.nodes.mul(self.number(Number(1 / len(tiles))), self.nodes.add(tiles, name), name)
+        if box.kind in ("logsumexp", "softmax"):
+            tiles = [self.scaled(x, box.number("scale"), name) for x in tiles] if box.kind == "softmax" else tiles
+            found = self.lse(tiles, name)
+            return found if box.kind == "logsumexp" else self.exp(tiles[index[str(box.leg)]], found, name)
+        if box.kind == "max":
+            return self.nodes.node("most", tiles, (a for t in tiles for a in t.axes), name)
+        raise Unfit(f"there are no tiles of '{box.kind}' over '{box.leg}'")
+
+    def exp(self, x: Node, lse: Node, name: str) -> Node:
+        minus = self.nodes.add([x, self.nodes.mul(self.number(Negative(ONE)), lse)])
+        return self.nodes.node("map", (minus,), minus.axes, name, ("exp",))
+
+    def lse(self, tiles: list[Node], name: str) -> Node:
+        return self.nodes.node("lse", tiles, (a for t in tiles for a in t.axes), name)
+
+    def masked(self, step: Step, box: Box, x: Node, index: Index, name: str) -> Node:
+        """A softmax over the keys, or values where a query may look."""
+        if x.axes != self.nodes.order[:2]:
+            raise Unfit(f"'{step.name}' has a tile of {' '.join(x.axes) or 'one number'}")
+        others = tuple(leg for leg in box.operand("of").legs if leg not in self.nodes.order[:2])
+        if self.others not in (None, others):
+            raise Unfit(f"'{step.name}' has other legs than a box before it, and a mask of the call names them")
+        self.others, place = others, tuple(index.get(leg, 0) for leg in others)
+        mask = self.masks.setdefault(span_of(self.graph, step), len(self.masks))
+        if box.kind == "keep":
+            return self.nodes.node("keep", (x,), x.axes, name, (mask, place))
+        bias = self.nodes.node("bias", (), x.axes, self.named("bias", index), (place,))
+        scores = self.nodes.add([self.scaled(x, box.number("scale"), name), bias], f"{name}_scores")
+        found = self.nodes.node("softmax", (scores,), x.axes, name, (mask, place))
+        if found not in self.maps:
+            self.maps.append(found)
+        return self.dropped(step, found, box.number("dropout"), index, name)
+
+    def dropped(self, step: Step, x: Node, tree: Arith, index: Index, name: str) -> Node:
+        if evaluate(tree, self.graph.values) == 0:
+            return x
+        if x.axes != self.nodes.order[:2]:
+            raise Unfit(f"'{step.name}' drops a tile of {' '.join(x.axes) or 'one number'}")
+        heads = tuple(leg for leg in self.heads if leg in step.legs)
+        data = (self.stream(step.name), tree, heads, self.place(heads, index))
+        return self.nodes.node("drop", (x,), x.axes, name, data)
+
+    # the result
+
+    def exits(self, step: Step) -> Iterator[Exit]:
+        if not isinstance(step.op, Contraction) or len(step.op.terms) != 1:
+            raise Unfit(f"'{step.name}' reads values of queries x keys otherwise than by a product")
+        (term,) = step.op.terms
+        for index in self.indices(step.legs):
+            pairs = tuple(self.pairs(step, term, index))
+            yield Exit(self.place(step.legs, index), pairs)
+
+    def rank(self, node: Node) -> bool:
+        return node.axes != self.nodes.order[:2]  # maps stand first
+
+    def pairs(self, step: Step, term: Term, index: Index) -> Iterator[tuple[Node, Node | None]]:
+        """Maps and values of one tile of the result."""
+        query, key = self.nodes.order[:2]
+        summed = tuple(leg for use in term.factors for leg in use.legs if leg not in step.legs)
+        for more in self.indices(summed):
+            maps, *values = sorted((self.use(use, {**index, **more}) for use in term.factors), key=self.rank)
+            if maps.axes != (query, key):
+                raise Unfit(f"'{step.name}' reads a tile of {' '.join(maps.axes) or 'one number'}")
+            maps = self.scaled(maps, term.coefficient, maps.name)
+            if values and (key not in values[0].axes or query in values[0].axes):
+                if {*values[0].axes} - {query, key}:
+                    raise Unfit(f"'{step.name}' reads maps by values without the key leg")
+                maps, values = self.nodes.mul(maps, values[0], maps.name), []
+            yield maps, values[0] if values else None
+
+
+def span_of(graph: Graph, step: Step) -> tuple[int | None, int | None]:
+    """How far before and after a query the farthest key stands that the box's own masks allow; None: anywhere."""
+    left = right = None
+    for mask in graph.masks(step):
+        numbers = [int(evaluate(argument, graph.values)) for argument in mask.arguments]  # type: ignore[arg-type]
+        own = {"causal": (None, 0), "band": (numbers * 2)[:2], "window": numbers}[mask.name]
+        left, right = (
+            min((x for x in pair if x is not None), default=None) for pair in zip((left, right), own, strict=True)
+        )
+    return left, right
+
+
+def _check(program: Program) -> None:
+    """Maps are read by the result, not by other maps."""
+    for one in program.maps:
+        before = [node for node in below(one.args) if node.op == "softmax"]
+        if before:
+            raise Unfit(f"'{one.name}' is a softmax of what is made of '{before[0].name}'")
+    if not program.maps:
+        raise Unfit("there is no softmax")
+    drawn = {node.data[0] for node in program.nodes.made.values() if node.op == "noise"}
+    if len(drawn) == len(program.operands):
+        raise Unfit("nothing is read but what is drawn")

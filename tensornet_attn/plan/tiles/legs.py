@@ -1,0 +1,103 @@
+"""What each leg is to the kernels of a region: programs, tiles beside each other in a program, or a side of a tile.
+
+    A.of[h n m] = P[g h] Q[n g d] K[m g d];  A = softmax of A.of;  y.p1[n h e] = A[h n m] V[m h e]
+
+g is summed over tiles: a program has all of its tiles. Of h a program has some, which share the tiles of g; the others
+are other programs. d and e, which no value of queries x keys has, are sides of tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step
+from tensornet_attn.plan.rows import quadratic
+from tensornet_attn.plan.tiles.model import Unfit
+
+MOST = 4  # tiles of the result that a program has, where they share others: more spill
+ALL = 64  # tiles of one value that a program may have
+RESERVED = frozenset(  # names that kernels need for something else than a leg
+    "blocks block pair first start apart there own lead batch seed mask key_mask mask_step key_mask_step mask_grad "
+    "gradient sums out lse range float tl triton MASK KEYS TRAIN DOT SUMS load_1d load_2d store_1d store_2d dot_of "
+    "online log_total softened log_add allowed bias_2d uniform noise_2d dropped".split()
+)
+
+
+def sides_of(graph: Graph, op: Kernel) -> tuple[dict[str, int], frozenset[str], dict[str, tuple[str, ...]]]:
+    """(how many tiles of each leg a program has, the legs it has all tiles of, the legs of each side that is a width).
+
+    Legs that stand together here and alone there are tiles beside each other. Raises Unfit.
+    """
+    apart = frozenset[str]()
+    while True:
+        heads, whole = _heads(graph, op, apart)
+        widths = _widths(graph, op, heads)
+        if taken := RESERVED & {str(graph.query), str(graph.key), *("_".join(legs) for legs in widths.values())}:
+            raise Unfit(f"kernels need the name '{min(taken)}' for something else than a leg")
+        found = [one ^ other for one in widths for other in widths if one != other and one & other]
+        if not found:
+            return heads, whole, {"_".join(legs): legs for legs in widths.values()}
+        apart |= found[0]
+
+
+def _heads(graph: Graph, op: Kernel, apart: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
+    """(of each leg of the values of queries x keys, how many tiles of it a program has; those it has all of)."""
+    wide = [*_wide(graph, op), tuple(apart)]
+    legs = dict.fromkeys(leg for own in wide for leg in own)
+    whole = apart | {leg for step in op.body for leg in _mixed(step) if leg in legs}
+    wide.pop()
+    tiles = {leg: _size(graph, leg) if leg in whole else 1 for leg in legs}
+    room, shared = MOST, [step.legs for step in op.body if _scores(graph, step, legs)]
+    for leg in legs:
+        if leg not in whole and any(leg not in own for own in shared):
+            tiles[leg] = max(u for u in range(1, room + 1) if _size(graph, leg) % u == 0)
+            room //= tiles[leg]
+    for own in [*wide, tuple(apart)]:
+        if (count := prod(tiles[leg] for leg in own)) > ALL:
+            mixed = ", ".join(f"'{leg}'" for leg in own if leg in whole)
+            raise Unfit(f"mixing over {mixed} takes {count:,} tiles a program, of at most {ALL}")
+    return tiles, whole
+
+
+def _wide(graph: Graph, op: Kernel) -> Iterator[tuple[str, ...]]:
+    """The legs of each value of queries x keys, beside these two."""
+    pair = (graph.query, graph.key)
+    for step in op.body:
+        for legs in (step.legs, *(use.legs for use in step.op.uses)):
+            if quadratic(graph, legs):
+                yield tuple(leg for leg in legs if leg not in pair)
+
+
+def _scores(graph: Graph, step: Step, heads: Iterable[str]) -> bool:
+    """Whether a step makes values of queries x keys by a product that sums a width: these are worth sharing."""
+    if not isinstance(step.op, Contraction) or not quadratic(graph, step.legs):
+        return False
+    return any(leg not in heads and leg not in step.legs for use in step.op.uses for leg in use.legs)
+
+
+def _mixed(step: Step) -> Iterator[str]:
+    """The legs that a step sums, or along which it joins values."""
+    if isinstance(step.op, Contraction):
+        yield from (leg for use in step.op.uses for leg in use.legs if leg not in step.legs)
+    elif isinstance(step.op, Box) and step.op.leg is not None:
+        yield step.op.leg
+
+
+def _widths(graph: Graph, op: Kernel, heads: Iterable[str]) -> dict[frozenset[str], tuple[str, ...]]:
+    """The legs that stand together in what has no more than one of queries and keys."""
+    outside = {*heads, graph.query, graph.key}
+    found: dict[frozenset[str], tuple[str, ...]] = {}
+    for step in op.body:
+        for legs in (step.legs, *(use.legs for use in step.op.uses)):
+            own = tuple(leg for leg in legs if leg not in outside)
+            if own:
+                found.setdefault(frozenset(own), own)
+    return found
+
+
+def _size(graph: Graph, leg: str) -> int:
+    size = graph.leg[leg].size
+    if size is None:
+        raise Unfit(f"values of queries x keys have leg '{leg}', which is sized at run time")
+    return size

@@ -1,0 +1,121 @@
+"""Regions around a softmax as Triton kernels of their own: which regions, why not others, in which order of products.
+
+# A.of = Q K;  A = softmax over m of A.of;  y.p1 = A V;  y = y.p1 Wo     ->     y.p1 = tiles(Q, K, V);  y = y.p1 Wo
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import combinations
+from math import prod
+
+from tensornet_attn.cost.devices import DEVICES, Device
+from tensornet_attn.graph.model import Graph, Kernel, Step
+from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
+from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.order import order, split_best
+from tensornet_attn.plan.rows import exits, groups, kernel, reason_against, spread_for, steps_with
+from tensornet_attn.plan.tiles.build import tile_program
+from tensornet_attn.plan.tiles.derive import gradients
+from tensornet_attn.plan.tiles.model import Node, Program, Unfit, below
+
+TRITON = "Triton kernels"
+
+
+def lower_triton(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
+    """Every group of steps around a softmax over the keys that a tile program can compute."""
+    orders = [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], device)]
+    orders.append(split_products(graph, partial(_weights_first, graph), sizes))
+    chosen, refused, made, gone = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
+    best = min(orders, key=lambda split: _work(split, sizes))
+    for group in groups(best):
+        spread = spread_for(best, group, sizes)
+        kernels = [kernel(best, step, spread) for step in exits(best, group)]
+        against = {step.name: reason for step in kernels if (reason := _reason(best, group, kernels, step))}
+        for step in kernels:
+            if reason := against.get(step.name):
+                whole = group if len(against) == len(kernels) else ()
+                refused |= {name: (reason,) for name in (*whole, step.name) if _own(best, name, group)}
+        if len(against) == len(kernels):
+            continue
+        gone |= group | spread
+        made |= {step.name: step if step.name in against else _as_tiles(step) for step in kernels}
+        chosen |= {name: f"computed some query rows at a time: {reason}" for name, reason in against.items()}
+        chosen |= {step.name: _told(tile_program(best, step)) for step in kernels if step.name not in against}
+    return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, gone))), chosen, refused)
+
+
+def _weights_first(graph: Graph, factors: Sequence[Legs], result: Legs, sizes: Mapping[str, int]) -> Path:
+    """The best order after products of weights: a core made of two is one core to a kernel."""
+    waiting, pairs = list(factors), list[tuple[int, int]]()
+    outside = {BATCH, *(leg.name for leg in graph.legs if leg.sequence or leg.kind == "relative")}
+    while len(waiting) > 2 and (pair := _sharing(waiting, outside)):
+        both = [waiting.pop(i) for i in reversed(pair)]
+        needed = {*result, *(leg for legs in waiting for leg in legs)}
+        waiting.append(tuple(leg for leg in dict.fromkeys(both[1] + both[0]) if leg in needed))
+        pairs.append(pair)
+    return [*pairs, *order(waiting, result, sizes, DEVICES["flops"]).path]
+
+
+def _sharing(factors: Sequence[Legs], outside: set[str]) -> tuple[int, int] | None:
+    """Two factors that share a leg and have none of those outside."""
+    inner = [i for i, legs in enumerate(factors) if not outside & {*legs}]
+    return next(((i, j) for i, j in combinations(inner, 2) if {*factors[i]} & {*factors[j]}), None)
+
+
+def _own(graph: Graph, name: str, group: set[str]) -> bool:
+    """Whether a step is one of the diagram, or reads a group."""
+    return name not in group or not graph.step[name].nested
+
+
+def _as_tiles(step: Step) -> Step:
+    assert isinstance(step.op, Kernel)
+    return replace(step, op=replace(step.op, kind="tiles"))
+
+
+def _reason(graph: Graph, group: set[str], kernels: list[Step], step: Step) -> str | None:
+    """Why one of the kernels of a group is no tile program; None where it is one."""
+    if reason := reason_against(graph, group, kernels):
+        return reason
+    try:
+        gradients(tile_program(graph, step))
+    except Unfit as error:
+        return str(error)
+    return None
+
+
+def _work(graph: Graph, sizes: Mapping[str, int]) -> float:
+    """Multiply-adds of one query and one key in all programs, of the groups that have a tile program."""
+    total = 0.0
+    for group in groups(graph):
+        spread = spread_for(graph, group, sizes)
+        for step in (kernel(graph, step, spread) for step in exits(graph, group)):
+            try:
+                program = tile_program(graph, step)
+            except Unfit:
+                return float("inf")
+            total += _programs(graph, program) * sum(_macs(graph, program, node) for node in _forward(program))
+    return total
+
+
+def _forward(program: Program) -> list[Node]:
+    found = below([maps for exit_ in program.exits for maps, _ in exit_.pairs])
+    return [node for node in found if node.axes == (program.query, program.key)]
+
+
+def _macs(graph: Graph, program: Program, node: Node) -> int:
+    summed = node.data[0] if node.op == "dot" else ""
+    return prod(graph.leg[leg].size or 1 for leg in program.widths.get(summed, ()))
+
+
+def _programs(graph: Graph, program: Program) -> int:
+    """Programs of one block: those of each head that is not inside of one."""
+    return prod((graph.leg[leg].size or 1) // tiles for leg, tiles in program.heads.items())
+
+
+def _told(program: Program) -> str:
+    beside = " x ".join(f"{tiles} {leg}" for leg, tiles in program.heads.items() if tiles > 1)
+    tiles = f", {beside} tiles a program" if beside else ""
+    return f"Triton kernels{tiles}: no tensor of {program.query} x {program.key} numbers"

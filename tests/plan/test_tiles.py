@@ -1,0 +1,117 @@
+"""What each leg is to the kernels of a region, which regions have none, and how the plan tells of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tensornet_attn as ta
+from tensornet_attn.compiler import plan_of
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph import build
+from tensornet_attn.graph.model import Kernel
+from tensornet_attn.plan.aim import aim_of
+from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.tiles.build import tile_program
+from tensornet_attn.plan.tiles.derive import gradients, one_map
+from tensornet_attn.plan.tiles.model import Program, below
+from tests.plan.rows_cases import TAKEN
+
+REFUSED = {
+    "all relative positions": "values of queries x keys have leg 'l', which is sized at run time",
+    "near positions": "there are no tiles of 'rel_shift', in 'U'",
+    "top keys": "there are no tiles of 'topk', in 'A'",
+    "a norm along the keys": "there are no tiles of 'l2norm', in 'A'",
+    "a softmax over heads": "there is no softmax",
+    "kept": "there is no softmax",
+    "divided by sums": "there are no tiles of 'normalize', in 'A'",
+    "reduced along the keys": "'T2' reads values of queries x keys otherwise than by a product",
+}
+
+
+def planned(source: Any, **load: Any) -> Plan:
+    return plan_of(build(ta.load(source, **load)), "triton")
+
+
+def program(source: Any, **load: Any) -> Program:
+    schedule = planned(source, **load).schedule
+    step = next(step for step in schedule.steps if isinstance(step.op, Kernel) and step.op.kind == "tiles")
+    return tile_program(schedule, step)
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "whole", "widths"),
+    [
+        ("mhsa", {"h": 1}, "", {"d": ("d",)}),
+        ("differential", {"h": 1}, "", {"d": ("d",), "e": ("e",)}),
+        ("hard_fish", {"g": 4, "h": 4}, "g", {"d": ("d",)}),
+        ("gqa", {"g": 1, "j": 1}, "", {"d": ("d",)}),
+        ("thsa", {"r": 1}, "", {"s": ("s",)}),
+        ("mgk", {"h": 1, "r": 2}, "r", {"d": ("d",)}),
+        ("talking_heads", {"g": 8, "h": 8, "e": 4}, "gh", {"d": ("d",)}),
+        ("heads_only", {"h": 1}, "", {}),
+        ("mish", {"h": 4, "g": 4}, "g", {"d": ("d",)}),
+    ],
+)
+def test_legs(name: str, heads: dict[str, int], whole: str, widths: dict[str, tuple[str, ...]]) -> None:
+    found = program(name)
+    assert (found.heads, found.whole, found.widths) == (heads, frozenset(whole), widths)
+
+
+def test_a_tile_of_the_result_reads_one_map_or_several() -> None:
+    for name, one in (("hard_fish", True), ("talking_heads", False)):
+        found = program(name)
+        assert all((one_map(maps, found) is not None) == one for exit_ in found.exits for maps, _ in exit_.pairs)
+
+
+def test_what_is_in_tiles_alone_is_made_once() -> None:
+    found = program("hard_fish")
+    made = below([maps for exit_ in found.exits for maps, _ in exit_.pairs])
+    assert sum(node.op == "dot" for node in made) == 4  # scores of g, shared by all tiles of h
+    assert sum(node.op == "softmax" for node in made) == 4
+
+
+def test_the_gradients_of_everything_that_is_loaded() -> None:
+    found = program("hard_fish")
+    leaves = gradients(found).leaves
+    loaded = {found.operands[leaf.data[0]].use.name for leaf, _ in leaves if leaf.op == "load"}
+    assert loaded == {"Q", "K", "V", "P"}
+    assert all(leaf.axes == d.axes for leaf, d in leaves)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str) -> None:
+    told = [low for region in planned(TAKEN[name]).regions for low in region.refused if low.name == "Triton kernels"]
+    assert {reason for low in told for reason in low.against} == {REFUSED[name]}
+
+
+def test_mixing_too_many_tiles() -> None:
+    told = planned("hard_fish", legs={"f": 1024, "h": 128, "g": 100}).explain()
+    assert "not Triton kernels: mixing over 'g' takes 100 tiles a program, of at most 64" in told
+
+
+def test_the_plan_tells() -> None:
+    plan = planned("hard_fish")
+    assert plan.backends == {"Q": "torch", "K": "torch", "V": "torch", "y.p1": "triton", "y": "torch"}
+    told = "y.p1: Triton kernels, 4 g x 4 h tiles a program: no tensor of n x m numbers"
+    assert told in [line.strip() for line in plan.explain().splitlines()]
+
+
+def test_strict() -> None:
+    plan_of(build(ta.load("hard_fish")), "triton", aim_of(strict=True))
+    with pytest.raises(InputError) as caught:
+        plan_of(build(ta.load("transformer_xl")), "triton", aim_of(strict=True))
+    assert str(caught.value) == (
+        "transformer_xl: strict, but region 'y.p1' runs on 'torch' instead of 'triton': computed 128 query rows at a "
+        "time, again in the backward: no tensor of n x m numbers. Ask for backend 'torch', or leave out strict."
+    )
+
+
+def test_every_design_but_those_with_relative_positions_is_strict() -> None:
+    refused = []
+    for name in ta.list_designs():
+        plan = planned(name)
+        if any(region.backend != "triton" and not region.plain for region in plan.regions):
+            refused.append(name)
+    assert refused == ["epa_xl", "mgk_em", "transformer_xl"]  # of mgk_em the mean over keys that updates its state

@@ -1,0 +1,48 @@
+"""Modules on Triton beside the oracle, in the interpreter, with the same random weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import tensornet_attn as ta
+
+F64 = torch.float64
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def pair(
+    source: Any, dtype: torch.dtype = F64, positive: tuple[str, ...] = (), **load: Any
+) -> tuple[nn.Module, nn.Module]:
+    """A design on Triton, and the oracle in float64, in evaluation."""
+    design = ta.load(source, **load)
+    ours, oracle = ta.compile(design, backend="triton", dtype=dtype), ta.reference(design, dtype=F64)
+    state = {name: 0.4 * draw(*value.shape, seed=i) for i, (name, value) in enumerate(oracle.state_dict().items())}
+    state |= {name: state[name].abs() for name in positive if name in state}
+    ours.load_state_dict(state)
+    oracle.load_state_dict(ours.state_dict())
+    return ours.eval(), oracle.eval()
+
+
+def on_triton(module: nn.Module) -> set[str]:
+    """The regions of a module that run on Triton."""
+    return {name for name, backend in module.plan.backends.items() if backend == "triton"}  # type: ignore[union-attr]
+
+
+def same(ours: nn.Module, oracle: nn.Module, inputs: list[Tensor], atol: float = 1e-10, **call: Any) -> None:
+    """Equal values, and equal gradients of inputs and weights, to atol of the largest."""
+    found = []
+    for module in (ours, oracle):
+        kind = next(module.parameters()).dtype
+        leaves = [x.to(kind).requires_grad_() for x in inputs] + list(module.parameters())
+        y = module(*leaves[: len(inputs)], **call)
+        loss = (y * draw(*y.shape, seed=5).to(kind)).sum()
+        found.append([y, *torch.autograd.grad(loss, leaves, materialize_grads=True)])
+    for got, want in zip(*found, strict=True):
+        scale = max(1.0, want.abs().max().item()) if want.numel() else 1.0
+        torch.testing.assert_close(got.to(F64), want, rtol=0, atol=atol * scale)

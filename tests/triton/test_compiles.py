@@ -1,0 +1,88 @@
+"""Every kernel written by hand compiles for two GPUs at its default configuration, in their registers and memory."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tensornet_attn.cli.doctor import doctor
+from tensornet_attn.errors import InputError, MissingPartError
+from tensornet_attn.nn.triton import resources
+from tensornet_attn.nn.triton.resources import Used, compiling
+from tensornet_attn.nn.triton.survey import DTYPES, FAMILIES, TARGETS, WIDTHS, survey, table
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
+KERNELS = {
+    "linear attention": {"linear_sums", "sums_before", "linear_reads", "row_products"},
+    "delta rule": {"chunk_inverse", "chunk_products", "delta_states", "linear_reads", "delta_gradients_end"},
+    "banded attention": {"band_reads", "row_products", "band_queries", "band_keys"},
+    "grouped experts": {"expert_products", "expert_outers"},
+}
+FITS = Used("one", "fp32", "CHUNK 64", 90, 4, 255, 64, 227 * 1024)
+
+
+def check(family: str, targets: tuple[int, ...], widths: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+    used = survey(family, targets, widths, dtypes)
+    assert {one.kernel for one in used} == KERNELS[family]
+    assert {one.target for one in used} == {*targets}
+    assert [(one, one.reasons_against) for one in used if one.reasons_against] == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_slice(family: str) -> None:
+    check(family, (90,), (64,), (torch.bfloat16,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all(family: str, dtype: torch.dtype, target: int) -> None:
+    check(family, (target,), WIDTHS, (dtype,))
+
+
+def test_what_does_not_fit() -> None:
+    assert FITS.reasons_against == []
+    assert Used("one", "fp32", "CHUNK 64", 80, 4, 255, 72, 170_000).reasons_against == [
+        "72 bytes a thread are outside of registers, where 64 may be",
+        "170000 bytes of shared memory are wanted of 166912",
+    ]
+
+
+def test_the_table() -> None:
+    import triton
+
+    assert table({"linear attention": [FITS, replace(FITS, registers=3)]}).splitlines() == [
+        f"With triton {triton.__version__}. Registers and stack (bytes) are those of a thread, shared memory (bytes) "
+        "that of a program: the most of the variants with these tiles.",
+        "A GPU has 166,912 bytes (sm_80) and 232,448 bytes (sm_90) of it for a program.",
+        "",
+        "## Linear attention",
+        "",
+        "| kernel | tensors | tiles | target | warps | registers | stack | shared memory |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| `one` | fp32 | chunk 64 | sm_90 | 4 | 255 | 64 | 232,448 |",
+    ]
+
+
+def test_doctor_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("tensornet_attn.nn.triton.survey.FAMILIES", {})
+    doctor(kernels=True)
+    assert capsys.readouterr().out == f"{table({})}\n"
+
+
+def test_doctor_wants_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensornet_attn.cli.doctor._version", lambda name: None)
+    with pytest.raises(MissingPartError) as error:
+        doctor(kernels=True)
+    assert str(error.value) == "--kernels: triton is not installed: 'pip install triton' on Linux."
+
+
+def test_the_interpreter_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "interpreting", lambda: True)
+    with pytest.raises(InputError) as error, compiling(90):
+        pass
+    assert str(error.value) == "kernels are compiled without TRITON_INTERPRET alone: unset it in a new process."

@@ -1,0 +1,42 @@
+"""Random designs and calls on Triton, in the interpreter: values, gradients and states of the reference."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.random_call import Call, assert_same, results, usable
+from tests.random_design import random_design
+from tests.test_random_designs import causal_of, checked, filtered, pair
+
+seeds = st.integers(0, 2**32)
+
+
+def check(seed: int, data: dict[str, Any]) -> bool:
+    """Whether there was something to compare; then it is the same."""
+    draw = random.Random(seed)
+    oracle, module = pair(data, seed, causal_of(data, draw), "triton")
+    if not any(getattr(step.op, "kind", "") == "tiles" for step in module.plan.schedule.steps):
+        return False
+    inputs, options = Call(module.plan.graph, draw, seed).arguments()
+    wanted = results(oracle, inputs, options)
+    if usable(wanted):
+        assert_same(results(module, inputs, options), wanted)
+    return usable(wanted)
+
+
+@pytest.mark.parametrize("seed", [24, 45, 62, 183, 2186])
+def test_some(seed: int) -> None:
+    """Long addresses, noise on the key leg, coefficients, entries that stand for all of a leg, a batch of alike."""
+    check(seed, random_design(random.Random(seed)))
+
+
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None, suppress_health_check=filtered)
+@given(seeds)
+def test_many(seed: int) -> None:
+    assume(check(seed, checked(seed)))

@@ -1,0 +1,181 @@
+"""Regions on Triton, in the interpreter: lengths, widths, dtypes, masks, what is drawn, operations of torch."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tensornet_attn as ta
+from tests.plan.rows_cases import TAKEN
+from tests.random_call import Call, assert_same, results
+from tests.triton.regions import F64, draw, on_triton, pair, same
+
+SMALL = {"f": 12, "h": 4, "g": 2}
+QUICK = ("a band", "heads mixed before and after", "distances turned", "noise", "near positions")
+
+
+def emitted(module: Any) -> Any:
+    """The Python module of a compiled design."""
+    return sys.modules[module._run.__closure__[0].cell_contents.__module__]
+
+
+@pytest.mark.parametrize("n", [64, 130])
+def test_lengths(n: int) -> None:
+    ours, oracle = pair("hard_fish", legs=SMALL)
+    same(ours, oracle, [draw(1, n, 12)])
+
+
+@pytest.mark.parametrize("width", [1, 3, 16, 40, 64])
+def test_widths(width: int) -> None:
+    ours, oracle = pair("hard_fish", legs=SMALL | {"d": width})
+    same(ours, oracle, [draw(2, 17, 12)])
+
+
+@pytest.mark.parametrize(("d", "e"), [(3, 16), (40, 5)])
+def test_values_of_another_width(d: int, e: int) -> None:
+    ours, oracle = pair("differential", legs={"f": 12, "h": 2, "d": d, "e": e})
+    same(ours, oracle, [draw(2, 17, 12)])
+
+
+@pytest.mark.parametrize(("n", "m"), [(19, 5), (1, 40)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_two_lengths(n: int, m: int, causal: bool) -> None:
+    design = ta.load("cross", legs={"f": 12, "h": 2})
+    ours, oracle = (ta.compile(design, b, causal, dtype=F64) for b in ("triton", "reference"))
+    oracle.load_state_dict(ours.state_dict())
+    same(ours, oracle, [draw(2, n, 12), draw(2, m, 12, seed=1)])
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.float16, 2e-2)])
+def test_dtypes(dtype: torch.dtype, atol: float) -> None:
+    ours, oracle = pair("hard_fish", dtype, legs=SMALL)
+    assert ours(draw(1, 5, 12).to(dtype)).dtype == dtype
+    same(ours, oracle, [draw(2, 33, 12)], atol)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the root of zero where nothing is seen
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in TAKEN])
+def test_every_kind_of_call(name: str) -> None:
+    """Lengths, batch dimensions and masks at random; what has no kernels here runs as before."""
+    ours, oracle = pair(TAKEN[name])
+    for seed in (1, 4):
+        inputs, options = Call(ours.plan.graph, random.Random(seed), seed).arguments()
+        assert_same(results(ours, inputs, options), results(oracle, inputs, options))
+
+
+def test_most_of_these_have_kernels() -> None:
+    assert sum(bool(on_triton(pair(source)[0])) for source in TAKEN.values()) == 15
+
+
+def test_nothing_to_do() -> None:
+    ours, oracle = pair("hard_fish", legs=SMALL)
+    for shape in [(0, 5, 12), (2, 0, 12)]:
+        same(ours, oracle, [draw(*shape)])
+
+
+def test_a_mask_may_want_a_gradient() -> None:
+    ours, oracle = pair("mhsa", legs={"f": 12, "h": 2})
+    found = []
+    for module in (ours, oracle):
+        mask = draw(2, 17, 17).requires_grad_()
+        module(draw(2, 17, 12), mask=mask).square().sum().backward()
+        found.append(mask.grad)
+    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["dropout", "noise"])
+def test_the_backward_draws_as_the_forward_did(name: str) -> None:
+    module = ta.compile(ta.load(TAKEN[name]), "triton", dtype=F64).train()
+    inputs = [draw(1, n, 6, seed=n).requires_grad_() for n in (3, 4)]
+
+    def seeded(*inputs: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return module(*inputs)
+
+    assert torch.autograd.gradcheck(seeded, inputs, fast_mode=True)
+    assert torch.equal(seeded(*inputs), seeded(*inputs))
+    assert not torch.equal(seeded(*inputs), module(*inputs))
+
+
+def test_dropout_keeps_the_share_it_should() -> None:
+    design = ta.load("mhsa", legs={"f": 8, "h": 1})
+    source = design.to_yaml().replace("softmax: m", "softmax: m\n    dropout: 0.25")
+    module = ta.compile(source, "triton", dtype=F64).train()
+    for parameter in module.parameters():
+        torch.nn.init.zeros_(parameter)
+    torch.nn.init.ones_(module.Wv)
+    torch.nn.init.ones_(module.Wo)
+    mean = module(torch.ones(4, 64, 8, dtype=F64)).mean() / 64  # 8 inputs to each of 8 values
+    assert abs(mean - 1) < 0.05
+
+
+def test_gradcheck() -> None:
+    module, _ = pair("talking_heads", legs={"f": 4, "g": 2, "h": 2, "e": 2, "d": 2})
+    assert torch.autograd.gradcheck(module, [draw(1, 3, 4).requires_grad_()])
+
+
+def test_a_head_of_many_tiles_is_a_loop_in_the_backward() -> None:
+    ours, oracle = pair("thsa", legs={"f": 12, "r": 7, "s": 5})
+    code = emitted(ours)
+    assert code.REGIONS["y_1_tiles"].loops == {"rows": "r", "keys": "r"}
+    code.BUSY = 6  # programs: then each has several ranks
+    try:
+        same(ours, oracle, [draw(2, 19, 12)])
+    finally:
+        code.BUSY = 256
+
+
+def test_operations_of_torch() -> None:
+    module, _ = pair("hard_fish", legs=SMALL)
+    code = emitted(module)
+    shapes = {"Q": (2, 2, 9, 3), "K": (2, 2, 9, 3), "P": (2, 4), "V": (2, 4, 9, 3)}
+    given = [draw(*shapes[name]).requires_grad_() for name in code.REGIONS["y_1_tiles"].operands]
+    call = ("y_1_tiles", [True] * 4, 9, 9, [2], [0.3], False, None)
+    torch.library.opcheck(code.tiles_forward, (given, None, None, None, *call))
+
+
+def test_compiled_whole() -> None:
+    module, _ = pair("hard_fish", legs=SMALL)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager", dynamic=True)
+    for n in (17, 18):
+        torch.testing.assert_close(compiled(draw(2, n, 12)), module(draw(2, n, 12)))
+    compiled(draw(2, 17, 12)).sum().backward()
+
+
+def test_transforms() -> None:
+    module, _ = pair("mhsa", legs={"f": 12, "h": 2})
+    x = draw(3, 2, 5, 12)
+    torch.testing.assert_close(torch.func.vmap(module)(x), module(x))
+    one = torch.func.grad(lambda x: module(x).square().sum())
+    torch.testing.assert_close(torch.func.vmap(one)(x), one(x))
+
+
+def test_no_second_derivative() -> None:
+    module, _ = pair("mhsa", legs={"f": 12, "h": 2})
+    x = draw(1, 5, 12).requires_grad_()
+    (slope,) = torch.autograd.grad(module(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError) as caught:
+        slope.sum().backward()
+    assert str(caught.value) == "Regions in Triton have first derivatives alone; those of backend 'torch' have all."
+
+
+def test_autocast() -> None:
+    module, _ = pair("hard_fish", torch.float32, legs=SMALL)
+    with torch.autocast("cpu", torch.float16):
+        y = module(draw(2, 17, 12).float())
+    assert y.dtype == torch.float16
+    y.sum().backward()
+    assert module.P.grad.dtype == torch.float32
+
+
+def test_other_sizes_than_the_kernels_were_written_for() -> None:
+    module, _ = pair("hard_fish", legs=SMALL)
+    made = emitted(module).HardFish(12, 3, 4, 3, dtype=F64)
+    with pytest.raises(ValueError) as caught:
+        made(draw(1, 5, 12))
+    assert str(caught.value) == "'y_1_tiles' has been made for 2 of leg 'g', not for 3."

@@ -1,0 +1,70 @@
+"""Tuning a compiled design on a GPU that is played, with kernels in the interpreter."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.emit.load import load
+from tensornet_attn.errors import InputError
+from tensornet_attn.nn.triton import tune
+from tests.triton.agreement import near
+
+NO_GPU = "tune: there is no GPU to time kernels on; leave it out, and the model chooses."
+NO_KERNELS = "linear: tune, but the plan runs on 'torch': only 'triton' is timed."
+
+
+@pytest.fixture
+def _played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call takes longer than the one before: the first candidate is the fastest."""
+    ticks = itertools.count()
+
+    def once(call: object) -> float:
+        return float(next(ticks))
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "played")
+    monkeypatch.setattr(tune, "_once", once)
+
+
+def kernels(module: ta.CompiledDesign) -> ModuleType:
+    return load(module.source, module.plan.graph.name)
+
+
+@pytest.mark.usefixtures("_played")
+def test_what_is_tuned_is_used_now_and_later() -> None:
+    design = ta.load("linear", legs={"f": 16, "h": 2})
+    kinds = {"dtype": torch.float64, "n": 64}
+    module = ta.compile(design, "triton", causal=True, **kinds)
+    kernels(module).ASKED.clear()
+    tune.tune_design(module)
+    space = kernels(module)
+    chosen = {key: candidates[0] for key, candidates in space.ASKED.items()}
+    assert chosen == space.CHOICES
+    assert [key.split()[0] for key in space.CHOICES] == ["linear"]
+    x = torch.randn(2, 9, 16, dtype=torch.float64)
+    wanted = ta.reference(design, causal=True, dtype=torch.float64)
+    wanted.load_state_dict(module.state_dict())
+    near(module(x), wanted(x))
+    space.CHOICES.clear()
+    ta.compile(design, "triton", causal=True, **kinds)
+    assert chosen == space.CHOICES
+    space.CHOICES.clear()
+
+
+def test_without_a_gpu_nothing_is_timed() -> None:
+    with pytest.raises(InputError) as error:
+        ta.compile("linear", "triton", tune=True)
+    assert str(error.value) == NO_GPU
+
+
+def test_without_kernels_there_is_nothing_to_time() -> None:
+    with pytest.raises(InputError) as error:
+        ta.compile("linear", "torch", tune=True)
+    assert str(error.value) == NO_KERNELS
