@@ -87,14 +87,15 @@ def test_what_a_removed_design_leaves_behind_is_told(checkout: Path) -> None:
     (checkout / "specs/baselines/cross.yaml").unlink()
     strays = [
         "codegen/baselines/cross.py",
+        "codegen/baselines/triton/cross.py",
         "docs/designs/cross.md",
         "docs/pictures/cross-cost.svg",
         "docs/pictures/cross.svg",
     ]
     found = stale(checkout)
-    assert found[:4] == [f"{path}: no design has this file." for path in strays]
-    assert found[4].startswith("--- docs/designs.md (committed)\n+++ generated\n")
-    assert len(found) == 5
+    assert found[:5] == [f"{path}: no design has this file." for path in strays]
+    assert found[5].startswith("--- docs/designs.md (committed)\n+++ generated\n")
+    assert len(found) == 6
 
 
 def test_a_missing_file_and_an_edited_one_are_told(checkout: Path) -> None:

@@ -48,14 +48,21 @@ class HardGfish(nn.Module):
         K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        # L.of.of.p1, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: a block of rows at a time, again in the backward
+        L_of_P_up = F.relu(self.P)  # g k
+        L_of_P_down = F.relu(-self.P)  # g k
+
+        A_of_1 = torch.einsum("gk,hk->gh", L_of_P_up, self.W2)  # g h
+        A_of_3 = torch.einsum("gk,hk->gh", L_of_P_down, self.W2)  # g h
+
+        # L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1: a block of rows at a time, again in
+        # the backward
         y_1 = blocked_rows(
             "y_1_rows",
-            [Q.transpose(-3, -2), K.transpose(-3, -2), self.P, self.W2, self.b2, V.transpose(-3, -2), mask, key_mask],
+            [Q.transpose(-3, -2), K.transpose(-3, -2), A_of_1, A_of_3, self.b2, V.transpose(-3, -2), mask, key_mask],
             n,
             m,
             (*x.shape[:-2],),
-            (16, 32768),
+            (16, 131072),
             sizes=(self.Wq.shape[2],),
         )  # ... h n d
 
@@ -519,20 +526,24 @@ def y_1_rows(
     rows: Rows,
     Q: Tensor,
     K: Tensor,
-    P: Tensor,
-    W2: Tensor,
+    A_of_1: Tensor,
+    A_of_3: Tensor,
     b2: Tensor,
     V: Tensor,
     mask: Tensor | None,
     key_mask: Tensor | None,
 ) -> Tensor:
-    """L.of.of.p1, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1 of a block of rows: Q [g n d], K [g m d], P [g k], W2 [h k],
-    b2 [h], V [h m d] -> [h n d]."""
+    """L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1 of a block of rows: Q [g n d], K [g m
+    d], A_of_1 [g h], A_of_3 [g h], b2 [h], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
-    L_of_of_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
-    L_of = F.relu(P[..., None, None] * L_of_of_1[..., None, :, :])  # ... g k n m
-    L = L_of.sum(-4)  # ... k n m
-    A_scores = mixed(W2, L, 2) + b2[:, None, None]  # ... h n m
+    L_of_of = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    L_of_up = F.relu(L_of_of)  # ... g n m
+    L_of_down = F.relu(-L_of_of)  # ... g n m
+    A_scores = (
+        mixed(A_of_1.transpose(-2, -1), L_of_up, 2)
+        + mixed(A_of_3.transpose(-2, -1), L_of_down, 2)
+        + b2[:, None, None]
+    )  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(d ** -0.5 * A_scores, keep, bias)  # ... h n m
     return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d

@@ -224,6 +224,15 @@ def plain(draw: Draw) -> Diagram:
     return attention(draw)
 
 
+def relus(draw: Draw) -> Diagram:
+    """Scores of h through a relu for each of c mixtures, summed by a box or by a product."""
+    part = {"map": "relu", "of": "2 * P[h c] Q[n h d] K[m h d] -> h c n m"}
+    summed = {"L": {"sum": "h", "of": part}} if draw.random() < 0.5 else {"Z": part, "L": "B[h] Z[h c n m] -> c n m"}
+    weights = {"P": "h c", "R": "h c", "B": "h"}
+    legs = {"c": f"head {draw.choice([3, 4])}"}
+    return attention(draw, before=summed, of="R[h c] L[c n m] -> h n m", weights=weights, legs=legs)
+
+
 def followed(draw: Draw) -> Diagram:
     """Scores that a state follows as well."""
     return attention(
@@ -244,6 +253,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "constant factor": (uniform, spread, counted),
     "scale of a factor": (scaled,),
     "scale of the scores": (scaled,),
+    "relu of a weight": (relus,),
     "split": (kron,),
     "one map for all": (kron,),
     "weights first": (low_rank,),

@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor, nn
@@ -51,10 +52,16 @@ class HardGfish(nn.Module):
         K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        # L.of.of.p1, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: kernels, again in the backward
+        L_of_P_up = F.relu(self.P)  # g k
+        L_of_P_down = F.relu(-self.P)  # g k
+
+        A_of_1 = torch.einsum("gk,hk->gh", L_of_P_up, self.W2)  # g h
+        A_of_3 = torch.einsum("gk,hk->gh", L_of_P_down, self.W2)  # g h
+
+        # L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1: kernels, again in the backward
         y_1 = tiled(
             "y_1_tiles",
-            [Q.transpose(-3, -2), K.transpose(-3, -2), self.P, self.W2.transpose(-2, -1), self.b2, V.transpose(-3, -2)],
+            [Q.transpose(-3, -2), K.transpose(-3, -2), A_of_1, A_of_3, self.b2, V.transpose(-3, -2)],
             n,
             m,
             (*x.shape[:-2],),
@@ -744,8 +751,8 @@ def tile_type(dtype: torch.dtype):
 def y_1_tiles_forward(
     Q,
     K,
-    P,
-    W2,
+    A_of_p1,
+    A_of_p3,
     b2,
     V,
     mask,
@@ -754,8 +761,8 @@ def y_1_tiles_forward(
     lse,
     Q_step,
     K_step,
-    P_step,
-    W2_step,
+    A_of_p1_step,
+    A_of_p3_step,
     b2_step,
     V_step,
     mask_step,
@@ -774,7 +781,7 @@ def y_1_tiles_forward(
     DOT: tl.constexpr,
     SUMS: tl.constexpr,
 ):
-    """L.of.of.p1, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1."""
+    """L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
@@ -788,128 +795,85 @@ def y_1_tiles_forward(
     total_2 = tl.zeros((n_block,), SUMS)
     most_3 = tl.full((n_block,), float("-inf"), SUMS)
     total_3 = tl.zeros((n_block,), SUMS)
-    W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
-    P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
+    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_0_0 = tl.load(A_of_p1_base).to(SUMS)  # a number
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
+    A_of_p1_base_2 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_1_0 = tl.load(A_of_p1_base_2).to(SUMS)  # a number
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
+    A_of_p1_base_3 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_2_0 = tl.load(A_of_p1_base_3).to(SUMS)  # a number
     Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
+    A_of_p1_base_4 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_3_0 = tl.load(A_of_p1_base_4).to(SUMS)  # a number
     Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    W2_base = W2 + batch * W2_step[0] + W2_step[1] + h_at * 4 * W2_step[2]
-    W2_1_0 = tl.load(W2_base).to(SUMS)  # a number
-    P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
-    P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
-    P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
-    P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
-    W2_base_2 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_2_0 = tl.load(W2_base_2).to(SUMS)  # a number
-    P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
-    P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
-    P_base = P + batch * P_step[0] + 2 * P_step[1] + 2 * P_step[2]
-    P_2_2 = tl.load(P_base).to(SUMS)  # a number
-    P_base_2 = P + batch * P_step[0] + 3 * P_step[1] + 2 * P_step[2]
-    P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
-    W2_base_3 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_3_0 = tl.load(W2_base_3).to(SUMS)  # a number
-    P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
-    P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
-    P_base_3 = P + batch * P_step[0] + 2 * P_step[1] + 3 * P_step[2]
-    P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
-    P_base_4 = P + batch * P_step[0] + 3 * P_step[1] + 3 * P_step[2]
-    P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
-    W2_base_4 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_4_0 = tl.load(W2_base_4).to(SUMS)  # a number
-    P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
-    P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
-    P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + 4 * P_step[2]
-    P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
-    P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + 4 * P_step[2]
-    P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
-    W2_base_5 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_5_0 = tl.load(W2_base_5).to(SUMS)  # a number
-    P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
-    P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
-    P_base_7 = P + batch * P_step[0] + 2 * P_step[1] + 5 * P_step[2]
-    P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
-    P_base_8 = P + batch * P_step[0] + 3 * P_step[1] + 5 * P_step[2]
-    P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
-    W2_base_6 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_6_0 = tl.load(W2_base_6).to(SUMS)  # a number
-    P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
-    P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
-    P_base_9 = P + batch * P_step[0] + 2 * P_step[1] + 6 * P_step[2]
-    P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
-    P_base_10 = P + batch * P_step[0] + 3 * P_step[1] + 6 * P_step[2]
-    P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
-    W2_base_7 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_7_0 = tl.load(W2_base_7).to(SUMS)  # a number
-    P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
-    P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
-    P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + 7 * P_step[2]
-    P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
-    P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + 7 * P_step[2]
-    P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
+    A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_0_0 = tl.load(A_of_p3_base).to(SUMS)  # a number
+    A_of_p3_base_2 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_1_0 = tl.load(A_of_p3_base_2).to(SUMS)  # a number
+    A_of_p3_base_3 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_2_0 = tl.load(A_of_p3_base_3).to(SUMS)  # a number
+    A_of_p3_base_4 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_3_0 = tl.load(A_of_p3_base_4).to(SUMS)  # a number
     b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
     mask_base = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
     out_0 = tl.zeros((n_block, d_wide), SUMS)
-    W2_base_8 = W2 + batch * W2_step[0] + (h_at * 4 + 1) * W2_step[2]
-    W2_0_1 = tl.load(W2_base_8).to(SUMS)  # a number
-    W2_base_9 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_1_1 = tl.load(W2_base_9).to(SUMS)  # a number
-    W2_base_10 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_2_1 = tl.load(W2_base_10).to(SUMS)  # a number
-    W2_base_11 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_3_1 = tl.load(W2_base_11).to(SUMS)  # a number
-    W2_base_12 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_4_1 = tl.load(W2_base_12).to(SUMS)  # a number
-    W2_base_13 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_5_1 = tl.load(W2_base_13).to(SUMS)  # a number
-    W2_base_14 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_6_1 = tl.load(W2_base_14).to(SUMS)  # a number
-    W2_base_15 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_7_1 = tl.load(W2_base_15).to(SUMS)  # a number
+    A_of_p1_base_5 = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_0_1 = tl.load(A_of_p1_base_5).to(SUMS)  # a number
+    A_of_p1_base_6 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_1_1 = tl.load(A_of_p1_base_6).to(SUMS)  # a number
+    A_of_p1_base_7 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_2_1 = tl.load(A_of_p1_base_7).to(SUMS)  # a number
+    A_of_p1_base_8 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_3_1 = tl.load(A_of_p1_base_8).to(SUMS)  # a number
+    A_of_p3_base_5 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_0_1 = tl.load(A_of_p3_base_5).to(SUMS)  # a number
+    A_of_p3_base_6 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_1_1 = tl.load(A_of_p3_base_6).to(SUMS)  # a number
+    A_of_p3_base_7 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_2_1 = tl.load(A_of_p3_base_7).to(SUMS)  # a number
+    A_of_p3_base_8 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_3_1 = tl.load(A_of_p3_base_8).to(SUMS)  # a number
     b2_base = b2 + batch * b2_step[0] + (h_at * 4 + 1) * b2_step[1]
     b2_1 = tl.load(b2_base).to(SUMS)  # a number
     mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
     out_1 = tl.zeros((n_block, d_wide), SUMS)
-    W2_base_16 = W2 + batch * W2_step[0] + (h_at * 4 + 2) * W2_step[2]
-    W2_0_2 = tl.load(W2_base_16).to(SUMS)  # a number
-    W2_base_17 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
-    W2_base_18 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_2_2 = tl.load(W2_base_18).to(SUMS)  # a number
-    W2_base_19 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_3_2 = tl.load(W2_base_19).to(SUMS)  # a number
-    W2_base_20 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_4_2 = tl.load(W2_base_20).to(SUMS)  # a number
-    W2_base_21 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_5_2 = tl.load(W2_base_21).to(SUMS)  # a number
-    W2_base_22 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_6_2 = tl.load(W2_base_22).to(SUMS)  # a number
-    W2_base_23 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_7_2 = tl.load(W2_base_23).to(SUMS)  # a number
+    A_of_p1_base_9 = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_0_2 = tl.load(A_of_p1_base_9).to(SUMS)  # a number
+    A_of_p1_base_10 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_1_2 = tl.load(A_of_p1_base_10).to(SUMS)  # a number
+    A_of_p1_base_11 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_2_2 = tl.load(A_of_p1_base_11).to(SUMS)  # a number
+    A_of_p1_base_12 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_3_2 = tl.load(A_of_p1_base_12).to(SUMS)  # a number
+    A_of_p3_base_9 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_0_2 = tl.load(A_of_p3_base_9).to(SUMS)  # a number
+    A_of_p3_base_10 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_1_2 = tl.load(A_of_p3_base_10).to(SUMS)  # a number
+    A_of_p3_base_11 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_2_2 = tl.load(A_of_p3_base_11).to(SUMS)  # a number
+    A_of_p3_base_12 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_3_2 = tl.load(A_of_p3_base_12).to(SUMS)  # a number
     b2_base_2 = b2 + batch * b2_step[0] + (h_at * 4 + 2) * b2_step[1]
     b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
     mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
     out_2 = tl.zeros((n_block, d_wide), SUMS)
-    W2_base_24 = W2 + batch * W2_step[0] + (h_at * 4 + 3) * W2_step[2]
-    W2_0_3 = tl.load(W2_base_24).to(SUMS)  # a number
-    W2_base_25 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_1_3 = tl.load(W2_base_25).to(SUMS)  # a number
-    W2_base_26 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_2_3 = tl.load(W2_base_26).to(SUMS)  # a number
-    W2_base_27 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_3_3 = tl.load(W2_base_27).to(SUMS)  # a number
-    W2_base_28 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_4_3 = tl.load(W2_base_28).to(SUMS)  # a number
-    W2_base_29 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_5_3 = tl.load(W2_base_29).to(SUMS)  # a number
-    W2_base_30 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_6_3 = tl.load(W2_base_30).to(SUMS)  # a number
-    W2_base_31 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_7_3 = tl.load(W2_base_31).to(SUMS)  # a number
+    A_of_p1_base_13 = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_0_3 = tl.load(A_of_p1_base_13).to(SUMS)  # a number
+    A_of_p1_base_14 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_1_3 = tl.load(A_of_p1_base_14).to(SUMS)  # a number
+    A_of_p1_base_15 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_2_3 = tl.load(A_of_p1_base_15).to(SUMS)  # a number
+    A_of_p1_base_16 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_3_3 = tl.load(A_of_p1_base_16).to(SUMS)  # a number
+    A_of_p3_base_13 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_0_3 = tl.load(A_of_p3_base_13).to(SUMS)  # a number
+    A_of_p3_base_14 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_1_3 = tl.load(A_of_p3_base_14).to(SUMS)  # a number
+    A_of_p3_base_15 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_2_3 = tl.load(A_of_p3_base_15).to(SUMS)  # a number
+    A_of_p3_base_16 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_3_3 = tl.load(A_of_p3_base_16).to(SUMS)  # a number
     b2_base_3 = b2 + batch * b2_step[0] + (h_at * 4 + 3) * b2_step[1]
     b2_3 = tl.load(b2_base_3).to(SUMS)  # a number
     mask_base_4 = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
@@ -922,96 +886,38 @@ def y_1_tiles_forward(
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             there &= (own != 0)[None, :]
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        L_scores_scores_0_0 = P_0_0 * L_scores_scores_1_0  # n m
-        L_scores_0_0 = tl.maximum(L_scores_scores_0_0, 0.0)  # n m
+        L_scores_scores_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        L_scores_up_0 = tl.maximum(L_scores_scores_0, 0.0)  # n m
         K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        L_scores_scores_1_0_2 = P_1_0 * L_scores_scores_1_1  # n m
-        L_scores_1_0 = tl.maximum(L_scores_scores_1_0_2, 0.0)  # n m
+        L_scores_scores_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        L_scores_up_1 = tl.maximum(L_scores_scores_1, 0.0)  # n m
         K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        L_scores_scores_2_0 = P_2_0 * L_scores_scores_1_2  # n m
-        L_scores_2_0 = tl.maximum(L_scores_scores_2_0, 0.0)  # n m
+        L_scores_scores_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        L_scores_up_2 = tl.maximum(L_scores_scores_2, 0.0)  # n m
         K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        L_scores_scores_3_0 = P_3_0 * L_scores_scores_1_3  # n m
-        L_scores_3_0 = tl.maximum(L_scores_scores_3_0, 0.0)  # n m
-        L_0 = L_scores_0_0 + L_scores_1_0 + L_scores_2_0 + L_scores_3_0  # n m
-        L_scores_scores_0_1 = P_0_1 * L_scores_scores_1_0  # n m
-        L_scores_0_1 = tl.maximum(L_scores_scores_0_1, 0.0)  # n m
-        L_scores_scores_1_1_2 = P_1_1 * L_scores_scores_1_1  # n m
-        L_scores_1_1 = tl.maximum(L_scores_scores_1_1_2, 0.0)  # n m
-        L_scores_scores_2_1 = P_2_1 * L_scores_scores_1_2  # n m
-        L_scores_2_1 = tl.maximum(L_scores_scores_2_1, 0.0)  # n m
-        L_scores_scores_3_1 = P_3_1 * L_scores_scores_1_3  # n m
-        L_scores_3_1 = tl.maximum(L_scores_scores_3_1, 0.0)  # n m
-        L_1 = L_scores_0_1 + L_scores_1_1 + L_scores_2_1 + L_scores_3_1  # n m
-        L_scores_scores_0_2 = P_0_2 * L_scores_scores_1_0  # n m
-        L_scores_0_2 = tl.maximum(L_scores_scores_0_2, 0.0)  # n m
-        L_scores_scores_1_2_2 = P_1_2 * L_scores_scores_1_1  # n m
-        L_scores_1_2 = tl.maximum(L_scores_scores_1_2_2, 0.0)  # n m
-        L_scores_scores_2_2 = P_2_2 * L_scores_scores_1_2  # n m
-        L_scores_2_2 = tl.maximum(L_scores_scores_2_2, 0.0)  # n m
-        L_scores_scores_3_2 = P_3_2 * L_scores_scores_1_3  # n m
-        L_scores_3_2 = tl.maximum(L_scores_scores_3_2, 0.0)  # n m
-        L_2 = L_scores_0_2 + L_scores_1_2 + L_scores_2_2 + L_scores_3_2  # n m
-        L_scores_scores_0_3 = P_0_3 * L_scores_scores_1_0  # n m
-        L_scores_0_3 = tl.maximum(L_scores_scores_0_3, 0.0)  # n m
-        L_scores_scores_1_3_2 = P_1_3 * L_scores_scores_1_1  # n m
-        L_scores_1_3 = tl.maximum(L_scores_scores_1_3_2, 0.0)  # n m
-        L_scores_scores_2_3 = P_2_3 * L_scores_scores_1_2  # n m
-        L_scores_2_3 = tl.maximum(L_scores_scores_2_3, 0.0)  # n m
-        L_scores_scores_3_3 = P_3_3 * L_scores_scores_1_3  # n m
-        L_scores_3_3 = tl.maximum(L_scores_scores_3_3, 0.0)  # n m
-        L_3 = L_scores_0_3 + L_scores_1_3 + L_scores_2_3 + L_scores_3_3  # n m
-        L_scores_scores_0_4 = P_0_4 * L_scores_scores_1_0  # n m
-        L_scores_0_4 = tl.maximum(L_scores_scores_0_4, 0.0)  # n m
-        L_scores_scores_1_4 = P_1_4 * L_scores_scores_1_1  # n m
-        L_scores_1_4 = tl.maximum(L_scores_scores_1_4, 0.0)  # n m
-        L_scores_scores_2_4 = P_2_4 * L_scores_scores_1_2  # n m
-        L_scores_2_4 = tl.maximum(L_scores_scores_2_4, 0.0)  # n m
-        L_scores_scores_3_4 = P_3_4 * L_scores_scores_1_3  # n m
-        L_scores_3_4 = tl.maximum(L_scores_scores_3_4, 0.0)  # n m
-        L_4 = L_scores_0_4 + L_scores_1_4 + L_scores_2_4 + L_scores_3_4  # n m
-        L_scores_scores_0_5 = P_0_5 * L_scores_scores_1_0  # n m
-        L_scores_0_5 = tl.maximum(L_scores_scores_0_5, 0.0)  # n m
-        L_scores_scores_1_5 = P_1_5 * L_scores_scores_1_1  # n m
-        L_scores_1_5 = tl.maximum(L_scores_scores_1_5, 0.0)  # n m
-        L_scores_scores_2_5 = P_2_5 * L_scores_scores_1_2  # n m
-        L_scores_2_5 = tl.maximum(L_scores_scores_2_5, 0.0)  # n m
-        L_scores_scores_3_5 = P_3_5 * L_scores_scores_1_3  # n m
-        L_scores_3_5 = tl.maximum(L_scores_scores_3_5, 0.0)  # n m
-        L_5 = L_scores_0_5 + L_scores_1_5 + L_scores_2_5 + L_scores_3_5  # n m
-        L_scores_scores_0_6 = P_0_6 * L_scores_scores_1_0  # n m
-        L_scores_0_6 = tl.maximum(L_scores_scores_0_6, 0.0)  # n m
-        L_scores_scores_1_6 = P_1_6 * L_scores_scores_1_1  # n m
-        L_scores_1_6 = tl.maximum(L_scores_scores_1_6, 0.0)  # n m
-        L_scores_scores_2_6 = P_2_6 * L_scores_scores_1_2  # n m
-        L_scores_2_6 = tl.maximum(L_scores_scores_2_6, 0.0)  # n m
-        L_scores_scores_3_6 = P_3_6 * L_scores_scores_1_3  # n m
-        L_scores_3_6 = tl.maximum(L_scores_scores_3_6, 0.0)  # n m
-        L_6 = L_scores_0_6 + L_scores_1_6 + L_scores_2_6 + L_scores_3_6  # n m
-        L_scores_scores_0_7 = P_0_7 * L_scores_scores_1_0  # n m
-        L_scores_0_7 = tl.maximum(L_scores_scores_0_7, 0.0)  # n m
-        L_scores_scores_1_7 = P_1_7 * L_scores_scores_1_1  # n m
-        L_scores_1_7 = tl.maximum(L_scores_scores_1_7, 0.0)  # n m
-        L_scores_scores_2_7 = P_2_7 * L_scores_scores_1_2  # n m
-        L_scores_2_7 = tl.maximum(L_scores_scores_2_7, 0.0)  # n m
-        L_scores_scores_3_7 = P_3_7 * L_scores_scores_1_3  # n m
-        L_scores_3_7 = tl.maximum(L_scores_scores_3_7, 0.0)  # n m
-        L_7 = L_scores_0_7 + L_scores_1_7 + L_scores_2_7 + L_scores_3_7  # n m
-        A_scores_1_0 = (
-            W2_0_0 * L_0
-            + W2_1_0 * L_1
-            + W2_2_0 * L_2
-            + W2_3_0 * L_3
-            + W2_4_0 * L_4
-            + W2_5_0 * L_5
-            + W2_6_0 * L_6
-            + W2_7_0 * L_7
+        L_scores_scores_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        L_scores_up_3 = tl.maximum(L_scores_scores_3, 0.0)  # n m
+        A_scores_2_0 = (
+            A_scores_1_0_0 * L_scores_up_0
+            + A_scores_1_1_0 * L_scores_up_1
+            + A_scores_1_2_0 * L_scores_up_2
+            + A_scores_1_3_0 * L_scores_up_3
         )  # n m
-        A_scores_0 = A_scores_1_0 + b2_0  # n m
+        L_scores_minus_0 = -1 * L_scores_scores_0  # n m
+        L_scores_down_0 = tl.maximum(L_scores_minus_0, 0.0)  # n m
+        L_scores_minus_1 = -1 * L_scores_scores_1  # n m
+        L_scores_down_1 = tl.maximum(L_scores_minus_1, 0.0)  # n m
+        L_scores_minus_2 = -1 * L_scores_scores_2  # n m
+        L_scores_down_2 = tl.maximum(L_scores_minus_2, 0.0)  # n m
+        L_scores_minus_3 = -1 * L_scores_scores_3  # n m
+        L_scores_down_3 = tl.maximum(L_scores_minus_3, 0.0)  # n m
+        A_scores_4_0 = (
+            A_scores_3_0_0 * L_scores_down_0
+            + A_scores_3_1_0 * L_scores_down_1
+            + A_scores_3_2_0 * L_scores_down_2
+            + A_scores_3_3_0 * L_scores_down_3
+        )  # n m
+        A_scores_0 = A_scores_2_0 + A_scores_4_0 + b2_0  # n m
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -1022,17 +928,19 @@ def y_1_tiles_forward(
         )  # m d
         read_0 = dot_of(A_0, V_tile_0, DOT, SUMS)  # n d
         out_0 = out_0 * fade_0[:, None] + read_0
-        A_scores_1_1 = (
-            W2_0_1 * L_0
-            + W2_1_1 * L_1
-            + W2_2_1 * L_2
-            + W2_3_1 * L_3
-            + W2_4_1 * L_4
-            + W2_5_1 * L_5
-            + W2_6_1 * L_6
-            + W2_7_1 * L_7
+        A_scores_2_1 = (
+            A_scores_1_0_1 * L_scores_up_0
+            + A_scores_1_1_1 * L_scores_up_1
+            + A_scores_1_2_1 * L_scores_up_2
+            + A_scores_1_3_1 * L_scores_up_3
         )  # n m
-        A_scores_1 = A_scores_1_1 + b2_1  # n m
+        A_scores_4_1 = (
+            A_scores_3_0_1 * L_scores_down_0
+            + A_scores_3_1_1 * L_scores_down_1
+            + A_scores_3_2_1 * L_scores_down_2
+            + A_scores_3_3_1 * L_scores_down_3
+        )  # n m
+        A_scores_1 = A_scores_2_1 + A_scores_4_1 + b2_1  # n m
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -1043,17 +951,19 @@ def y_1_tiles_forward(
         )  # m d
         read_1 = dot_of(A_1, V_tile_1, DOT, SUMS)  # n d
         out_1 = out_1 * fade_1[:, None] + read_1
-        A_scores_1_2 = (
-            W2_0_2 * L_0
-            + W2_1_2 * L_1
-            + W2_2_2 * L_2
-            + W2_3_2 * L_3
-            + W2_4_2 * L_4
-            + W2_5_2 * L_5
-            + W2_6_2 * L_6
-            + W2_7_2 * L_7
+        A_scores_2_2 = (
+            A_scores_1_0_2 * L_scores_up_0
+            + A_scores_1_1_2 * L_scores_up_1
+            + A_scores_1_2_2 * L_scores_up_2
+            + A_scores_1_3_2 * L_scores_up_3
         )  # n m
-        A_scores_2 = A_scores_1_2 + b2_2  # n m
+        A_scores_4_2 = (
+            A_scores_3_0_2 * L_scores_down_0
+            + A_scores_3_1_2 * L_scores_down_1
+            + A_scores_3_2_2 * L_scores_down_2
+            + A_scores_3_3_2 * L_scores_down_3
+        )  # n m
+        A_scores_2 = A_scores_2_2 + A_scores_4_2 + b2_2  # n m
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -1064,17 +974,19 @@ def y_1_tiles_forward(
         )  # m d
         read_2 = dot_of(A_2, V_tile_2, DOT, SUMS)  # n d
         out_2 = out_2 * fade_2[:, None] + read_2
-        A_scores_1_3 = (
-            W2_0_3 * L_0
-            + W2_1_3 * L_1
-            + W2_2_3 * L_2
-            + W2_3_3 * L_3
-            + W2_4_3 * L_4
-            + W2_5_3 * L_5
-            + W2_6_3 * L_6
-            + W2_7_3 * L_7
+        A_scores_2_3 = (
+            A_scores_1_0_3 * L_scores_up_0
+            + A_scores_1_1_3 * L_scores_up_1
+            + A_scores_1_2_3 * L_scores_up_2
+            + A_scores_1_3_3 * L_scores_up_3
         )  # n m
-        A_scores_3 = A_scores_1_3 + b2_3  # n m
+        A_scores_4_3 = (
+            A_scores_3_0_3 * L_scores_down_0
+            + A_scores_3_1_3 * L_scores_down_1
+            + A_scores_3_2_3 * L_scores_down_2
+            + A_scores_3_3_3 * L_scores_down_3
+        )  # n m
+        A_scores_3 = A_scores_2_3 + A_scores_4_3 + b2_3  # n m
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -1135,8 +1047,8 @@ def y_1_tiles_forward(
 def y_1_tiles_rows(
     Q,
     K,
-    P,
-    W2,
+    A_of_p1,
+    A_of_p3,
     b2,
     V,
     mask,
@@ -1146,13 +1058,13 @@ def y_1_tiles_rows(
     sums,
     mask_grad,
     b2_grad,
-    W2_grad,
-    P_grad,
+    A_of_p3_grad,
+    A_of_p1_grad,
     Q_grad,
     Q_step,
     K_step,
-    P_step,
-    W2_step,
+    A_of_p1_step,
+    A_of_p3_step,
     b2_step,
     V_step,
     mask_step,
@@ -1171,7 +1083,7 @@ def y_1_tiles_rows(
     DOT: tl.constexpr,
     SUMS: tl.constexpr,
 ):
-    """L.of.of.p1, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
+    """L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
@@ -1181,208 +1093,133 @@ def y_1_tiles_rows(
     lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
     lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
     lse_3 = load_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end)
-    W2_base = W2 + batch * W2_step[0] + (h_at * 4 + 3) * W2_step[2]
-    W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
-    P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
+    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_0_3 = tl.load(A_of_p1_base).to(SUMS)  # a number
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
+    A_of_p1_base_2 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_1_3 = tl.load(A_of_p1_base_2).to(SUMS)  # a number
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
+    A_of_p1_base_3 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_2_3 = tl.load(A_of_p1_base_3).to(SUMS)  # a number
     Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
+    A_of_p1_base_4 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_3_3 = tl.load(A_of_p1_base_4).to(SUMS)  # a number
     Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    W2_base_2 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_1_3 = tl.load(W2_base_2).to(SUMS)  # a number
-    P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
-    P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
-    P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
-    P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
-    W2_base_3 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_2_3 = tl.load(W2_base_3).to(SUMS)  # a number
-    P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
-    P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
-    P_base = P + batch * P_step[0] + 2 * P_step[1] + 2 * P_step[2]
-    P_2_2 = tl.load(P_base).to(SUMS)  # a number
-    P_base_2 = P + batch * P_step[0] + 3 * P_step[1] + 2 * P_step[2]
-    P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
-    W2_base_4 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_3_3 = tl.load(W2_base_4).to(SUMS)  # a number
-    P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
-    P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
-    P_base_3 = P + batch * P_step[0] + 2 * P_step[1] + 3 * P_step[2]
-    P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
-    P_base_4 = P + batch * P_step[0] + 3 * P_step[1] + 3 * P_step[2]
-    P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
-    W2_base_5 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_4_3 = tl.load(W2_base_5).to(SUMS)  # a number
-    P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
-    P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
-    P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + 4 * P_step[2]
-    P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
-    P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + 4 * P_step[2]
-    P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
-    W2_base_6 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_5_3 = tl.load(W2_base_6).to(SUMS)  # a number
-    P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
-    P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
-    P_base_7 = P + batch * P_step[0] + 2 * P_step[1] + 5 * P_step[2]
-    P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
-    P_base_8 = P + batch * P_step[0] + 3 * P_step[1] + 5 * P_step[2]
-    P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
-    W2_base_7 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_6_3 = tl.load(W2_base_7).to(SUMS)  # a number
-    P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
-    P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
-    P_base_9 = P + batch * P_step[0] + 2 * P_step[1] + 6 * P_step[2]
-    P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
-    P_base_10 = P + batch * P_step[0] + 3 * P_step[1] + 6 * P_step[2]
-    P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
-    W2_base_8 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_7_3 = tl.load(W2_base_8).to(SUMS)  # a number
-    P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
-    P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
-    P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + 7 * P_step[2]
-    P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
-    P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + 7 * P_step[2]
-    P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
+    A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_0_3 = tl.load(A_of_p3_base).to(SUMS)  # a number
+    A_of_p3_base_2 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_1_3 = tl.load(A_of_p3_base_2).to(SUMS)  # a number
+    A_of_p3_base_3 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_2_3 = tl.load(A_of_p3_base_3).to(SUMS)  # a number
+    A_of_p3_base_4 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_3_3 = tl.load(A_of_p3_base_4).to(SUMS)  # a number
     b2_base = b2 + batch * b2_step[0] + (h_at * 4 + 3) * b2_step[1]
     b2_3 = tl.load(b2_base).to(SUMS)  # a number
     mask_base = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
     d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
     d_b2_3 = tl.zeros((), SUMS)
-    d_W2_7_3_4 = tl.zeros((), SUMS)
-    d_W2_6_3_4 = tl.zeros((), SUMS)
-    d_W2_5_3_4 = tl.zeros((), SUMS)
-    d_W2_4_3_4 = tl.zeros((), SUMS)
-    d_W2_3_3_4 = tl.zeros((), SUMS)
-    d_W2_2_3_4 = tl.zeros((), SUMS)
-    d_W2_1_3_4 = tl.zeros((), SUMS)
-    d_W2_0_3_4 = tl.zeros((), SUMS)
-    W2_base_9 = W2 + batch * W2_step[0] + (h_at * 4 + 2) * W2_step[2]
-    W2_0_2 = tl.load(W2_base_9).to(SUMS)  # a number
-    W2_base_10 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_1_2 = tl.load(W2_base_10).to(SUMS)  # a number
-    W2_base_11 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
-    W2_base_12 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_3_2 = tl.load(W2_base_12).to(SUMS)  # a number
-    W2_base_13 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_4_2 = tl.load(W2_base_13).to(SUMS)  # a number
-    W2_base_14 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_5_2 = tl.load(W2_base_14).to(SUMS)  # a number
-    W2_base_15 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_6_2 = tl.load(W2_base_15).to(SUMS)  # a number
-    W2_base_16 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_7_2 = tl.load(W2_base_16).to(SUMS)  # a number
+    d_A_scores_3_3_3_4 = tl.zeros((), SUMS)
+    d_A_scores_3_2_3_4 = tl.zeros((), SUMS)
+    d_A_scores_3_1_3_4 = tl.zeros((), SUMS)
+    d_A_scores_3_0_3_4 = tl.zeros((), SUMS)
+    d_A_scores_1_3_3_4 = tl.zeros((), SUMS)
+    d_A_scores_1_2_3_4 = tl.zeros((), SUMS)
+    d_A_scores_1_1_3_4 = tl.zeros((), SUMS)
+    d_A_scores_1_0_3_4 = tl.zeros((), SUMS)
+    A_of_p1_base_5 = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_0_2 = tl.load(A_of_p1_base_5).to(SUMS)  # a number
+    A_of_p1_base_6 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_1_2 = tl.load(A_of_p1_base_6).to(SUMS)  # a number
+    A_of_p1_base_7 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_2_2 = tl.load(A_of_p1_base_7).to(SUMS)  # a number
+    A_of_p1_base_8 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_3_2 = tl.load(A_of_p1_base_8).to(SUMS)  # a number
+    A_of_p3_base_5 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_0_2 = tl.load(A_of_p3_base_5).to(SUMS)  # a number
+    A_of_p3_base_6 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_1_2 = tl.load(A_of_p3_base_6).to(SUMS)  # a number
+    A_of_p3_base_7 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_2_2 = tl.load(A_of_p3_base_7).to(SUMS)  # a number
+    A_of_p3_base_8 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_3_2 = tl.load(A_of_p3_base_8).to(SUMS)  # a number
     b2_base_2 = b2 + batch * b2_step[0] + (h_at * 4 + 2) * b2_step[1]
     b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
     mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
     d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
     d_b2_2 = tl.zeros((), SUMS)
-    d_W2_7_2_4 = tl.zeros((), SUMS)
-    d_W2_6_2_4 = tl.zeros((), SUMS)
-    d_W2_5_2_4 = tl.zeros((), SUMS)
-    d_W2_4_2_4 = tl.zeros((), SUMS)
-    d_W2_3_2_4 = tl.zeros((), SUMS)
-    d_W2_2_2_4 = tl.zeros((), SUMS)
-    d_W2_1_2_4 = tl.zeros((), SUMS)
-    d_W2_0_2_4 = tl.zeros((), SUMS)
-    W2_base_17 = W2 + batch * W2_step[0] + (h_at * 4 + 1) * W2_step[2]
-    W2_0_1 = tl.load(W2_base_17).to(SUMS)  # a number
-    W2_base_18 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_1_1 = tl.load(W2_base_18).to(SUMS)  # a number
-    W2_base_19 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_2_1 = tl.load(W2_base_19).to(SUMS)  # a number
-    W2_base_20 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_3_1 = tl.load(W2_base_20).to(SUMS)  # a number
-    W2_base_21 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_4_1 = tl.load(W2_base_21).to(SUMS)  # a number
-    W2_base_22 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_5_1 = tl.load(W2_base_22).to(SUMS)  # a number
-    W2_base_23 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_6_1 = tl.load(W2_base_23).to(SUMS)  # a number
-    W2_base_24 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_7_1 = tl.load(W2_base_24).to(SUMS)  # a number
+    d_A_scores_3_3_2_4 = tl.zeros((), SUMS)
+    d_A_scores_3_2_2_4 = tl.zeros((), SUMS)
+    d_A_scores_3_1_2_4 = tl.zeros((), SUMS)
+    d_A_scores_3_0_2_4 = tl.zeros((), SUMS)
+    d_A_scores_1_3_2_4 = tl.zeros((), SUMS)
+    d_A_scores_1_2_2_4 = tl.zeros((), SUMS)
+    d_A_scores_1_1_2_4 = tl.zeros((), SUMS)
+    d_A_scores_1_0_2_4 = tl.zeros((), SUMS)
+    A_of_p1_base_9 = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_0_1 = tl.load(A_of_p1_base_9).to(SUMS)  # a number
+    A_of_p1_base_10 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_1_1 = tl.load(A_of_p1_base_10).to(SUMS)  # a number
+    A_of_p1_base_11 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_2_1 = tl.load(A_of_p1_base_11).to(SUMS)  # a number
+    A_of_p1_base_12 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_3_1 = tl.load(A_of_p1_base_12).to(SUMS)  # a number
+    A_of_p3_base_9 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_0_1 = tl.load(A_of_p3_base_9).to(SUMS)  # a number
+    A_of_p3_base_10 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_1_1 = tl.load(A_of_p3_base_10).to(SUMS)  # a number
+    A_of_p3_base_11 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_2_1 = tl.load(A_of_p3_base_11).to(SUMS)  # a number
+    A_of_p3_base_12 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_3_1 = tl.load(A_of_p3_base_12).to(SUMS)  # a number
     b2_base_3 = b2 + batch * b2_step[0] + (h_at * 4 + 1) * b2_step[1]
     b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
     mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
     d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
     d_b2_1 = tl.zeros((), SUMS)
-    d_W2_7_1_4 = tl.zeros((), SUMS)
-    d_W2_6_1_4 = tl.zeros((), SUMS)
-    d_W2_5_1_4 = tl.zeros((), SUMS)
-    d_W2_4_1_4 = tl.zeros((), SUMS)
-    d_W2_3_1_4 = tl.zeros((), SUMS)
-    d_W2_2_1_4 = tl.zeros((), SUMS)
-    d_W2_1_1_4 = tl.zeros((), SUMS)
-    d_W2_0_1_4 = tl.zeros((), SUMS)
-    W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
-    W2_base_25 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 4 * W2_step[2]
-    W2_1_0 = tl.load(W2_base_25).to(SUMS)  # a number
-    W2_base_26 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_2_0 = tl.load(W2_base_26).to(SUMS)  # a number
-    W2_base_27 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_3_0 = tl.load(W2_base_27).to(SUMS)  # a number
-    W2_base_28 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_4_0 = tl.load(W2_base_28).to(SUMS)  # a number
-    W2_base_29 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_5_0 = tl.load(W2_base_29).to(SUMS)  # a number
-    W2_base_30 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_6_0 = tl.load(W2_base_30).to(SUMS)  # a number
-    W2_base_31 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_7_0 = tl.load(W2_base_31).to(SUMS)  # a number
+    d_A_scores_3_3_1_4 = tl.zeros((), SUMS)
+    d_A_scores_3_2_1_4 = tl.zeros((), SUMS)
+    d_A_scores_3_1_1_4 = tl.zeros((), SUMS)
+    d_A_scores_3_0_1_4 = tl.zeros((), SUMS)
+    d_A_scores_1_3_1_4 = tl.zeros((), SUMS)
+    d_A_scores_1_2_1_4 = tl.zeros((), SUMS)
+    d_A_scores_1_1_1_4 = tl.zeros((), SUMS)
+    d_A_scores_1_0_1_4 = tl.zeros((), SUMS)
+    A_of_p1_base_13 = A_of_p1 + batch * A_of_p1_step[0] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_0_0 = tl.load(A_of_p1_base_13).to(SUMS)  # a number
+    A_of_p1_base_14 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_1_0 = tl.load(A_of_p1_base_14).to(SUMS)  # a number
+    A_of_p1_base_15 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_2_0 = tl.load(A_of_p1_base_15).to(SUMS)  # a number
+    A_of_p1_base_16 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_3_0 = tl.load(A_of_p1_base_16).to(SUMS)  # a number
+    A_of_p3_base_13 = A_of_p3 + batch * A_of_p3_step[0] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_0_0 = tl.load(A_of_p3_base_13).to(SUMS)  # a number
+    A_of_p3_base_14 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_1_0 = tl.load(A_of_p3_base_14).to(SUMS)  # a number
+    A_of_p3_base_15 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_2_0 = tl.load(A_of_p3_base_15).to(SUMS)  # a number
+    A_of_p3_base_16 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_3_0 = tl.load(A_of_p3_base_16).to(SUMS)  # a number
     b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
     mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
     d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
     d_b2_0 = tl.zeros((), SUMS)
-    d_P_3_7_4 = tl.zeros((), SUMS)
-    d_P_2_7_4 = tl.zeros((), SUMS)
-    d_P_1_7_4 = tl.zeros((), SUMS)
-    d_P_0_7_4 = tl.zeros((), SUMS)
-    d_W2_7_0_4 = tl.zeros((), SUMS)
-    d_P_3_6_4 = tl.zeros((), SUMS)
-    d_P_2_6_4 = tl.zeros((), SUMS)
-    d_P_1_6_4 = tl.zeros((), SUMS)
-    d_P_0_6_4 = tl.zeros((), SUMS)
-    d_W2_6_0_4 = tl.zeros((), SUMS)
-    d_P_3_5_4 = tl.zeros((), SUMS)
-    d_P_2_5_4 = tl.zeros((), SUMS)
-    d_P_1_5_4 = tl.zeros((), SUMS)
-    d_P_0_5_4 = tl.zeros((), SUMS)
-    d_W2_5_0_4 = tl.zeros((), SUMS)
-    d_P_3_4_4 = tl.zeros((), SUMS)
-    d_P_2_4_4 = tl.zeros((), SUMS)
-    d_P_1_4_4 = tl.zeros((), SUMS)
-    d_P_0_4_4 = tl.zeros((), SUMS)
-    d_W2_4_0_4 = tl.zeros((), SUMS)
-    d_P_3_3_4 = tl.zeros((), SUMS)
-    d_P_2_3_4 = tl.zeros((), SUMS)
-    d_P_1_3_4 = tl.zeros((), SUMS)
-    d_P_0_3_4 = tl.zeros((), SUMS)
-    d_W2_3_0_4 = tl.zeros((), SUMS)
-    d_P_3_2_4 = tl.zeros((), SUMS)
-    d_P_2_2_4 = tl.zeros((), SUMS)
-    d_P_1_2_4 = tl.zeros((), SUMS)
-    d_P_0_2_4 = tl.zeros((), SUMS)
-    d_W2_2_0_4 = tl.zeros((), SUMS)
-    d_P_3_1_4 = tl.zeros((), SUMS)
-    d_P_2_1_4 = tl.zeros((), SUMS)
-    d_P_1_1_4 = tl.zeros((), SUMS)
-    d_P_0_1_4 = tl.zeros((), SUMS)
-    d_W2_1_0_4 = tl.zeros((), SUMS)
+    d_A_scores_3_3_0_4 = tl.zeros((), SUMS)
+    d_A_scores_3_2_0_4 = tl.zeros((), SUMS)
+    d_A_scores_3_1_0_4 = tl.zeros((), SUMS)
+    d_A_scores_3_0_0_4 = tl.zeros((), SUMS)
     d_Q_3_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_3_0_4 = tl.zeros((), SUMS)
+    d_A_scores_1_3_0_4 = tl.zeros((), SUMS)
     d_Q_2_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_2_0_4 = tl.zeros((), SUMS)
+    d_A_scores_1_2_0_4 = tl.zeros((), SUMS)
     d_Q_1_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_1_0_4 = tl.zeros((), SUMS)
+    d_A_scores_1_1_0_4 = tl.zeros((), SUMS)
     d_Q_0_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_0_0_4 = tl.zeros((), SUMS)
-    d_W2_0_0_4 = tl.zeros((), SUMS)
+    d_A_scores_1_0_0_4 = tl.zeros((), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -1391,96 +1228,38 @@ def y_1_tiles_rows(
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             there &= (own != 0)[None, :]
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        L_scores_scores_0_0 = P_0_0 * L_scores_scores_1_0  # n m
-        L_scores_0_0 = tl.maximum(L_scores_scores_0_0, 0.0)  # n m
+        L_scores_scores_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        L_scores_up_0 = tl.maximum(L_scores_scores_0, 0.0)  # n m
         K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        L_scores_scores_1_0_2 = P_1_0 * L_scores_scores_1_1  # n m
-        L_scores_1_0 = tl.maximum(L_scores_scores_1_0_2, 0.0)  # n m
+        L_scores_scores_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        L_scores_up_1 = tl.maximum(L_scores_scores_1, 0.0)  # n m
         K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        L_scores_scores_2_0 = P_2_0 * L_scores_scores_1_2  # n m
-        L_scores_2_0 = tl.maximum(L_scores_scores_2_0, 0.0)  # n m
+        L_scores_scores_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        L_scores_up_2 = tl.maximum(L_scores_scores_2, 0.0)  # n m
         K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        L_scores_scores_3_0 = P_3_0 * L_scores_scores_1_3  # n m
-        L_scores_3_0 = tl.maximum(L_scores_scores_3_0, 0.0)  # n m
-        L_0 = L_scores_0_0 + L_scores_1_0 + L_scores_2_0 + L_scores_3_0  # n m
-        L_scores_scores_0_1 = P_0_1 * L_scores_scores_1_0  # n m
-        L_scores_0_1 = tl.maximum(L_scores_scores_0_1, 0.0)  # n m
-        L_scores_scores_1_1_2 = P_1_1 * L_scores_scores_1_1  # n m
-        L_scores_1_1 = tl.maximum(L_scores_scores_1_1_2, 0.0)  # n m
-        L_scores_scores_2_1 = P_2_1 * L_scores_scores_1_2  # n m
-        L_scores_2_1 = tl.maximum(L_scores_scores_2_1, 0.0)  # n m
-        L_scores_scores_3_1 = P_3_1 * L_scores_scores_1_3  # n m
-        L_scores_3_1 = tl.maximum(L_scores_scores_3_1, 0.0)  # n m
-        L_1 = L_scores_0_1 + L_scores_1_1 + L_scores_2_1 + L_scores_3_1  # n m
-        L_scores_scores_0_2 = P_0_2 * L_scores_scores_1_0  # n m
-        L_scores_0_2 = tl.maximum(L_scores_scores_0_2, 0.0)  # n m
-        L_scores_scores_1_2_2 = P_1_2 * L_scores_scores_1_1  # n m
-        L_scores_1_2 = tl.maximum(L_scores_scores_1_2_2, 0.0)  # n m
-        L_scores_scores_2_2 = P_2_2 * L_scores_scores_1_2  # n m
-        L_scores_2_2 = tl.maximum(L_scores_scores_2_2, 0.0)  # n m
-        L_scores_scores_3_2 = P_3_2 * L_scores_scores_1_3  # n m
-        L_scores_3_2 = tl.maximum(L_scores_scores_3_2, 0.0)  # n m
-        L_2 = L_scores_0_2 + L_scores_1_2 + L_scores_2_2 + L_scores_3_2  # n m
-        L_scores_scores_0_3 = P_0_3 * L_scores_scores_1_0  # n m
-        L_scores_0_3 = tl.maximum(L_scores_scores_0_3, 0.0)  # n m
-        L_scores_scores_1_3_2 = P_1_3 * L_scores_scores_1_1  # n m
-        L_scores_1_3 = tl.maximum(L_scores_scores_1_3_2, 0.0)  # n m
-        L_scores_scores_2_3 = P_2_3 * L_scores_scores_1_2  # n m
-        L_scores_2_3 = tl.maximum(L_scores_scores_2_3, 0.0)  # n m
-        L_scores_scores_3_3 = P_3_3 * L_scores_scores_1_3  # n m
-        L_scores_3_3 = tl.maximum(L_scores_scores_3_3, 0.0)  # n m
-        L_3 = L_scores_0_3 + L_scores_1_3 + L_scores_2_3 + L_scores_3_3  # n m
-        L_scores_scores_0_4 = P_0_4 * L_scores_scores_1_0  # n m
-        L_scores_0_4 = tl.maximum(L_scores_scores_0_4, 0.0)  # n m
-        L_scores_scores_1_4 = P_1_4 * L_scores_scores_1_1  # n m
-        L_scores_1_4 = tl.maximum(L_scores_scores_1_4, 0.0)  # n m
-        L_scores_scores_2_4 = P_2_4 * L_scores_scores_1_2  # n m
-        L_scores_2_4 = tl.maximum(L_scores_scores_2_4, 0.0)  # n m
-        L_scores_scores_3_4 = P_3_4 * L_scores_scores_1_3  # n m
-        L_scores_3_4 = tl.maximum(L_scores_scores_3_4, 0.0)  # n m
-        L_4 = L_scores_0_4 + L_scores_1_4 + L_scores_2_4 + L_scores_3_4  # n m
-        L_scores_scores_0_5 = P_0_5 * L_scores_scores_1_0  # n m
-        L_scores_0_5 = tl.maximum(L_scores_scores_0_5, 0.0)  # n m
-        L_scores_scores_1_5 = P_1_5 * L_scores_scores_1_1  # n m
-        L_scores_1_5 = tl.maximum(L_scores_scores_1_5, 0.0)  # n m
-        L_scores_scores_2_5 = P_2_5 * L_scores_scores_1_2  # n m
-        L_scores_2_5 = tl.maximum(L_scores_scores_2_5, 0.0)  # n m
-        L_scores_scores_3_5 = P_3_5 * L_scores_scores_1_3  # n m
-        L_scores_3_5 = tl.maximum(L_scores_scores_3_5, 0.0)  # n m
-        L_5 = L_scores_0_5 + L_scores_1_5 + L_scores_2_5 + L_scores_3_5  # n m
-        L_scores_scores_0_6 = P_0_6 * L_scores_scores_1_0  # n m
-        L_scores_0_6 = tl.maximum(L_scores_scores_0_6, 0.0)  # n m
-        L_scores_scores_1_6 = P_1_6 * L_scores_scores_1_1  # n m
-        L_scores_1_6 = tl.maximum(L_scores_scores_1_6, 0.0)  # n m
-        L_scores_scores_2_6 = P_2_6 * L_scores_scores_1_2  # n m
-        L_scores_2_6 = tl.maximum(L_scores_scores_2_6, 0.0)  # n m
-        L_scores_scores_3_6 = P_3_6 * L_scores_scores_1_3  # n m
-        L_scores_3_6 = tl.maximum(L_scores_scores_3_6, 0.0)  # n m
-        L_6 = L_scores_0_6 + L_scores_1_6 + L_scores_2_6 + L_scores_3_6  # n m
-        L_scores_scores_0_7 = P_0_7 * L_scores_scores_1_0  # n m
-        L_scores_0_7 = tl.maximum(L_scores_scores_0_7, 0.0)  # n m
-        L_scores_scores_1_7 = P_1_7 * L_scores_scores_1_1  # n m
-        L_scores_1_7 = tl.maximum(L_scores_scores_1_7, 0.0)  # n m
-        L_scores_scores_2_7 = P_2_7 * L_scores_scores_1_2  # n m
-        L_scores_2_7 = tl.maximum(L_scores_scores_2_7, 0.0)  # n m
-        L_scores_scores_3_7 = P_3_7 * L_scores_scores_1_3  # n m
-        L_scores_3_7 = tl.maximum(L_scores_scores_3_7, 0.0)  # n m
-        L_7 = L_scores_0_7 + L_scores_1_7 + L_scores_2_7 + L_scores_3_7  # n m
-        A_scores_1_3 = (
-            W2_0_3 * L_0
-            + W2_1_3 * L_1
-            + W2_2_3 * L_2
-            + W2_3_3 * L_3
-            + W2_4_3 * L_4
-            + W2_5_3 * L_5
-            + W2_6_3 * L_6
-            + W2_7_3 * L_7
+        L_scores_scores_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        L_scores_up_3 = tl.maximum(L_scores_scores_3, 0.0)  # n m
+        A_scores_2_3 = (
+            A_scores_1_0_3 * L_scores_up_0
+            + A_scores_1_1_3 * L_scores_up_1
+            + A_scores_1_2_3 * L_scores_up_2
+            + A_scores_1_3_3 * L_scores_up_3
         )  # n m
-        A_scores_3 = A_scores_1_3 + b2_3  # n m
+        L_scores_minus_0 = -1 * L_scores_scores_0  # n m
+        L_scores_down_0 = tl.maximum(L_scores_minus_0, 0.0)  # n m
+        L_scores_minus_1 = -1 * L_scores_scores_1  # n m
+        L_scores_down_1 = tl.maximum(L_scores_minus_1, 0.0)  # n m
+        L_scores_minus_2 = -1 * L_scores_scores_2  # n m
+        L_scores_down_2 = tl.maximum(L_scores_minus_2, 0.0)  # n m
+        L_scores_minus_3 = -1 * L_scores_scores_3  # n m
+        L_scores_down_3 = tl.maximum(L_scores_minus_3, 0.0)  # n m
+        A_scores_4_3 = (
+            A_scores_3_0_3 * L_scores_down_0
+            + A_scores_3_1_3 * L_scores_down_1
+            + A_scores_3_2_3 * L_scores_down_2
+            + A_scores_3_3_3 * L_scores_down_3
+        )  # n m
+        A_scores_3 = A_scores_2_3 + A_scores_4_3 + b2_3  # n m
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -1496,49 +1275,51 @@ def y_1_tiles_rows(
         sum = tl.sum(d_A_scores_3, 0)  # m
         sum_2 = tl.sum(sum, 0)  # a number
         d_b2_3 += sum_2
-        d_W2_7_3 = d_A_scores_3 * L_7  # n m
-        d_W2_7_3_2 = tl.sum(d_W2_7_3, 0)  # m
-        d_W2_7_3_3 = tl.sum(d_W2_7_3_2, 0)  # a number
-        d_W2_7_3_4 += d_W2_7_3_3
-        d_W2_6_3 = d_A_scores_3 * L_6  # n m
-        d_W2_6_3_2 = tl.sum(d_W2_6_3, 0)  # m
-        d_W2_6_3_3 = tl.sum(d_W2_6_3_2, 0)  # a number
-        d_W2_6_3_4 += d_W2_6_3_3
-        d_W2_5_3 = d_A_scores_3 * L_5  # n m
-        d_W2_5_3_2 = tl.sum(d_W2_5_3, 0)  # m
-        d_W2_5_3_3 = tl.sum(d_W2_5_3_2, 0)  # a number
-        d_W2_5_3_4 += d_W2_5_3_3
-        d_W2_4_3 = d_A_scores_3 * L_4  # n m
-        d_W2_4_3_2 = tl.sum(d_W2_4_3, 0)  # m
-        d_W2_4_3_3 = tl.sum(d_W2_4_3_2, 0)  # a number
-        d_W2_4_3_4 += d_W2_4_3_3
-        d_W2_3_3 = d_A_scores_3 * L_3  # n m
-        d_W2_3_3_2 = tl.sum(d_W2_3_3, 0)  # m
-        d_W2_3_3_3 = tl.sum(d_W2_3_3_2, 0)  # a number
-        d_W2_3_3_4 += d_W2_3_3_3
-        d_W2_2_3 = d_A_scores_3 * L_2  # n m
-        d_W2_2_3_2 = tl.sum(d_W2_2_3, 0)  # m
-        d_W2_2_3_3 = tl.sum(d_W2_2_3_2, 0)  # a number
-        d_W2_2_3_4 += d_W2_2_3_3
-        d_W2_1_3 = d_A_scores_3 * L_1  # n m
-        d_W2_1_3_2 = tl.sum(d_W2_1_3, 0)  # m
-        d_W2_1_3_3 = tl.sum(d_W2_1_3_2, 0)  # a number
-        d_W2_1_3_4 += d_W2_1_3_3
-        d_W2_0_3 = d_A_scores_3 * L_0  # n m
-        d_W2_0_3_2 = tl.sum(d_W2_0_3, 0)  # m
-        d_W2_0_3_3 = tl.sum(d_W2_0_3_2, 0)  # a number
-        d_W2_0_3_4 += d_W2_0_3_3
-        A_scores_1_2 = (
-            W2_0_2 * L_0
-            + W2_1_2 * L_1
-            + W2_2_2 * L_2
-            + W2_3_2 * L_3
-            + W2_4_2 * L_4
-            + W2_5_2 * L_5
-            + W2_6_2 * L_6
-            + W2_7_2 * L_7
+        d_A_scores_3_3_3 = d_A_scores_3 * L_scores_down_3  # n m
+        d_A_scores_3_3_3_2 = tl.sum(d_A_scores_3_3_3, 0)  # m
+        d_A_scores_3_3_3_3 = tl.sum(d_A_scores_3_3_3_2, 0)  # a number
+        d_A_scores_3_3_3_4 += d_A_scores_3_3_3_3
+        d_A_scores_3_2_3 = d_A_scores_3 * L_scores_down_2  # n m
+        d_A_scores_3_2_3_2 = tl.sum(d_A_scores_3_2_3, 0)  # m
+        d_A_scores_3_2_3_3 = tl.sum(d_A_scores_3_2_3_2, 0)  # a number
+        d_A_scores_3_2_3_4 += d_A_scores_3_2_3_3
+        d_A_scores_3_1_3 = d_A_scores_3 * L_scores_down_1  # n m
+        d_A_scores_3_1_3_2 = tl.sum(d_A_scores_3_1_3, 0)  # m
+        d_A_scores_3_1_3_3 = tl.sum(d_A_scores_3_1_3_2, 0)  # a number
+        d_A_scores_3_1_3_4 += d_A_scores_3_1_3_3
+        d_A_scores_3_0_3 = d_A_scores_3 * L_scores_down_0  # n m
+        d_A_scores_3_0_3_2 = tl.sum(d_A_scores_3_0_3, 0)  # m
+        d_A_scores_3_0_3_3 = tl.sum(d_A_scores_3_0_3_2, 0)  # a number
+        d_A_scores_3_0_3_4 += d_A_scores_3_0_3_3
+        d_A_scores_1_3_3 = d_A_scores_3 * L_scores_up_3  # n m
+        d_A_scores_1_3_3_2 = tl.sum(d_A_scores_1_3_3, 0)  # m
+        d_A_scores_1_3_3_3 = tl.sum(d_A_scores_1_3_3_2, 0)  # a number
+        d_A_scores_1_3_3_4 += d_A_scores_1_3_3_3
+        d_A_scores_1_2_3 = d_A_scores_3 * L_scores_up_2  # n m
+        d_A_scores_1_2_3_2 = tl.sum(d_A_scores_1_2_3, 0)  # m
+        d_A_scores_1_2_3_3 = tl.sum(d_A_scores_1_2_3_2, 0)  # a number
+        d_A_scores_1_2_3_4 += d_A_scores_1_2_3_3
+        d_A_scores_1_1_3 = d_A_scores_3 * L_scores_up_1  # n m
+        d_A_scores_1_1_3_2 = tl.sum(d_A_scores_1_1_3, 0)  # m
+        d_A_scores_1_1_3_3 = tl.sum(d_A_scores_1_1_3_2, 0)  # a number
+        d_A_scores_1_1_3_4 += d_A_scores_1_1_3_3
+        d_A_scores_1_0_3 = d_A_scores_3 * L_scores_up_0  # n m
+        d_A_scores_1_0_3_2 = tl.sum(d_A_scores_1_0_3, 0)  # m
+        d_A_scores_1_0_3_3 = tl.sum(d_A_scores_1_0_3_2, 0)  # a number
+        d_A_scores_1_0_3_4 += d_A_scores_1_0_3_3
+        A_scores_2_2 = (
+            A_scores_1_0_2 * L_scores_up_0
+            + A_scores_1_1_2 * L_scores_up_1
+            + A_scores_1_2_2 * L_scores_up_2
+            + A_scores_1_3_2 * L_scores_up_3
         )  # n m
-        A_scores_2 = A_scores_1_2 + b2_2  # n m
+        A_scores_4_2 = (
+            A_scores_3_0_2 * L_scores_down_0
+            + A_scores_3_1_2 * L_scores_down_1
+            + A_scores_3_2_2 * L_scores_down_2
+            + A_scores_3_3_2 * L_scores_down_3
+        )  # n m
+        A_scores_2 = A_scores_2_2 + A_scores_4_2 + b2_2  # n m
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -1554,49 +1335,51 @@ def y_1_tiles_rows(
         sum_3 = tl.sum(d_A_scores_2, 0)  # m
         sum_4 = tl.sum(sum_3, 0)  # a number
         d_b2_2 += sum_4
-        d_W2_7_2 = d_A_scores_2 * L_7  # n m
-        d_W2_7_2_2 = tl.sum(d_W2_7_2, 0)  # m
-        d_W2_7_2_3 = tl.sum(d_W2_7_2_2, 0)  # a number
-        d_W2_7_2_4 += d_W2_7_2_3
-        d_W2_6_2 = d_A_scores_2 * L_6  # n m
-        d_W2_6_2_2 = tl.sum(d_W2_6_2, 0)  # m
-        d_W2_6_2_3 = tl.sum(d_W2_6_2_2, 0)  # a number
-        d_W2_6_2_4 += d_W2_6_2_3
-        d_W2_5_2 = d_A_scores_2 * L_5  # n m
-        d_W2_5_2_2 = tl.sum(d_W2_5_2, 0)  # m
-        d_W2_5_2_3 = tl.sum(d_W2_5_2_2, 0)  # a number
-        d_W2_5_2_4 += d_W2_5_2_3
-        d_W2_4_2 = d_A_scores_2 * L_4  # n m
-        d_W2_4_2_2 = tl.sum(d_W2_4_2, 0)  # m
-        d_W2_4_2_3 = tl.sum(d_W2_4_2_2, 0)  # a number
-        d_W2_4_2_4 += d_W2_4_2_3
-        d_W2_3_2 = d_A_scores_2 * L_3  # n m
-        d_W2_3_2_2 = tl.sum(d_W2_3_2, 0)  # m
-        d_W2_3_2_3 = tl.sum(d_W2_3_2_2, 0)  # a number
-        d_W2_3_2_4 += d_W2_3_2_3
-        d_W2_2_2 = d_A_scores_2 * L_2  # n m
-        d_W2_2_2_2 = tl.sum(d_W2_2_2, 0)  # m
-        d_W2_2_2_3 = tl.sum(d_W2_2_2_2, 0)  # a number
-        d_W2_2_2_4 += d_W2_2_2_3
-        d_W2_1_2 = d_A_scores_2 * L_1  # n m
-        d_W2_1_2_2 = tl.sum(d_W2_1_2, 0)  # m
-        d_W2_1_2_3 = tl.sum(d_W2_1_2_2, 0)  # a number
-        d_W2_1_2_4 += d_W2_1_2_3
-        d_W2_0_2 = d_A_scores_2 * L_0  # n m
-        d_W2_0_2_2 = tl.sum(d_W2_0_2, 0)  # m
-        d_W2_0_2_3 = tl.sum(d_W2_0_2_2, 0)  # a number
-        d_W2_0_2_4 += d_W2_0_2_3
-        A_scores_1_1 = (
-            W2_0_1 * L_0
-            + W2_1_1 * L_1
-            + W2_2_1 * L_2
-            + W2_3_1 * L_3
-            + W2_4_1 * L_4
-            + W2_5_1 * L_5
-            + W2_6_1 * L_6
-            + W2_7_1 * L_7
+        d_A_scores_3_3_2 = d_A_scores_2 * L_scores_down_3  # n m
+        d_A_scores_3_3_2_2 = tl.sum(d_A_scores_3_3_2, 0)  # m
+        d_A_scores_3_3_2_3 = tl.sum(d_A_scores_3_3_2_2, 0)  # a number
+        d_A_scores_3_3_2_4 += d_A_scores_3_3_2_3
+        d_A_scores_3_2_2 = d_A_scores_2 * L_scores_down_2  # n m
+        d_A_scores_3_2_2_2 = tl.sum(d_A_scores_3_2_2, 0)  # m
+        d_A_scores_3_2_2_3 = tl.sum(d_A_scores_3_2_2_2, 0)  # a number
+        d_A_scores_3_2_2_4 += d_A_scores_3_2_2_3
+        d_A_scores_3_1_2 = d_A_scores_2 * L_scores_down_1  # n m
+        d_A_scores_3_1_2_2 = tl.sum(d_A_scores_3_1_2, 0)  # m
+        d_A_scores_3_1_2_3 = tl.sum(d_A_scores_3_1_2_2, 0)  # a number
+        d_A_scores_3_1_2_4 += d_A_scores_3_1_2_3
+        d_A_scores_3_0_2 = d_A_scores_2 * L_scores_down_0  # n m
+        d_A_scores_3_0_2_2 = tl.sum(d_A_scores_3_0_2, 0)  # m
+        d_A_scores_3_0_2_3 = tl.sum(d_A_scores_3_0_2_2, 0)  # a number
+        d_A_scores_3_0_2_4 += d_A_scores_3_0_2_3
+        d_A_scores_1_3_2 = d_A_scores_2 * L_scores_up_3  # n m
+        d_A_scores_1_3_2_2 = tl.sum(d_A_scores_1_3_2, 0)  # m
+        d_A_scores_1_3_2_3 = tl.sum(d_A_scores_1_3_2_2, 0)  # a number
+        d_A_scores_1_3_2_4 += d_A_scores_1_3_2_3
+        d_A_scores_1_2_2 = d_A_scores_2 * L_scores_up_2  # n m
+        d_A_scores_1_2_2_2 = tl.sum(d_A_scores_1_2_2, 0)  # m
+        d_A_scores_1_2_2_3 = tl.sum(d_A_scores_1_2_2_2, 0)  # a number
+        d_A_scores_1_2_2_4 += d_A_scores_1_2_2_3
+        d_A_scores_1_1_2 = d_A_scores_2 * L_scores_up_1  # n m
+        d_A_scores_1_1_2_2 = tl.sum(d_A_scores_1_1_2, 0)  # m
+        d_A_scores_1_1_2_3 = tl.sum(d_A_scores_1_1_2_2, 0)  # a number
+        d_A_scores_1_1_2_4 += d_A_scores_1_1_2_3
+        d_A_scores_1_0_2 = d_A_scores_2 * L_scores_up_0  # n m
+        d_A_scores_1_0_2_2 = tl.sum(d_A_scores_1_0_2, 0)  # m
+        d_A_scores_1_0_2_3 = tl.sum(d_A_scores_1_0_2_2, 0)  # a number
+        d_A_scores_1_0_2_4 += d_A_scores_1_0_2_3
+        A_scores_2_1 = (
+            A_scores_1_0_1 * L_scores_up_0
+            + A_scores_1_1_1 * L_scores_up_1
+            + A_scores_1_2_1 * L_scores_up_2
+            + A_scores_1_3_1 * L_scores_up_3
         )  # n m
-        A_scores_1 = A_scores_1_1 + b2_1  # n m
+        A_scores_4_1 = (
+            A_scores_3_0_1 * L_scores_down_0
+            + A_scores_3_1_1 * L_scores_down_1
+            + A_scores_3_2_1 * L_scores_down_2
+            + A_scores_3_3_1 * L_scores_down_3
+        )  # n m
+        A_scores_1 = A_scores_2_1 + A_scores_4_1 + b2_1  # n m
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -1612,49 +1395,51 @@ def y_1_tiles_rows(
         sum_5 = tl.sum(d_A_scores_1, 0)  # m
         sum_6 = tl.sum(sum_5, 0)  # a number
         d_b2_1 += sum_6
-        d_W2_7_1 = d_A_scores_1 * L_7  # n m
-        d_W2_7_1_2 = tl.sum(d_W2_7_1, 0)  # m
-        d_W2_7_1_3 = tl.sum(d_W2_7_1_2, 0)  # a number
-        d_W2_7_1_4 += d_W2_7_1_3
-        d_W2_6_1 = d_A_scores_1 * L_6  # n m
-        d_W2_6_1_2 = tl.sum(d_W2_6_1, 0)  # m
-        d_W2_6_1_3 = tl.sum(d_W2_6_1_2, 0)  # a number
-        d_W2_6_1_4 += d_W2_6_1_3
-        d_W2_5_1 = d_A_scores_1 * L_5  # n m
-        d_W2_5_1_2 = tl.sum(d_W2_5_1, 0)  # m
-        d_W2_5_1_3 = tl.sum(d_W2_5_1_2, 0)  # a number
-        d_W2_5_1_4 += d_W2_5_1_3
-        d_W2_4_1 = d_A_scores_1 * L_4  # n m
-        d_W2_4_1_2 = tl.sum(d_W2_4_1, 0)  # m
-        d_W2_4_1_3 = tl.sum(d_W2_4_1_2, 0)  # a number
-        d_W2_4_1_4 += d_W2_4_1_3
-        d_W2_3_1 = d_A_scores_1 * L_3  # n m
-        d_W2_3_1_2 = tl.sum(d_W2_3_1, 0)  # m
-        d_W2_3_1_3 = tl.sum(d_W2_3_1_2, 0)  # a number
-        d_W2_3_1_4 += d_W2_3_1_3
-        d_W2_2_1 = d_A_scores_1 * L_2  # n m
-        d_W2_2_1_2 = tl.sum(d_W2_2_1, 0)  # m
-        d_W2_2_1_3 = tl.sum(d_W2_2_1_2, 0)  # a number
-        d_W2_2_1_4 += d_W2_2_1_3
-        d_W2_1_1 = d_A_scores_1 * L_1  # n m
-        d_W2_1_1_2 = tl.sum(d_W2_1_1, 0)  # m
-        d_W2_1_1_3 = tl.sum(d_W2_1_1_2, 0)  # a number
-        d_W2_1_1_4 += d_W2_1_1_3
-        d_W2_0_1 = d_A_scores_1 * L_0  # n m
-        d_W2_0_1_2 = tl.sum(d_W2_0_1, 0)  # m
-        d_W2_0_1_3 = tl.sum(d_W2_0_1_2, 0)  # a number
-        d_W2_0_1_4 += d_W2_0_1_3
-        A_scores_1_0 = (
-            W2_0_0 * L_0
-            + W2_1_0 * L_1
-            + W2_2_0 * L_2
-            + W2_3_0 * L_3
-            + W2_4_0 * L_4
-            + W2_5_0 * L_5
-            + W2_6_0 * L_6
-            + W2_7_0 * L_7
+        d_A_scores_3_3_1 = d_A_scores_1 * L_scores_down_3  # n m
+        d_A_scores_3_3_1_2 = tl.sum(d_A_scores_3_3_1, 0)  # m
+        d_A_scores_3_3_1_3 = tl.sum(d_A_scores_3_3_1_2, 0)  # a number
+        d_A_scores_3_3_1_4 += d_A_scores_3_3_1_3
+        d_A_scores_3_2_1 = d_A_scores_1 * L_scores_down_2  # n m
+        d_A_scores_3_2_1_2 = tl.sum(d_A_scores_3_2_1, 0)  # m
+        d_A_scores_3_2_1_3 = tl.sum(d_A_scores_3_2_1_2, 0)  # a number
+        d_A_scores_3_2_1_4 += d_A_scores_3_2_1_3
+        d_A_scores_3_1_1 = d_A_scores_1 * L_scores_down_1  # n m
+        d_A_scores_3_1_1_2 = tl.sum(d_A_scores_3_1_1, 0)  # m
+        d_A_scores_3_1_1_3 = tl.sum(d_A_scores_3_1_1_2, 0)  # a number
+        d_A_scores_3_1_1_4 += d_A_scores_3_1_1_3
+        d_A_scores_3_0_1 = d_A_scores_1 * L_scores_down_0  # n m
+        d_A_scores_3_0_1_2 = tl.sum(d_A_scores_3_0_1, 0)  # m
+        d_A_scores_3_0_1_3 = tl.sum(d_A_scores_3_0_1_2, 0)  # a number
+        d_A_scores_3_0_1_4 += d_A_scores_3_0_1_3
+        d_A_scores_1_3_1 = d_A_scores_1 * L_scores_up_3  # n m
+        d_A_scores_1_3_1_2 = tl.sum(d_A_scores_1_3_1, 0)  # m
+        d_A_scores_1_3_1_3 = tl.sum(d_A_scores_1_3_1_2, 0)  # a number
+        d_A_scores_1_3_1_4 += d_A_scores_1_3_1_3
+        d_A_scores_1_2_1 = d_A_scores_1 * L_scores_up_2  # n m
+        d_A_scores_1_2_1_2 = tl.sum(d_A_scores_1_2_1, 0)  # m
+        d_A_scores_1_2_1_3 = tl.sum(d_A_scores_1_2_1_2, 0)  # a number
+        d_A_scores_1_2_1_4 += d_A_scores_1_2_1_3
+        d_A_scores_1_1_1 = d_A_scores_1 * L_scores_up_1  # n m
+        d_A_scores_1_1_1_2 = tl.sum(d_A_scores_1_1_1, 0)  # m
+        d_A_scores_1_1_1_3 = tl.sum(d_A_scores_1_1_1_2, 0)  # a number
+        d_A_scores_1_1_1_4 += d_A_scores_1_1_1_3
+        d_A_scores_1_0_1 = d_A_scores_1 * L_scores_up_0  # n m
+        d_A_scores_1_0_1_2 = tl.sum(d_A_scores_1_0_1, 0)  # m
+        d_A_scores_1_0_1_3 = tl.sum(d_A_scores_1_0_1_2, 0)  # a number
+        d_A_scores_1_0_1_4 += d_A_scores_1_0_1_3
+        A_scores_2_0 = (
+            A_scores_1_0_0 * L_scores_up_0
+            + A_scores_1_1_0 * L_scores_up_1
+            + A_scores_1_2_0 * L_scores_up_2
+            + A_scores_1_3_0 * L_scores_up_3
         )  # n m
-        A_scores_0 = A_scores_1_0 + b2_0  # n m
+        A_scores_4_0 = (
+            A_scores_3_0_0 * L_scores_down_0
+            + A_scores_3_1_0 * L_scores_down_1
+            + A_scores_3_2_0 * L_scores_down_2
+            + A_scores_3_3_0 * L_scores_down_3
+        )  # n m
+        A_scores_0 = A_scores_2_0 + A_scores_4_0 + b2_0  # n m
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -1670,254 +1455,106 @@ def y_1_tiles_rows(
         sum_7 = tl.sum(d_A_scores_0, 0)  # m
         sum_8 = tl.sum(sum_7, 0)  # a number
         d_b2_0 += sum_8
-        d_L_7 = d_A_scores_3 * W2_7_3 + d_A_scores_2 * W2_7_2 + d_A_scores_1 * W2_7_1 + d_A_scores_0 * W2_7_0  # n m
-        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7 > 0, d_L_7, 0.0)  # n m
-        d_P_3_7 = d_L_scores_scores_3_7 * L_scores_scores_1_3  # n m
-        d_P_3_7_2 = tl.sum(d_P_3_7, 0)  # m
-        d_P_3_7_3 = tl.sum(d_P_3_7_2, 0)  # a number
-        d_P_3_7_4 += d_P_3_7_3
-        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7 > 0, d_L_7, 0.0)  # n m
-        d_P_2_7 = d_L_scores_scores_2_7 * L_scores_scores_1_2  # n m
-        d_P_2_7_2 = tl.sum(d_P_2_7, 0)  # m
-        d_P_2_7_3 = tl.sum(d_P_2_7_2, 0)  # a number
-        d_P_2_7_4 += d_P_2_7_3
-        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7 > 0, d_L_7, 0.0)  # n m
-        d_P_1_7 = d_L_scores_scores_1_7 * L_scores_scores_1_1  # n m
-        d_P_1_7_2 = tl.sum(d_P_1_7, 0)  # m
-        d_P_1_7_3 = tl.sum(d_P_1_7_2, 0)  # a number
-        d_P_1_7_4 += d_P_1_7_3
-        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7 > 0, d_L_7, 0.0)  # n m
-        d_P_0_7 = d_L_scores_scores_0_7 * L_scores_scores_1_0  # n m
-        d_P_0_7_2 = tl.sum(d_P_0_7, 0)  # m
-        d_P_0_7_3 = tl.sum(d_P_0_7_2, 0)  # a number
-        d_P_0_7_4 += d_P_0_7_3
-        d_W2_7_0 = d_A_scores_0 * L_7  # n m
-        d_W2_7_0_2 = tl.sum(d_W2_7_0, 0)  # m
-        d_W2_7_0_3 = tl.sum(d_W2_7_0_2, 0)  # a number
-        d_W2_7_0_4 += d_W2_7_0_3
-        d_L_6 = d_A_scores_3 * W2_6_3 + d_A_scores_2 * W2_6_2 + d_A_scores_1 * W2_6_1 + d_A_scores_0 * W2_6_0  # n m
-        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6 > 0, d_L_6, 0.0)  # n m
-        d_P_3_6 = d_L_scores_scores_3_6 * L_scores_scores_1_3  # n m
-        d_P_3_6_2 = tl.sum(d_P_3_6, 0)  # m
-        d_P_3_6_3 = tl.sum(d_P_3_6_2, 0)  # a number
-        d_P_3_6_4 += d_P_3_6_3
-        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6 > 0, d_L_6, 0.0)  # n m
-        d_P_2_6 = d_L_scores_scores_2_6 * L_scores_scores_1_2  # n m
-        d_P_2_6_2 = tl.sum(d_P_2_6, 0)  # m
-        d_P_2_6_3 = tl.sum(d_P_2_6_2, 0)  # a number
-        d_P_2_6_4 += d_P_2_6_3
-        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6 > 0, d_L_6, 0.0)  # n m
-        d_P_1_6 = d_L_scores_scores_1_6 * L_scores_scores_1_1  # n m
-        d_P_1_6_2 = tl.sum(d_P_1_6, 0)  # m
-        d_P_1_6_3 = tl.sum(d_P_1_6_2, 0)  # a number
-        d_P_1_6_4 += d_P_1_6_3
-        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6 > 0, d_L_6, 0.0)  # n m
-        d_P_0_6 = d_L_scores_scores_0_6 * L_scores_scores_1_0  # n m
-        d_P_0_6_2 = tl.sum(d_P_0_6, 0)  # m
-        d_P_0_6_3 = tl.sum(d_P_0_6_2, 0)  # a number
-        d_P_0_6_4 += d_P_0_6_3
-        d_W2_6_0 = d_A_scores_0 * L_6  # n m
-        d_W2_6_0_2 = tl.sum(d_W2_6_0, 0)  # m
-        d_W2_6_0_3 = tl.sum(d_W2_6_0_2, 0)  # a number
-        d_W2_6_0_4 += d_W2_6_0_3
-        d_L_5 = d_A_scores_3 * W2_5_3 + d_A_scores_2 * W2_5_2 + d_A_scores_1 * W2_5_1 + d_A_scores_0 * W2_5_0  # n m
-        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5 > 0, d_L_5, 0.0)  # n m
-        d_P_3_5 = d_L_scores_scores_3_5 * L_scores_scores_1_3  # n m
-        d_P_3_5_2 = tl.sum(d_P_3_5, 0)  # m
-        d_P_3_5_3 = tl.sum(d_P_3_5_2, 0)  # a number
-        d_P_3_5_4 += d_P_3_5_3
-        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5 > 0, d_L_5, 0.0)  # n m
-        d_P_2_5 = d_L_scores_scores_2_5 * L_scores_scores_1_2  # n m
-        d_P_2_5_2 = tl.sum(d_P_2_5, 0)  # m
-        d_P_2_5_3 = tl.sum(d_P_2_5_2, 0)  # a number
-        d_P_2_5_4 += d_P_2_5_3
-        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5 > 0, d_L_5, 0.0)  # n m
-        d_P_1_5 = d_L_scores_scores_1_5 * L_scores_scores_1_1  # n m
-        d_P_1_5_2 = tl.sum(d_P_1_5, 0)  # m
-        d_P_1_5_3 = tl.sum(d_P_1_5_2, 0)  # a number
-        d_P_1_5_4 += d_P_1_5_3
-        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5 > 0, d_L_5, 0.0)  # n m
-        d_P_0_5 = d_L_scores_scores_0_5 * L_scores_scores_1_0  # n m
-        d_P_0_5_2 = tl.sum(d_P_0_5, 0)  # m
-        d_P_0_5_3 = tl.sum(d_P_0_5_2, 0)  # a number
-        d_P_0_5_4 += d_P_0_5_3
-        d_W2_5_0 = d_A_scores_0 * L_5  # n m
-        d_W2_5_0_2 = tl.sum(d_W2_5_0, 0)  # m
-        d_W2_5_0_3 = tl.sum(d_W2_5_0_2, 0)  # a number
-        d_W2_5_0_4 += d_W2_5_0_3
-        d_L_4 = d_A_scores_3 * W2_4_3 + d_A_scores_2 * W2_4_2 + d_A_scores_1 * W2_4_1 + d_A_scores_0 * W2_4_0  # n m
-        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4 > 0, d_L_4, 0.0)  # n m
-        d_P_3_4 = d_L_scores_scores_3_4 * L_scores_scores_1_3  # n m
-        d_P_3_4_2 = tl.sum(d_P_3_4, 0)  # m
-        d_P_3_4_3 = tl.sum(d_P_3_4_2, 0)  # a number
-        d_P_3_4_4 += d_P_3_4_3
-        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4 > 0, d_L_4, 0.0)  # n m
-        d_P_2_4 = d_L_scores_scores_2_4 * L_scores_scores_1_2  # n m
-        d_P_2_4_2 = tl.sum(d_P_2_4, 0)  # m
-        d_P_2_4_3 = tl.sum(d_P_2_4_2, 0)  # a number
-        d_P_2_4_4 += d_P_2_4_3
-        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4 > 0, d_L_4, 0.0)  # n m
-        d_P_1_4 = d_L_scores_scores_1_4 * L_scores_scores_1_1  # n m
-        d_P_1_4_2 = tl.sum(d_P_1_4, 0)  # m
-        d_P_1_4_3 = tl.sum(d_P_1_4_2, 0)  # a number
-        d_P_1_4_4 += d_P_1_4_3
-        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4 > 0, d_L_4, 0.0)  # n m
-        d_P_0_4 = d_L_scores_scores_0_4 * L_scores_scores_1_0  # n m
-        d_P_0_4_2 = tl.sum(d_P_0_4, 0)  # m
-        d_P_0_4_3 = tl.sum(d_P_0_4_2, 0)  # a number
-        d_P_0_4_4 += d_P_0_4_3
-        d_W2_4_0 = d_A_scores_0 * L_4  # n m
-        d_W2_4_0_2 = tl.sum(d_W2_4_0, 0)  # m
-        d_W2_4_0_3 = tl.sum(d_W2_4_0_2, 0)  # a number
-        d_W2_4_0_4 += d_W2_4_0_3
-        d_L_3 = d_A_scores_3 * W2_3_3 + d_A_scores_2 * W2_3_2 + d_A_scores_1 * W2_3_1 + d_A_scores_0 * W2_3_0  # n m
-        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3 > 0, d_L_3, 0.0)  # n m
-        d_P_3_3 = d_L_scores_scores_3_3 * L_scores_scores_1_3  # n m
-        d_P_3_3_2 = tl.sum(d_P_3_3, 0)  # m
-        d_P_3_3_3 = tl.sum(d_P_3_3_2, 0)  # a number
-        d_P_3_3_4 += d_P_3_3_3
-        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3 > 0, d_L_3, 0.0)  # n m
-        d_P_2_3 = d_L_scores_scores_2_3 * L_scores_scores_1_2  # n m
-        d_P_2_3_2 = tl.sum(d_P_2_3, 0)  # m
-        d_P_2_3_3 = tl.sum(d_P_2_3_2, 0)  # a number
-        d_P_2_3_4 += d_P_2_3_3
-        d_L_scores_scores_1_3 = tl.where(L_scores_scores_1_3_2 > 0, d_L_3, 0.0)  # n m
-        d_P_1_3 = d_L_scores_scores_1_3 * L_scores_scores_1_1  # n m
-        d_P_1_3_2 = tl.sum(d_P_1_3, 0)  # m
-        d_P_1_3_3 = tl.sum(d_P_1_3_2, 0)  # a number
-        d_P_1_3_4 += d_P_1_3_3
-        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3 > 0, d_L_3, 0.0)  # n m
-        d_P_0_3 = d_L_scores_scores_0_3 * L_scores_scores_1_0  # n m
-        d_P_0_3_2 = tl.sum(d_P_0_3, 0)  # m
-        d_P_0_3_3 = tl.sum(d_P_0_3_2, 0)  # a number
-        d_P_0_3_4 += d_P_0_3_3
-        d_W2_3_0 = d_A_scores_0 * L_3  # n m
-        d_W2_3_0_2 = tl.sum(d_W2_3_0, 0)  # m
-        d_W2_3_0_3 = tl.sum(d_W2_3_0_2, 0)  # a number
-        d_W2_3_0_4 += d_W2_3_0_3
-        d_L_2 = d_A_scores_3 * W2_2_3 + d_A_scores_2 * W2_2_2 + d_A_scores_1 * W2_2_1 + d_A_scores_0 * W2_2_0  # n m
-        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2 > 0, d_L_2, 0.0)  # n m
-        d_P_3_2 = d_L_scores_scores_3_2 * L_scores_scores_1_3  # n m
-        d_P_3_2_2 = tl.sum(d_P_3_2, 0)  # m
-        d_P_3_2_3 = tl.sum(d_P_3_2_2, 0)  # a number
-        d_P_3_2_4 += d_P_3_2_3
-        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2 > 0, d_L_2, 0.0)  # n m
-        d_P_2_2 = d_L_scores_scores_2_2 * L_scores_scores_1_2  # n m
-        d_P_2_2_2 = tl.sum(d_P_2_2, 0)  # m
-        d_P_2_2_3 = tl.sum(d_P_2_2_2, 0)  # a number
-        d_P_2_2_4 += d_P_2_2_3
-        d_L_scores_scores_1_2 = tl.where(L_scores_scores_1_2_2 > 0, d_L_2, 0.0)  # n m
-        d_P_1_2 = d_L_scores_scores_1_2 * L_scores_scores_1_1  # n m
-        d_P_1_2_2 = tl.sum(d_P_1_2, 0)  # m
-        d_P_1_2_3 = tl.sum(d_P_1_2_2, 0)  # a number
-        d_P_1_2_4 += d_P_1_2_3
-        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2 > 0, d_L_2, 0.0)  # n m
-        d_P_0_2 = d_L_scores_scores_0_2 * L_scores_scores_1_0  # n m
-        d_P_0_2_2 = tl.sum(d_P_0_2, 0)  # m
-        d_P_0_2_3 = tl.sum(d_P_0_2_2, 0)  # a number
-        d_P_0_2_4 += d_P_0_2_3
-        d_W2_2_0 = d_A_scores_0 * L_2  # n m
-        d_W2_2_0_2 = tl.sum(d_W2_2_0, 0)  # m
-        d_W2_2_0_3 = tl.sum(d_W2_2_0_2, 0)  # a number
-        d_W2_2_0_4 += d_W2_2_0_3
-        d_L_1 = d_A_scores_3 * W2_1_3 + d_A_scores_2 * W2_1_2 + d_A_scores_1 * W2_1_1 + d_A_scores_0 * W2_1_0  # n m
-        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1 > 0, d_L_1, 0.0)  # n m
-        d_P_3_1 = d_L_scores_scores_3_1 * L_scores_scores_1_3  # n m
-        d_P_3_1_2 = tl.sum(d_P_3_1, 0)  # m
-        d_P_3_1_3 = tl.sum(d_P_3_1_2, 0)  # a number
-        d_P_3_1_4 += d_P_3_1_3
-        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1 > 0, d_L_1, 0.0)  # n m
-        d_P_2_1 = d_L_scores_scores_2_1 * L_scores_scores_1_2  # n m
-        d_P_2_1_2 = tl.sum(d_P_2_1, 0)  # m
-        d_P_2_1_3 = tl.sum(d_P_2_1_2, 0)  # a number
-        d_P_2_1_4 += d_P_2_1_3
-        d_L_scores_scores_1_1 = tl.where(L_scores_scores_1_1_2 > 0, d_L_1, 0.0)  # n m
-        d_P_1_1 = d_L_scores_scores_1_1 * L_scores_scores_1_1  # n m
-        d_P_1_1_2 = tl.sum(d_P_1_1, 0)  # m
-        d_P_1_1_3 = tl.sum(d_P_1_1_2, 0)  # a number
-        d_P_1_1_4 += d_P_1_1_3
-        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1 > 0, d_L_1, 0.0)  # n m
-        d_P_0_1 = d_L_scores_scores_0_1 * L_scores_scores_1_0  # n m
-        d_P_0_1_2 = tl.sum(d_P_0_1, 0)  # m
-        d_P_0_1_3 = tl.sum(d_P_0_1_2, 0)  # a number
-        d_P_0_1_4 += d_P_0_1_3
-        d_W2_1_0 = d_A_scores_0 * L_1  # n m
-        d_W2_1_0_2 = tl.sum(d_W2_1_0, 0)  # m
-        d_W2_1_0_3 = tl.sum(d_W2_1_0_2, 0)  # a number
-        d_W2_1_0_4 += d_W2_1_0_3
-        d_L_0 = d_A_scores_3 * W2_0_3 + d_A_scores_2 * W2_0_2 + d_A_scores_1 * W2_0_1 + d_A_scores_0 * W2_0_0  # n m
-        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_3_2 = (
-            d_L_scores_scores_3_7 * P_3_7
-            + d_L_scores_scores_3_6 * P_3_6
-            + d_L_scores_scores_3_5 * P_3_5
-            + d_L_scores_scores_3_4 * P_3_4
-            + d_L_scores_scores_3_3 * P_3_3
-            + d_L_scores_scores_3_2 * P_3_2
-            + d_L_scores_scores_3_1 * P_3_1
-            + d_L_scores_scores_3_0 * P_3_0
+        d_A_scores_3_3_0 = d_A_scores_0 * L_scores_down_3  # n m
+        d_A_scores_3_3_0_2 = tl.sum(d_A_scores_3_3_0, 0)  # m
+        d_A_scores_3_3_0_3 = tl.sum(d_A_scores_3_3_0_2, 0)  # a number
+        d_A_scores_3_3_0_4 += d_A_scores_3_3_0_3
+        d_A_scores_3_2_0 = d_A_scores_0 * L_scores_down_2  # n m
+        d_A_scores_3_2_0_2 = tl.sum(d_A_scores_3_2_0, 0)  # m
+        d_A_scores_3_2_0_3 = tl.sum(d_A_scores_3_2_0_2, 0)  # a number
+        d_A_scores_3_2_0_4 += d_A_scores_3_2_0_3
+        d_A_scores_3_1_0 = d_A_scores_0 * L_scores_down_1  # n m
+        d_A_scores_3_1_0_2 = tl.sum(d_A_scores_3_1_0, 0)  # m
+        d_A_scores_3_1_0_3 = tl.sum(d_A_scores_3_1_0_2, 0)  # a number
+        d_A_scores_3_1_0_4 += d_A_scores_3_1_0_3
+        d_A_scores_3_0_0 = d_A_scores_0 * L_scores_down_0  # n m
+        d_A_scores_3_0_0_2 = tl.sum(d_A_scores_3_0_0, 0)  # m
+        d_A_scores_3_0_0_3 = tl.sum(d_A_scores_3_0_0_2, 0)  # a number
+        d_A_scores_3_0_0_4 += d_A_scores_3_0_0_3
+        d_L_scores_down_3 = (
+            d_A_scores_3 * A_scores_3_3_3
+            + d_A_scores_2 * A_scores_3_3_2
+            + d_A_scores_1 * A_scores_3_3_1
+            + d_A_scores_0 * A_scores_3_3_0
         )  # n m
-        d_Q_3 = dot_of(d_L_scores_scores_1_3_2, K_tile_3, DOT, SUMS)  # n d
+        d_L_scores_minus_3 = tl.where(L_scores_minus_3 > 0, d_L_scores_down_3, 0.0)  # n m
+        d_L_scores_up_3 = (
+            d_A_scores_3 * A_scores_1_3_3
+            + d_A_scores_2 * A_scores_1_3_2
+            + d_A_scores_1 * A_scores_1_3_1
+            + d_A_scores_0 * A_scores_1_3_0
+        )  # n m
+        d_L_scores_scores_3 = tl.where(L_scores_scores_3 > 0, d_L_scores_up_3, 0.0)  # n m
+        d_L_scores_scores_3_2 = d_L_scores_minus_3 * -1 + d_L_scores_scores_3  # n m
+        d_Q_3 = dot_of(d_L_scores_scores_3_2, K_tile_3, DOT, SUMS)  # n d
         d_Q_3_2 += d_Q_3
-        d_P_3_0 = d_L_scores_scores_3_0 * L_scores_scores_1_3  # n m
-        d_P_3_0_2 = tl.sum(d_P_3_0, 0)  # m
-        d_P_3_0_3 = tl.sum(d_P_3_0_2, 0)  # a number
-        d_P_3_0_4 += d_P_3_0_3
-        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_2_2 = (
-            d_L_scores_scores_2_7 * P_2_7
-            + d_L_scores_scores_2_6 * P_2_6
-            + d_L_scores_scores_2_5 * P_2_5
-            + d_L_scores_scores_2_4 * P_2_4
-            + d_L_scores_scores_2_3 * P_2_3
-            + d_L_scores_scores_2_2 * P_2_2
-            + d_L_scores_scores_2_1 * P_2_1
-            + d_L_scores_scores_2_0 * P_2_0
+        d_A_scores_1_3_0 = d_A_scores_0 * L_scores_up_3  # n m
+        d_A_scores_1_3_0_2 = tl.sum(d_A_scores_1_3_0, 0)  # m
+        d_A_scores_1_3_0_3 = tl.sum(d_A_scores_1_3_0_2, 0)  # a number
+        d_A_scores_1_3_0_4 += d_A_scores_1_3_0_3
+        d_L_scores_down_2 = (
+            d_A_scores_3 * A_scores_3_2_3
+            + d_A_scores_2 * A_scores_3_2_2
+            + d_A_scores_1 * A_scores_3_2_1
+            + d_A_scores_0 * A_scores_3_2_0
         )  # n m
-        d_Q_2 = dot_of(d_L_scores_scores_1_2_2, K_tile_2, DOT, SUMS)  # n d
+        d_L_scores_minus_2 = tl.where(L_scores_minus_2 > 0, d_L_scores_down_2, 0.0)  # n m
+        d_L_scores_up_2 = (
+            d_A_scores_3 * A_scores_1_2_3
+            + d_A_scores_2 * A_scores_1_2_2
+            + d_A_scores_1 * A_scores_1_2_1
+            + d_A_scores_0 * A_scores_1_2_0
+        )  # n m
+        d_L_scores_scores_2 = tl.where(L_scores_scores_2 > 0, d_L_scores_up_2, 0.0)  # n m
+        d_L_scores_scores_2_2 = d_L_scores_minus_2 * -1 + d_L_scores_scores_2  # n m
+        d_Q_2 = dot_of(d_L_scores_scores_2_2, K_tile_2, DOT, SUMS)  # n d
         d_Q_2_2 += d_Q_2
-        d_P_2_0 = d_L_scores_scores_2_0 * L_scores_scores_1_2  # n m
-        d_P_2_0_2 = tl.sum(d_P_2_0, 0)  # m
-        d_P_2_0_3 = tl.sum(d_P_2_0_2, 0)  # a number
-        d_P_2_0_4 += d_P_2_0_3
-        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_2 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_1_2 = (
-            d_L_scores_scores_1_7 * P_1_7
-            + d_L_scores_scores_1_6 * P_1_6
-            + d_L_scores_scores_1_5 * P_1_5
-            + d_L_scores_scores_1_4 * P_1_4
-            + d_L_scores_scores_1_3 * P_1_3
-            + d_L_scores_scores_1_2 * P_1_2
-            + d_L_scores_scores_1_1 * P_1_1
-            + d_L_scores_scores_1_0 * P_1_0
+        d_A_scores_1_2_0 = d_A_scores_0 * L_scores_up_2  # n m
+        d_A_scores_1_2_0_2 = tl.sum(d_A_scores_1_2_0, 0)  # m
+        d_A_scores_1_2_0_3 = tl.sum(d_A_scores_1_2_0_2, 0)  # a number
+        d_A_scores_1_2_0_4 += d_A_scores_1_2_0_3
+        d_L_scores_down_1 = (
+            d_A_scores_3 * A_scores_3_1_3
+            + d_A_scores_2 * A_scores_3_1_2
+            + d_A_scores_1 * A_scores_3_1_1
+            + d_A_scores_0 * A_scores_3_1_0
         )  # n m
-        d_Q_1 = dot_of(d_L_scores_scores_1_1_2, K_tile_1, DOT, SUMS)  # n d
+        d_L_scores_minus_1 = tl.where(L_scores_minus_1 > 0, d_L_scores_down_1, 0.0)  # n m
+        d_L_scores_up_1 = (
+            d_A_scores_3 * A_scores_1_1_3
+            + d_A_scores_2 * A_scores_1_1_2
+            + d_A_scores_1 * A_scores_1_1_1
+            + d_A_scores_0 * A_scores_1_1_0
+        )  # n m
+        d_L_scores_scores_1 = tl.where(L_scores_scores_1 > 0, d_L_scores_up_1, 0.0)  # n m
+        d_L_scores_scores_1_2 = d_L_scores_minus_1 * -1 + d_L_scores_scores_1  # n m
+        d_Q_1 = dot_of(d_L_scores_scores_1_2, K_tile_1, DOT, SUMS)  # n d
         d_Q_1_2 += d_Q_1
-        d_P_1_0 = d_L_scores_scores_1_0 * L_scores_scores_1_1  # n m
-        d_P_1_0_2 = tl.sum(d_P_1_0, 0)  # m
-        d_P_1_0_3 = tl.sum(d_P_1_0_2, 0)  # a number
-        d_P_1_0_4 += d_P_1_0_3
-        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_0_2 = (
-            d_L_scores_scores_0_7 * P_0_7
-            + d_L_scores_scores_0_6 * P_0_6
-            + d_L_scores_scores_0_5 * P_0_5
-            + d_L_scores_scores_0_4 * P_0_4
-            + d_L_scores_scores_0_3 * P_0_3
-            + d_L_scores_scores_0_2 * P_0_2
-            + d_L_scores_scores_0_1 * P_0_1
-            + d_L_scores_scores_0_0 * P_0_0
+        d_A_scores_1_1_0 = d_A_scores_0 * L_scores_up_1  # n m
+        d_A_scores_1_1_0_2 = tl.sum(d_A_scores_1_1_0, 0)  # m
+        d_A_scores_1_1_0_3 = tl.sum(d_A_scores_1_1_0_2, 0)  # a number
+        d_A_scores_1_1_0_4 += d_A_scores_1_1_0_3
+        d_L_scores_down_0 = (
+            d_A_scores_3 * A_scores_3_0_3
+            + d_A_scores_2 * A_scores_3_0_2
+            + d_A_scores_1 * A_scores_3_0_1
+            + d_A_scores_0 * A_scores_3_0_0
         )  # n m
-        d_Q_0 = dot_of(d_L_scores_scores_1_0_2, K_tile_0, DOT, SUMS)  # n d
+        d_L_scores_minus_0 = tl.where(L_scores_minus_0 > 0, d_L_scores_down_0, 0.0)  # n m
+        d_L_scores_up_0 = (
+            d_A_scores_3 * A_scores_1_0_3
+            + d_A_scores_2 * A_scores_1_0_2
+            + d_A_scores_1 * A_scores_1_0_1
+            + d_A_scores_0 * A_scores_1_0_0
+        )  # n m
+        d_L_scores_scores_0 = tl.where(L_scores_scores_0 > 0, d_L_scores_up_0, 0.0)  # n m
+        d_L_scores_scores_0_2 = d_L_scores_minus_0 * -1 + d_L_scores_scores_0  # n m
+        d_Q_0 = dot_of(d_L_scores_scores_0_2, K_tile_0, DOT, SUMS)  # n d
         d_Q_0_2 += d_Q_0
-        d_P_0_0 = d_L_scores_scores_0_0 * L_scores_scores_1_0  # n m
-        d_P_0_0_2 = tl.sum(d_P_0_0, 0)  # m
-        d_P_0_0_3 = tl.sum(d_P_0_0_2, 0)  # a number
-        d_P_0_0_4 += d_P_0_0_3
-        d_W2_0_0 = d_A_scores_0 * L_0  # n m
-        d_W2_0_0_2 = tl.sum(d_W2_0_0, 0)  # m
-        d_W2_0_0_3 = tl.sum(d_W2_0_0_2, 0)  # a number
-        d_W2_0_0_4 += d_W2_0_0_3
+        d_A_scores_1_0_0 = d_A_scores_0 * L_scores_up_0  # n m
+        d_A_scores_1_0_0_2 = tl.sum(d_A_scores_1_0_0, 0)  # m
+        d_A_scores_1_0_0_3 = tl.sum(d_A_scores_1_0_0_2, 0)  # a number
+        d_A_scores_1_0_0_4 += d_A_scores_1_0_0_3
         if mask_grad is not None:
             store_2d(mask_grad + (pair * 4 + 3) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_3_scores)
         if mask_grad is not None:
@@ -1928,156 +1565,92 @@ def y_1_tiles_rows(
             store_2d(mask_grad + (pair * 4 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_0_scores)
     if b2_grad is not None:
         tl.store(b2_grad + ((pair * blocks + block) * 4 + 3), d_b2_3)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 31), d_W2_7_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 27), d_W2_6_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 23), d_W2_5_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 19), d_W2_4_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 15), d_W2_3_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 11), d_W2_2_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 7), d_W2_1_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 3), d_W2_0_3_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 15), d_A_scores_3_3_3_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 11), d_A_scores_3_2_3_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 7), d_A_scores_3_1_3_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 3), d_A_scores_3_0_3_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 15), d_A_scores_1_3_3_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 11), d_A_scores_1_2_3_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 7), d_A_scores_1_1_3_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 3), d_A_scores_1_0_3_4)
     if b2_grad is not None:
         tl.store(b2_grad + ((pair * blocks + block) * 4 + 2), d_b2_2)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 30), d_W2_7_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 26), d_W2_6_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 22), d_W2_5_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 18), d_W2_4_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 14), d_W2_3_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 10), d_W2_2_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 6), d_W2_1_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 2), d_W2_0_2_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 14), d_A_scores_3_3_2_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 10), d_A_scores_3_2_2_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 6), d_A_scores_3_1_2_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 2), d_A_scores_3_0_2_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 14), d_A_scores_1_3_2_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 10), d_A_scores_1_2_2_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 6), d_A_scores_1_1_2_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 2), d_A_scores_1_0_2_4)
     if b2_grad is not None:
         tl.store(b2_grad + ((pair * blocks + block) * 4 + 1), d_b2_1)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 29), d_W2_7_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 25), d_W2_6_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 21), d_W2_5_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 17), d_W2_4_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 13), d_W2_3_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 9), d_W2_2_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 5), d_W2_1_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 1), d_W2_0_1_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 13), d_A_scores_3_3_1_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 9), d_A_scores_3_2_1_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 5), d_A_scores_3_1_1_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 1), d_A_scores_3_0_1_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 13), d_A_scores_1_3_1_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 9), d_A_scores_1_2_1_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 5), d_A_scores_1_1_1_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 1), d_A_scores_1_0_1_4)
     if b2_grad is not None:
         tl.store(b2_grad + ((pair * blocks + block) * 4 + 0), d_b2_0)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 31), d_P_3_7_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 23), d_P_2_7_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 15), d_P_1_7_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 7), d_P_0_7_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 28), d_W2_7_0_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 30), d_P_3_6_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 22), d_P_2_6_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 14), d_P_1_6_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 6), d_P_0_6_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 24), d_W2_6_0_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 29), d_P_3_5_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 21), d_P_2_5_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 13), d_P_1_5_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 5), d_P_0_5_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 20), d_W2_5_0_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 28), d_P_3_4_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 20), d_P_2_4_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 12), d_P_1_4_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 4), d_P_0_4_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 16), d_W2_4_0_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 27), d_P_3_3_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 19), d_P_2_3_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 11), d_P_1_3_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 3), d_P_0_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 12), d_W2_3_0_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 26), d_P_3_2_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 18), d_P_2_2_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 10), d_P_1_2_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 2), d_P_0_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 8), d_W2_2_0_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 25), d_P_3_1_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 17), d_P_2_1_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 9), d_P_1_1_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 1), d_P_0_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 4), d_W2_1_0_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 12), d_A_scores_3_3_0_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 8), d_A_scores_3_2_0_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 4), d_A_scores_3_1_0_4)
+    if A_of_p3_grad is not None:
+        tl.store(A_of_p3_grad + ((pair * blocks + block) * 16 + 0), d_A_scores_3_0_0_4)
     if Q_grad is not None:
         store_2d(Q_grad + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3_2)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 24), d_P_3_0_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 12), d_A_scores_1_3_0_4)
     if Q_grad is not None:
         store_2d(Q_grad + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2_2)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 16), d_P_2_0_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 8), d_A_scores_1_2_0_4)
     if Q_grad is not None:
         store_2d(Q_grad + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_1_2)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 8), d_P_1_0_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 4), d_A_scores_1_1_0_4)
     if Q_grad is not None:
         store_2d(Q_grad + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_0_2)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 0), d_P_0_0_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 0), d_W2_0_0_4)
+    if A_of_p1_grad is not None:
+        tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 0), d_A_scores_1_0_0_4)
 
 
 @triton.jit
 def y_1_tiles_keys(
     Q,
     K,
-    P,
-    W2,
+    A_of_p1,
+    A_of_p3,
     b2,
     V,
     mask,
@@ -2089,8 +1662,8 @@ def y_1_tiles_keys(
     K_grad,
     Q_step,
     K_step,
-    P_step,
-    W2_step,
+    A_of_p1_step,
+    A_of_p3_step,
     b2_step,
     V_step,
     mask_step,
@@ -2109,135 +1682,92 @@ def y_1_tiles_keys(
     DOT: tl.constexpr,
     SUMS: tl.constexpr,
 ):
-    """L.of.of.p1, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
+    """L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * m_block
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    W2_base = W2 + batch * W2_step[0] + (h_at * 4 + 3) * W2_step[2]
-    W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
-    P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
+    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_0_3 = tl.load(A_of_p1_base).to(SUMS)  # a number
     K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
+    A_of_p1_base_2 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_1_3 = tl.load(A_of_p1_base_2).to(SUMS)  # a number
     K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
+    A_of_p1_base_3 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_2_3 = tl.load(A_of_p1_base_3).to(SUMS)  # a number
     K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
+    A_of_p1_base_4 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + (h_at * 4 + 3) * A_of_p1_step[2]
+    A_scores_1_3_3 = tl.load(A_of_p1_base_4).to(SUMS)  # a number
     K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    W2_base_2 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_1_3 = tl.load(W2_base_2).to(SUMS)  # a number
-    P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
-    P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
-    P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
-    P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
-    W2_base_3 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_2_3 = tl.load(W2_base_3).to(SUMS)  # a number
-    P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
-    P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
-    P_base = P + batch * P_step[0] + 2 * P_step[1] + 2 * P_step[2]
-    P_2_2 = tl.load(P_base).to(SUMS)  # a number
-    P_base_2 = P + batch * P_step[0] + 3 * P_step[1] + 2 * P_step[2]
-    P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
-    W2_base_4 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_3_3 = tl.load(W2_base_4).to(SUMS)  # a number
-    P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
-    P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
-    P_base_3 = P + batch * P_step[0] + 2 * P_step[1] + 3 * P_step[2]
-    P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
-    P_base_4 = P + batch * P_step[0] + 3 * P_step[1] + 3 * P_step[2]
-    P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
-    W2_base_5 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_4_3 = tl.load(W2_base_5).to(SUMS)  # a number
-    P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
-    P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
-    P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + 4 * P_step[2]
-    P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
-    P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + 4 * P_step[2]
-    P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
-    W2_base_6 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_5_3 = tl.load(W2_base_6).to(SUMS)  # a number
-    P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
-    P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
-    P_base_7 = P + batch * P_step[0] + 2 * P_step[1] + 5 * P_step[2]
-    P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
-    P_base_8 = P + batch * P_step[0] + 3 * P_step[1] + 5 * P_step[2]
-    P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
-    W2_base_7 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_6_3 = tl.load(W2_base_7).to(SUMS)  # a number
-    P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
-    P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
-    P_base_9 = P + batch * P_step[0] + 2 * P_step[1] + 6 * P_step[2]
-    P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
-    P_base_10 = P + batch * P_step[0] + 3 * P_step[1] + 6 * P_step[2]
-    P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
-    W2_base_8 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_7_3 = tl.load(W2_base_8).to(SUMS)  # a number
-    P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
-    P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
-    P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + 7 * P_step[2]
-    P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
-    P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + 7 * P_step[2]
-    P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
+    A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_0_3 = tl.load(A_of_p3_base).to(SUMS)  # a number
+    A_of_p3_base_2 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_1_3 = tl.load(A_of_p3_base_2).to(SUMS)  # a number
+    A_of_p3_base_3 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_2_3 = tl.load(A_of_p3_base_3).to(SUMS)  # a number
+    A_of_p3_base_4 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + (h_at * 4 + 3) * A_of_p3_step[2]
+    A_scores_3_3_3 = tl.load(A_of_p3_base_4).to(SUMS)  # a number
     b2_base = b2 + batch * b2_step[0] + (h_at * 4 + 3) * b2_step[1]
     b2_3 = tl.load(b2_base).to(SUMS)  # a number
     mask_base = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
     d_V_3_2 = tl.zeros((m_block, d_wide), SUMS)
-    W2_base_9 = W2 + batch * W2_step[0] + (h_at * 4 + 2) * W2_step[2]
-    W2_0_2 = tl.load(W2_base_9).to(SUMS)  # a number
-    W2_base_10 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_1_2 = tl.load(W2_base_10).to(SUMS)  # a number
-    W2_base_11 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
-    W2_base_12 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_3_2 = tl.load(W2_base_12).to(SUMS)  # a number
-    W2_base_13 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_4_2 = tl.load(W2_base_13).to(SUMS)  # a number
-    W2_base_14 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_5_2 = tl.load(W2_base_14).to(SUMS)  # a number
-    W2_base_15 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_6_2 = tl.load(W2_base_15).to(SUMS)  # a number
-    W2_base_16 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_7_2 = tl.load(W2_base_16).to(SUMS)  # a number
+    A_of_p1_base_5 = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_0_2 = tl.load(A_of_p1_base_5).to(SUMS)  # a number
+    A_of_p1_base_6 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_1_2 = tl.load(A_of_p1_base_6).to(SUMS)  # a number
+    A_of_p1_base_7 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_2_2 = tl.load(A_of_p1_base_7).to(SUMS)  # a number
+    A_of_p1_base_8 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + (h_at * 4 + 2) * A_of_p1_step[2]
+    A_scores_1_3_2 = tl.load(A_of_p1_base_8).to(SUMS)  # a number
+    A_of_p3_base_5 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_0_2 = tl.load(A_of_p3_base_5).to(SUMS)  # a number
+    A_of_p3_base_6 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_1_2 = tl.load(A_of_p3_base_6).to(SUMS)  # a number
+    A_of_p3_base_7 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_2_2 = tl.load(A_of_p3_base_7).to(SUMS)  # a number
+    A_of_p3_base_8 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + (h_at * 4 + 2) * A_of_p3_step[2]
+    A_scores_3_3_2 = tl.load(A_of_p3_base_8).to(SUMS)  # a number
     b2_base_2 = b2 + batch * b2_step[0] + (h_at * 4 + 2) * b2_step[1]
     b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
     mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
     d_V_2_2 = tl.zeros((m_block, d_wide), SUMS)
-    W2_base_17 = W2 + batch * W2_step[0] + (h_at * 4 + 1) * W2_step[2]
-    W2_0_1 = tl.load(W2_base_17).to(SUMS)  # a number
-    W2_base_18 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_1_1 = tl.load(W2_base_18).to(SUMS)  # a number
-    W2_base_19 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_2_1 = tl.load(W2_base_19).to(SUMS)  # a number
-    W2_base_20 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_3_1 = tl.load(W2_base_20).to(SUMS)  # a number
-    W2_base_21 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_4_1 = tl.load(W2_base_21).to(SUMS)  # a number
-    W2_base_22 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_5_1 = tl.load(W2_base_22).to(SUMS)  # a number
-    W2_base_23 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_6_1 = tl.load(W2_base_23).to(SUMS)  # a number
-    W2_base_24 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_7_1 = tl.load(W2_base_24).to(SUMS)  # a number
+    A_of_p1_base_9 = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_0_1 = tl.load(A_of_p1_base_9).to(SUMS)  # a number
+    A_of_p1_base_10 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_1_1 = tl.load(A_of_p1_base_10).to(SUMS)  # a number
+    A_of_p1_base_11 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_2_1 = tl.load(A_of_p1_base_11).to(SUMS)  # a number
+    A_of_p1_base_12 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + (h_at * 4 + 1) * A_of_p1_step[2]
+    A_scores_1_3_1 = tl.load(A_of_p1_base_12).to(SUMS)  # a number
+    A_of_p3_base_9 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_0_1 = tl.load(A_of_p3_base_9).to(SUMS)  # a number
+    A_of_p3_base_10 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_1_1 = tl.load(A_of_p3_base_10).to(SUMS)  # a number
+    A_of_p3_base_11 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_2_1 = tl.load(A_of_p3_base_11).to(SUMS)  # a number
+    A_of_p3_base_12 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + (h_at * 4 + 1) * A_of_p3_step[2]
+    A_scores_3_3_1 = tl.load(A_of_p3_base_12).to(SUMS)  # a number
     b2_base_3 = b2 + batch * b2_step[0] + (h_at * 4 + 1) * b2_step[1]
     b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
     mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
     d_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
-    W2_base_25 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 4 * W2_step[2]
-    W2_1_0 = tl.load(W2_base_25).to(SUMS)  # a number
-    W2_base_26 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_2_0 = tl.load(W2_base_26).to(SUMS)  # a number
-    W2_base_27 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_3_0 = tl.load(W2_base_27).to(SUMS)  # a number
-    W2_base_28 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_4_0 = tl.load(W2_base_28).to(SUMS)  # a number
-    W2_base_29 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_5_0 = tl.load(W2_base_29).to(SUMS)  # a number
-    W2_base_30 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_6_0 = tl.load(W2_base_30).to(SUMS)  # a number
-    W2_base_31 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_7_0 = tl.load(W2_base_31).to(SUMS)  # a number
+    A_of_p1_base_13 = A_of_p1 + batch * A_of_p1_step[0] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_0_0 = tl.load(A_of_p1_base_13).to(SUMS)  # a number
+    A_of_p1_base_14 = A_of_p1 + batch * A_of_p1_step[0] + A_of_p1_step[1] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_1_0 = tl.load(A_of_p1_base_14).to(SUMS)  # a number
+    A_of_p1_base_15 = A_of_p1 + batch * A_of_p1_step[0] + 2 * A_of_p1_step[1] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_2_0 = tl.load(A_of_p1_base_15).to(SUMS)  # a number
+    A_of_p1_base_16 = A_of_p1 + batch * A_of_p1_step[0] + 3 * A_of_p1_step[1] + h_at * 4 * A_of_p1_step[2]
+    A_scores_1_3_0 = tl.load(A_of_p1_base_16).to(SUMS)  # a number
+    A_of_p3_base_13 = A_of_p3 + batch * A_of_p3_step[0] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_0_0 = tl.load(A_of_p3_base_13).to(SUMS)  # a number
+    A_of_p3_base_14 = A_of_p3 + batch * A_of_p3_step[0] + A_of_p3_step[1] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_1_0 = tl.load(A_of_p3_base_14).to(SUMS)  # a number
+    A_of_p3_base_15 = A_of_p3 + batch * A_of_p3_step[0] + 2 * A_of_p3_step[1] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_2_0 = tl.load(A_of_p3_base_15).to(SUMS)  # a number
+    A_of_p3_base_16 = A_of_p3 + batch * A_of_p3_step[0] + 3 * A_of_p3_step[1] + h_at * 4 * A_of_p3_step[2]
+    A_scores_3_3_0 = tl.load(A_of_p3_base_16).to(SUMS)  # a number
     b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
     mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
     d_V_0_2 = tl.zeros((m_block, d_wide), SUMS)
@@ -2267,96 +1797,38 @@ def y_1_tiles_keys(
         lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
         lse_3 = load_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end)
         Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        L_scores_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        L_scores_scores_0_0 = P_0_0 * L_scores_scores_1_0  # n m
-        L_scores_0_0 = tl.maximum(L_scores_scores_0_0, 0.0)  # n m
+        L_scores_scores_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        L_scores_up_0 = tl.maximum(L_scores_scores_0, 0.0)  # n m
         Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        L_scores_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        L_scores_scores_1_0_2 = P_1_0 * L_scores_scores_1_1  # n m
-        L_scores_1_0 = tl.maximum(L_scores_scores_1_0_2, 0.0)  # n m
+        L_scores_scores_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        L_scores_up_1 = tl.maximum(L_scores_scores_1, 0.0)  # n m
         Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        L_scores_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        L_scores_scores_2_0 = P_2_0 * L_scores_scores_1_2  # n m
-        L_scores_2_0 = tl.maximum(L_scores_scores_2_0, 0.0)  # n m
+        L_scores_scores_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        L_scores_up_2 = tl.maximum(L_scores_scores_2, 0.0)  # n m
         Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        L_scores_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        L_scores_scores_3_0 = P_3_0 * L_scores_scores_1_3  # n m
-        L_scores_3_0 = tl.maximum(L_scores_scores_3_0, 0.0)  # n m
-        L_0 = L_scores_0_0 + L_scores_1_0 + L_scores_2_0 + L_scores_3_0  # n m
-        L_scores_scores_0_1 = P_0_1 * L_scores_scores_1_0  # n m
-        L_scores_0_1 = tl.maximum(L_scores_scores_0_1, 0.0)  # n m
-        L_scores_scores_1_1_2 = P_1_1 * L_scores_scores_1_1  # n m
-        L_scores_1_1 = tl.maximum(L_scores_scores_1_1_2, 0.0)  # n m
-        L_scores_scores_2_1 = P_2_1 * L_scores_scores_1_2  # n m
-        L_scores_2_1 = tl.maximum(L_scores_scores_2_1, 0.0)  # n m
-        L_scores_scores_3_1 = P_3_1 * L_scores_scores_1_3  # n m
-        L_scores_3_1 = tl.maximum(L_scores_scores_3_1, 0.0)  # n m
-        L_1 = L_scores_0_1 + L_scores_1_1 + L_scores_2_1 + L_scores_3_1  # n m
-        L_scores_scores_0_2 = P_0_2 * L_scores_scores_1_0  # n m
-        L_scores_0_2 = tl.maximum(L_scores_scores_0_2, 0.0)  # n m
-        L_scores_scores_1_2_2 = P_1_2 * L_scores_scores_1_1  # n m
-        L_scores_1_2 = tl.maximum(L_scores_scores_1_2_2, 0.0)  # n m
-        L_scores_scores_2_2 = P_2_2 * L_scores_scores_1_2  # n m
-        L_scores_2_2 = tl.maximum(L_scores_scores_2_2, 0.0)  # n m
-        L_scores_scores_3_2 = P_3_2 * L_scores_scores_1_3  # n m
-        L_scores_3_2 = tl.maximum(L_scores_scores_3_2, 0.0)  # n m
-        L_2 = L_scores_0_2 + L_scores_1_2 + L_scores_2_2 + L_scores_3_2  # n m
-        L_scores_scores_0_3 = P_0_3 * L_scores_scores_1_0  # n m
-        L_scores_0_3 = tl.maximum(L_scores_scores_0_3, 0.0)  # n m
-        L_scores_scores_1_3_2 = P_1_3 * L_scores_scores_1_1  # n m
-        L_scores_1_3 = tl.maximum(L_scores_scores_1_3_2, 0.0)  # n m
-        L_scores_scores_2_3 = P_2_3 * L_scores_scores_1_2  # n m
-        L_scores_2_3 = tl.maximum(L_scores_scores_2_3, 0.0)  # n m
-        L_scores_scores_3_3 = P_3_3 * L_scores_scores_1_3  # n m
-        L_scores_3_3 = tl.maximum(L_scores_scores_3_3, 0.0)  # n m
-        L_3 = L_scores_0_3 + L_scores_1_3 + L_scores_2_3 + L_scores_3_3  # n m
-        L_scores_scores_0_4 = P_0_4 * L_scores_scores_1_0  # n m
-        L_scores_0_4 = tl.maximum(L_scores_scores_0_4, 0.0)  # n m
-        L_scores_scores_1_4 = P_1_4 * L_scores_scores_1_1  # n m
-        L_scores_1_4 = tl.maximum(L_scores_scores_1_4, 0.0)  # n m
-        L_scores_scores_2_4 = P_2_4 * L_scores_scores_1_2  # n m
-        L_scores_2_4 = tl.maximum(L_scores_scores_2_4, 0.0)  # n m
-        L_scores_scores_3_4 = P_3_4 * L_scores_scores_1_3  # n m
-        L_scores_3_4 = tl.maximum(L_scores_scores_3_4, 0.0)  # n m
-        L_4 = L_scores_0_4 + L_scores_1_4 + L_scores_2_4 + L_scores_3_4  # n m
-        L_scores_scores_0_5 = P_0_5 * L_scores_scores_1_0  # n m
-        L_scores_0_5 = tl.maximum(L_scores_scores_0_5, 0.0)  # n m
-        L_scores_scores_1_5 = P_1_5 * L_scores_scores_1_1  # n m
-        L_scores_1_5 = tl.maximum(L_scores_scores_1_5, 0.0)  # n m
-        L_scores_scores_2_5 = P_2_5 * L_scores_scores_1_2  # n m
-        L_scores_2_5 = tl.maximum(L_scores_scores_2_5, 0.0)  # n m
-        L_scores_scores_3_5 = P_3_5 * L_scores_scores_1_3  # n m
-        L_scores_3_5 = tl.maximum(L_scores_scores_3_5, 0.0)  # n m
-        L_5 = L_scores_0_5 + L_scores_1_5 + L_scores_2_5 + L_scores_3_5  # n m
-        L_scores_scores_0_6 = P_0_6 * L_scores_scores_1_0  # n m
-        L_scores_0_6 = tl.maximum(L_scores_scores_0_6, 0.0)  # n m
-        L_scores_scores_1_6 = P_1_6 * L_scores_scores_1_1  # n m
-        L_scores_1_6 = tl.maximum(L_scores_scores_1_6, 0.0)  # n m
-        L_scores_scores_2_6 = P_2_6 * L_scores_scores_1_2  # n m
-        L_scores_2_6 = tl.maximum(L_scores_scores_2_6, 0.0)  # n m
-        L_scores_scores_3_6 = P_3_6 * L_scores_scores_1_3  # n m
-        L_scores_3_6 = tl.maximum(L_scores_scores_3_6, 0.0)  # n m
-        L_6 = L_scores_0_6 + L_scores_1_6 + L_scores_2_6 + L_scores_3_6  # n m
-        L_scores_scores_0_7 = P_0_7 * L_scores_scores_1_0  # n m
-        L_scores_0_7 = tl.maximum(L_scores_scores_0_7, 0.0)  # n m
-        L_scores_scores_1_7 = P_1_7 * L_scores_scores_1_1  # n m
-        L_scores_1_7 = tl.maximum(L_scores_scores_1_7, 0.0)  # n m
-        L_scores_scores_2_7 = P_2_7 * L_scores_scores_1_2  # n m
-        L_scores_2_7 = tl.maximum(L_scores_scores_2_7, 0.0)  # n m
-        L_scores_scores_3_7 = P_3_7 * L_scores_scores_1_3  # n m
-        L_scores_3_7 = tl.maximum(L_scores_scores_3_7, 0.0)  # n m
-        L_7 = L_scores_0_7 + L_scores_1_7 + L_scores_2_7 + L_scores_3_7  # n m
-        A_scores_1_3 = (
-            W2_0_3 * L_0
-            + W2_1_3 * L_1
-            + W2_2_3 * L_2
-            + W2_3_3 * L_3
-            + W2_4_3 * L_4
-            + W2_5_3 * L_5
-            + W2_6_3 * L_6
-            + W2_7_3 * L_7
+        L_scores_scores_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        L_scores_up_3 = tl.maximum(L_scores_scores_3, 0.0)  # n m
+        A_scores_2_3 = (
+            A_scores_1_0_3 * L_scores_up_0
+            + A_scores_1_1_3 * L_scores_up_1
+            + A_scores_1_2_3 * L_scores_up_2
+            + A_scores_1_3_3 * L_scores_up_3
         )  # n m
-        A_scores_3 = A_scores_1_3 + b2_3  # n m
+        L_scores_minus_0 = -1 * L_scores_scores_0  # n m
+        L_scores_down_0 = tl.maximum(L_scores_minus_0, 0.0)  # n m
+        L_scores_minus_1 = -1 * L_scores_scores_1  # n m
+        L_scores_down_1 = tl.maximum(L_scores_minus_1, 0.0)  # n m
+        L_scores_minus_2 = -1 * L_scores_scores_2  # n m
+        L_scores_down_2 = tl.maximum(L_scores_minus_2, 0.0)  # n m
+        L_scores_minus_3 = -1 * L_scores_scores_3  # n m
+        L_scores_down_3 = tl.maximum(L_scores_minus_3, 0.0)  # n m
+        A_scores_4_3 = (
+            A_scores_3_0_3 * L_scores_down_0
+            + A_scores_3_1_3 * L_scores_down_1
+            + A_scores_3_2_3 * L_scores_down_2
+            + A_scores_3_3_3 * L_scores_down_3
+        )  # n m
+        A_scores_3 = A_scores_2_3 + A_scores_4_3 + b2_3  # n m
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -2365,17 +1837,19 @@ def y_1_tiles_keys(
         d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V_3 = dot_of(tl.trans(A_3), d_3, DOT, SUMS)  # m d
         d_V_3_2 += d_V_3
-        A_scores_1_2 = (
-            W2_0_2 * L_0
-            + W2_1_2 * L_1
-            + W2_2_2 * L_2
-            + W2_3_2 * L_3
-            + W2_4_2 * L_4
-            + W2_5_2 * L_5
-            + W2_6_2 * L_6
-            + W2_7_2 * L_7
+        A_scores_2_2 = (
+            A_scores_1_0_2 * L_scores_up_0
+            + A_scores_1_1_2 * L_scores_up_1
+            + A_scores_1_2_2 * L_scores_up_2
+            + A_scores_1_3_2 * L_scores_up_3
         )  # n m
-        A_scores_2 = A_scores_1_2 + b2_2  # n m
+        A_scores_4_2 = (
+            A_scores_3_0_2 * L_scores_down_0
+            + A_scores_3_1_2 * L_scores_down_1
+            + A_scores_3_2_2 * L_scores_down_2
+            + A_scores_3_3_2 * L_scores_down_3
+        )  # n m
+        A_scores_2 = A_scores_2_2 + A_scores_4_2 + b2_2  # n m
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -2384,17 +1858,19 @@ def y_1_tiles_keys(
         d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V_2 = dot_of(tl.trans(A_2), d_2, DOT, SUMS)  # m d
         d_V_2_2 += d_V_2
-        A_scores_1_1 = (
-            W2_0_1 * L_0
-            + W2_1_1 * L_1
-            + W2_2_1 * L_2
-            + W2_3_1 * L_3
-            + W2_4_1 * L_4
-            + W2_5_1 * L_5
-            + W2_6_1 * L_6
-            + W2_7_1 * L_7
+        A_scores_2_1 = (
+            A_scores_1_0_1 * L_scores_up_0
+            + A_scores_1_1_1 * L_scores_up_1
+            + A_scores_1_2_1 * L_scores_up_2
+            + A_scores_1_3_1 * L_scores_up_3
         )  # n m
-        A_scores_1 = A_scores_1_1 + b2_1  # n m
+        A_scores_4_1 = (
+            A_scores_3_0_1 * L_scores_down_0
+            + A_scores_3_1_1 * L_scores_down_1
+            + A_scores_3_2_1 * L_scores_down_2
+            + A_scores_3_3_1 * L_scores_down_3
+        )  # n m
+        A_scores_1 = A_scores_2_1 + A_scores_4_1 + b2_1  # n m
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -2403,17 +1879,19 @@ def y_1_tiles_keys(
         d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V_1 = dot_of(tl.trans(A_1), d_1, DOT, SUMS)  # m d
         d_V_1_2 += d_V_1
-        A_scores_1_0 = (
-            W2_0_0 * L_0
-            + W2_1_0 * L_1
-            + W2_2_0 * L_2
-            + W2_3_0 * L_3
-            + W2_4_0 * L_4
-            + W2_5_0 * L_5
-            + W2_6_0 * L_6
-            + W2_7_0 * L_7
+        A_scores_2_0 = (
+            A_scores_1_0_0 * L_scores_up_0
+            + A_scores_1_1_0 * L_scores_up_1
+            + A_scores_1_2_0 * L_scores_up_2
+            + A_scores_1_3_0 * L_scores_up_3
         )  # n m
-        A_scores_0 = A_scores_1_0 + b2_0  # n m
+        A_scores_4_0 = (
+            A_scores_3_0_0 * L_scores_down_0
+            + A_scores_3_1_0 * L_scores_down_1
+            + A_scores_3_2_0 * L_scores_down_2
+            + A_scores_3_3_0 * L_scores_down_3
+        )  # n m
+        A_scores_0 = A_scores_2_0 + A_scores_4_0 + b2_0  # n m
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
@@ -2442,93 +1920,73 @@ def y_1_tiles_keys(
         add_4 = d_A_0 - A_0_sums[:, None]  # n m
         d_A_0_scores = A_0 * add_4  # n m
         d_A_scores_0 = d_A_0_scores * number_0  # n m
-        d_L_7 = d_A_scores_3 * W2_7_3 + d_A_scores_2 * W2_7_2 + d_A_scores_1 * W2_7_1 + d_A_scores_0 * W2_7_0  # n m
-        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7 > 0, d_L_7, 0.0)  # n m
-        d_L_6 = d_A_scores_3 * W2_6_3 + d_A_scores_2 * W2_6_2 + d_A_scores_1 * W2_6_1 + d_A_scores_0 * W2_6_0  # n m
-        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6 > 0, d_L_6, 0.0)  # n m
-        d_L_5 = d_A_scores_3 * W2_5_3 + d_A_scores_2 * W2_5_2 + d_A_scores_1 * W2_5_1 + d_A_scores_0 * W2_5_0  # n m
-        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5 > 0, d_L_5, 0.0)  # n m
-        d_L_4 = d_A_scores_3 * W2_4_3 + d_A_scores_2 * W2_4_2 + d_A_scores_1 * W2_4_1 + d_A_scores_0 * W2_4_0  # n m
-        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4 > 0, d_L_4, 0.0)  # n m
-        d_L_3 = d_A_scores_3 * W2_3_3 + d_A_scores_2 * W2_3_2 + d_A_scores_1 * W2_3_1 + d_A_scores_0 * W2_3_0  # n m
-        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3 > 0, d_L_3, 0.0)  # n m
-        d_L_2 = d_A_scores_3 * W2_2_3 + d_A_scores_2 * W2_2_2 + d_A_scores_1 * W2_2_1 + d_A_scores_0 * W2_2_0  # n m
-        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2 > 0, d_L_2, 0.0)  # n m
-        d_L_1 = d_A_scores_3 * W2_1_3 + d_A_scores_2 * W2_1_2 + d_A_scores_1 * W2_1_1 + d_A_scores_0 * W2_1_0  # n m
-        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1 > 0, d_L_1, 0.0)  # n m
-        d_L_0 = d_A_scores_3 * W2_0_3 + d_A_scores_2 * W2_0_2 + d_A_scores_1 * W2_0_1 + d_A_scores_0 * W2_0_0  # n m
-        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_3 = (
-            d_L_scores_scores_3_7 * P_3_7
-            + d_L_scores_scores_3_6 * P_3_6
-            + d_L_scores_scores_3_5 * P_3_5
-            + d_L_scores_scores_3_4 * P_3_4
-            + d_L_scores_scores_3_3 * P_3_3
-            + d_L_scores_scores_3_2 * P_3_2
-            + d_L_scores_scores_3_1 * P_3_1
-            + d_L_scores_scores_3_0 * P_3_0
+        d_L_scores_down_3 = (
+            d_A_scores_3 * A_scores_3_3_3
+            + d_A_scores_2 * A_scores_3_3_2
+            + d_A_scores_1 * A_scores_3_3_1
+            + d_A_scores_0 * A_scores_3_3_0
         )  # n m
-        d_K_3 = dot_of(tl.trans(d_L_scores_scores_1_3), Q_tile_3, DOT, SUMS)  # m d
+        d_L_scores_minus_3 = tl.where(L_scores_minus_3 > 0, d_L_scores_down_3, 0.0)  # n m
+        d_L_scores_up_3 = (
+            d_A_scores_3 * A_scores_1_3_3
+            + d_A_scores_2 * A_scores_1_3_2
+            + d_A_scores_1 * A_scores_1_3_1
+            + d_A_scores_0 * A_scores_1_3_0
+        )  # n m
+        d_L_scores_scores_3 = tl.where(L_scores_scores_3 > 0, d_L_scores_up_3, 0.0)  # n m
+        d_L_scores_scores_3_2 = d_L_scores_minus_3 * -1 + d_L_scores_scores_3  # n m
+        d_K_3 = dot_of(tl.trans(d_L_scores_scores_3_2), Q_tile_3, DOT, SUMS)  # m d
         d_K_3_2 += d_K_3
-        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7 > 0, d_L_7, 0.0)  # n m
-        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6 > 0, d_L_6, 0.0)  # n m
-        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5 > 0, d_L_5, 0.0)  # n m
-        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4 > 0, d_L_4, 0.0)  # n m
-        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3 > 0, d_L_3, 0.0)  # n m
-        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2 > 0, d_L_2, 0.0)  # n m
-        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1 > 0, d_L_1, 0.0)  # n m
-        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_2 = (
-            d_L_scores_scores_2_7 * P_2_7
-            + d_L_scores_scores_2_6 * P_2_6
-            + d_L_scores_scores_2_5 * P_2_5
-            + d_L_scores_scores_2_4 * P_2_4
-            + d_L_scores_scores_2_3 * P_2_3
-            + d_L_scores_scores_2_2 * P_2_2
-            + d_L_scores_scores_2_1 * P_2_1
-            + d_L_scores_scores_2_0 * P_2_0
+        d_L_scores_down_2 = (
+            d_A_scores_3 * A_scores_3_2_3
+            + d_A_scores_2 * A_scores_3_2_2
+            + d_A_scores_1 * A_scores_3_2_1
+            + d_A_scores_0 * A_scores_3_2_0
         )  # n m
-        d_K_2 = dot_of(tl.trans(d_L_scores_scores_1_2), Q_tile_2, DOT, SUMS)  # m d
+        d_L_scores_minus_2 = tl.where(L_scores_minus_2 > 0, d_L_scores_down_2, 0.0)  # n m
+        d_L_scores_up_2 = (
+            d_A_scores_3 * A_scores_1_2_3
+            + d_A_scores_2 * A_scores_1_2_2
+            + d_A_scores_1 * A_scores_1_2_1
+            + d_A_scores_0 * A_scores_1_2_0
+        )  # n m
+        d_L_scores_scores_2 = tl.where(L_scores_scores_2 > 0, d_L_scores_up_2, 0.0)  # n m
+        d_L_scores_scores_2_2 = d_L_scores_minus_2 * -1 + d_L_scores_scores_2  # n m
+        d_K_2 = dot_of(tl.trans(d_L_scores_scores_2_2), Q_tile_2, DOT, SUMS)  # m d
         d_K_2_2 += d_K_2
-        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7 > 0, d_L_7, 0.0)  # n m
-        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6 > 0, d_L_6, 0.0)  # n m
-        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5 > 0, d_L_5, 0.0)  # n m
-        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4 > 0, d_L_4, 0.0)  # n m
-        d_L_scores_scores_1_3_2 = tl.where(L_scores_scores_1_3_2 > 0, d_L_3, 0.0)  # n m
-        d_L_scores_scores_1_2_2 = tl.where(L_scores_scores_1_2_2 > 0, d_L_2, 0.0)  # n m
-        d_L_scores_scores_1_1 = tl.where(L_scores_scores_1_1_2 > 0, d_L_1, 0.0)  # n m
-        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_2 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_1_2 = (
-            d_L_scores_scores_1_7 * P_1_7
-            + d_L_scores_scores_1_6 * P_1_6
-            + d_L_scores_scores_1_5 * P_1_5
-            + d_L_scores_scores_1_4 * P_1_4
-            + d_L_scores_scores_1_3_2 * P_1_3
-            + d_L_scores_scores_1_2_2 * P_1_2
-            + d_L_scores_scores_1_1 * P_1_1
-            + d_L_scores_scores_1_0 * P_1_0
+        d_L_scores_down_1 = (
+            d_A_scores_3 * A_scores_3_1_3
+            + d_A_scores_2 * A_scores_3_1_2
+            + d_A_scores_1 * A_scores_3_1_1
+            + d_A_scores_0 * A_scores_3_1_0
         )  # n m
-        d_K_1 = dot_of(tl.trans(d_L_scores_scores_1_1_2), Q_tile_1, DOT, SUMS)  # m d
+        d_L_scores_minus_1 = tl.where(L_scores_minus_1 > 0, d_L_scores_down_1, 0.0)  # n m
+        d_L_scores_up_1 = (
+            d_A_scores_3 * A_scores_1_1_3
+            + d_A_scores_2 * A_scores_1_1_2
+            + d_A_scores_1 * A_scores_1_1_1
+            + d_A_scores_0 * A_scores_1_1_0
+        )  # n m
+        d_L_scores_scores_1 = tl.where(L_scores_scores_1 > 0, d_L_scores_up_1, 0.0)  # n m
+        d_L_scores_scores_1_2 = d_L_scores_minus_1 * -1 + d_L_scores_scores_1  # n m
+        d_K_1 = dot_of(tl.trans(d_L_scores_scores_1_2), Q_tile_1, DOT, SUMS)  # m d
         d_K_1_2 += d_K_1
-        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7 > 0, d_L_7, 0.0)  # n m
-        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6 > 0, d_L_6, 0.0)  # n m
-        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5 > 0, d_L_5, 0.0)  # n m
-        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4 > 0, d_L_4, 0.0)  # n m
-        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3 > 0, d_L_3, 0.0)  # n m
-        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2 > 0, d_L_2, 0.0)  # n m
-        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1 > 0, d_L_1, 0.0)  # n m
-        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_0_2 = (
-            d_L_scores_scores_0_7 * P_0_7
-            + d_L_scores_scores_0_6 * P_0_6
-            + d_L_scores_scores_0_5 * P_0_5
-            + d_L_scores_scores_0_4 * P_0_4
-            + d_L_scores_scores_0_3 * P_0_3
-            + d_L_scores_scores_0_2 * P_0_2
-            + d_L_scores_scores_0_1 * P_0_1
-            + d_L_scores_scores_0_0 * P_0_0
+        d_L_scores_down_0 = (
+            d_A_scores_3 * A_scores_3_0_3
+            + d_A_scores_2 * A_scores_3_0_2
+            + d_A_scores_1 * A_scores_3_0_1
+            + d_A_scores_0 * A_scores_3_0_0
         )  # n m
-        d_K_0 = dot_of(tl.trans(d_L_scores_scores_1_0_2), Q_tile_0, DOT, SUMS)  # m d
+        d_L_scores_minus_0 = tl.where(L_scores_minus_0 > 0, d_L_scores_down_0, 0.0)  # n m
+        d_L_scores_up_0 = (
+            d_A_scores_3 * A_scores_1_0_3
+            + d_A_scores_2 * A_scores_1_0_2
+            + d_A_scores_1 * A_scores_1_0_1
+            + d_A_scores_0 * A_scores_1_0_0
+        )  # n m
+        d_L_scores_scores_0 = tl.where(L_scores_scores_0 > 0, d_L_scores_up_0, 0.0)  # n m
+        d_L_scores_scores_0_2 = d_L_scores_minus_0 * -1 + d_L_scores_scores_0  # n m
+        d_K_0 = dot_of(tl.trans(d_L_scores_scores_0_2), Q_tile_0, DOT, SUMS)  # m d
         d_K_0_2 += d_K_0
     if V_grad is not None:
         store_2d(V_grad + (pair * 4 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_3_2)
@@ -2551,16 +2009,16 @@ def y_1_tiles_keys(
 region(
     "y_1_tiles",
     sides=("n", "m"),
-    operands={"Q": "g n d", "K": "g m d", "P": "g k", "W2": "k h", "b2": "h", "V": "h m d"},
-    heads={"g": 4, "k": 8, "h": 4},
-    whole=("g", "k"),
+    operands={"Q": "g n d", "K": "g m d", "A_of_p1": "g h", "A_of_p3": "g h", "b2": "h", "V": "h m d"},
+    heads={"g": 4, "h": 4},
+    whole=("g",),
     widths={"d": "d"},
     result="h n d",
     others="h",
-    sizes={"g": 4, "k": 8, "h": 8},
+    sizes={"g": 4, "h": 8},
     reads=[[0], [1], [2], [3]],
     loops={},
-    live={"forward": 16, "rows": 83, "keys": 77},
+    live={"forward": 12, "rows": 23, "keys": 23},
     kept={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
     given={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
     random=False,

@@ -1,0 +1,119 @@
+"""A relu of a weight times data, summed: the relu leaves the product, as many maps as the weight has entries the fewer.
+
+Of numbers p and s, relu(p s) = relu(p) relu(s) + relu(-p) relu(-s), in its gradients too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.pairs import batched
+from tensornet_attn.rewrite.change import (
+    Legs,
+    fresh,
+    legs_in,
+    plain_number,
+    product,
+    read_once,
+    settled,
+    times,
+    with_steps,
+)
+from tensornet_attn.rewrite.engine import Rule
+from tensornet_attn.spec.arithmetic import ONE, Negative, evaluate
+
+
+def relu_of_weight(graph: Graph, place: str) -> Graph | None:
+    """sum over g of relu(P[g k] S[g n])   ->   relu(P)[g k] relu(S)[g n] + relu(-P)[g k] relu(-S)[g n]"""
+    box, reader = graph.step[place].op, read_once(graph, place)
+    if not isinstance(box, Box) or box.function is None or box.function.name != "relu" or reader is None:
+        return None
+    inner = graph.step.get(box.operand("of").name)
+    term = product(inner)
+    if inner is None or term is None or read_once(graph, inner.name) is None or inner.legs != box.operand("of").legs:
+        return None
+    if not plain_number(graph, term.coefficient) or evaluate(term.coefficient, graph.values) <= 0:
+        return None
+    many = batched(graph)
+    held = [use for use in term.factors if use.name not in many]
+    rest = tuple(use for use in term.factors if use.name in many)
+    whole = _whole(graph, reader, place)
+    if len(held) != 1 or not rest or whole is None:
+        return None
+    (weight,), own = held, tuple(leg for leg in inner.legs if leg in legs_in(rest))
+    spread = [graph.leg[leg].size or 1 for leg in inner.legs if leg not in own]
+    if prod(spread) <= 2 or not {*weight.legs} & {*own} - {*whole.legs}:
+        return None
+    scores = Step(inner.name, Contraction((replace(term, factors=rest),)), own)
+    data, steps = _signed(graph, place, Use(inner.name, own), box)
+    weights, more = _signed(graph, f"{place}.{weight.name}", weight, box)
+    terms = _read(graph, whole, place, list(zip(weights, data, strict=True)))
+    new = {inner.name: [scores], place: [*steps, *more], reader.name: [replace(reader, op=Contraction(terms))]}
+    return settled(graph, _into_reader(with_steps(graph, new), reader.name))
+
+
+def _into_reader(graph: Graph, name: str) -> Graph:
+    """L = P X + N Z; y = W L   ->   y = W P X + W N Z, where W sums a leg of P and of N: the weights are multiplied"""
+    step, reader = graph.step[name], read_once(graph, name)
+    if reader is None or not isinstance(reader.op, Contraction) or sum(u.name == name for u in reader.op.uses) > 1:
+        return graph
+    many, terms = batched(graph), list[Term]()
+    for term in reader.op.terms:
+        used = next((use for use in term.factors if use.name == name), None)
+        if used is None:
+            terms.append(term)
+            continue
+        others = tuple(use for use in term.factors if use is not used)
+        new, taken = dict(zip(step.legs, used.legs, strict=True)), {*used.legs, *legs_in(others), *reader.legs}
+        summed = {*used.legs} & legs_in(use for use in others if use.name not in many) - {*reader.legs}
+        for part in step.op.terms:  # type: ignore[union-attr]
+            factors = tuple(Use(use.name, tuple(new.get(leg, leg) for leg in use.legs)) for use in part.factors)
+            weights = legs_in(use for use in factors if use.name not in many)
+            if not summed & weights or (legs_in(part.factors) - {*step.legs}) & taken:
+                return graph
+            terms.append(Term(times(term.coefficient, part.coefficient), (*factors, *others)))
+    return with_steps(graph, {name: [], reader.name: [replace(reader, op=Contraction(tuple(terms)))]})
+
+
+def _whole(graph: Graph, reader: Step, place: str) -> Step | None:
+    """The reader as a contraction, where it is one or a sum."""
+    if isinstance(reader.op, Contraction):
+        return reader if sum(use.name == place for use in reader.op.uses) == 1 else None
+    if isinstance(reader.op, Box) and reader.op.kind == "sum":
+        return replace(reader, op=Contraction((Term(ONE, (reader.op.operand("of"),)),)))
+    return None
+
+
+def _signed(graph: Graph, name: str, use: Use, box: Box) -> tuple[tuple[Use, Use], list[Step]]:
+    """relu(x) and relu(-x) of a value, and the steps that make them."""
+    up, minus, down = (Use(fresh(graph, f"{name}.{part}"), use.legs) for part in ("up", "minus", "down"))
+    negative = Contraction((Term(Negative(ONE), (use,)),))
+    steps = [
+        Step(up.name, replace(box, operands=(("of", use),)), use.legs),
+        Step(minus.name, negative, use.legs),
+        Step(down.name, replace(box, operands=(("of", minus),)), use.legs),
+    ]
+    return (up, down), steps
+
+
+def _read(graph: Graph, whole: Step, place: str, pairs: list[tuple[Use, Use]]) -> tuple[Term, ...]:
+    """The reader's terms, the one that reads the map once for each pair in its place."""
+    names: Legs = graph.step[place].legs
+    found: list[Term] = []
+    for term in whole.op.terms:  # type: ignore[union-attr]
+        used = next((use for use in term.factors if use.name == place), None)
+        if used is None:
+            found.append(term)
+            continue
+        new, others = dict(zip(names, used.legs, strict=True)), [use for use in term.factors if use is not used]
+        for pair in pairs:
+            renamed = (Use(use.name, tuple(new[leg] for leg in use.legs)) for use in pair)
+            found.append(replace(term, factors=(*renamed, *others)))
+    return tuple(found)
+
+
+RELU = Rule(
+    "relu of a weight", "sum_g relu(P[g k] S[g n]) -> relu(P) relu(S) + relu(-P) relu(-S), summed", relu_of_weight
+)
