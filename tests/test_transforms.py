@@ -85,6 +85,7 @@ def test_vmap_in_training(name: str, causal: bool | None) -> None:
     assert torch.equal(one, other) != draws(module)
 
 
+@slow_rule
 def test_vmap_refuses_to_write_a_state_that_is_not_mapped() -> None:
     module, xs = made("mgk_em", True).train(), inputs_of("mgk_em", 2, 6)
     with pytest.raises(RuntimeError, match="vmap: inplace arithmetic"):
