@@ -37,19 +37,24 @@ class LanguageModel(Model):
         self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False, **new)
 
     def forward(
-        self, tokens: Tensor, key_mask: Tensor | None = None, memory: Memory | None = None
+        self,
+        tokens: Tensor,
+        key_mask: Tensor | None = None,
+        memory: Memory | None = None,
+        at: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Memory]:
         """tokens [batch, n] integers, key_mask [batch, n] (true = a token): logits [batch, n, vocabulary].
 
-        With `memory`, that of the call before or `new_memory(batch)`, (logits, memory). Raises InputError.
+        With `memory`, that of the call before or `new_memory(batch)`, (logits, memory). With `at` [k], places counted
+        through all rows (row * n + position), logits [k, vocabulary] of these alone. Raises InputError.
         """
         check_tokens("tokens", tokens, key_mask)
         x = self.positions(self.embedding(tokens) * self.scale)
         if memory is None:
             for block in self.layers:
                 x = block(x, key_mask)
-            return self._logits(x)
-        return self._remembering(x, key_mask, memory)
+            return self._logits(x, at)
+        return self._remembering(x, key_mask, memory, at)
 
     def new_memory(self, batch: int) -> Memory:
         """The memory before the first segment. Raises InputError for a model without."""
@@ -65,7 +70,9 @@ class LanguageModel(Model):
         if not self.rows:
             raise InputError(f"'{self.spec.name}' has no memory; give it rows, e.g. 'memory: 128' in its description.")
 
-    def _remembering(self, x: Tensor, key_mask: Tensor | None, memory: Memory) -> tuple[Tensor, Memory]:
+    def _remembering(
+        self, x: Tensor, key_mask: Tensor | None, memory: Memory, at: Tensor | None
+    ) -> tuple[Tensor, Memory]:
         self._check_memory()
         batch, n, width = x.shape
         memories.check(memory, self._contexts, batch, width)
@@ -76,8 +83,9 @@ class LanguageModel(Model):
                 x = block.after(contexts[-1], n, keep, key_mask)
             else:
                 x = block(x, key_mask)
-        return self._logits(x), memories.after(contexts, keep, self.rows)
+        return self._logits(x, at), memories.after(contexts, keep, self.rows)
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def _logits(self, x: Tensor, at: Tensor | None) -> Tensor:
         weight = self.embedding.weight if self.output is None else self.output.weight
+        x = x if at is None else x.flatten(0, 1).index_select(0, at)
         return F.linear(self.norm(x), weight)

@@ -43,11 +43,11 @@ class Score:
         return Score({name: (total, round(count)) for name, (total, count) in pairs})
 
 
-def loss(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+def loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """(sum of the losses in nats, count of what is scored): with gradient, in float32 or wider."""
     rows = logits.flatten(0, -2)
     rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-    targets = batch.targets.flatten()
+    targets = targets.flatten()
     total = F.cross_entropy(rows, targets, ignore_index=UNSCORED, reduction="sum")
     return total, (targets != UNSCORED).sum()
 
@@ -55,7 +55,7 @@ def loss(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
 def score(logits: Tensor, batch: Batch, groups: Sequence[str] = ()) -> Score:
     """Loss and accuracy over all that is scored, and the accuracy of each group."""
     logits = logits.detach()
-    total, count = loss(logits, batch)
+    total, count = loss(logits, batch.targets)
     scored = batch.targets != UNSCORED
     right = (logits.argmax(-1) == batch.targets) & scored
     measures = {"loss": (total, count), "accuracy": (right.sum(), count)}

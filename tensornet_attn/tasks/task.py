@@ -100,20 +100,26 @@ class Task:
             raise InputError(f"split '{split}' of task '{self.name}' has no end: take samples from it.")
         return (self.samples(split, start, min(count, size - start)) for start in range(0, size, count))
 
-    def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """(sum of the losses in nats, count): to train, with gradient. Raises InputError for logits of other sizes."""
+    def loss(
+        self, logits: torch.Tensor, batch: Batch, at: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(sum of the losses in nats, count): to train, with gradient. Raises InputError for logits of other sizes.
+
+        `at` [k]: places, counted through all rows, that `logits` [k vocabulary] are for; all that is scored is there.
+        """
         from tensornet_attn.tasks.score import loss
 
-        return loss(self._checked(logits, batch), batch)
+        targets = batch.targets if at is None else batch.targets.flatten()[at]
+        return loss(self._checked(logits, targets), targets)
 
     def score(self, logits: torch.Tensor, batch: Batch) -> Score:
         """Loss and accuracy as sums and counts. `logits` are [batch n vocabulary] or, of classes, [batch classes]."""
         from tensornet_attn.tasks.score import score
 
-        return score(self._checked(logits, batch), batch, self.source.groups)
+        return score(self._checked(logits, batch.targets), batch, self.source.groups)
 
-    def _checked(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-        right = [*batch.targets.shape, self.classes or self.vocabulary]
+    def _checked(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        right = [*targets.shape, self.classes or self.vocabulary]
         if list(logits.shape) != right:
             raise InputError(f"task '{self.name}': the logits have shape {list(logits.shape)}; {right} is asked for.")
         return logits

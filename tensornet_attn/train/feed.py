@@ -68,13 +68,32 @@ def seed_part(seed: int, step: int, place: int) -> None:
     random.seed(number)
 
 
-def answer(model: Any, batch: Batch, memory: Memory | None = None) -> tuple[Tensor, Memory | None]:
-    """(logits, the next memory) of any kind of model for a batch of its kind of task."""
+def answer(
+    model: Any, batch: Batch, memory: Memory | None = None, at: Tensor | None = None
+) -> tuple[Tensor, Memory | None]:
+    """(logits, the next memory) of any kind of model for a batch of its kind of task.
+
+    `at` [k]: what `scored_places` gave, for the logits [k vocabulary] of these places alone.
+    """
     if batch.source is not None:
         return model(batch.source, batch.tokens, batch.source_mask, batch.key_mask), None
     if memory is not None:
-        return model(batch.tokens, batch.key_mask, memory)
+        return model(batch.tokens, batch.key_mask, memory, at)
+    if at is not None:
+        return model(batch.tokens, batch.key_mask, at=at), None
     return model(batch.tokens, batch.key_mask), None
+
+
+def scored_places(batch: Batch) -> Tensor | None:
+    """Where a language model is scored, counted through all rows [k]: it need say nothing elsewhere.
+
+    None where every place is scored, and for other kinds of tasks. Of a batch in main memory: a device would be
+    waited for.
+    """
+    if batch.source is not None or batch.targets.dim() == 1:
+        return None
+    scored = batch.targets.flatten() != UNSCORED
+    return None if bool(scored.all()) else scored.nonzero().flatten()
 
 
 def check_tokens(batch: Batch, task: Task) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.batch import UNSCORED, Batch
-from tensornet_attn.train.feed import answer, check_tokens, seed_part
+from tensornet_attn.train.feed import answer, check_tokens, scored_places, seed_part
 from tensornet_attn.train.schedule import rate
 from tensornet_attn.train.session import Session
 from tensornet_attn.train.state import gathered
@@ -41,14 +41,14 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
     The CPU waits for the device once: loss, norm and wishes are read together, before the optimizer moves the weights.
     """
     run, number = session.run, session.step + 1
-    batches = [batch.to(session.fabric.device) for batch in _batches(session)]
+    batches, places = _batches(session)
     scored = session.sum(sum((batch.targets != UNSCORED).sum() for batch in batches))
     weight = session.share.world / scored.clamp(min=1).double()  # gradients are averaged over processes, losses are not
     lr = rate(run, number)
     for group in session.optimizer.param_groups:
         group["lr"] = lr
     session.optimizer.zero_grad()
-    total = sum(_part(session, part, batch, weight) for part, batch in enumerate(batches))
+    total = sum(_part(session, part, *of_part, weight) for part, of_part in enumerate(zip(batches, places, strict=True)))
     norm = _clipped(session)
     told = torch.tensor([0.0, *wishes], dtype=torch.float64, device=norm.device)
     told[0] = total / scored.clamp(min=1)
@@ -60,21 +60,23 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
     return Measured(loss, grad_norm, lr, tuple(map(round, counts)))
 
 
-def _batches(session: Session) -> list[Batch]:
+def _batches(session: Session) -> tuple[list[Batch], list[Tensor | None]]:
+    """The batch of each part and the places where it is scored, on the device."""
     batches = session.share.batches(session.task, session.step, session.run.batch)
     if session.step == 0:
         for batch in batches:
             check_tokens(batch, session.task)
-    return batches
+    device, places = session.fabric.device, [scored_places(batch) for batch in batches]
+    return [batch.to(device) for batch in batches], [None if at is None else at.to(device) for at in places]
 
 
-def _part(session: Session, part: int, batch: Batch, weight: Tensor) -> Tensor:
+def _part(session: Session, part: int, batch: Batch, at: Tensor | None, weight: Tensor) -> Tensor:
     """The sum of losses of one part, its gradient added to what there is; processes meet at the last part."""
     share, last = session.share, part == session.share.parts - 1
     seed_part(session.run.seed, session.step + 1, part * share.world + share.rank)
     with session.fabric.no_backward_sync(session.module, enabled=not last):
-        logits, session.memories[part] = answer(session.module, batch, session.memories[part])
-        loss, _ = session.task.loss(logits, batch)
+        logits, session.memories[part] = answer(session.module, batch, session.memories[part], at)
+        loss, _ = session.task.loss(logits, batch, at)
         session.fabric.backward(loss * weight.to(loss.dtype))
     _average_states(session, len(batch))
     return loss.detach()
