@@ -1,0 +1,191 @@
+"""The runs behind docs/results.md: for each design a learning rate out of three on seed 0, then seeds 1 to 3 with it.
+
+python docs/results/runs.py mqar --jobs 2 --out runs      starts what is not done, and goes on with what was ended
+python docs/results/runs.py mqar --table --out runs       prints the table of what is done
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from math import inf, sqrt
+from pathlib import Path
+from statistics import mean, stdev
+
+import tensornet_attn as ta
+
+SEEDS = (1, 2, 3)
+T_95 = 4.303  # Student's t, two degrees of freedom: the 95 % interval of the mean of three
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A design in a comparison: `grow` is the leg whose size makes its parameters equal to the baseline's."""
+
+    design: str
+    legs: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, int] = field(default_factory=dict)
+    grow: str = "d"
+    also: tuple[str, ...] = ()  # legs as large as `grow`
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.label or self.design
+
+
+@dataclass(frozen=True)
+class Comparison:
+    task: str
+    options: str
+    steps: int
+    rates: tuple[float, ...]
+    like: Entry
+    entries: tuple[Entry, ...]
+    more: tuple[str, ...] = ()
+
+
+def _designs(heads: int, near: int) -> tuple[Entry, ...]:
+    """The designs of the papers beside softmax attention of `heads` heads; `near` keys on either side in a band."""
+    half = max(1, heads // 2)
+    wide, narrow = {"k": 31}, {"k": 2 * near + 1}
+    return (
+        Entry("mhsa", {"h": heads}),
+        Entry("thsa", {}, {}, "r", ("s",)),
+        Entry("skip_left", {"h": heads, "c": 1}, {}, "d", ("e",)),
+        Entry("hard_fish", {"g": half, "h": 2 * half}),
+        Entry("gfish", {"g": half, "k": half, "h": 2 * half}),
+        Entry("mgk", {"h": half, "r": 2}),
+        Entry("smgk", {"h": half, "r": 2}),
+        Entry("mlk", {"h": half, "r": 2}),
+        Entry("linear", {"h": heads}),
+        Entry("band", {"h": heads}, wide, label="band_15"),
+        Entry("band", {"h": heads}, narrow, label=f"band_{near}"),
+        Entry("fmm1", {"h": heads}, narrow),
+        Entry("fmm2", {"h": heads}, narrow),
+        Entry("fmm_fast_weight1", {"h": heads}, {"k": near + 1}, "d", ("e",)),
+        Entry("epa", {"h": half, "e": 2}, {"k": 1}),
+    )
+
+
+COMPARISONS = {
+    "mqar": Comparison(
+        "mqar", "", 750, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 1}), _designs(1, 4), ("--mlp", "none")
+    ),
+    "copy": Comparison("copy", "", 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 4}), _designs(4, 10)),
+}
+WIDTH = 64
+
+
+def legs_of(entry: Entry, like: Entry) -> dict[str, int]:
+    """The legs with which the design has the parameters of the baseline, or just fewer."""
+    fixed = {"f": WIDTH, **entry.legs}
+    target = ta.load(like.design, legs={"f": WIDTH, **like.legs})
+    tied = dict.fromkeys(entry.also, entry.grow)
+    source = ta.load(entry.design, legs={**fixed, **tied}, settings=entry.settings)
+    size = ta.match_parameters(source, target, leg=entry.grow, multiple=1)
+    return {**entry.legs, entry.grow: size, **dict.fromkeys(entry.also, size)}
+
+
+def command(comparison: Comparison, entry: Entry, rate: float, seed: int, out: Path) -> list[str]:
+    """What trains one run, as a user would type it."""
+    pairs = legs_of(entry, comparison.like)
+    words = ["tensornet-attn", "train", "--task", comparison.task, "--design", entry.design]
+    words += ["--legs", ",".join(f"{leg}={size}" for leg, size in pairs.items())]
+    if entry.settings:
+        words += ["--set", ",".join(f"{name}={value}" for name, value in entry.settings.items())]
+    words += [*comparison.more, "--steps", str(comparison.steps), "--lr", f"{rate:g}", "--seed", str(seed)]
+    if comparison.options:
+        words += ["--options", comparison.options]
+    return [*words, "--threads", "1", "--no-tensorboard", "--out", str(out)]
+
+
+def folder(base: Path, comparison: Comparison, entry: Entry, rate: float, seed: int) -> Path:
+    return base / comparison.task / f"{entry.name}-lr{rate:g}-seed{seed}"
+
+
+def accuracy(path: Path) -> float | None:
+    """The last validation accuracy of a finished run; None where it is not finished."""
+    try:
+        return json.loads((path / "summary.json").read_text())["eval"]["eval_accuracy"]
+    except FileNotFoundError:
+        return None
+
+
+def chosen(base: Path, comparison: Comparison, entry: Entry) -> float | None:
+    """The learning rate with the highest validation accuracy on seed 0, once all three are done."""
+    found = {rate: accuracy(folder(base, comparison, entry, rate, 0)) for rate in comparison.rates}
+    if any(value is None for value in found.values()):
+        return None
+    return max(found, key=lambda rate: found[rate] or -inf)
+
+
+def run(base: Path, comparison: Comparison, entry: Entry, rate: float, seed: int) -> None:
+    out = folder(base, comparison, entry, rate, seed)
+    if accuracy(out) is not None:
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    words = command(comparison, entry, rate, seed, out)
+    print(" ".join(words), flush=True)
+    with Path(f"{out}.log").open("a") as log:
+        if subprocess.run(words, stdout=log, stderr=log).returncode:
+            print(f"failed: see {out}.log", flush=True)
+
+
+def design(base: Path, comparison: Comparison, entry: Entry) -> None:
+    """All runs of one design, one after the other."""
+    for rate in comparison.rates:
+        run(base, comparison, entry, rate, 0)
+    rate = chosen(base, comparison, entry)
+    for seed in SEEDS if rate is not None else ():
+        run(base, comparison, entry, rate, seed)
+
+
+def rows(base: Path, comparison: Comparison) -> Iterator[str]:
+    yield "| design | legs | parameters | learning rate | accuracy of the rates on seed 0 | seeds 1 to 3 | mean and 95 % interval | minutes |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for entry in comparison.entries:
+        rate = chosen(base, comparison, entry)
+        if rate is None:
+            continue
+        paths = [folder(base, comparison, entry, rate, seed) for seed in SEEDS]
+        values = [value for value in map(accuracy, paths) if value is not None]
+        summary = json.loads((folder(base, comparison, entry, rate, 0) / "summary.json").read_text())
+        swept = ", ".join(f"{accuracy(folder(base, comparison, entry, each, 0)):.3f}" for each in comparison.rates)
+        legs = ", ".join(
+            f"{name} {size}" for name, size in {**legs_of(entry, comparison.like), **entry.settings}.items()
+        )
+        spread = (
+            f"{mean(values):.3f} ± {T_95 * stdev(values) / sqrt(len(values)):.3f}" if len(values) == len(SEEDS) else ""
+        )
+        each = ", ".join(f"{value:.3f}" for value in values)
+        yield (
+            f"| {entry.name} | {legs} | {summary['parameters']:,} | {rate:g} | {swept} | {each} | {spread} | "
+            f"{summary['seconds'] / 60:.1f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("comparison", choices=COMPARISONS)
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", nargs="*", help="names of designs")
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    comparison = COMPARISONS[given.comparison]
+    if given.table:
+        print("\n".join(rows(given.out, comparison)))
+        return
+    entries = [entry for entry in comparison.entries if not given.only or entry.name in given.only]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(lambda entry: design(given.out, comparison, entry), entries))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
