@@ -58,8 +58,8 @@ def _designs(heads: int, near: int) -> tuple[Entry, ...]:
         Entry("mhsa", {"h": heads}),
         Entry("thsa", {}, {}, "r", ("s",)),
         Entry("skip_left", {"h": heads, "c": 1}, {}, "d", ("e",)),
-        Entry("hard_fish", {"g": half, "h": 2 * half}),
-        Entry("gfish", {"g": half, "k": half, "h": 2 * half}),
+        Entry("hard_fish", {"g": 2, "h": 4}),
+        Entry("gfish", {"g": 2, "k": 4, "h": 4}),
         Entry("mgk", {"h": half, "r": 2}),
         Entry("smgk", {"h": half, "r": 2}),
         Entry("mlk", {"h": half, "r": 2}),
@@ -75,7 +75,19 @@ def _designs(heads: int, near: int) -> tuple[Entry, ...]:
 
 COMPARISONS = {
     "mqar": Comparison(
-        "mqar", "", 750, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 1}), _designs(1, 4), ("--mlp", "none")
+        "mqar", "", 750, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 2}), _designs(2, 4), ("--mlp", "none")
+    ),
+    "listops": Comparison(
+        "listops_mini",
+        "",
+        3000,
+        (1e-3, 2e-3, 4e-3),
+        Entry("mhsa", {"h": 8}),
+        (
+            Entry("mhsa", {"h": 8}, label="mhsa_8"),
+            Entry("mhsa", {"h": 2}, label="mhsa_2"),
+            Entry("epa", {"h": 2, "e": 4}, {"k": 2}),
+        ),
     ),
     "copy": Comparison("copy", "", 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 4}), _designs(4, 10)),
 }
