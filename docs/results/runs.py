@@ -1,7 +1,8 @@
 """The runs behind docs/results.md: for each design a learning rate out of three on seed 0, then seeds 1 to 3 with it.
 
 python docs/results/runs.py mqar --jobs 2 --out runs      starts what is not done, and goes on with what was ended
-python docs/results/runs.py mqar --table --out runs       prints the table of what is done
+python docs/results/runs.py mqar --record --out runs      adds what is done to docs/results/mqar.json, so that it stays done
+python docs/results/runs.py mqar --table                  prints the table of what is done
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from dataclasses import dataclass, field
 from math import inf, sqrt
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import tensornet_attn as ta
 
+HERE = Path(__file__).parent
 SEEDS = (1, 2, 3)
 T_95 = 4.303  # Student's t, two degrees of freedom: the 95 % interval of the mean of three
 
@@ -41,6 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Comparison:
+    name: str
     task: str
     options: str
     steps: int
@@ -75,9 +79,10 @@ def _designs(heads: int, near: int) -> tuple[Entry, ...]:
 
 COMPARISONS = {
     "mqar": Comparison(
-        "mqar", "", 750, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 2}), _designs(2, 4), ("--mlp", "none")
+        "mqar", "mqar", "", 750, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 2}), _designs(2, 4), ("--mlp", "none")
     ),
     "listops": Comparison(
+        "listops",
         "listops_mini",
         "",
         3000,
@@ -89,7 +94,7 @@ COMPARISONS = {
             Entry("epa", {"h": 2, "e": 4}, {"k": 2}),
         ),
     ),
-    "copy": Comparison("copy", "", 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 4}), _designs(4, 10)),
+    "copy": Comparison("copy", "copy", "", 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 4}), _designs(4, 10)),
 }
 WIDTH = 64
 
@@ -118,15 +123,36 @@ def command(comparison: Comparison, entry: Entry, rate: float, seed: int, out: P
 
 
 def folder(base: Path, comparison: Comparison, entry: Entry, rate: float, seed: int) -> Path:
-    return base / comparison.task / f"{entry.name}-lr{rate:g}-seed{seed}"
+    return base / comparison.name / f"{entry.name}-lr{rate:g}-seed{seed}"
+
+
+KEPT = ("parameters", "macs_per_token", "peak_memory_bytes", "tokens_per_second", "seconds", "command", "versions")
+
+
+def facts(path: Path) -> dict[str, Any] | None:
+    """What is known of a finished run, from its folder or from what was recorded; None where it is not finished."""
+    recorded = HERE / f"{path.parent.name}.json"
+    try:
+        told = json.loads((path / "summary.json").read_text())
+        return {**told["eval"], **{name: told[name] for name in KEPT}}
+    except FileNotFoundError:
+        return json.loads(recorded.read_text()).get(path.name) if recorded.exists() else None
 
 
 def accuracy(path: Path) -> float | None:
     """The last validation accuracy of a finished run; None where it is not finished."""
-    try:
-        return json.loads((path / "summary.json").read_text())["eval"]["eval_accuracy"]
-    except FileNotFoundError:
-        return None
+    found = facts(path)
+    return None if found is None else found["eval_accuracy"]
+
+
+def record(base: Path, name: str) -> None:
+    """Adds the finished runs of a comparison to its JSON file."""
+    file = HERE / f"{name}.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    found = {path.parent.name: facts(path.parent) for path in sorted((base / name).glob("*/summary.json"))}
+    for told in found.values():
+        told["command"] = told["command"].replace(f"{base}/", "runs/")
+    file.write_text(json.dumps({**known, **found}, indent=1, sort_keys=True) + "\n")
 
 
 def chosen(base: Path, comparison: Comparison, entry: Entry) -> float | None:
@@ -159,15 +185,25 @@ def design(base: Path, comparison: Comparison, entry: Entry) -> None:
 
 
 def rows(base: Path, comparison: Comparison) -> Iterator[str]:
-    yield "| design | legs | parameters | learning rate | accuracy of the rates on seed 0 | seeds 1 to 3 | mean and 95 % interval | minutes |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    names = (
+        "design",
+        "legs",
+        "parameters",
+        "learning rate",
+        "seed 0, each rate",
+        "seeds 1 to 3",
+        "mean ± 95 %",
+        "minutes",
+    )
+    yield f"| {' | '.join(names)} |"
+    yield f"|{' --- |' * len(names)}"
     for entry in comparison.entries:
         rate = chosen(base, comparison, entry)
         if rate is None:
             continue
         paths = [folder(base, comparison, entry, rate, seed) for seed in SEEDS]
         values = [value for value in map(accuracy, paths) if value is not None]
-        summary = json.loads((folder(base, comparison, entry, rate, 0) / "summary.json").read_text())
+        summary = facts(folder(base, comparison, entry, rate, 0))
         swept = ", ".join(f"{accuracy(folder(base, comparison, entry, each, 0)):.3f}" for each in comparison.rates)
         legs = ", ".join(
             f"{name} {size}" for name, size in {**legs_of(entry, comparison.like), **entry.settings}.items()
@@ -189,10 +225,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", nargs="*", help="names of designs")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--record", action="store_true")
     given = parser.parse_args()
     comparison = COMPARISONS[given.comparison]
+    if given.record:
+        record(given.out, given.comparison)
     if given.table:
         print("\n".join(rows(given.out, comparison)))
+    if given.table or given.record:
         return
     entries = [entry for entry in comparison.entries if not given.only or entry.name in given.only]
     with ThreadPoolExecutor(given.jobs) as pool:
