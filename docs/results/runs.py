@@ -1,7 +1,7 @@
 """The runs behind docs/results.md: for each design a learning rate out of three on seed 0, then seeds 1 to 3 with it.
 
 python docs/results/runs.py mqar --jobs 2 --out runs      starts what is not done, and goes on with what was ended
-python docs/results/runs.py mqar --record --out runs      adds what is done to docs/results/mqar.json, so that it stays done
+python docs/results/runs.py mqar --record --out runs      adds what is done to docs/results/mqar.json: it stays done
 python docs/results/runs.py mqar --table                  prints the table of what is done
 """
 
@@ -79,7 +79,7 @@ def _designs(heads: int, near: int) -> tuple[Entry, ...]:
 
 COMPARISONS = {
     "mqar": Comparison(
-        "mqar", "mqar", "", 750, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 2}), _designs(2, 4), ("--mlp", "none")
+        "mqar", "mqar", "", 1500, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 2}), _designs(2, 4), ("--mlp", "none")
     ),
     "listops": Comparison(
         "listops",
