@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -156,11 +156,12 @@ def record(base: Path, name: str) -> None:
 
 
 def chosen(base: Path, comparison: Comparison, entry: Entry) -> float | None:
-    """The learning rate with the highest validation accuracy on seed 0, once all three are done."""
+    """The learning rate of a design, once all three are done: the least of those within 0.01 of the best on seed 0."""
     found = {rate: accuracy(folder(base, comparison, entry, rate, 0)) for rate in comparison.rates}
-    if any(value is None for value in found.values()):
+    known = {rate: value for rate, value in found.items() if value is not None}
+    if len(known) < len(found):
         return None
-    return max(found, key=lambda rate: found[rate] or -inf)
+    return min(rate for rate, value in known.items() if value >= max(known.values()) - 0.01)
 
 
 def run(base: Path, comparison: Comparison, entry: Entry, rate: float, seed: int) -> None:
