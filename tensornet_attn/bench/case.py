@@ -12,9 +12,12 @@ import torch
 from torch import nn
 
 from tensornet_attn import compiler
+from tensornet_attn.bench.gpu import is_gpu
+from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.sizes import dtype_bytes, lengths_of, whole
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import Graph, build
+from tensornet_attn.plan.aim import Wanted
 from tensornet_attn.spec import Design, library
 
 Tensor = torch.Tensor
@@ -25,7 +28,11 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A design at length n; every random number in it comes from `seed`. `causal` overrides the design's own."""
+    """A design at length n; every random number in it comes from `seed`. `causal` overrides the design's own.
+
+    `costs`: the device that our plans are made for, at this length, batch and pass; None: the compiler's defaults.
+    `tune`: our Triton kernels are tuned before they are measured.
+    """
 
     design: Design
     n: int
@@ -34,6 +41,8 @@ class Case:
     dtype: str = "float32"
     device: str = "cpu"
     seed: int = 0
+    costs: Device | None = None
+    tune: bool = False
 
     @cached_property
     def graph(self) -> Graph:
@@ -64,6 +73,17 @@ class Case:
         """Equal for cases with the same values."""
         sizes = tuple(self.sizes.items())
         return self.design.name, sizes, self.n, self.batch, self.graph.causal, self.dtype, self.device, self.seed
+
+    def wanted(self, kind: str) -> Wanted:
+        """What our plans are made for in a pass."""
+        if self.costs is None:
+            return {}
+        bucket = "training" if kind == TRAINING else "prefill"
+        return {"bucket": bucket, "device_costs": self.costs, "n": self.n, "batch": self.batch}
+
+    @property
+    def on_gpu(self) -> bool:
+        return is_gpu(self.device)
 
     @property
     def torch_dtype(self) -> torch.dtype:

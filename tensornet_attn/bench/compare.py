@@ -45,14 +45,26 @@ class Oracle:
 
 
 def oracle(case: Case, limit: float) -> Oracle:
-    """The reference at the case's length, or at the largest half, quarter and so on that is within the limit."""
+    """The reference at the case's length, or at the largest half, quarter and so on that is within the limit.
+
+    The limit is of what is predicted: where memory ends before, the length is halved once more.
+    """
     n = case.n
-    while n > 1 and reference_bytes(case.at(n)) > limit:
+    while True:
+        while n > 1 and reference_bytes(case.at(n)) > limit:
+            n //= 2
+        try:
+            return _oracle(case.at(n))
+        except torch.OutOfMemoryError:
+            if n == 1:
+                raise
         n //= 2
-    short = case.at(n)
-    exact, own = reference_values(short, "float64"), reference_values(short, case.dtype)
+
+
+def _oracle(case: Case) -> Oracle:
+    exact, own = reference_values(case, "float64"), reference_values(case, case.dtype)
     allowed = {name: max(FLOOR[case.dtype], SLACK * error) for name, error in errors(own, exact).items()}
-    return Oracle(n, exact, allowed)
+    return Oracle(case.n, exact, allowed)
 
 
 def reference_values(case: Case, dtype: str) -> Values:

@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 
 import torch
-from torch import nn
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.baselines import LAYERS, layer_of
 from tensornet_attn.bench.baselines.attend import Attend, Flex, eager, sdpa
+from tensornet_attn.bench.baselines.fmm import FastWeights, in_chunks
 from tensornet_attn.bench.case import FORWARD, Case
-from tensornet_attn.bench.guard import gibibytes, pair_bytes
+from tensornet_attn.bench.contestant import Contestant, SkippedError, need_compiler, within
+from tensornet_attn.bench.guard import pair_bytes
+from tensornet_attn.bench.ours import OURS, fused, ours
+from tensornet_attn.cost.match import parameters
 
-OURS = ("torch", "inductor")
-HEADS = 8  # of the yardstick, where the design has no leg h
-
-
-class SkippedError(Exception):
-    """A contestant cannot run a case; the message says why."""
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A module that is ready to run, the case that it computes, and a note on what it is."""
-
-    module: nn.Module
-    case: Case
-    note: str = ""
+HEADS = 8  # of the yardstick, where the design has no leg h; of the dense layer
+WIDE = 8  # what a dense head's width is a multiple of: attention of other widths is padded to it
 
 
 def contestant(name: str, case: Case, kind: str, limit: float) -> Contestant:
     """Raises SkippedError where it cannot run the case, or is predicted to need more than `limit` bytes."""
     return MAKERS[name](case, kind, limit)
-
-
-def ours(backend: str) -> Callable[[Case, str, float], Contestant]:
-    def make(case: Case, kind: str, limit: float) -> Contestant:
-        if backend == "inductor":
-            need_compiler(case.device)
-        module = compiler.compile(case.design, backend, case.causal)
-        within(pair_bytes(module.plan.schedule, case, kind != FORWARD), limit)
-        return Contestant(case.loaded(module), case)
-
-    return make
 
 
 def reference(case: Case, kind: str, limit: float) -> Contestant:
@@ -99,6 +76,33 @@ def yardstick(case: Case, kind: str, limit: float) -> Contestant:
     return Contestant(by_sdpa(plain, kind, limit).module, plain, f"mhsa of f {width}, h {heads}: another function")
 
 
+def dense(case: Case, kind: str, limit: float) -> Contestant:
+    """mhsa by SDPA with about as many parameters: what a design with experts takes the place of."""
+    width = case.sizes.get("f")
+    if case.graph.key is None or not isinstance(width, int):
+        raise SkippedError(f"'{case.design.name}' has no key leg and leg 'f', of which a dense layer would be made.")
+    own = parameters(case.graph)
+    size = max(WIDE, WIDE * round(own / (4 * width * HEADS * WIDE)))  # mhsa has four weights f h d
+    design = compiler.load("mhsa", legs={"f": width, "h": HEADS, "d": size})
+    plain = replace(case, design=design, causal=case.graph.causal)
+    note = f"mhsa of f {width}, h {HEADS}, d {size}: {parameters(plain.graph):,} parameters, here {own:,}"
+    return Contestant(by_sdpa(plain, kind, limit).module, plain, note)
+
+
+def by_fla(case: Case, kind: str, limit: float) -> Contestant:
+    """The layer of fast weights with the delta rule of flash-linear-attention, its near field by FlexAttention."""
+    if not case.shipped or not issubclass(LAYERS[case.design.name][0], FastWeights):
+        raise SkippedError(f"'{case.design.name}' is no layer of fast weights whose delta rule the package computes.")
+    if find_spec("fla") is None:
+        raise SkippedError("flash-linear-attention is not installed: pip install flash-linear-attention.")
+    if not case.on_gpu or case.dtype not in ("bfloat16", "float16"):
+        raise SkippedError("flash-linear-attention computes the delta rule on a GPU, in bfloat16 and float16.")
+    found = by_hand(case, kind, limit, Flex())
+    assert isinstance(found.module, FastWeights)
+    found.module.delta = in_chunks
+    return found
+
+
 MAKERS: dict[str, Callable[[Case, str, float], Contestant]] = {
     **{backend: ours(backend) for backend in OURS},
     "reference": reference,
@@ -107,6 +111,9 @@ MAKERS: dict[str, Callable[[Case, str, float], Contestant]] = {
     "sdpa": by_sdpa,
     "softmax": yardstick,
     "flex": by_flex,
+    "fused": fused,
+    "dense": dense,
+    "fla": by_fla,
 }
 AGAINST = tuple(name for name in MAKERS if name not in OURS)
 
@@ -115,20 +122,3 @@ def one_call(case: Case) -> None:
     """Raises SkippedError where no single call of attention computes the design."""
     if case.shipped and (why := LAYERS[case.design.name][0].mixed):
         raise SkippedError(f"'{case.design.name}' {why}: no call of attention computes it. 'softmax' is a yardstick.")
-
-
-def within(size: float, limit: float) -> None:
-    if size > limit:
-        raise SkippedError(
-            f"its tensors over pairs of positions would take about {gibibytes(size)}, above the limit of "
-            f"{gibibytes(limit)} (--memory)."
-        )
-
-
-def need_compiler(device: str) -> None:
-    """Raises SkippedError where torch.compile has nothing to compile with."""
-    if torch.device(device).type == "cuda":
-        if find_spec("triton") is None:
-            raise SkippedError("torch.compile needs triton on a GPU, and it is not installed.")
-    elif not any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))):
-        raise SkippedError("torch.compile needs a C++ compiler on the CPU, and none of g++ and clang++ is on the PATH.")

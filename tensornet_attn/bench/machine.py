@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import os
 import platform
+from importlib import metadata
 from pathlib import Path
 
 import torch
 
+from tensornet_attn.bench.gpu import gpu_words, is_gpu
 from tensornet_attn.version import __version__
 
 
 def machine(device: str) -> dict[str, object]:
     """Processor, cores, threads, device and versions."""
-    cuda = torch.device(device).type == "cuda"
+    cuda = is_gpu(device)
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "gpu": gpu_words(device),
         "torch": torch.__version__,
+        "triton": version_of("triton"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "tensornet_attn": __version__,
     }
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def cpu_name() -> str:

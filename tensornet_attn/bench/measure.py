@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 Call = Callable[[], object]
 Clock = Callable[[], float]
+Sample = Callable[[Call, int], float]  # seconds of one call, on average over that many
 LEAST_ROUNDS = 3  # whatever the time budget says: fewer have no quartiles
 SAMPLE = 0.005  # seconds; faster calls are repeated until one sample takes as long
 MOST_CALLS = 200
@@ -36,46 +37,91 @@ def turns(names: Sequence[str], place: int) -> list[str]:
 
 
 def interleaved(
-    calls: Mapping[str, Call], repeats: int, seconds: float, clock: Clock = time.perf_counter
+    calls: Mapping[str, Call],
+    repeats: int,
+    seconds: float,
+    clock: Clock = time.perf_counter,
+    sample: Sample | None = None,
+    warm: float = 0.0,
 ) -> dict[str, Timed]:
     """Each call timed in `repeats` rounds, or in fewer where `seconds` are over; in three at least.
 
-    A call of each comes first and does not count; where it was short, a second says how many make a sample.
+    A call of each comes first and does not count; where it was short, a second says how many make a sample. Rounds of
+    the first `warm` seconds do not count either, but say anew how many make a sample: a first call may have compiled.
+    `sample` times the calls, by default `clock` does.
     """
-    found = {name: _warmed(call, clock) for name, call in calls.items()}
-    start, place = clock(), 0
+    timing = sample or by_clock(clock)
+    found = {name: _warmed(call, timing) for name, call in calls.items()}
     gc.collect()
     gc.disable()
     try:
-        while place < repeats and (place < LEAST_ROUNDS or clock() - start < seconds):
-            _round(calls, found, place, clock)
-            place += 1
+        _rounds(calls, found, timing, clock, warm)
+        for timed in found.values():
+            timed.calls = calls_for(min(timed.seconds)) if timed.seconds else timed.calls
+            timed.seconds.clear()
+        _rounds(calls, found, timing, clock, seconds, LEAST_ROUNDS, repeats)
     finally:
         gc.enable()
     return found
 
 
-def _round(calls: Mapping[str, Call], found: dict[str, Timed], place: int, clock: Clock) -> None:
-    for name in turns([name for name, timed in found.items() if timed.failed is None], place):
-        timed = found[name]
-        try:
-            timed.seconds.append(_sample(calls[name], timed.calls, clock))
-        except Exception as error:  # whatever it is, the others go on
-            timed.failed = error
+def by_clock(clock: Clock) -> Sample:
+    """Times calls one after another, from the first's start to the last's end."""
+
+    def sample(call: Call, calls: int) -> float:
+        start = clock()
+        for _ in range(calls):
+            call()
+        return (clock() - start) / calls
+
+    return sample
 
 
-def _warmed(call: Call, clock: Clock) -> Timed:
+def _rounds(
+    calls: Mapping[str, Call],
+    found: dict[str, Timed],
+    sample: Sample,
+    clock: Clock,
+    seconds: float,
+    least: int = 0,
+    most: float = math.inf,
+) -> None:
+    start, place = clock(), 0
+    while place < most and (place < least or clock() - start < seconds):
+        for name in turns([name for name, timed in found.items() if timed.failed is None], place):
+            _once_more(calls[name], found[name], sample)
+        place += 1
+
+
+def _once_more(call: Call, timed: Timed, sample: Sample) -> None:
     try:
-        once = _sample(call, 1, clock)
+        timed.seconds.append(sample(call, timed.calls))
+    except Exception as error:  # whatever it is, the others go on
+        timed.failed = bare(error)
+
+
+def _warmed(call: Call, sample: Sample) -> Timed:
+    try:
+        once = sample(call, 1)
         if once < SHORT:
-            once = _sample(call, 1, clock)
+            once = sample(call, 1)
     except Exception as error:
-        return Timed(failed=error)
-    return Timed(min(MOST_CALLS, max(1, math.ceil(SAMPLE / max(once, 1e-9)))))
+        return Timed(failed=bare(error))
+    return Timed(calls_for(once))
 
 
-def _sample(call: Call, calls: int, clock: Clock) -> float:
-    start = clock()
-    for _ in range(calls):
-        call()
-    return (clock() - start) / calls
+def calls_for(seconds: float) -> int:
+    """How many calls of so many seconds make a sample.
+
+    >>> calls_for(0.002), calls_for(1.0), calls_for(0.0)
+    (3, 1, 200)
+    """
+    return min(MOST_CALLS, max(1, math.ceil(SAMPLE / max(seconds, 1e-9))))
+
+
+def bare(error: Exception) -> Exception:
+    """The error without the frames that it came through: their tensors would stay while the others are timed."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__, link = None, link.__cause__ or link.__context__
+    return error

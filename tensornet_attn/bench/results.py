@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensornet_attn.bench.model import Model
+from tensornet_attn.bench.rates import Rates
 from tensornet_attn.bench.ratios import Spread
 
 MEASURED, SKIPPED, FAILED, WRONG = "measured", "skipped", "failed", "wrong"
-VERSION = 1  # of the JSON form
+VERSION = 2  # of the JSON form
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Entry:
 
 @dataclass
 class Result:
-    """One pass of one design at one length. `ours` names the entry that ratios are over."""
+    """One pass of one design at one length. `ours` names the entry that ratios are over, and that `model` is of."""
 
     design: str
     kind: str
@@ -51,23 +53,35 @@ class Result:
     settings: Mapping[str, float]
     ours: str
     entries: list[Entry] = field(default_factory=list)
+    model: Model | None = None
+
+    @property
+    def share(self) -> float | None:
+        """What ours achieves: the floor over its median time; None where one of them is missing."""
+        mine = next((entry.seconds for entry in self.entries if entry.name == self.ours), None)
+        floor = self.model.floor if self.model is not None else None
+        return floor / mine.median if mine is not None and floor is not None else None
 
     def entry(self, name: str) -> Entry:
         return next(entry for entry in self.entries if entry.name == name)
 
     def as_dict(self) -> dict[str, Any]:
-        fields = {key: value for key, value in vars(self).items() if key not in ("kind", "entries")}
+        fields = {key: value for key, value in vars(self).items() if key not in ("kind", "entries", "model")}
         return fields | {
             "pass": self.kind,
             "legs": dict(self.legs),
             "settings": dict(self.settings),
+            "model": self.model and vars(self.model) | {"share": self.share},
             "contestants": [entry.as_dict() for entry in self.entries],
         }
 
 
 @dataclass
 class Run:
-    """A whole run: the command, the machine, how it was measured, and the results so far."""
+    """A whole run: the command, the machine, how it was measured, and the results so far.
+
+    `rates` of the machine before and after, where they were measured; `aims`: what was aimed at, and reached.
+    """
 
     command: str
     machine: Mapping[str, object]
@@ -75,6 +89,8 @@ class Run:
     results: list[Result] = field(default_factory=list)
     finished: bool = False
     load: list[float | None] = field(default_factory=list)  # before and after
+    rates: list[Rates] = field(default_factory=list)
+    aims: list[Mapping[str, object]] = field(default_factory=list)
 
     @property
     def wrong(self) -> list[str]:
@@ -92,9 +108,11 @@ class Run:
             "command": self.command,
             "machine": dict(self.machine),
             "load": self.load,
+            "rates": [rates.as_dict() for rates in self.rates],
             "options": dict(self.options),
             "finished": self.finished,
             "results": [result.as_dict() for result in self.results],
+            "aims": list(self.aims),
         }
 
 

@@ -10,15 +10,20 @@ import torch
 
 from tensornet_attn.bench.case import PASSES, Case, runner
 from tensornet_attn.bench.compare import Oracle, WrongError, oracle, values_of
-from tensornet_attn.bench.contestants import AGAINST, OURS, Contestant, SkippedError, contestant
+from tensornet_attn.bench.contestant import Contestant, SkippedError
+from tensornet_attn.bench.contestants import AGAINST, contestant
+from tensornet_attn.bench.gpu import WARM, is_gpu, sample_of, tidy
 from tensornet_attn.bench.measure import interleaved
 from tensornet_attn.bench.memory import peak_bytes
+from tensornet_attn.bench.model import model_of
+from tensornet_attn.bench.ours import OURS
+from tensornet_attn.bench.rates import Rates
 from tensornet_attn.bench.ratios import ratio, spread
 from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result
 from tensornet_attn.errors import InputError, nearest
 
 GIB = 2**30
-COMPILED = {"inductor", "compile", "flex"}
+COMPILED = {"inductor", "compile", "flex", "fla"}
 
 
 @dataclass(frozen=True)
@@ -48,10 +53,14 @@ class Options:
 
 @dataclass
 class Bench:
-    """Measures cases; what the reference computes is kept while a case and its passes last."""
+    """Measures cases; what the reference computes is kept while a case and its passes last.
+
+    `rates` of the machine, over which the floor of each result stands; None: it has none.
+    """
 
     options: Options
     say: Callable[[str], None] = lambda text: None
+    rates: Rates | None = None
     oracles: dict[object, Oracle] = field(default_factory=dict)
 
     def results(self, cases: Sequence[Case]) -> Iterator[Result]:
@@ -60,6 +69,7 @@ class Bench:
             case.check()
         for case in cases:
             self.oracles.clear()
+            tidy(case.device)
             if COMPILED & set(self.options.names):
                 torch.compiler.reset()  # or a second length would be compiled as a length that varies
             for kind in self.options.passes:
@@ -68,6 +78,7 @@ class Bench:
     def measured(self, case: Case, kind: str) -> Result:
         self.say(f"{case.design.name}, n {case.n}, {kind}: comparing with the reference ...")
         result, ready = blank(case, kind, self.options.backends[0]), dict[str, Contestant]()
+        result.model = model_of(case, kind, result.ours, self.rates)
         for name in self.options.names:
             entry, found = self.checked(name, case, kind)
             result.entries.append(entry)
@@ -101,7 +112,8 @@ class Bench:
     def time(self, result: Result, ready: dict[str, Contestant], kind: str) -> None:
         """Times and peaks of memory, into the entries."""
         calls = {name: runner(c.module, c.case, c.case.inputs(), kind) for name, c in ready.items()}
-        timed = interleaved(calls, self.options.repeats, self.options.seconds, clock_of(result.device))
+        how = {"sample": sample_of(result.device), "warm": WARM if is_gpu(result.device) else 0.0}
+        timed = interleaved(calls, self.options.repeats, self.options.seconds, clock_of(result.device), **how)
         for name, call in calls.items():
             entry, found = result.entry(name), timed[name]
             try:

@@ -1,12 +1,11 @@
-"""Results as text: one block a design, length and pass, one line a contestant; and the table of targets."""
+"""Results as text: one block a design, length and pass, one line a contestant."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tensornet_attn.bench.ratios import Spread
 from tensornet_attn.bench.results import MEASURED, Entry, Result
-from tensornet_attn.bench.targets import Target
 from tensornet_attn.cost.table import human
 
 HEAD = ["", "median", "quartiles", "ratio", "quartiles", "peak", "error"]
@@ -33,7 +32,16 @@ def block(result: Result) -> str:
     widths = [max((len(r[place]) for r in rows if len(r) > 2), default=0) for place in range(7)]
     widths[0] = max(len(r[0]) for r in rows)
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(r, widths, strict=False)).rstrip() for r in rows]
-    return "\n".join([head(result), *(f"  {line}" for line in lines)])
+    return "\n".join([head(result), *(f"  {line}" for line in [*lines, *modelled(result)])])
+
+
+def modelled(result: Result) -> list[str]:
+    """The line of the model, where the rates of the machine were measured."""
+    if result.model is None or result.model.floor is None:
+        return []
+    took = "" if result.share is None else f"; {result.ours} achieves {result.share:.0%} of it"
+    figures = f"{human(result.model.flops)} operations, {bytes_of(result.model.bytes)}"
+    return [f"at least {figures}: {seconds(result.model.floor)}{took}"]
 
 
 def head(result: Result) -> str:
@@ -57,6 +65,14 @@ def row(entry: Entry, n: int) -> list[str]:
     notes = [note for note in (shorter, entry.note) if note]
     cells = [entry.name, f"{median} {unit}", f"{low} to {high} {unit}", *ratios, bytes_of(entry.peak_bytes), error]
     return [*cells[:-1], "; ".join([cells[-1], *notes])]
+
+
+def seconds(x: float) -> str:
+    """
+    >>> seconds(0.01234), seconds(2.0)
+    ('12.3 ms', '2.00 s')
+    """
+    return f"{three(1e3 * x)} ms" if x < 1 else f"{three(x)} s"
 
 
 def between(spread: Spread) -> str:
@@ -85,21 +101,3 @@ def text(results: Sequence[Result]) -> str:
     """All blocks, and what the columns mean."""
     ours = results[0].ours if results else "torch"
     return "\n\n".join([*map(block, results), "\n".join(UNITS).format(ours=ours)])
-
-
-def target_table(pairs: Iterable[tuple[Target, Result]]) -> str:
-    """A line a target: what it asks for, what was reached, and the quartiles of that."""
-    rows = [target_row(target, result) for target, result in pairs]
-    rows = [("design", "n", "against", "target", "reached", "quartiles", ""), *rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)
-
-
-def target_row(target: Target, result: Result) -> tuple[str, ...]:
-    first = (target.label, str(target.n), target.against, f"{target.ratio:.2f}")
-    other, mine = result.entry(target.against), result.entry(result.ours)
-    failed = next((entry for entry in (mine, other) if entry.status != MEASURED), None)
-    if failed is not None or other.ratio is None:
-        return (*first, "-", "-", f"{failed.name} {failed.status}: {failed.reason}" if failed else "")
-    verdict = "reached" if other.ratio.median >= target.ratio else "missed"
-    return (*first, f"{other.ratio.median:.2f}", between(other.ratio), verdict)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,16 +14,21 @@ from tensornet_attn.cli.options import Causal, Json, Legs, Settings, load
 from tensornet_attn.errors import TensornetError
 
 if TYPE_CHECKING:
-    from tensornet_attn.bench.results import Result, Run
-    from tensornet_attn.bench.run import Options
+    from tensornet_attn.bench.aim import Setting
+    from tensornet_attn.bench.results import Run
 
 Designs = Annotated[
     list[str] | None,
     typer.Argument(metavar="DESIGN", help="Shipped names or patterns such as 'epa*', or YAML files."),
 ]
 Lengths = Annotated[str, typer.Option("--n", metavar="N,...", help="Lengths.")]
-Against = Annotated[str, typer.Option(metavar="NAME,...", help="reference, eager, compile, sdpa, softmax, flex.")]
-Backends = Annotated[str, typer.Option("--backend", metavar="NAME,...", help="Ours: torch, inductor, or both.")]
+Against = Annotated[
+    str,
+    typer.Option(metavar="NAME,...", help="reference, eager, compile, sdpa, softmax, flex, fused, dense, fla."),
+]
+Backends = Annotated[
+    str, typer.Option("--backend", metavar="NAME,...", help="Ours: torch, inductor, triton, or several of them.")
+]
 File = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the results as JSON.")]
 Plot = Annotated[str | None, typer.Option(metavar="FILE", help="Draw the results: svg, png or pdf.")]
 Batch = Annotated[int, typer.Option(min=1, help="Sequences of one call.")]
@@ -34,14 +37,32 @@ Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of torch; as torch has them.")]
 Repeats = Annotated[int, typer.Option(min=3, help="Rounds at most.")]
 Seconds = Annotated[float, typer.Option(min=0, help="Of timing for each pass at each length; three rounds at least.")]
-Memory = Annotated[float, typer.Option(min=0, metavar="GIB", help="Leave out what is predicted to need more.")]
+Memory = Annotated[
+    float | None,
+    typer.Option(min=0, metavar="GIB", help="Leave out what is predicted to need more: 8, half of a GPU's."),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Of weights and inputs.")]
 Targets = Annotated[
     bool,
     typer.Option("--targets", help="Measure the speed that is aimed at, of these designs or of all that have one."),
 ]
+Rehearse = Annotated[
+    bool,
+    typer.Option(
+        "--rehearse", help="The targets of a GPU on this CPU, at a small --n: whether they run, not how fast."
+    ),
+]
+CostsOf = Annotated[
+    str | None,
+    typer.Option(
+        "--costs", metavar="NAME", help="What ours is planned for: measured (on a GPU), or a device of the cost table."
+    ),
+]
+Tune = Annotated[bool, typer.Option("--tune", help="Tune our Triton kernels before they are measured; needs a GPU.")]
 
-OF_CASES = ("n", "against", "backend", "batch", "legs", "settings", "causal", "dtype", "device")
+OF_CASES = ("against", "legs", "settings", "causal")
+OF_LENGTHS = ("n", "backend", "batch", "dtype")
+GPU_BACKENDS, GPU_DTYPE = ("triton", "torch"), "bfloat16"  # on a CPU torch comes first, in float32
 
 
 def bench(
@@ -61,57 +82,82 @@ def bench(
     threads: Threads = None,
     repeats: Repeats = 20,
     seconds: Seconds = 10.0,
-    memory: Memory = 8.0,
+    memory: Memory = None,
     seed: Seed = 0,
     targets: Targets = False,
+    rehearse: Rehearse = False,
+    costs: CostsOf = None,
+    tune: Tune = False,
     as_json: Json = False,
 ) -> None:
     """Measure designs beside hand-written PyTorch.
 
     Forward, and forward with backward: medians, ratios and peak memory, contestants taking turns in one process. Each
-    is compared with the reference before it is timed.
+    is compared with the reference before it is timed. With --device cuda and no design: all that is aimed at on a GPU.
     """
-    _usage(context, designs, targets)
+    on_gpu = device.partition(":")[0] == "cuda"
+    aimed = targets or rehearse or (on_gpu and not designs)
+    gpu = rehearse or on_gpu
+    _usage(context, designs, aimed, gpu, tune and not on_gpu)
     _writable(output, plot)
     import torch
 
-    from tensornet_attn.bench.aim import target_results
+    from tensornet_attn.bench import session
+    from tensornet_attn.bench.aim import Setting
     from tensornet_attn.bench.case import Case
-    from tensornet_attn.bench.run import Bench, Options
-    from tensornet_attn.bench.table import target_table, text
+    from tensornet_attn.bench.run import Options
     from tensornet_attn.bench.targets import targets_of
 
     if threads is not None:
         torch.set_num_threads(threads)
-    options = Options(listed(against), listed(backend), repeats=repeats, seconds=seconds, memory=memory)
-    aims = targets_of(designs or ()) if targets else ()
-    if targets:
-        results = target_results(aims, options, _say, seed)
+    how = session.How(device, dtype, seed, costs, tune, memory, repeats, seconds)
+    if aimed:
+        setting = Setting(device=device, seed=seed, tune=tune)
+        if gpu:
+            setting = _for_gpu(context, setting, n, backend, batch, dtype)
+        made = session.of_targets(targets_of(designs or (), gpu), setting, how, _say, gpu)
     else:
-        loaded, given = [load(name, legs, settings) for name in spelled_out(designs or [])], lengths(n)
+        names, given = Options(listed(against), listed(backend)), lengths(n)
+        loaded = [load(name, legs, settings) for name in spelled_out(designs or [])]
         cases = [Case(design, length, batch, causal, dtype, device, seed) for design in loaded for length in given]
-        for case in cases:
-            case.check()
-        results = Bench(options, _say).results(cases)
-    run = _run(command_line(context), device, options, seed)
-    for _ in _measured(run, results):
-        _write(output, run)
+        made = session.of_cases(cases, names, how, _say)
+    made.run.command = command_line(context)
+    for _ in made.measured():
+        _write(output, made.run)
     if plot is not None:
-        _plot(run, plot)
-    print(
-        _json(run) if as_json else target_table(zip(aims, run.results, strict=True)) if targets else text(run.results)
-    )
-    if run.wrong:
-        raise TensornetError("\n".join(["numbers that are not the reference's, so not timed:", *run.wrong]))
+        _plot(made.run, plot)
+    print(_json(made.run) if as_json else made.text())
+    if made.run.wrong:
+        raise TensornetError("\n".join(["numbers that are not the reference's, so not timed:", *made.run.wrong]))
 
 
-def _usage(context: typer.Context, designs: list[str] | None, targets: bool) -> None:
-    if not designs and not targets:
+def _usage(context: typer.Context, designs: list[str] | None, aimed: bool, gpu: bool, idle: bool) -> None:
+    if not designs and not aimed:
         raise typer.BadParameter("name a design to measure, or give --targets.")
-    given = [name for name in OF_CASES if targets and _given(context, name)]
+    refused = (*OF_CASES, *(() if gpu else OF_LENGTHS)) if aimed else ()
+    given = [name for name in context.params if name in refused and _given(context, name)]
     if given:
         names = ", ".join(f"--{'set' if name == 'settings' else name}" for name in given)
         raise typer.BadParameter(f"--targets has its own sizes and contestants; leave out {names}.")
+    if idle:
+        raise typer.BadParameter("kernels are tuned on a GPU alone: --device cuda.", param_hint="'--tune'")
+
+
+def _for_gpu(context: typer.Context, setting: Setting, n: str, backend: str, batch: int, dtype: str) -> Setting:
+    """What the targets of a GPU are measured under: as they say, but for the options that were given."""
+    from dataclasses import replace
+
+    given = lengths(n) if _given(context, "n") else [None]
+    if len(given) > 1:
+        raise typer.BadParameter("the targets take one length, in the place of their own.", param_hint="'--n'")
+    usual = (GPU_BACKENDS, GPU_DTYPE) if setting.device.partition(":")[0] == "cuda" else (GPU_BACKENDS[::-1], dtype)
+    return replace(
+        setting,
+        n=given[0],
+        backends=tuple(listed(backend)) if _given(context, "backend") else usual[0],
+        batch=batch if _given(context, "batch") else setting.batch,
+        dtype=dtype if _given(context, "dtype") else usual[1],
+    )
 
 
 def _given(context: typer.Context, name: str) -> bool:
@@ -183,26 +229,6 @@ def _writable(output: str | None, plot: str | None) -> None:
         trial = path.with_name(f".{path.name}.trial")
         write_whole(trial, b"")
         trial.unlink()
-
-
-def _run(command: str, device: str, options: Options, seed: int) -> Run:
-    from tensornet_attn.bench.machine import load as load_of
-    from tensornet_attn.bench.machine import machine
-    from tensornet_attn.bench.results import Run
-
-    return Run(command, machine(device), asdict(options) | {"seed": seed}, load=[load_of()])
-
-
-def _measured(run: Run, results: Iterator[Result]) -> Iterator[None]:
-    """Adds result after result to the run."""
-    from tensornet_attn.bench.machine import load as load_of
-
-    for result in results:
-        run.results.append(result)
-        yield
-    run.finished = True
-    run.load.append(load_of())
-    yield
 
 
 def _say(text: str) -> None:

@@ -45,19 +45,53 @@ RESULT = record(
     settings={"type": "object", "additionalProperties": NUMBER},
     ours=TEXT,
     **{"pass": {"enum": ["forward", "forward+backward"]}},
+    model=record(flops=COUNT, bytes=COUNT, floor=or_null(NUMBER), share=or_null(NUMBER)),
     contestants={"type": "array", "items": CONTESTANT},
 )
+AIM = record(
+    target=TEXT,
+    n=COUNT,
+    kind={"enum": ["ratio", "share", "growth"]},
+    wanted=NUMBER,
+    over=TEXT,
+    reached=or_null(SPREAD),
+    peak_ours=or_null(COUNT),
+    peak_other=or_null(COUNT),
+    reason=TEXT,
+    met=or_null({"type": "boolean"}),
+)
+RATES = record(dtype=TEXT, flops=NUMBER, bandwidth=NUMBER, side=COUNT, copied=COUNT)
+GPU = record(name=TEXT, capability=TEXT, memory=COUNT, processors=COUNT, cuda=TEXT)
 NAMES = {"type": "array", "items": TEXT}
 SCHEMA = record(
-    tensornet_attn_bench={"const": 1},
+    tensornet_attn_bench={"const": 2},
     command=TEXT,
     machine=record(
-        cpu=TEXT, cores=COUNT, threads=COUNT, device=TEXT, torch=TEXT, python=TEXT, platform=TEXT, tensornet_attn=TEXT
+        cpu=TEXT,
+        cores=COUNT,
+        threads=COUNT,
+        device=TEXT,
+        gpu=or_null(GPU),
+        torch=TEXT,
+        triton=or_null(TEXT),
+        python=TEXT,
+        platform=TEXT,
+        tensornet_attn=TEXT,
     ),
     load={"type": "array", "items": or_null(NUMBER), "maxItems": 2},
+    rates={"type": "array", "items": RATES, "maxItems": 2},
     options=record(
-        against=NAMES, backends=NAMES, passes=NAMES, repeats=COUNT, seconds=NUMBER, memory=NUMBER, seed=COUNT
+        against=NAMES,
+        backends=NAMES,
+        passes=NAMES,
+        repeats=COUNT,
+        seconds=NUMBER,
+        memory=NUMBER,
+        seed=COUNT,
+        costs=or_null(TEXT),
+        tune={"type": "boolean"},
     ),
     finished={"type": "boolean"},
     results={"type": "array", "items": RESULT},
+    aims={"type": "array", "items": AIM},
 )

@@ -1,4 +1,4 @@
-"""bench from the command line: results, table, picture, targets, and every wrong input."""
+"""bench from the command line: results, table, picture, and every wrong input."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from tensornet_attn.bench import targets
 from tensornet_attn.bench.baselines.multi_head import MultiHead
-from tensornet_attn.bench.targets import BATCH, TARGETS, Target
 from tests.bench.schema import SCHEMA
 
 SMALL = ("--legs", "f=8,h=2", "--repeats", "3", "--seconds", "0")
@@ -115,6 +113,15 @@ WRONG = [
     ((), 2, "name a design to measure, or give --targets."),
     (("moa", "--targets"), 1, "error: there is no target for 'moa': known here: epa, fmm2, hard_fish, "),
     (("--targets", "--n", "5", "--set", "k=2"), 2, "has its own sizes and contestants; leave out --n, --set."),
+    (("--targets", "--dtype", "bfloat16"), 2, "has its own sizes and contestants; leave out --dtype."),
+    (("--rehearse", "--n", "8", "--against", "sdpa"), 2, "has its own sizes and contestants; leave out --against."),
+    (("--rehearse", "--n", "8,16"), 2, "the targets take one length, in the place of their own."),
+    (("--rehearse", "--n", "1"), 1, "error: 'n' is 0, and must be a whole number from 1 to "),
+    (("moa", "--rehearse", "--n", "8"), 1, "error: there is no target for 'moa': known here: band, epa, fmm2, "),
+    (("--device", "cuda:99"), 1, "error: there is no device 'cuda:99' here: cpu"),
+    (("mhsa", "--targets", "--device", "cuda:99"), 1, "error: there is no device 'cuda:99' here: cpu"),
+    (("mhsa", "--tune"), 2, "kernels are tuned on a GPU alone: --device cuda."),
+    (("mhsa", "--n", "4", "--costs", "h300"), 1, "error: there is no device 'h300' in the cost table: "),
 ]
 
 
@@ -158,53 +165,3 @@ def test_nothing_measured_is_nothing_to_plot(run, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Bench, "measured", lambda self, case, kind: blank(case, kind, "torch"))
     outcome = run("bench", *TINY, "--plot", str(tmp_path / "a.svg"))
     assert (outcome.code, outcome.err) == (1, "error: there is nothing to plot: no contestant was measured.\n")
-
-
-AIMS = {
-    ("mhsa", "sdpa", 1024): 0.97,
-    ("hard_fish", "eager", 1024): 2.8,
-    ("mgk", "eager", 1024): 4.0,
-    ("thsa", "eager", 1024): 4.0,
-    ("talking_heads", "eager", 1024): 2.0,
-    ("fmm2", "softmax", 4096): 4.0,
-    ("mlk", "eager", 1024): 1.0,
-    ("linear", "eager", 1024): 1.0,
-    ("epa", "eager", 1024): 1.5,
-}
-
-
-def test_the_targets() -> None:
-    assert {(t.design, t.against, t.n): t.ratio for t in TARGETS} == AIMS
-    assert BATCH == 4
-    labels = {t.design: t.label for t in TARGETS}
-    assert labels["hard_fish"] == "hard_fish f 256 h 8 g 2"
-    assert labels["epa"] == "epa f 256 h 2 e 5 k 2"
-    assert labels["thsa"] == "thsa f 256 r 64 s 64"
-    from tensornet_attn.bench.aim import case_of
-
-    for target in TARGETS:
-        case_of(target).check()
-
-
-def test_the_table_of_targets(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = (
-        Target("mhsa", "sdpa", 1e-9, {"f": 8, "h": 2}, n=4),
-        Target("thsa", "eager", 1e9, {"f": 8, "r": 4, "s": 4}, n=4),
-        Target("thsa", "sdpa", 1.0, {"f": 8, "r": 4, "s": 4}, n=4),
-    )
-    monkeypatch.setattr(targets, "TARGETS", few)
-    target = tmp_path / "targets.json"
-    outcome = run("bench", "--targets", "--repeats", "3", "--seconds", "0", "-o", str(target))
-    assert (outcome.code, outcome.err) == (0, "")
-    head, *rows = outcome.out.splitlines()
-    assert head.split() == ["design", "n", "against", "target", "reached", "quartiles"]
-    assert rows[0].startswith("mhsa f 8 h 2      4  sdpa     0.00")
-    assert rows[0].endswith("reached")
-    assert rows[1].endswith("missed")
-    assert "sdpa skipped: 'thsa' mixes scores before its softmax" in rows[2]
-    found = json.loads(target.read_text())
-    jsonschema.validate(found, SCHEMA)
-    assert {r["pass"] for r in found["results"]} == {"forward+backward"}
-    assert {r["batch"] for r in found["results"]} == {4}
-    outcome = run("bench", "mhsa", "--targets", "--repeats", "3", "--seconds", "0")
-    assert [line.split()[0] for line in outcome.out.splitlines()] == ["design", "mhsa"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from itertools import pairwise
 
 import pytest
 import torch
 
-from tensornet_attn.bench.measure import LEAST_ROUNDS, interleaved, turns
+from tensornet_attn.bench.measure import LEAST_ROUNDS, by_clock, interleaved, turns
 from tensornet_attn.bench.memory import highest, peak_bytes
 from tensornet_attn.bench.ratios import Spread, ratio, spread
 from tensornet_attn.bench.run import sentence
@@ -82,6 +83,50 @@ def test_who_fails_leaves_and_the_others_go_on(when: int) -> None:
     timed = interleaved({"bad": bad, **world.calls()}, repeats=5, seconds=1e9, clock=world.clock)
     assert str(timed["bad"].failed) == "too much"
     assert timed["good"].seconds == [1.0] * 5
+
+
+def test_rounds_that_warm_up_do_not_count() -> None:
+    world = World(a=1.0, b=2.0)
+    timed = interleaved(world.calls(), repeats=3, seconds=1e9, clock=world.clock, warm=4.0)
+    assert "".join(world.log) == "ab" + "abba" + "abbaab"  # one call each, two rounds, then the three that count
+    assert [t.seconds for t in timed.values()] == [[1.0] * 3, [2.0] * 3]
+
+
+def test_what_compiles_at_first_is_counted_anew_while_warming_up() -> None:
+    world = World(a=0.001)
+    costs = iter([3.0])
+
+    def call() -> None:
+        world.now += next(costs, 0.001)
+
+    assert interleaved({"a": call}, 3, 1e9, world.clock)["a"].calls == 1
+    costs = iter([3.0])
+    assert interleaved({"a": call}, 3, 1e9, world.clock, warm=0.5)["a"].calls in (5, 6)  # 0.001 is rounded
+
+
+def test_a_device_may_time_calls_itself() -> None:
+    world = World(a=1.0)
+
+    def halves(call, calls: int) -> float:
+        return by_clock(world.clock)(call, calls) / 2
+
+    assert interleaved(world.calls(), 3, 1e9, world.clock, halves)["a"].seconds == [0.5] * 3
+
+
+def test_an_error_keeps_no_tensor_alive() -> None:
+    kept = list[weakref.ref]()
+
+    def bad() -> None:
+        held = torch.ones(3)
+        kept.append(weakref.ref(held))
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise ValueError("second")  # noqa: B904
+
+    timed = interleaved({"bad": bad, "good": lambda: None}, 3, 0.0)
+    assert str(timed["bad"].failed) == "second"
+    assert kept[0]() is None
 
 
 def test_spread_and_ratio() -> None:

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.bench import compare, contestants
+from tensornet_attn.bench import compare, contestant, contestants
 from tensornet_attn.bench.baselines.multi_head import MultiHead
 from tensornet_attn.bench.case import FORWARD, PASSES, TRAINING, Case
 from tensornet_attn.bench.compare import errors, oracle, reference_values, values_of
-from tensornet_attn.bench.contestants import AGAINST, MAKERS, SkippedError, contestant
+from tensornet_attn.bench.contestant import SkippedError, need_compiler
+from tensornet_attn.bench.contestants import AGAINST, MAKERS
 from tensornet_attn.bench.guard import pair_bytes, pair_elements, reference_bytes
 from tensornet_attn.bench.results import Result
 from tensornet_attn.bench.run import Bench, Options
@@ -39,7 +40,7 @@ def test_our_backend_and_the_hand_written_layer_pass_the_comparison(name: str, k
     case = case_of(name)
     wanted = oracle(case, 1e9)
     for who in ("torch", "eager"):
-        found = contestant(who, case, kind, 1e9)
+        found = contestants.contestant(who, case, kind, 1e9)
         values = values_of(found.module, case, kind)
         assert set(values) == ({"output"} if kind == FORWARD else set(wanted.values))
         assert wanted.error(values) < 1e-3  # a gradient of zero counts by the largest
@@ -136,7 +137,7 @@ SKIPS = [
 @pytest.mark.parametrize(("name", "who", "kind", "reason"), SKIPS)
 def test_what_cannot_run_says_why(name: str, who: str, kind: str, reason: str) -> None:
     with pytest.raises(SkippedError) as refusal:
-        contestant(who, case_of(name), kind, 1e9)
+        contestants.contestant(who, case_of(name), kind, 1e9)
     assert str(refusal.value).removesuffix(" 'softmax' is a yardstick.") == reason
 
 
@@ -158,9 +159,9 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch)
     assert {name: result.entry(name).reason for name in ("inductor", "compile", "flex")} == dict.fromkeys(
         ("inductor", "compile", "flex"), wanted
     )
-    monkeypatch.setattr(contestants, "find_spec", lambda name: None)
+    monkeypatch.setattr(contestant, "find_spec", lambda name: None)
     with pytest.raises(SkippedError, match=r"^torch.compile needs triton on a GPU, and it is not installed.$"):
-        contestants.need_compiler("cuda")
+        need_compiler("cuda")
 
 
 def test_what_would_be_too_large_is_left_out() -> None:
@@ -171,6 +172,23 @@ def test_what_would_be_too_large_is_left_out() -> None:
         "eager": reason,
     }
     assert {entry.checked_n for entry in result.entries if entry.status == "measured"} == {16}  # the comparison's n
+
+
+def test_where_memory_ends_before_the_limit_the_comparison_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, exact = list[int](), reference_values
+
+    def short_of_memory(case: Case, dtype: str) -> compare.Values:
+        asked.append(case.n)
+        if case.n > 2:
+            raise torch.OutOfMemoryError("tried 9 GiB")
+        return exact(case, dtype)
+
+    monkeypatch.setattr(compare, "reference_values", short_of_memory)
+    assert oracle(case_of(n=9), 1e9).n == 2
+    assert asked == [9, 4, 2, 2]
+    monkeypatch.setattr(compare, "reference_values", lambda case, dtype: short_of_memory(case.at(9), dtype))
+    with pytest.raises(torch.OutOfMemoryError):
+        oracle(case_of(n=9), 1e9)
 
 
 def test_predicted_bytes() -> None:
@@ -229,12 +247,13 @@ def test_unknown_names_and_devices() -> None:
         Options(("eagr",))
     assert str(refusal.value) == "there is no contestant 'eagr': did you mean 'eager'?"
     with pytest.raises(ta.InputError) as refusal:
-        Options(backends=("tritn",))
-    assert str(refusal.value) == "there is no backend to measure 'tritn': known here: inductor, torch."
+        Options(backends=("jax",))
+    assert str(refusal.value) == "there is no backend to measure 'jax': known here: inductor, torch, triton."
     with pytest.raises(ta.InputError) as refusal:
         Options(backends=())
     assert str(refusal.value) == "name a backend to measure, e.g. torch."
-    assert set(AGAINST) == {"reference", "eager", "compile", "sdpa", "softmax", "flex"}
+    known = {"reference", "eager", "compile", "sdpa", "softmax", "flex", "fused", "dense", "fla"}
+    assert set(AGAINST) == known
 
 
 @pytest.mark.slow

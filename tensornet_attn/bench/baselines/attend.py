@@ -96,4 +96,5 @@ def block_mask(n: int, m: int, causal: bool, reach: Reach | None, device: torch.
         distance = i + (m - n) - j
         return (distance <= left) & (distance >= max(-right, 0 if causal else -right))
 
-    return create_block_mask(keep, None, None, n, m, device=str(device))
+    make = torch.compile(create_block_mask) if device.type == "cuda" else create_block_mask  # or n x m numbers are made
+    return make(keep, None, None, n, m, device=str(device))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from tensornet_attn.bench.baselines.attend import Reach, eager
+from tensornet_attn.bench.baselines.attend import Reach
 from tensornet_attn.bench.baselines.kernels import causal_sums, far_field
 from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
 
@@ -22,7 +24,7 @@ class NearAndFar(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
-        near = eager(q, k, v, self.size.d**-0.5, self.causal, self.reach)
+        near = self.attend(q, k, v, self.size.d**-0.5, self.causal, self.reach)
         far = far_field(q, k, v, self.causal, self.kernels)
         return out(blended(self.w1, near) + blended(self.w2, far), self.Wo)
 
@@ -41,7 +43,7 @@ class Release(NearAndFar):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
-        near = eager(q, k, v, self.size.d**-0.5, self.causal, self.reach)
+        near = self.attend(q, k, v, self.size.d**-0.5, self.causal, self.reach)
         phi_q, phi_k, scale = elu1(q), elu1(k), x.shape[1] ** -0.5
         if self.causal:
             far = causal_sums(phi_q @ phi_k.transpose(-2, -1)) @ v
@@ -61,12 +63,13 @@ class FastWeights(Layer):
     def declare(self, kernel: bool = False) -> None:
         self.weights(Wq="f h d", Wk="f h d", Wv="f h e", Wb="f h", w1="h", w2="h", Wo="h e f")
         self.kernel = kernel
+        self.delta: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = delta_rule
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
-        near = eager(q, k, v, self.size.d**-0.5, True, (self.size.k - 1, 0))
+        near = self.attend(q, k, v, self.size.d**-0.5, True, (self.size.k - 1, 0))
         rate = (x @ self.Wb).sigmoid().transpose(1, 2).unsqueeze(-1)  # b h m 1
-        far = delta_rule(shares(elu1(q)), shares(elu1(k)), v, rate)
+        far = self.delta(shares(elu1(q)), shares(elu1(k)), v, rate)
         if self.kernel:
             far = far + far_field(q, k, v, True, 1)
         return out(blended(self.w1, near) + blended(self.w2, far), self.Wo)
@@ -86,6 +89,15 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
         S = S + written.unsqueeze(-1) * key.unsqueeze(-2)
         reads.append((S @ query.unsqueeze(-1)).squeeze(-1))
     return torch.stack(reads, 2) / (total * q).sum(-1, keepdim=True)
+
+
+def in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
+    """The same by flash-linear-attention 0.2 or newer, which has positions before heads and no division."""
+    from fla.ops.delta_rule import chunk_delta_rule
+
+    ahead = [x.transpose(1, 2).contiguous() for x in (q, k, v, rate)]  # b n h d
+    read, _ = chunk_delta_rule(*ahead[:3], ahead[3].squeeze(-1), scale=1.0)
+    return read.transpose(1, 2) / (k.cumsum(-2) * q).sum(-1, keepdim=True)
 
 
 LAYERS = {

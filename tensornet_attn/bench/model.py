@@ -1,0 +1,78 @@
+"""What a pass needs at least, by its plan: operations, bytes, and the time that the measured rates leave for them.
+
+operations   2 for each multiply-add of the plan; with a backward three times as many: each product has two
+             gradients. What a kernel computes again is not counted, nor are elementwise operations, nor pairs of
+             positions that causal attention does not look at
+bytes        inputs, weights and output once; with a backward inputs and weights are read again, the gradient of the
+             output is read, and theirs are written
+floor        the longer of operations at the rate of the matrix product and bytes at that of the copy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tensornet_attn import compiler
+from tensornet_attn.bench.case import FORWARD, Case
+from tensornet_attn.bench.rates import Rates
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.sizes import dtype_bytes, sizes_at
+from tensornet_attn.cost.work import products
+from tensornet_attn.graph import Graph
+from tensornet_attn.graph.model import Step
+from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.plan.aim import aim_of
+
+
+@dataclass(frozen=True)
+class Model:
+    """FLOPs, bytes, and seconds that they take at the measured rates; None where none were measured."""
+
+    flops: int
+    bytes: int
+    floor: float | None = None
+
+
+def model_of(case: Case, kind: str, backend: str, rates: Rates | None) -> Model:
+    """The model of a pass as our backend plans it."""
+    plan = compiler.plan_of(case.graph, backend, aim_of(**case.wanted(kind)))
+    flops, moved = flops_of(plan.schedule, case, kind), bytes_of(case, kind)
+    return Model(flops, moved, rates and rates.floor(flops, moved))
+
+
+def flops_of(schedule: Graph, case: Case, kind: str) -> int:
+    """Operations of the multiply-adds of a schedule, over the whole batch."""
+    graph = split_products(schedule)
+    scene = Scene(graph, sizes_at(graph, case.lengths), case.batch)
+    times = {step.name: 3 if kind != FORWARD and step.name in scene.learned else 1 for step in graph.steps}
+    return sum(2 * times[step.name] * _macs(scene, step) for step in graph.steps)
+
+
+def _macs(scene: Scene, step: Step) -> int:
+    batch = scene.batch if step.name in scene.batched else 1
+    return batch * sum(count * seen(scene, legs) for legs, count in products(scene, step).items())
+
+
+def seen(scene: Scene, legs: Iterable[str]) -> int:
+    """The size of a product over these legs; of causal pairs, those that are not hidden."""
+    graph, size = scene.graph, scene.size(legs)
+    if not (graph.causal and {graph.query, graph.key} <= {*legs}):
+        return size
+    n = scene.sizes[graph.query]  # as many keys: a case has one length
+    return size // (n * n) * (n * (n + 1) // 2)
+
+
+def bytes_of(case: Case, kind: str) -> int:
+    """Bytes that have to be read and written, whatever computes the pass."""
+    graph = case.graph
+    scene = Scene(graph, sizes_at(graph, case.lengths), case.batch)
+    given = [tensor.name for tensor in graph.of_role("input") if tensor.default is None]
+    trained = [tensor.name for tensor in graph.of_role("weight") if not tensor.frozen]
+    fixed = [tensor.name for tensor in graph.of_role("weight") if tensor.frozen]
+    learned, constant = (sum(scene.stored[name] for name in names) for names in ([*given, *trained], fixed))
+    output = case.batch * scene.size(graph.legs_of(graph.output))
+    numbers = learned + constant + output
+    if kind != FORWARD:
+        numbers += 2 * learned + constant + output
+    return dtype_bytes(case.dtype) * numbers
