@@ -15,6 +15,7 @@ from tensornet_attn.search.sketch import Sketch, sketch_of
 from tensornet_attn.search.space import SECTIONS, Space, fitting, missing
 
 ATTEMPTS = 64  # drafts of one proposal, before the space is said to be empty
+_SEEDS: dict[str, tuple[Proposal, ...]] = {}  # of the space that was asked for last, by its hash
 
 
 def propose(space: Space, seed: int, number: int) -> Proposal:
@@ -23,12 +24,25 @@ def propose(space: Space, seed: int, number: int) -> Proposal:
 
 
 def seeds(space: Space) -> list[Proposal]:
-    """The bases as they are, as proposals, where they keep to the bounds.
+    """The bases as proposals, as far as the bounds allow.
 
-    What varies has the base's own value where that is one of its values, and the middle one else.
+    What varies has the base's own value where that is one of its values, and the middle one else. A base that breaks
+    a bound with these has other numbers: the dearest, in multiply-adds, of some that are drawn and within bounds.
     """
-    found = (built(space, (*path, *_own(space, path))) for path in ((Choice("base", base),) for base in space.bases))
-    return [proposal for proposal in found if isinstance(proposal, Proposal)]
+    if space.hash not in _SEEDS:
+        found = (_seed(space, place, Choice("base", base)) for place, base in enumerate(space.bases))
+        _SEEDS.clear()
+        _SEEDS[space.hash] = tuple(proposal for proposal in found if proposal is not None)
+    return list(_SEEDS[space.hash])
+
+
+def _seed(space: Space, place: int, base: Choice) -> Proposal | None:
+    own = built(space, (base, *_own(space, (base,))))
+    if isinstance(own, Proposal) or not own.bound:
+        return own if isinstance(own, Proposal) else None
+    drawn = (built(space, completed(space, (base,), Luck("seeds", 0, place, count))) for count in range(ATTEMPTS))
+    fitting = [found for found in drawn if isinstance(found, Proposal)]
+    return max(fitting, key=lambda found: (found.price.macs, found.hash), default=None)
 
 
 def _own(space: Space, path: Path) -> Iterator[Choice]:

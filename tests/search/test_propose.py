@@ -133,6 +133,16 @@ def test_seeds_are_the_bases() -> None:
     assert [to_text(one.path) for one in wide] == ["mhsa; h = 8"]
 
 
+def test_a_base_beyond_the_bounds_is_made_smaller() -> None:
+    data = {"space": 1, "base": ["mhsa", "linear"], "legs": {"f": 16, "h": [1, 2], "d": [4, 8, 16]}}
+    free, bounded = (load({**data, "bounds": {"n": 16, **more}}) for more in ({}, {"macs": 16000}))
+    assert [one.price.macs > 16000 for one in seeds(free)] == [True, True]
+    found = seeds(bounded)
+    assert [to_text(one.path) for one in found] == ["mhsa; f = 16; h = 2; d = 4", "linear; f = 16; h = 1; d = 8"]
+    assert seeds(bounded) == found
+    assert seeds(load({**data, "bounds": {"n": 16, "macs": 10}})) == []
+
+
 FOREIGN = [
     ((), "a path begins with a base, e.g. (Choice('base', 'mhsa'),)."),
     ((Choice("base", "mhsb"),), "the space 'small' has no base 'mhsb'; did you mean 'mhsa'?"),
