@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tensornet_attn.graph import Graph, build
     from tensornet_attn.spec import Design, json_schema
     from tensornet_attn.special.lattice import special_cases
+    from tensornet_attn.study.start import search
     from tensornet_attn.train.start import train
 
 __all__ = [
@@ -52,8 +53,8 @@ __all__ = [
     "compare", "compile", "convert", "convert_model", "cost", "draw", "effective_heads", "emit_source",
     "expert_selections", "head_distances", "json_schema", "list_designs", "load", "map_entropy", "map_rank",
     "map_reach", "match_parameters", "mean_maps", "plot_experts", "plot_maps", "plot_ranks", "plot_spectra",
-    "principal_components", "read_checkpoint", "reference", "report", "restore", "save", "singular_values",
-    "special_cases", "text_inputs", "train",
+    "principal_components", "read_checkpoint", "reference", "report", "restore", "save", "search",
+    "singular_values", "special_cases", "text_inputs", "train",
 ]  # fmt: skip
 _PLACES = {
     "analyse.core": "effective_heads",
@@ -74,6 +75,7 @@ _PLACES = {
     "graph": "Graph build",
     "spec": "Design json_schema",
     "special.lattice": "special_cases",
+    "study.start": "search",
     "train.start": "train",
     "version": "__version__",
 }

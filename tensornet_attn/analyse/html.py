@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -39,14 +40,18 @@ nav ul { columns: 3; padding-left: 1.2rem; }
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def page(title: str, body: Iterable[str], style: str = "") -> str:
-    """A whole page; `body` is HTML already, `style` is CSS beyond that of all pages."""
+def page(title: str, body: Iterable[str], style: str = "", script: str = "") -> str:
+    """A whole page; `body` is HTML already, `style` is CSS beyond that of all pages; no script but `script` runs."""
     content = "\n".join(body)
+    policy = (
+        f"{_POLICY}; script-src 'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" if script else _POLICY
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n{content}\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
+        f"<body>\n{content}\n{f'<script>{script}</script>{chr(10)}' if script else ''}</body>\n</html>\n"
     )
 
 

@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli import analyse, bench, check, compare, doctor, files, lattice, reports, space, train, trained
+from tensornet_attn.cli import (
+    analyse,
+    bench,
+    check,
+    compare,
+    doctor,
+    files,
+    lattice,
+    reports,
+    search,
+    space,
+    train,
+    trained,
+)
 
 # Plain help: rich's costs 70 ms at every start and breaks lines at boxes where it is piped.
 app = typer.Typer(
@@ -52,4 +65,5 @@ app.command("evaluate")(trained.evaluate)
 app.command("sample")(trained.sample)
 app.command("compare")(compare.compare)
 app.command("space")(space.space)
+app.command("search")(search.search)
 app.command("doctor")(doctor.doctor)

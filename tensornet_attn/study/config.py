@@ -45,7 +45,7 @@ class Rung(_Model):
 class Study(_Model):
     """A study, as `study.yaml` in its folder holds it. Equal studies propose equal designs, with one worker.
 
-    `trials`: different designs that each arm evaluates: evolution and, with `baseline`, random search of the same space.
+    `trials`: different designs that each arm evaluates: evolution and, with `baseline`, random search of that space.
     `bounds`: by objective; those on costs are decided before anything is built. `finalists`: of each arm, trained again
     with `fresh_seeds` seeds that nothing was chosen by. `seconds` and `gibibytes`: what one trial may take.
     """
@@ -58,7 +58,7 @@ class Study(_Model):
     trials: Count = 40
     baseline: bool = True
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    population: Count = 16
+    population: Count = 8
     tournament: Count = 4
     crossover: Annotated[float, Field(ge=0, le=1)] = 0.3
     finalists: Annotated[int, Field(ge=0)] = 2

@@ -77,8 +77,9 @@ class Trial:
 
     @property
     def quality(self) -> float | None:
-        """The quality on the highest rung it reached."""
-        return next((result.best for result in reversed(self.results) if result.best is not None), None)
+        """The quality on the highest rung it reached; None where that is the static one, which has none."""
+        found = (result.best for result in reversed(self.results) if result.rung > 0 and result.best is not None)
+        return next(found, None)
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON holds it; `trial_from` reads it back."""

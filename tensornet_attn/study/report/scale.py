@@ -1,0 +1,105 @@
+"""From values to places on an axis, and where its ticks are: linear, logarithmic, or by the share of errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+WIDE = 8.0  # between the least and the greatest cost, from which on an axis is logarithmic
+HIGH = 0.97  # accuracy from which on an axis shows .99 and .999 apart
+ERROR = 1e-4  # the least share of errors that is told from none
+RATES = (0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 1)
+TICKS = 6  # about as many as an axis has
+EDGE = 0.04  # of the axis, left free at either end
+
+
+def _same(value: float) -> float:
+    return value
+
+
+def _rate(value: float) -> float:
+    return -math.log10(1 - min(max(value, 0.0), 1.0) + ERROR)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An axis from `first` to `last`, places on the page, for values whose measures are from `low` to `high`."""
+
+    measure: Callable[[float], float]
+    low: float
+    high: float
+    first: float
+    last: float
+    ticks: tuple[float, ...]
+
+    def at(self, value: float) -> float:
+        """The place of a value."""
+        share = (self.measure(value) - self.low) / (self.high - self.low)
+        return self.first + share * (self.last - self.first)
+
+
+def linear(values: Sequence[float], first: float, last: float, zero: bool = False) -> Scale:
+    """An axis for any values; `zero`: it begins at 0.
+
+    >>> linear([0.0, 10.0], 0, 100, zero=True).ticks
+    (0.0, 2.0, 4.0, 6.0, 8.0, 10.0)
+    """
+    return _scale(_same, ([0.0] if zero else []) + list(values), first, last, _round_ticks, zero)
+
+
+def cost(values: Sequence[float], first: float, last: float) -> Scale:
+    """An axis for costs: logarithmic where they differ widely.
+
+    >>> cost([100.0, 5000.0], 0, 100).ticks
+    (100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
+    """
+    wide = values and min(values) > 0 and max(values) / min(values) > WIDE
+    return _scale(math.log10, values, first, last, _decade_ticks) if wide else linear(values, first, last)
+
+
+def near_one(values: Sequence[float]) -> bool:
+    """Whether values are shares, the greatest of them so near 1 that an axis is by the share of errors."""
+    return bool(values) and min(values) >= 0 and HIGH <= max(values) <= 1
+
+
+def rate(values: Sequence[float], first: float, last: float) -> Scale:
+    """An axis for shares by the logarithm of the share of errors, so that .99 and .999 are apart.
+
+    >>> rate([0.4, 0.999], 0, 100).ticks
+    (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
+    """
+    return _scale(_rate, values, first, last, lambda low, high: RATES)
+
+
+def _scale(
+    measure: Callable[[float], float],
+    values: Sequence[float],
+    first: float,
+    last: float,
+    ticks: Callable[[float, float], Sequence[float]],
+    flush: bool = False,
+) -> Scale:
+    ends = [measure(value) for value in values] or [0.0, 1.0]
+    low, high = min(ends), max(ends)
+    if high - low < 1e-12 * max(1.0, abs(high)):
+        low, high = low - (0.5 * abs(low) or 0.5), high + (0.5 * abs(high) or 0.5)
+    room = EDGE * (high - low)
+    low, high = low - (0.0 if flush else room), high + room
+    inside = (tick for tick in ticks(low, high) if low - 1e-9 <= measure(tick) <= high + 1e-9)
+    return Scale(measure, low, high, first, last, tuple(inside))
+
+
+def _round_ticks(low: float, high: float) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10((high - low) / TICKS))
+    step = next((size * power for size in (1, 2, 5, 10) if (high - low) / (size * power) <= TICKS), 10 * power)
+    return [
+        round(place * step, 12) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    ]
+
+
+def _decade_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each power of ten; powers of ten alone where there are many."""
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    return [size * 10.0**power for power in powers for size in ((1, 2, 5) if high - low < 2.5 else (1,))]

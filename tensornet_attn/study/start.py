@@ -1,0 +1,181 @@
+"""From a space and options to a finished study: begun, gone on with, or found finished."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.search.path import to_text
+from tensornet_attn.search.read import load
+from tensornet_attn.study.claim import all_slots, complete
+from tensornet_attn.study.config import Study
+from tensornet_attn.study.evolve import draft
+from tensornet_attn.study.finalists import Confirmed, confirmed
+from tensornet_attn.study.folder import CONFIG, DATABASE, prepare
+from tensornet_attn.study.function import function_named, name_of
+from tensornet_attn.study.rank import front
+from tensornet_attn.study.read import read
+from tensornet_attn.study.record import Trial
+from tensornet_attn.study.rungs import callable_task
+from tensornet_attn.study.store import NAME, Running, Store, need_optuna, open_store, reached
+from tensornet_attn.study.team import Team
+from tensornet_attn.study.worker import check_hope
+
+if TYPE_CHECKING:
+    from tensornet_attn.search.space import Space
+    from tensornet_attn.spec.sources import Source
+    from tensornet_attn.study.table import Running as Row
+
+PAUSE = 0.5  # seconds between looks at the store
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A finished study. `front`: the Pareto front of all proposals; `confirmed`: finalists with fresh seeds."""
+
+    study: Study
+    trials: tuple[Trial, ...]
+    front: tuple[Trial, ...]
+    confirmed: tuple[Confirmed, ...]
+    out: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        known = {one.of: one for one in self.confirmed}
+        return {
+            "out": str(self.out),
+            "trials": len([trial for trial in self.trials if trial.slot >= 0]),
+            "front": [_row(trial, known.get(trial.slot)) for trial in self.front],
+        }
+
+    def __str__(self) -> str:
+        """The front as lines of text, the best in the first objective first."""
+        lines = [f"{len(self.front)} designs on the front of {self.as_dict()['trials']} trials; all is in '{self.out}'"]
+        return "\n".join([*lines, *map(self._line, self.front)])
+
+    __repr__ = __str__
+
+    def _line(self, trial: Trial) -> str:
+        values = trial.values or {}
+        told = "  ".join(f"{name} {_number(values[name])}" for name in self.study.objectives if name in values)
+        known = next((one for one in self.confirmed if one.of == trial.slot), None)
+        more = f"  confirmed {known.mean.to_text()}" if known is not None else ""
+        return f"  {told}{more}  {to_text(trial.path)}"
+
+
+def _row(trial: Trial, known: Confirmed | None) -> dict[str, Any]:
+    found = {"slot": trial.slot, "arm": trial.arm, "path": to_text(trial.path), "values": dict(trial.values or {})}
+    if known is not None:
+        found["confirmed"] = {"mean": known.mean.value, "half": known.mean.half, "drop": known.drop}
+    return found
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) and abs(value) >= 10 else f"{value:.4g}"
+
+
+def search(
+    space: Source | Space | None = None,
+    *,
+    task: str | Callable[..., Any] | None = None,
+    objectives: Sequence[str] | None = None,
+    bounds: Mapping[str, Any] | None = None,
+    trials: int | None = None,
+    workers: int = 1,
+    out: str | os.PathLike[str] | None = None,
+    storage: str | None = None,
+    name: str = NAME,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> StudyResult:
+    """Searches a space for designs that are good at a task and cheap, and gives what was found.
+
+    `task` is a task by name, or a function of a module: it gets a Design and gives its quality, larger is better.
+    `config` is a study file or a mapping with its keys; `options` are more of them. `workers` processes evaluate
+    trials on this machine. `out` is the folder of the study, `runs/` and the name of the space if absent; `storage` the
+    URL of a database, `study.db` in `out` if absent, in which the study is called `name`. Called again with the same
+    arguments a study goes on, whatever ended it. Progress goes to standard error.
+
+    Raises DesignError and InputError for what is wrong with space, task, bounds, folder or storage, and where all
+    trials fail; MissingPartError; KeyboardInterrupt when all workers have ended.
+    """
+    need_optuna()
+    given = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
+    chosen = {key: value for key, value in given.items() if value is not None} | options
+    if workers < 1:
+        raise InputError(f"workers is {workers}; at least one is needed.")
+    study = _study(chosen, config, out)
+    found = load(study.space)
+    folder = Path(out) if out is not None else Path("runs") / found.name
+    draft(study, found, 0, ())  # a space that gives nothing is told before anything is made
+    prepare(study, folder)
+    address = storage if storage is not None else f"sqlite:///{(folder / DATABASE).resolve()}"
+    store = open_store(address, study, name)
+    try:
+        with reached(store.shown):
+            ended = _ended(store, study, Team(folder, address, name, workers))
+    finally:
+        store.close()
+    return _result(study, found, ended, folder)
+
+
+def _study(chosen: dict[str, Any], config: Any, out: Any) -> Study:
+    """The study that is asked for; that of the folder, where nothing is."""
+    if callable(chosen.get("task")):
+        chosen["task"] = name_of(chosen["task"])
+    if config is None and "space" not in chosen and out is not None and (Path(out) / CONFIG).is_file():
+        config = Path(out) / CONFIG
+    study = read(config, chosen)
+    for rung in study.rungs:
+        if callable_task(rung.task):
+            function_named(rung.task)
+    return study
+
+
+def _ended(store: Store, study: Study, team: Team) -> Sequence[Trial]:
+    """All trials of the study, when all its slots are finished."""
+    from tensornet_attn.study.table import table
+
+    finished, running = store.look()
+    check_hope(study, finished)
+    if complete(study, finished, store.exhausted):
+        return finished
+    try:
+        team.start()
+        with table(study, team.size) as show:
+            while team.works(len(finished)):
+                show(finished, _rows(running))
+                time.sleep(PAUSE)
+                finished, running = store.look()
+            show(finished, ())
+    except KeyboardInterrupt:
+        team.stop()
+        done, wanted = len(store.look()[0]), len(all_slots(study, finished, store.exhausted))
+        told = f"interrupted: {done} of {wanted} trials are finished; the same command goes on."
+        raise KeyboardInterrupt(told) from None
+    finally:
+        team.stop()
+    return finished
+
+
+def _rows(running: Sequence[Running]) -> list[Row]:
+    """What the table shows of the trials that have a slot."""
+    from tensornet_attn.study.table import Running as Row
+
+    now = time.time()
+    claims = ((one, one.claim) for one in running if one.claim is not None)
+    return [
+        Row(claim["slot"], claim["arm"], claim["text"], one.rung, max(0.0, now - one.began)) for one, claim in claims
+    ]
+
+
+def _result(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> StudyResult:
+    from tensornet_attn.study import results
+
+    results.write(study, space, trials, out)
+    return StudyResult(study, tuple(trials), tuple(front(study, trials)), tuple(confirmed(study, trials)), out)

@@ -1,0 +1,97 @@
+"""`search` on the command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from tensornet_attn.study import store, team
+
+SPACE = """\
+space: 1
+name: tiny
+base: mhsa
+legs: {f: 16, h: [2, 4]}
+bounds: {n: 16}
+"""
+FUNCTION = ("--task", "tests.study.functions:quality", "--trials", "1", "--finalists", "0", "--no-baseline")
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> str:
+    (tmp_path / "tiny.yaml").write_text(SPACE)
+    return str(tmp_path / "tiny.yaml")
+
+
+def test_search(run, space: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    bounds = ("--bound", "macs=1e9,quality=0", "--objective", "quality", "--objective", "parameters")
+    found = run("search", space, *FUNCTION, *bounds, "--out", str(out))
+    assert found.code == 0
+    first, line = found.out.splitlines()
+    assert first == f"1 designs on the front of 1 trials; all is in '{out}'"
+    assert line.endswith("  parameters 1,024  mhsa; f = 16; h = 4")
+    again = run("search", "--out", str(out), "--json")
+    assert (again.code, again.err) == (0, "")
+    told = json.loads(again.out)
+    assert (told["trials"], told["front"][0]["path"]) == (1, "mhsa; f = 16; h = 4")
+    assert told["front"][0]["values"]["parameters"] == 1024
+    other = run("search", space, *FUNCTION, "--out", str(out), "--seed", "1")
+    assert other.code == 1
+    assert other.err.startswith(f"error: '{out}' belongs to another study: ")
+
+
+def test_a_space_on_standard_input(run, tmp_path: Path) -> None:
+    outcome = run("search", "-", *FUNCTION, "--bound", "macs=1", "--out", str(tmp_path / "out"), stdin=SPACE.encode())
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: none of 64 drafts of the space 'tiny' is left: 64 by 'macs at most 1'; ")
+    assert outcome.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+MISTAKES = [
+    (("--bound", "macs"), 2, "'macs' is not NAME=VALUE, e.g. f=256."),
+    (("--rates", "0.1;0.2"), 2, "'0.1;0.2' are no numbers, e.g. 0.001,0.002."),
+    (("--objective", "speed"), 1, "there is no objective 'speed'; there are quality, macs, "),
+    (("--task", "mqarr"), 1, "there is no task 'mqarr': did you mean 'mqar'?"),
+    (("--task", "nowhere:f"), 1, "the task 'nowhere:f' cannot be imported (No module named 'nowhere'): "),
+    (("--task", "mqar", "--run", "lr=1"), 1, "'lr' is not given under 'run': it comes from 'rates'."),
+    (
+        ("--storage", "postgresql://me:secret@127.0.0.1:1/x"),
+        1,
+        "the storage 'postgresql://me:***@127.0.0.1:1/x' cannot",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "code", "words"), MISTAKES)
+def test_mistakes(run, space: str, tmp_path: Path, given: tuple[str, ...], code: int, words: str) -> None:
+    outcome = run("search", space, *FUNCTION, *given, "--out", str(tmp_path / "out"))
+    assert (outcome.code, outcome.out) == (code, "")
+    assert words in outcome.err
+    assert "secret" not in outcome.err
+
+
+def test_neither_space_nor_study(run, tmp_path: Path) -> None:
+    wanted = "error: a study needs a 'space': the path of a space file, or what stands in one.\n"
+    assert run("search", "--task", "mqar", "--out", str(tmp_path)) == (1, "", wanted)
+
+
+def test_interrupted(run, space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(team.Team, "works", interrupted)
+    outcome = run("search", space, *FUNCTION, "--out", str(tmp_path / "out"))
+    assert (outcome.code, outcome.out) == (130, "")
+    assert outcome.err.endswith("error: interrupted: 0 of 1 trials are finished; the same command goes on.\n")
+
+
+def test_a_part_that_is_missing(run, space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = importlib.util.find_spec
+    monkeypatch.setattr(store, "find_spec", lambda name: None if name == "optuna" else right(name))
+    wanted = "error: a search needs optuna: pip install 'tensornet-attn[search]'.\n"
+    assert run("search", space, *FUNCTION, "--out", str(tmp_path / "out")) == (3, "", wanted)

@@ -1,0 +1,44 @@
+"""Stores and trials for tests of the engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+
+from tensornet_attn.study.config import Study
+from tensornet_attn.study.process import Identity, identity
+from tensornet_attn.study.record import Trial
+from tensornet_attn.study.store import NAME, RECORD, Store, open_store
+from tests.study import made
+
+
+def opened(folder: Path, study: Study | None = None, worker: Identity | None = None, name: str = NAME) -> Store:
+    """The store in a folder."""
+    return open_store(f"sqlite:///{folder}/study.db", study or made.study(), name, worker or identity())
+
+
+def asked(store: Store) -> optuna.Trial:
+    """A trial that has begun, and that nobody gives signs of life for any more."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Heartbeat of storage is supposed to be used with Study.optimize")
+        return store.optuna.ask()
+
+
+def finish(store: Store, number: int, record: Trial) -> None:
+    """Ends a trial as one that has reached the last rung."""
+    trial = store.optuna.trials[number]
+    store.optuna._storage.set_trial_user_attr(trial._trial_id, RECORD, record.as_dict())
+    store.optuna.tell(number, (0.5, 1.0))
+
+
+def dead() -> Identity:
+    """A process of this machine that has ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
+    )
+    return replace(identity(), pid=int(done.stdout))
