@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from optuna.storages._cached_storage import _CachedStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from tensornet_attn.errors import MissingPartError
@@ -76,8 +77,8 @@ def database(url: str, patience: int, heartbeat: int, stale: int, worker: Identi
     options: dict[str, Any] = {"connect_args": {"timeout": patience}} if lite else {"pool_pre_ping": True}
     plain = url.replace("{", "{{").replace("}", "}}")  # Optuna takes a URL for a template
     try:
-        _make_tables(plain, {**options, "poolclass": NullPool})
-        backend = RDBStorage(plain, options, heartbeat_interval=heartbeat, grace_period=stale)
+        _patiently(lambda: RDBStorage(plain, {**options, "poolclass": NullPool}))  # closed after each use, if it fails
+        backend = _patiently(lambda: RDBStorage(plain, options, heartbeat_interval=heartbeat, grace_period=stale))
     except ImportError as error:
         raise MissingPartError(
             f"the driver for '{shown(url)}' is missing: pip install 'tensornet-attn[postgres]'."
@@ -87,16 +88,17 @@ def database(url: str, patience: int, heartbeat: int, stale: int, worker: Identi
     return Storage(backend, worker)
 
 
-def _make_tables(url: str, options: dict[str, Any]) -> None:
-    """Makes what is not there. Connections are closed after each use, or those of a failed try would stay open."""
-    for tried in range(1, _TRIES + 1):
+def _patiently(make: Callable[[], RDBStorage]) -> RDBStorage:
+    """Makes the tables that are not there, again where another process makes them too."""
+    for tried in range(1, _TRIES):
         try:
-            RDBStorage(url, options)
-            return
-        except SQLAlchemyError as error:
-            if tried == _TRIES or "exist" not in str(error):
+            return make()
+        except (SQLAlchemyError, StorageInternalError) as error:
+            told = f"{error} {error.__cause__}"
+            if not isinstance(error, IntegrityError) and "exist" not in told and "locked" not in told:
                 raise
-            time.sleep(0.2 * tried)
+        time.sleep(0.2 * tried)
+    return make()
 
 
 def _one_writer(backend: RDBStorage) -> None:

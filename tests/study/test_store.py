@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import optuna
@@ -36,6 +37,15 @@ def test_what_is_finished(tmp_path: Path) -> None:
     told(store, three, KeyError)
     assert store.look() == ([two, one], [])
     assert opened(tmp_path).look() == ([two, one], [])
+
+
+def test_several_may_make_it_at_once(tmp_path: Path) -> None:
+    for place in range(3):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        with ThreadPoolExecutor(4) as pool:
+            stores = list(pool.map(lambda _, folder=folder: opened(folder).look(), range(4)))
+        assert stores == [([], [])] * 4
 
 
 def test_a_trial_has_its_worker_and_a_sign_of_life_from_the_beginning(tmp_path: Path) -> None:
