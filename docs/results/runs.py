@@ -60,8 +60,8 @@ def _designs(heads: int, near: int) -> tuple[Entry, ...]:
     wide, narrow = {"k": 31}, {"k": 2 * near + 1}
     return (
         Entry("mhsa", {"h": heads}),
-        Entry("thsa", {}, {}, "r", ("s",)),
-        Entry("skip_left", {"h": heads, "c": 1}, {}, "d", ("e",)),
+        Entry("thsa", {"r": 16}, {}, "s"),
+        Entry("skip_left", {"h": 4, "d": 4, "c": 1}, {}, "e"),
         Entry("hard_fish", {"g": 2, "h": 4}),
         Entry("gfish", {"g": 2, "k": 4, "h": 4}),
         Entry("mgk", {"h": half, "r": 2}),
