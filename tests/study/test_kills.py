@@ -59,6 +59,7 @@ def test_one_worker_killed_and_gone_on_with(tmp_path: Path) -> None:
     assert list(proposed(done_once(out))) == list(proposed(done_once(tmp_path / "whole")))
 
 
+@pytest.mark.slow
 def test_interrupted(tmp_path: Path) -> None:
     """Ctrl-C frees what was being done, leaves no process behind, and says how to go on."""
     out, study = tmp_path / "out", quick(trials=3, baseline=False)

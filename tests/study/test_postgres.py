@@ -88,6 +88,7 @@ def test_heartbeats_that_have_stopped(url: str) -> None:
         one.close()
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed(url: str, tmp_path: Path) -> None:
     """Two commands, as on two machines, with one database and a folder each."""
     study = quick(trials=3)

@@ -44,6 +44,7 @@ def test_a_study(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_more_trials(tmp_path: Path) -> None:
     """They come to those that there are, and a study that was shorter cannot be asked for."""
     few = searched(tmp_path, trials=1)
@@ -57,6 +58,7 @@ def test_more_trials(tmp_path: Path) -> None:
     assert alone.trials == many.trials
 
 
+@pytest.mark.slow
 def test_a_space_that_is_smaller_than_the_study(tmp_path: Path) -> None:
     """Both arms have both designs; the second to have one takes over what the first has measured."""
     space = {"space": 1, "name": "two", "base": "mhsa", "legs": {"f": 8, "h": [2, 4]}}
