@@ -48,7 +48,9 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
     for group in session.optimizer.param_groups:
         group["lr"] = lr
     session.optimizer.zero_grad()
-    total = sum(_part(session, part, *of_part, weight) for part, of_part in enumerate(zip(batches, places, strict=True)))
+    total = sum(
+        _part(session, part, *of_part, weight) for part, of_part in enumerate(zip(batches, places, strict=True))
+    )
     norm = _clipped(session)
     told = torch.tensor([0.0, *wishes], dtype=torch.float64, device=norm.device)
     told[0] = total / scored.clamp(min=1)

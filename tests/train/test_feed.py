@@ -43,7 +43,8 @@ def test_a_language_model_that_says_what_is_scored_alone_has_the_same_loss_and_g
     made = LanguageModel(vocabulary=16, length=16, width=8, layers=[{"mixer": design}], **more).double()
     batch = task.samples("train", 0, 3)
     at = scored_places(batch)
-    assert at is not None and at.tolist() == [i for i, y in enumerate(batch.targets.flatten()) if y != UNSCORED]
+    assert at is not None
+    assert at.tolist() == [i for i, y in enumerate(batch.targets.flatten()) if y != UNSCORED]
     found = []
     for places in (None, at):
         made.zero_grad()

@@ -16,8 +16,8 @@ from tensornet_attn.nn.triton.resources import Used, compiling
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
 ROWS = 256
 OTHERS = (
-    "alibi cross differential fish gaussian gqa hard_gfish heads_only mgk mgk_hard mish moa mqa skip_left skip_right "
-    "smgk thsa thsa_low_rank trainable_heads_only"
+    "alibi cross differential epa_xl fish gaussian gfish gfish_release gqa hard_gfish heads_only mgk mgk_hard mish moa "
+    "mqa skip_left skip_right smgk talking_heads thsa thsa_low_rank trainable_heads_only transformer_xl"
 ).split()
 
 

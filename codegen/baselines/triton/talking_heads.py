@@ -148,17 +148,20 @@ def configured(kernel: str, sizes: tuple, candidates: list[dict], need) -> dict:
 
 
 def first_fitting(candidates: list[dict], need, target: int) -> dict:
-    """The first candidate that fits the target, the last where none does.
+    """The first candidate that fits the target; where none does, of those with room in shared memory the last one whose
+    threads hold the fewest numbers, else the last.
 
     `need(**config)` gives the 32-bit numbers that a program holds at once, and its bytes of shared memory for one
     stage: every further stage has as many again.
     """
-    for config in candidates:
+    held, room = {}, 1024 * SHARED.get(target, min(SHARED.values()))
+    for number, config in enumerate(candidates):
         numbers, staged = need(**config)
-        threads, room = 32 * config["num_warps"], 1024 * SHARED.get(target, min(SHARED.values()))
-        if numbers <= REGISTERS * threads and staged * config["num_stages"] <= room:
-            return config
-    return candidates[-1]
+        if staged * config["num_stages"] <= room:
+            held[number] = numbers / (32 * config["num_warps"])
+            if held[number] <= REGISTERS:
+                return config
+    return candidates[min(reversed(held), key=held.__getitem__, default=-1)]
 
 
 def padded(size: int, least: int = 16) -> int:
@@ -258,11 +261,13 @@ BLOCKS = (  # of a program's own side, of the side that it loops over; warps; st
     (64, 32, 4, 2),
     (64, 32, 8, 1),
     (32, 32, 4, 2),
-    (32, 32, 8, 1),
-    (32, 16, 4, 1),
-    (16, 16, 4, 1),
-    (16, 16, 8, 1),
 )
+
+
+FEW_QUERIES = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))
+
+
+FEW_KEYS = ((32, 32, 8, 1), (32, 16, 8, 1), (16, 16, 4, 1), (16, 16, 8, 1))
 
 
 @dataclass(frozen=True)
@@ -271,10 +276,11 @@ class Region:
 
     `operands`: the legs of each, "g n d". `heads`: (leg, tiles of a program); all tiles of those that are `whole`.
     `widths`: the legs of each side that is a width. `others`: the legs of a mask beside query and key. `noise`: the
-    operands that are drawn where they are not given. `reads`: of each map the tiles of the result that it alone makes.
-    `sizes`: of heads, where no operand shows it. Of each of the `kernels`, `loops`: the head that its programs loop
-    over; `live`: the tiles of queries x keys that one holds at once; `kept`: the widths of the sums that it holds all
-    the time; `given`: those of the operands that it holds.
+    operands that are drawn where they are not given. `relative`: the leg of relative positions, if there is one.
+    `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
+    Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
+    one holds at once; `kept`: the widths of the sums that it holds all the time; `given`: those of the operands that
+    it holds; `streamed`: of those that it loads for each block.
     """
 
     sides: tuple[str, str]
@@ -290,9 +296,16 @@ class Region:
     live: dict[str, int]
     kept: dict[str, list[str]]
     given: dict[str, list[str]]
+    streamed: dict[str, list[str]]
     random: bool
     noise: tuple[str, ...]
     kernels: dict
+    relative: str = ""
+
+
+def copies(rows: int, columns: int, warps: int) -> int:
+    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
+    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
 
 
 def region(name: str, **arguments) -> None:
@@ -322,6 +335,7 @@ class Launch:
         batch = batch if apart else []  # else all of the batch are the same
         self.name, self.batch, self.count = name, batch, math.prod(batch)
         self.lengths = dict(zip(region.sides, (n, m), strict=True))
+        self.lengths |= {region.relative: n + m - 1} if region.relative else {}
         some = iter(given)
         self.given = {
             operand: next(some) if is_there else None for operand, is_there in zip(region.operands, there, strict=True)
@@ -404,18 +418,34 @@ class Launch:
         room, words = {leg: padded(length) for leg, length in self.lengths.items()}, self.sums.itemsize // 4
         candidates = [
             {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
-            for own, more, *warps in BLOCKS
+            for own, more, *warps in BLOCKS + (FEW_KEYS if kind == "keys" else FEW_QUERIES)
             for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
         ]
-        kept, given = (sum(padded(self.width[axis]) for axis in axes[kind]) for axes in (region.kept, region.given))
-        wide = sum(padded(size) for size in self.width.values())
+        if region.relative:
+            candidates = [one | self.band(one) for one in candidates]
+        kept, given, streamed = (
+            sum(padded(self.width[axis]) for axis in axes[kind])
+            for axes in (region.kept, region.given, region.streamed)
+        )
+        wide = 2 * sum(padded(size) for size in self.width.values())
 
         def need(num_warps, num_stages, **block):
             own, more = block[f"{fixed}_block"], block[f"{other}_block"]
-            held = words * (own * more * region.live[kind] + own * kept) + own * given * self.dtype.itemsize // 4
-            return held * (5 if target_of() >= 90 else 7) // 4, 2 * (own + more) * wide * self.dtype.itemsize
+            rough = 4 if own < 64 else 5 if target_of() >= 90 else 7  # quarters
+            tiles = own * more * region.live[kind]
+            if own < 64:
+                tiles *= copies(block[f"{n}_block"], block[f"{m}_block"], num_warps)
+            held = words * (tiles + own * kept) + own * given * self.dtype.itemsize // 4
+            staged = max((own + more) * wide, own * given + more * streamed)
+            return held * rough // 4, staged * self.dtype.itemsize
 
         return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
+
+    def band(self, config: dict) -> dict:
+        """As many queries as keys, and the relative positions of their block."""
+        names = [f"{leg}_block" for leg in self.region.sides]
+        size = min(config[name] for name in names)
+        return dict.fromkeys(names, size) | {f"{self.region.relative}_block": 2 * size}
 
     def launch(self, kind: str, side: str, **special) -> None:
         """Runs a kernel with a program for each block of a side."""
@@ -438,7 +468,9 @@ class Launch:
         return {**self.programs, leg: -(-self.programs[leg] // share)}
 
     def blocks(self, kind: str, side: str) -> int:
-        """The blocks of a side that a kernel has programs for."""
+        """The blocks of a side that a kernel has programs for; of relative positions those of differences of blocks."""
+        if side == self.region.relative:
+            return sum(self.blocks(kind, leg) for leg in self.region.sides) - 1
         return -(-self.lengths[side] // self.config(kind)[f"{side}_block"])
 
     def tiles(self, legs: list[str]) -> int:
@@ -461,6 +493,8 @@ class Launch:
 
     def side_sizes(self, legs: list[str]) -> list[int]:
         found = [self.lengths[leg] for leg in self.region.sides if leg in legs]
+        if self.region.relative in legs:
+            found.append(self.config("places")[f"{self.region.relative}_block"])
         return found + [size for axis, size in self.width.items() if self.region.widths[axis].split()[0] in legs]
 
     def joined(self, x: Tensor, legs: list[str], programs: dict[str, int] | None = None) -> Tensor:
@@ -577,30 +611,33 @@ def backward_of(
             else apart.to(run.sums) * apart_in_programs(run, out)
         )
         sums = torch.stack([product[:, read].sum(1) for read in region.reads], 1)
-    rooms = {kind: {} for kind in ("rows", "keys")}
+    rooms = {kind: {} for kind in region.kernels}
     names = [name for name, x in run.given.items() if x is not None]
     legs = {**region.operands, "mask": f"{region.others} {query} {key}"}
     for name in (*region.operands, "mask"):
         own = legs[name].split()
-        blocks = None if {query, key} & {*own} else run.blocks("rows", query)
+        by = kernel_for(region, name)
+        blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
         asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
-        by = "keys" if key in own and query not in own else "rows"
         rooms[by][name] = run.room(own, run.sums, blocks, by) if asked else None
-    for kind, side in (("rows", query), ("keys", key)):
-        taken = {
-            f"{name}_grad": room
-            for name, room in rooms[kind].items()
-            if f"{name}_grad" in region.kernels[kind].arg_names
-        }
+    for kind, own in rooms.items():
+        arguments = region.kernels[kind].arg_names
+        taken = {f"{name}_grad": room for name, room in own.items() if f"{name}_grad" in arguments}
         if any(room is not None for room in taken.values()):
+            side = {"keys": key, "places": region.relative}.get(kind, query)
             run.launch(kind, side, lse=lse, gradient=apart, sums=sums, **taken)
-    found = {**rooms["rows"], **rooms["keys"]}
+    found = {name: room for own in rooms.values() for name, room in own.items()}
     tensors = [*((name, run.given[name]) for name in names), *([("mask", mask)] if wanted[-1] else [])]
     return [
-        gathered(run, found[name], legs[name].split(), x, "keys" if name in rooms["keys"] else "rows", mask)
+        gathered(run, found[name], legs[name].split(), x, kernel_for(region, name), mask)
         for (name, x), asked in zip(tensors, wanted, strict=False)
         if asked
     ]
+
+
+def kernel_for(region: Region, name: str) -> str:
+    """The kernel that gives the gradient of an operand, or of the mask."""
+    return next((kind for kind, kernel in region.kernels.items() if f"{name}_grad" in kernel.arg_names), "rows")
 
 
 def apart_in_programs(run: Launch, x: Tensor) -> Tensor:
@@ -624,11 +661,20 @@ def gathered(run: Launch, room: Tensor, legs: list[str], x: Tensor, kind: str, m
     """The gradient of an operand from what the programs wrote."""
     programs = run.apart(kind, legs)
     if not {*run.region.sides} & {*legs}:
-        room, programs = room.sum(1), run.programs
+        room, programs = overlapping(run, room) if run.region.relative in legs else room.sum(1), run.programs
     found = run.joined(room, legs, programs)
     found = found.view(*run.batch, *found.shape[1:]) if run.batch else found[0]
     shape = run.mask_shape if x is mask else x.shape
     return found.sum_to_size(shape).reshape(x.shape).to(x.dtype)
+
+
+def overlapping(run: Launch, room: Tensor) -> Tensor:
+    """[pairs, blocks, tiles, positions, ...] as one row of positions: a later half is the next block's first one."""
+    size, keys = room.shape[3] // 2, run.lengths[run.region.sides[1]]
+    found = room.new_zeros(len(room), room.shape[1] + 1, room.shape[2], size, *room.shape[4:])
+    found[:, :-1] += room[:, :, :, :size]
+    found[:, 1:] += room[:, :, :, size:]
+    return found.movedim(1, 2).flatten(2, 3).narrow(2, -keys % size, run.lengths[run.region.relative])
 
 
 @tiles_backward.register_fake
@@ -750,8 +796,8 @@ def y_1_tiles_statistics(
     lse,
     Q_step,
     K_step,
-    Pl_step,
-    Pw_step,
+    Pl_step: tl.constexpr,
+    Pw_step: tl.constexpr,
     V_step,
     mask_step,
     key_mask_step,
@@ -791,126 +837,62 @@ def y_1_tiles_statistics(
     total_6 = tl.zeros((n_block,), SUMS)
     most_7 = tl.full((n_block,), float("-inf"), SUMS)
     total_7 = tl.zeros((n_block,), SUMS)
-    Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
-    Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
     Pl_base = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
-    Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
     Pl_base_2 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
-    Pl_3_1 = tl.load(Pl_base_2).to(SUMS)  # a number
     Pl_base_3 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
-    Pl_4_1 = tl.load(Pl_base_3).to(SUMS)  # a number
     Pl_base_4 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
-    Pl_5_1 = tl.load(Pl_base_4).to(SUMS)  # a number
     Pl_base_5 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
-    Pl_6_1 = tl.load(Pl_base_5).to(SUMS)  # a number
     Pl_base_6 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    Pl_7_1 = tl.load(Pl_base_6).to(SUMS)  # a number
-    Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_7 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
-    Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
     Pl_base_8 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
     Pl_base_9 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_3_2 = tl.load(Pl_base_9).to(SUMS)  # a number
     Pl_base_10 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_4_2 = tl.load(Pl_base_10).to(SUMS)  # a number
     Pl_base_11 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_5_2 = tl.load(Pl_base_11).to(SUMS)  # a number
     Pl_base_12 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_6_2 = tl.load(Pl_base_12).to(SUMS)  # a number
     Pl_base_13 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_7_2 = tl.load(Pl_base_13).to(SUMS)  # a number
-    Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_14 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
-    Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
     Pl_base_15 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
     Pl_base_16 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_3_3 = tl.load(Pl_base_16).to(SUMS)  # a number
     Pl_base_17 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_4_3 = tl.load(Pl_base_17).to(SUMS)  # a number
     Pl_base_18 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_5_3 = tl.load(Pl_base_18).to(SUMS)  # a number
     Pl_base_19 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_6_3 = tl.load(Pl_base_19).to(SUMS)  # a number
     Pl_base_20 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_7_3 = tl.load(Pl_base_20).to(SUMS)  # a number
-    Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_21 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
-    Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
     Pl_base_22 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
     Pl_base_23 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_3_4 = tl.load(Pl_base_23).to(SUMS)  # a number
     Pl_base_24 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_4_4 = tl.load(Pl_base_24).to(SUMS)  # a number
     Pl_base_25 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_5_4 = tl.load(Pl_base_25).to(SUMS)  # a number
     Pl_base_26 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_6_4 = tl.load(Pl_base_26).to(SUMS)  # a number
     Pl_base_27 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_7_4 = tl.load(Pl_base_27).to(SUMS)  # a number
-    Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_28 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
-    Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
     Pl_base_29 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
     Pl_base_30 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_3_5 = tl.load(Pl_base_30).to(SUMS)  # a number
     Pl_base_31 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_4_5 = tl.load(Pl_base_31).to(SUMS)  # a number
     Pl_base_32 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_5_5 = tl.load(Pl_base_32).to(SUMS)  # a number
     Pl_base_33 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_6_5 = tl.load(Pl_base_33).to(SUMS)  # a number
     Pl_base_34 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_7_5 = tl.load(Pl_base_34).to(SUMS)  # a number
-    Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_35 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
-    Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
     Pl_base_36 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
     Pl_base_37 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_3_6 = tl.load(Pl_base_37).to(SUMS)  # a number
     Pl_base_38 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_4_6 = tl.load(Pl_base_38).to(SUMS)  # a number
     Pl_base_39 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_5_6 = tl.load(Pl_base_39).to(SUMS)  # a number
     Pl_base_40 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_6_6 = tl.load(Pl_base_40).to(SUMS)  # a number
     Pl_base_41 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_7_6 = tl.load(Pl_base_41).to(SUMS)  # a number
-    Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_42 = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
-    Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
     Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
     Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_3_7 = tl.load(Pl_base_44).to(SUMS)  # a number
     Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_4_7 = tl.load(Pl_base_45).to(SUMS)  # a number
     Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_5_7 = tl.load(Pl_base_46).to(SUMS)  # a number
     Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_6_7 = tl.load(Pl_base_47).to(SUMS)  # a number
     Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_7_7 = tl.load(Pl_base_48).to(SUMS)  # a number
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -918,20 +900,29 @@ def y_1_tiles_statistics(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             there &= (own != 0)[None, :]
+        tl.debug_barrier()  # so that numbers are read for each block, and not held
+        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
         K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
         K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
         K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
         K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
+        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
         K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
+        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
         K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
+        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
         K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
         A_scores_0 = (
@@ -949,6 +940,14 @@ def y_1_tiles_statistics(
             A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
         seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0, fade_0, most_0, total_0 = online(A_0_scores, seen_0_0, most_0, total_0)  # n m
+        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
+        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
+        Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
+        Pl_3_1 = tl.load(Pl_base_2).to(SUMS)  # a number
+        Pl_4_1 = tl.load(Pl_base_3).to(SUMS)  # a number
+        Pl_5_1 = tl.load(Pl_base_4).to(SUMS)  # a number
+        Pl_6_1 = tl.load(Pl_base_5).to(SUMS)  # a number
+        Pl_7_1 = tl.load(Pl_base_6).to(SUMS)  # a number
         A_scores_1 = (
             Pl_0_1 * A_scores_1_0
             + Pl_1_1 * A_scores_1_1
@@ -968,6 +967,14 @@ def y_1_tiles_statistics(
             there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_1, fade_1, most_1, total_1 = online(A_1_scores, seen_0_1, most_1, total_1)  # n m
+        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
+        Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
+        Pl_3_2 = tl.load(Pl_base_9).to(SUMS)  # a number
+        Pl_4_2 = tl.load(Pl_base_10).to(SUMS)  # a number
+        Pl_5_2 = tl.load(Pl_base_11).to(SUMS)  # a number
+        Pl_6_2 = tl.load(Pl_base_12).to(SUMS)  # a number
+        Pl_7_2 = tl.load(Pl_base_13).to(SUMS)  # a number
         A_scores_2 = (
             Pl_0_2 * A_scores_1_0
             + Pl_1_2 * A_scores_1_1
@@ -987,6 +994,14 @@ def y_1_tiles_statistics(
             there, mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_2, fade_2, most_2, total_2 = online(A_2_scores, seen_0_2, most_2, total_2)  # n m
+        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
+        Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
+        Pl_3_3 = tl.load(Pl_base_16).to(SUMS)  # a number
+        Pl_4_3 = tl.load(Pl_base_17).to(SUMS)  # a number
+        Pl_5_3 = tl.load(Pl_base_18).to(SUMS)  # a number
+        Pl_6_3 = tl.load(Pl_base_19).to(SUMS)  # a number
+        Pl_7_3 = tl.load(Pl_base_20).to(SUMS)  # a number
         A_scores_3 = (
             Pl_0_3 * A_scores_1_0
             + Pl_1_3 * A_scores_1_1
@@ -1006,6 +1021,14 @@ def y_1_tiles_statistics(
             there, mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_3, fade_3, most_3, total_3 = online(A_3_scores, seen_0_3, most_3, total_3)  # n m
+        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
+        Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
+        Pl_3_4 = tl.load(Pl_base_23).to(SUMS)  # a number
+        Pl_4_4 = tl.load(Pl_base_24).to(SUMS)  # a number
+        Pl_5_4 = tl.load(Pl_base_25).to(SUMS)  # a number
+        Pl_6_4 = tl.load(Pl_base_26).to(SUMS)  # a number
+        Pl_7_4 = tl.load(Pl_base_27).to(SUMS)  # a number
         A_scores_4 = (
             Pl_0_4 * A_scores_1_0
             + Pl_1_4 * A_scores_1_1
@@ -1025,6 +1048,14 @@ def y_1_tiles_statistics(
             there, mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_4, fade_4, most_4, total_4 = online(A_4_scores, seen_0_4, most_4, total_4)  # n m
+        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
+        Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
+        Pl_3_5 = tl.load(Pl_base_30).to(SUMS)  # a number
+        Pl_4_5 = tl.load(Pl_base_31).to(SUMS)  # a number
+        Pl_5_5 = tl.load(Pl_base_32).to(SUMS)  # a number
+        Pl_6_5 = tl.load(Pl_base_33).to(SUMS)  # a number
+        Pl_7_5 = tl.load(Pl_base_34).to(SUMS)  # a number
         A_scores_5 = (
             Pl_0_5 * A_scores_1_0
             + Pl_1_5 * A_scores_1_1
@@ -1044,6 +1075,14 @@ def y_1_tiles_statistics(
             there, mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_5, fade_5, most_5, total_5 = online(A_5_scores, seen_0_5, most_5, total_5)  # n m
+        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
+        Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
+        Pl_3_6 = tl.load(Pl_base_37).to(SUMS)  # a number
+        Pl_4_6 = tl.load(Pl_base_38).to(SUMS)  # a number
+        Pl_5_6 = tl.load(Pl_base_39).to(SUMS)  # a number
+        Pl_6_6 = tl.load(Pl_base_40).to(SUMS)  # a number
+        Pl_7_6 = tl.load(Pl_base_41).to(SUMS)  # a number
         A_scores_6 = (
             Pl_0_6 * A_scores_1_0
             + Pl_1_6 * A_scores_1_1
@@ -1063,6 +1102,14 @@ def y_1_tiles_statistics(
             there, mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_6, fade_6, most_6, total_6 = online(A_6_scores, seen_0_6, most_6, total_6)  # n m
+        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
+        Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
+        Pl_3_7 = tl.load(Pl_base_44).to(SUMS)  # a number
+        Pl_4_7 = tl.load(Pl_base_45).to(SUMS)  # a number
+        Pl_5_7 = tl.load(Pl_base_46).to(SUMS)  # a number
+        Pl_6_7 = tl.load(Pl_base_47).to(SUMS)  # a number
+        Pl_7_7 = tl.load(Pl_base_48).to(SUMS)  # a number
         A_scores_7 = (
             Pl_0_7 * A_scores_1_0
             + Pl_1_7 * A_scores_1_1
@@ -1105,8 +1152,8 @@ def y_1_tiles_forward(
     lse,
     Q_step,
     K_step,
-    Pl_step,
-    Pw_step,
+    Pl_step: tl.constexpr,
+    Pw_step: tl.constexpr,
     V_step,
     mask_step,
     key_mask_step,
@@ -1138,192 +1185,96 @@ def y_1_tiles_forward(
     lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
     lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
     lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
-    Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
-    Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
-    Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
     Pl_base = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
-    Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
     Pl_base_2 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
-    Pl_3_1 = tl.load(Pl_base_2).to(SUMS)  # a number
     Pl_base_3 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
-    Pl_4_1 = tl.load(Pl_base_3).to(SUMS)  # a number
     Pl_base_4 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
-    Pl_5_1 = tl.load(Pl_base_4).to(SUMS)  # a number
     Pl_base_5 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
-    Pl_6_1 = tl.load(Pl_base_5).to(SUMS)  # a number
     Pl_base_6 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    Pl_7_1 = tl.load(Pl_base_6).to(SUMS)  # a number
     Pw_base = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_1_0 = tl.load(Pw_base).to(SUMS)  # a number
-    Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_7 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
-    Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
     Pl_base_8 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
     Pl_base_9 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_3_2 = tl.load(Pl_base_9).to(SUMS)  # a number
     Pl_base_10 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_4_2 = tl.load(Pl_base_10).to(SUMS)  # a number
     Pl_base_11 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_5_2 = tl.load(Pl_base_11).to(SUMS)  # a number
     Pl_base_12 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_6_2 = tl.load(Pl_base_12).to(SUMS)  # a number
     Pl_base_13 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_7_2 = tl.load(Pl_base_13).to(SUMS)  # a number
     Pw_base_2 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_2_0 = tl.load(Pw_base_2).to(SUMS)  # a number
-    Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_14 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
-    Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
     Pl_base_15 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
     Pl_base_16 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_3_3 = tl.load(Pl_base_16).to(SUMS)  # a number
     Pl_base_17 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_4_3 = tl.load(Pl_base_17).to(SUMS)  # a number
     Pl_base_18 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_5_3 = tl.load(Pl_base_18).to(SUMS)  # a number
     Pl_base_19 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_6_3 = tl.load(Pl_base_19).to(SUMS)  # a number
     Pl_base_20 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_7_3 = tl.load(Pl_base_20).to(SUMS)  # a number
     Pw_base_3 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_3_0 = tl.load(Pw_base_3).to(SUMS)  # a number
-    Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_21 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
-    Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
     Pl_base_22 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
     Pl_base_23 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_3_4 = tl.load(Pl_base_23).to(SUMS)  # a number
     Pl_base_24 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_4_4 = tl.load(Pl_base_24).to(SUMS)  # a number
     Pl_base_25 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_5_4 = tl.load(Pl_base_25).to(SUMS)  # a number
     Pl_base_26 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_6_4 = tl.load(Pl_base_26).to(SUMS)  # a number
     Pl_base_27 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_7_4 = tl.load(Pl_base_27).to(SUMS)  # a number
     Pw_base_4 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_4_0 = tl.load(Pw_base_4).to(SUMS)  # a number
-    Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_28 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
-    Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
     Pl_base_29 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
     Pl_base_30 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_3_5 = tl.load(Pl_base_30).to(SUMS)  # a number
     Pl_base_31 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_4_5 = tl.load(Pl_base_31).to(SUMS)  # a number
     Pl_base_32 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_5_5 = tl.load(Pl_base_32).to(SUMS)  # a number
     Pl_base_33 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_6_5 = tl.load(Pl_base_33).to(SUMS)  # a number
     Pl_base_34 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_7_5 = tl.load(Pl_base_34).to(SUMS)  # a number
     Pw_base_5 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_5_0 = tl.load(Pw_base_5).to(SUMS)  # a number
-    Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_35 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
-    Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
     Pl_base_36 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
     Pl_base_37 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_3_6 = tl.load(Pl_base_37).to(SUMS)  # a number
     Pl_base_38 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_4_6 = tl.load(Pl_base_38).to(SUMS)  # a number
     Pl_base_39 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_5_6 = tl.load(Pl_base_39).to(SUMS)  # a number
     Pl_base_40 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_6_6 = tl.load(Pl_base_40).to(SUMS)  # a number
     Pl_base_41 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_7_6 = tl.load(Pl_base_41).to(SUMS)  # a number
     Pw_base_6 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_6_0 = tl.load(Pw_base_6).to(SUMS)  # a number
-    Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_42 = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
-    Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
     Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
     Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_3_7 = tl.load(Pl_base_44).to(SUMS)  # a number
     Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_4_7 = tl.load(Pl_base_45).to(SUMS)  # a number
     Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_5_7 = tl.load(Pl_base_46).to(SUMS)  # a number
     Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_6_7 = tl.load(Pl_base_47).to(SUMS)  # a number
     Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_7_7 = tl.load(Pl_base_48).to(SUMS)  # a number
     Pw_base_7 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_7_0 = tl.load(Pw_base_7).to(SUMS)  # a number
     out_0 = tl.zeros((n_block, d_wide), SUMS)
     Pw_base_8 = Pw + batch * Pw_step[0] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_0_1 = tl.load(Pw_base_8).to(SUMS)  # a number
     Pw_base_9 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_1_1 = tl.load(Pw_base_9).to(SUMS)  # a number
     Pw_base_10 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_2_1 = tl.load(Pw_base_10).to(SUMS)  # a number
     Pw_base_11 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_3_1 = tl.load(Pw_base_11).to(SUMS)  # a number
     Pw_base_12 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_4_1 = tl.load(Pw_base_12).to(SUMS)  # a number
     Pw_base_13 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_5_1 = tl.load(Pw_base_13).to(SUMS)  # a number
     Pw_base_14 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_6_1 = tl.load(Pw_base_14).to(SUMS)  # a number
     Pw_base_15 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_7_1 = tl.load(Pw_base_15).to(SUMS)  # a number
     out_1 = tl.zeros((n_block, d_wide), SUMS)
     Pw_base_16 = Pw + batch * Pw_step[0] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_0_2 = tl.load(Pw_base_16).to(SUMS)  # a number
     Pw_base_17 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_1_2 = tl.load(Pw_base_17).to(SUMS)  # a number
     Pw_base_18 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_2_2 = tl.load(Pw_base_18).to(SUMS)  # a number
     Pw_base_19 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_3_2 = tl.load(Pw_base_19).to(SUMS)  # a number
     Pw_base_20 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_4_2 = tl.load(Pw_base_20).to(SUMS)  # a number
     Pw_base_21 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_5_2 = tl.load(Pw_base_21).to(SUMS)  # a number
     Pw_base_22 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_6_2 = tl.load(Pw_base_22).to(SUMS)  # a number
     Pw_base_23 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_7_2 = tl.load(Pw_base_23).to(SUMS)  # a number
     out_2 = tl.zeros((n_block, d_wide), SUMS)
     Pw_base_24 = Pw + batch * Pw_step[0] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_0_3 = tl.load(Pw_base_24).to(SUMS)  # a number
     Pw_base_25 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_1_3 = tl.load(Pw_base_25).to(SUMS)  # a number
     Pw_base_26 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_2_3 = tl.load(Pw_base_26).to(SUMS)  # a number
     Pw_base_27 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_3_3 = tl.load(Pw_base_27).to(SUMS)  # a number
     Pw_base_28 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_4_3 = tl.load(Pw_base_28).to(SUMS)  # a number
     Pw_base_29 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_5_3 = tl.load(Pw_base_29).to(SUMS)  # a number
     Pw_base_30 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_6_3 = tl.load(Pw_base_30).to(SUMS)  # a number
     Pw_base_31 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_7_3 = tl.load(Pw_base_31).to(SUMS)  # a number
     out_3 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -1332,20 +1283,29 @@ def y_1_tiles_forward(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             there &= (own != 0)[None, :]
+        tl.debug_barrier()  # so that numbers are read for each block, and not held
+        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
         K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
         K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
         K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
         K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
+        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
         K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
+        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
         K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
+        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
         K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
         A_scores_0 = (
@@ -1363,6 +1323,15 @@ def y_1_tiles_forward(
             A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
         seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
+        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
+        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
+        Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
+        Pl_3_1 = tl.load(Pl_base_2).to(SUMS)  # a number
+        Pl_4_1 = tl.load(Pl_base_3).to(SUMS)  # a number
+        Pl_5_1 = tl.load(Pl_base_4).to(SUMS)  # a number
+        Pl_6_1 = tl.load(Pl_base_5).to(SUMS)  # a number
+        Pl_7_1 = tl.load(Pl_base_6).to(SUMS)  # a number
         A_scores_1 = (
             Pl_0_1 * A_scores_1_0
             + Pl_1_1 * A_scores_1_1
@@ -1382,6 +1351,15 @@ def y_1_tiles_forward(
             there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        Pw_1_0 = tl.load(Pw_base).to(SUMS)  # a number
+        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
+        Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
+        Pl_3_2 = tl.load(Pl_base_9).to(SUMS)  # a number
+        Pl_4_2 = tl.load(Pl_base_10).to(SUMS)  # a number
+        Pl_5_2 = tl.load(Pl_base_11).to(SUMS)  # a number
+        Pl_6_2 = tl.load(Pl_base_12).to(SUMS)  # a number
+        Pl_7_2 = tl.load(Pl_base_13).to(SUMS)  # a number
         A_scores_2 = (
             Pl_0_2 * A_scores_1_0
             + Pl_1_2 * A_scores_1_1
@@ -1401,6 +1379,15 @@ def y_1_tiles_forward(
             there, mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        Pw_2_0 = tl.load(Pw_base_2).to(SUMS)  # a number
+        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
+        Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
+        Pl_3_3 = tl.load(Pl_base_16).to(SUMS)  # a number
+        Pl_4_3 = tl.load(Pl_base_17).to(SUMS)  # a number
+        Pl_5_3 = tl.load(Pl_base_18).to(SUMS)  # a number
+        Pl_6_3 = tl.load(Pl_base_19).to(SUMS)  # a number
+        Pl_7_3 = tl.load(Pl_base_20).to(SUMS)  # a number
         A_scores_3 = (
             Pl_0_3 * A_scores_1_0
             + Pl_1_3 * A_scores_1_1
@@ -1420,6 +1407,15 @@ def y_1_tiles_forward(
             there, mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        Pw_3_0 = tl.load(Pw_base_3).to(SUMS)  # a number
+        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
+        Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
+        Pl_3_4 = tl.load(Pl_base_23).to(SUMS)  # a number
+        Pl_4_4 = tl.load(Pl_base_24).to(SUMS)  # a number
+        Pl_5_4 = tl.load(Pl_base_25).to(SUMS)  # a number
+        Pl_6_4 = tl.load(Pl_base_26).to(SUMS)  # a number
+        Pl_7_4 = tl.load(Pl_base_27).to(SUMS)  # a number
         A_scores_4 = (
             Pl_0_4 * A_scores_1_0
             + Pl_1_4 * A_scores_1_1
@@ -1439,6 +1435,15 @@ def y_1_tiles_forward(
             there, mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
+        Pw_4_0 = tl.load(Pw_base_4).to(SUMS)  # a number
+        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
+        Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
+        Pl_3_5 = tl.load(Pl_base_30).to(SUMS)  # a number
+        Pl_4_5 = tl.load(Pl_base_31).to(SUMS)  # a number
+        Pl_5_5 = tl.load(Pl_base_32).to(SUMS)  # a number
+        Pl_6_5 = tl.load(Pl_base_33).to(SUMS)  # a number
+        Pl_7_5 = tl.load(Pl_base_34).to(SUMS)  # a number
         A_scores_5 = (
             Pl_0_5 * A_scores_1_0
             + Pl_1_5 * A_scores_1_1
@@ -1458,6 +1463,15 @@ def y_1_tiles_forward(
             there, mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
+        Pw_5_0 = tl.load(Pw_base_5).to(SUMS)  # a number
+        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
+        Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
+        Pl_3_6 = tl.load(Pl_base_37).to(SUMS)  # a number
+        Pl_4_6 = tl.load(Pl_base_38).to(SUMS)  # a number
+        Pl_5_6 = tl.load(Pl_base_39).to(SUMS)  # a number
+        Pl_6_6 = tl.load(Pl_base_40).to(SUMS)  # a number
+        Pl_7_6 = tl.load(Pl_base_41).to(SUMS)  # a number
         A_scores_6 = (
             Pl_0_6 * A_scores_1_0
             + Pl_1_6 * A_scores_1_1
@@ -1477,6 +1491,15 @@ def y_1_tiles_forward(
             there, mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
+        Pw_6_0 = tl.load(Pw_base_6).to(SUMS)  # a number
+        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
+        Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
+        Pl_3_7 = tl.load(Pl_base_44).to(SUMS)  # a number
+        Pl_4_7 = tl.load(Pl_base_45).to(SUMS)  # a number
+        Pl_5_7 = tl.load(Pl_base_46).to(SUMS)  # a number
+        Pl_6_7 = tl.load(Pl_base_47).to(SUMS)  # a number
+        Pl_7_7 = tl.load(Pl_base_48).to(SUMS)  # a number
         A_scores_7 = (
             Pl_0_7 * A_scores_1_0
             + Pl_1_7 * A_scores_1_1
@@ -1496,6 +1519,7 @@ def y_1_tiles_forward(
             there, mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
+        Pw_7_0 = tl.load(Pw_base_7).to(SUMS)  # a number
         U_0 = (
             A_0 * Pw_0_0
             + A_1 * Pw_1_0
@@ -1511,6 +1535,14 @@ def y_1_tiles_forward(
         )  # m d
         read_0 = dot_of(U_0, V_tile_0, DOT, SUMS)  # n d
         out_0 += read_0
+        Pw_0_1 = tl.load(Pw_base_8).to(SUMS)  # a number
+        Pw_1_1 = tl.load(Pw_base_9).to(SUMS)  # a number
+        Pw_2_1 = tl.load(Pw_base_10).to(SUMS)  # a number
+        Pw_3_1 = tl.load(Pw_base_11).to(SUMS)  # a number
+        Pw_4_1 = tl.load(Pw_base_12).to(SUMS)  # a number
+        Pw_5_1 = tl.load(Pw_base_13).to(SUMS)  # a number
+        Pw_6_1 = tl.load(Pw_base_14).to(SUMS)  # a number
+        Pw_7_1 = tl.load(Pw_base_15).to(SUMS)  # a number
         U_1 = (
             A_0 * Pw_0_1
             + A_1 * Pw_1_1
@@ -1526,6 +1558,14 @@ def y_1_tiles_forward(
         )  # m d
         read_1 = dot_of(U_1, V_tile_1, DOT, SUMS)  # n d
         out_1 += read_1
+        Pw_0_2 = tl.load(Pw_base_16).to(SUMS)  # a number
+        Pw_1_2 = tl.load(Pw_base_17).to(SUMS)  # a number
+        Pw_2_2 = tl.load(Pw_base_18).to(SUMS)  # a number
+        Pw_3_2 = tl.load(Pw_base_19).to(SUMS)  # a number
+        Pw_4_2 = tl.load(Pw_base_20).to(SUMS)  # a number
+        Pw_5_2 = tl.load(Pw_base_21).to(SUMS)  # a number
+        Pw_6_2 = tl.load(Pw_base_22).to(SUMS)  # a number
+        Pw_7_2 = tl.load(Pw_base_23).to(SUMS)  # a number
         U_2 = (
             A_0 * Pw_0_2
             + A_1 * Pw_1_2
@@ -1541,6 +1581,14 @@ def y_1_tiles_forward(
         )  # m d
         read_2 = dot_of(U_2, V_tile_2, DOT, SUMS)  # n d
         out_2 += read_2
+        Pw_0_3 = tl.load(Pw_base_24).to(SUMS)  # a number
+        Pw_1_3 = tl.load(Pw_base_25).to(SUMS)  # a number
+        Pw_2_3 = tl.load(Pw_base_26).to(SUMS)  # a number
+        Pw_3_3 = tl.load(Pw_base_27).to(SUMS)  # a number
+        Pw_4_3 = tl.load(Pw_base_28).to(SUMS)  # a number
+        Pw_5_3 = tl.load(Pw_base_29).to(SUMS)  # a number
+        Pw_6_3 = tl.load(Pw_base_30).to(SUMS)  # a number
+        Pw_7_3 = tl.load(Pw_base_31).to(SUMS)  # a number
         U_3 = (
             A_0 * Pw_0_3
             + A_1 * Pw_1_3
@@ -1576,8 +1624,8 @@ def y_1_tiles_sums(
     sums,
     Q_step,
     K_step,
-    Pl_step,
-    Pw_step,
+    Pl_step: tl.constexpr,
+    Pw_step: tl.constexpr,
     V_step,
     mask_step,
     key_mask_step,
@@ -1609,200 +1657,104 @@ def y_1_tiles_sums(
     lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
     lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
     lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
-    Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
     Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     Pw_base = Pw + batch * Pw_step[0] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_0_3 = tl.load(Pw_base).to(SUMS)  # a number
     d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     Pw_base_2 = Pw + batch * Pw_step[0] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_0_2 = tl.load(Pw_base_2).to(SUMS)  # a number
     d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     Pw_base_3 = Pw + batch * Pw_step[0] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_0_1 = tl.load(Pw_base_3).to(SUMS)  # a number
     d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
     sums_0 = tl.zeros((n_block,), SUMS)
-    Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
-    Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
     Pl_base = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
-    Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
     Pl_base_2 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
-    Pl_3_1 = tl.load(Pl_base_2).to(SUMS)  # a number
     Pl_base_3 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
-    Pl_4_1 = tl.load(Pl_base_3).to(SUMS)  # a number
     Pl_base_4 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
-    Pl_5_1 = tl.load(Pl_base_4).to(SUMS)  # a number
     Pl_base_5 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
-    Pl_6_1 = tl.load(Pl_base_5).to(SUMS)  # a number
     Pl_base_6 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    Pl_7_1 = tl.load(Pl_base_6).to(SUMS)  # a number
     Pw_base_4 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_1_3 = tl.load(Pw_base_4).to(SUMS)  # a number
     Pw_base_5 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_1_2 = tl.load(Pw_base_5).to(SUMS)  # a number
     Pw_base_6 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_1_1 = tl.load(Pw_base_6).to(SUMS)  # a number
     Pw_base_7 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_1_0 = tl.load(Pw_base_7).to(SUMS)  # a number
     sums_1 = tl.zeros((n_block,), SUMS)
-    Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_7 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
-    Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
     Pl_base_8 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
     Pl_base_9 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_3_2 = tl.load(Pl_base_9).to(SUMS)  # a number
     Pl_base_10 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_4_2 = tl.load(Pl_base_10).to(SUMS)  # a number
     Pl_base_11 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_5_2 = tl.load(Pl_base_11).to(SUMS)  # a number
     Pl_base_12 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_6_2 = tl.load(Pl_base_12).to(SUMS)  # a number
     Pl_base_13 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_7_2 = tl.load(Pl_base_13).to(SUMS)  # a number
     Pw_base_8 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_2_3 = tl.load(Pw_base_8).to(SUMS)  # a number
     Pw_base_9 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_2_2 = tl.load(Pw_base_9).to(SUMS)  # a number
     Pw_base_10 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_2_1 = tl.load(Pw_base_10).to(SUMS)  # a number
     Pw_base_11 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_2_0 = tl.load(Pw_base_11).to(SUMS)  # a number
     sums_2 = tl.zeros((n_block,), SUMS)
-    Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_14 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
-    Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
     Pl_base_15 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
     Pl_base_16 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_3_3 = tl.load(Pl_base_16).to(SUMS)  # a number
     Pl_base_17 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_4_3 = tl.load(Pl_base_17).to(SUMS)  # a number
     Pl_base_18 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_5_3 = tl.load(Pl_base_18).to(SUMS)  # a number
     Pl_base_19 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_6_3 = tl.load(Pl_base_19).to(SUMS)  # a number
     Pl_base_20 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_7_3 = tl.load(Pl_base_20).to(SUMS)  # a number
     Pw_base_12 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_3_3 = tl.load(Pw_base_12).to(SUMS)  # a number
     Pw_base_13 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_3_2 = tl.load(Pw_base_13).to(SUMS)  # a number
     Pw_base_14 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_3_1 = tl.load(Pw_base_14).to(SUMS)  # a number
     Pw_base_15 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_3_0 = tl.load(Pw_base_15).to(SUMS)  # a number
     sums_3 = tl.zeros((n_block,), SUMS)
-    Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_21 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
-    Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
     Pl_base_22 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
     Pl_base_23 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_3_4 = tl.load(Pl_base_23).to(SUMS)  # a number
     Pl_base_24 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_4_4 = tl.load(Pl_base_24).to(SUMS)  # a number
     Pl_base_25 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_5_4 = tl.load(Pl_base_25).to(SUMS)  # a number
     Pl_base_26 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_6_4 = tl.load(Pl_base_26).to(SUMS)  # a number
     Pl_base_27 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_7_4 = tl.load(Pl_base_27).to(SUMS)  # a number
     Pw_base_16 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_4_3 = tl.load(Pw_base_16).to(SUMS)  # a number
     Pw_base_17 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_4_2 = tl.load(Pw_base_17).to(SUMS)  # a number
     Pw_base_18 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_4_1 = tl.load(Pw_base_18).to(SUMS)  # a number
     Pw_base_19 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_4_0 = tl.load(Pw_base_19).to(SUMS)  # a number
     sums_4 = tl.zeros((n_block,), SUMS)
-    Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_28 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
-    Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
     Pl_base_29 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
     Pl_base_30 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_3_5 = tl.load(Pl_base_30).to(SUMS)  # a number
     Pl_base_31 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_4_5 = tl.load(Pl_base_31).to(SUMS)  # a number
     Pl_base_32 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_5_5 = tl.load(Pl_base_32).to(SUMS)  # a number
     Pl_base_33 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_6_5 = tl.load(Pl_base_33).to(SUMS)  # a number
     Pl_base_34 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_7_5 = tl.load(Pl_base_34).to(SUMS)  # a number
     Pw_base_20 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_5_3 = tl.load(Pw_base_20).to(SUMS)  # a number
     Pw_base_21 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_5_2 = tl.load(Pw_base_21).to(SUMS)  # a number
     Pw_base_22 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_5_1 = tl.load(Pw_base_22).to(SUMS)  # a number
     Pw_base_23 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_5_0 = tl.load(Pw_base_23).to(SUMS)  # a number
     sums_5 = tl.zeros((n_block,), SUMS)
-    Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_35 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
-    Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
     Pl_base_36 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
     Pl_base_37 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_3_6 = tl.load(Pl_base_37).to(SUMS)  # a number
     Pl_base_38 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_4_6 = tl.load(Pl_base_38).to(SUMS)  # a number
     Pl_base_39 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_5_6 = tl.load(Pl_base_39).to(SUMS)  # a number
     Pl_base_40 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_6_6 = tl.load(Pl_base_40).to(SUMS)  # a number
     Pl_base_41 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_7_6 = tl.load(Pl_base_41).to(SUMS)  # a number
     Pw_base_24 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_6_3 = tl.load(Pw_base_24).to(SUMS)  # a number
     Pw_base_25 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_6_2 = tl.load(Pw_base_25).to(SUMS)  # a number
     Pw_base_26 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_6_1 = tl.load(Pw_base_26).to(SUMS)  # a number
     Pw_base_27 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_6_0 = tl.load(Pw_base_27).to(SUMS)  # a number
     sums_6 = tl.zeros((n_block,), SUMS)
-    Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
     Pl_base_42 = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
-    Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
     Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
     Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_3_7 = tl.load(Pl_base_44).to(SUMS)  # a number
     Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_4_7 = tl.load(Pl_base_45).to(SUMS)  # a number
     Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_5_7 = tl.load(Pl_base_46).to(SUMS)  # a number
     Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_6_7 = tl.load(Pl_base_47).to(SUMS)  # a number
     Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_7_7 = tl.load(Pl_base_48).to(SUMS)  # a number
     Pw_base_28 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_7_3 = tl.load(Pw_base_28).to(SUMS)  # a number
     Pw_base_29 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_7_2 = tl.load(Pw_base_29).to(SUMS)  # a number
     Pw_base_30 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_7_1 = tl.load(Pw_base_30).to(SUMS)  # a number
     Pw_base_31 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 4 * Pw_step[2]
-    Pw_7_0 = tl.load(Pw_base_31).to(SUMS)  # a number
     sums_7 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -1811,20 +1763,29 @@ def y_1_tiles_sums(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             there &= (own != 0)[None, :]
+        tl.debug_barrier()  # so that numbers are read for each block, and not held
+        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
         K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
         K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
         K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
         K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
+        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
         K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
+        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
         K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
+        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
         K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
         A_scores_0 = (
@@ -1846,22 +1807,34 @@ def y_1_tiles_sums(
             V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_U_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
+        Pw_0_3 = tl.load(Pw_base).to(SUMS)  # a number
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (e_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_U_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
+        Pw_0_2 = tl.load(Pw_base_2).to(SUMS)  # a number
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (e_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
+        Pw_0_1 = tl.load(Pw_base_3).to(SUMS)  # a number
         V_tile_0 = load_2d(
             V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
+        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
         d_A_0 = d_U_3 * Pw_0_3 + d_U_2 * Pw_0_2 + d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
         A_dA = A_0 * d_A_0  # n m
         sum = tl.sum(A_dA, 1)  # n
         sums_0 += sum
+        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
+        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
+        Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
+        Pl_3_1 = tl.load(Pl_base_2).to(SUMS)  # a number
+        Pl_4_1 = tl.load(Pl_base_3).to(SUMS)  # a number
+        Pl_5_1 = tl.load(Pl_base_4).to(SUMS)  # a number
+        Pl_6_1 = tl.load(Pl_base_5).to(SUMS)  # a number
+        Pl_7_1 = tl.load(Pl_base_6).to(SUMS)  # a number
         A_scores_1 = (
             Pl_0_1 * A_scores_1_0
             + Pl_1_1 * A_scores_1_1
@@ -1881,10 +1854,22 @@ def y_1_tiles_sums(
             there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        Pw_1_3 = tl.load(Pw_base_4).to(SUMS)  # a number
+        Pw_1_2 = tl.load(Pw_base_5).to(SUMS)  # a number
+        Pw_1_1 = tl.load(Pw_base_6).to(SUMS)  # a number
+        Pw_1_0 = tl.load(Pw_base_7).to(SUMS)  # a number
         d_A_1 = d_U_3 * Pw_1_3 + d_U_2 * Pw_1_2 + d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
         A_dA_2 = A_1 * d_A_1  # n m
         sum_2 = tl.sum(A_dA_2, 1)  # n
         sums_1 += sum_2
+        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
+        Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
+        Pl_3_2 = tl.load(Pl_base_9).to(SUMS)  # a number
+        Pl_4_2 = tl.load(Pl_base_10).to(SUMS)  # a number
+        Pl_5_2 = tl.load(Pl_base_11).to(SUMS)  # a number
+        Pl_6_2 = tl.load(Pl_base_12).to(SUMS)  # a number
+        Pl_7_2 = tl.load(Pl_base_13).to(SUMS)  # a number
         A_scores_2 = (
             Pl_0_2 * A_scores_1_0
             + Pl_1_2 * A_scores_1_1
@@ -1904,10 +1889,22 @@ def y_1_tiles_sums(
             there, mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        Pw_2_3 = tl.load(Pw_base_8).to(SUMS)  # a number
+        Pw_2_2 = tl.load(Pw_base_9).to(SUMS)  # a number
+        Pw_2_1 = tl.load(Pw_base_10).to(SUMS)  # a number
+        Pw_2_0 = tl.load(Pw_base_11).to(SUMS)  # a number
         d_A_2 = d_U_3 * Pw_2_3 + d_U_2 * Pw_2_2 + d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
         A_dA_3 = A_2 * d_A_2  # n m
         sum_3 = tl.sum(A_dA_3, 1)  # n
         sums_2 += sum_3
+        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
+        Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
+        Pl_3_3 = tl.load(Pl_base_16).to(SUMS)  # a number
+        Pl_4_3 = tl.load(Pl_base_17).to(SUMS)  # a number
+        Pl_5_3 = tl.load(Pl_base_18).to(SUMS)  # a number
+        Pl_6_3 = tl.load(Pl_base_19).to(SUMS)  # a number
+        Pl_7_3 = tl.load(Pl_base_20).to(SUMS)  # a number
         A_scores_3 = (
             Pl_0_3 * A_scores_1_0
             + Pl_1_3 * A_scores_1_1
@@ -1927,10 +1924,22 @@ def y_1_tiles_sums(
             there, mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        Pw_3_3 = tl.load(Pw_base_12).to(SUMS)  # a number
+        Pw_3_2 = tl.load(Pw_base_13).to(SUMS)  # a number
+        Pw_3_1 = tl.load(Pw_base_14).to(SUMS)  # a number
+        Pw_3_0 = tl.load(Pw_base_15).to(SUMS)  # a number
         d_A_3 = d_U_3 * Pw_3_3 + d_U_2 * Pw_3_2 + d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
         A_dA_4 = A_3 * d_A_3  # n m
         sum_4 = tl.sum(A_dA_4, 1)  # n
         sums_3 += sum_4
+        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
+        Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
+        Pl_3_4 = tl.load(Pl_base_23).to(SUMS)  # a number
+        Pl_4_4 = tl.load(Pl_base_24).to(SUMS)  # a number
+        Pl_5_4 = tl.load(Pl_base_25).to(SUMS)  # a number
+        Pl_6_4 = tl.load(Pl_base_26).to(SUMS)  # a number
+        Pl_7_4 = tl.load(Pl_base_27).to(SUMS)  # a number
         A_scores_4 = (
             Pl_0_4 * A_scores_1_0
             + Pl_1_4 * A_scores_1_1
@@ -1950,10 +1959,22 @@ def y_1_tiles_sums(
             there, mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
+        Pw_4_3 = tl.load(Pw_base_16).to(SUMS)  # a number
+        Pw_4_2 = tl.load(Pw_base_17).to(SUMS)  # a number
+        Pw_4_1 = tl.load(Pw_base_18).to(SUMS)  # a number
+        Pw_4_0 = tl.load(Pw_base_19).to(SUMS)  # a number
         d_A_4 = d_U_3 * Pw_4_3 + d_U_2 * Pw_4_2 + d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
         A_dA_5 = A_4 * d_A_4  # n m
         sum_5 = tl.sum(A_dA_5, 1)  # n
         sums_4 += sum_5
+        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
+        Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
+        Pl_3_5 = tl.load(Pl_base_30).to(SUMS)  # a number
+        Pl_4_5 = tl.load(Pl_base_31).to(SUMS)  # a number
+        Pl_5_5 = tl.load(Pl_base_32).to(SUMS)  # a number
+        Pl_6_5 = tl.load(Pl_base_33).to(SUMS)  # a number
+        Pl_7_5 = tl.load(Pl_base_34).to(SUMS)  # a number
         A_scores_5 = (
             Pl_0_5 * A_scores_1_0
             + Pl_1_5 * A_scores_1_1
@@ -1973,10 +1994,22 @@ def y_1_tiles_sums(
             there, mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
+        Pw_5_3 = tl.load(Pw_base_20).to(SUMS)  # a number
+        Pw_5_2 = tl.load(Pw_base_21).to(SUMS)  # a number
+        Pw_5_1 = tl.load(Pw_base_22).to(SUMS)  # a number
+        Pw_5_0 = tl.load(Pw_base_23).to(SUMS)  # a number
         d_A_5 = d_U_3 * Pw_5_3 + d_U_2 * Pw_5_2 + d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
         A_dA_6 = A_5 * d_A_5  # n m
         sum_6 = tl.sum(A_dA_6, 1)  # n
         sums_5 += sum_6
+        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
+        Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
+        Pl_3_6 = tl.load(Pl_base_37).to(SUMS)  # a number
+        Pl_4_6 = tl.load(Pl_base_38).to(SUMS)  # a number
+        Pl_5_6 = tl.load(Pl_base_39).to(SUMS)  # a number
+        Pl_6_6 = tl.load(Pl_base_40).to(SUMS)  # a number
+        Pl_7_6 = tl.load(Pl_base_41).to(SUMS)  # a number
         A_scores_6 = (
             Pl_0_6 * A_scores_1_0
             + Pl_1_6 * A_scores_1_1
@@ -1996,10 +2029,22 @@ def y_1_tiles_sums(
             there, mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
+        Pw_6_3 = tl.load(Pw_base_24).to(SUMS)  # a number
+        Pw_6_2 = tl.load(Pw_base_25).to(SUMS)  # a number
+        Pw_6_1 = tl.load(Pw_base_26).to(SUMS)  # a number
+        Pw_6_0 = tl.load(Pw_base_27).to(SUMS)  # a number
         d_A_6 = d_U_3 * Pw_6_3 + d_U_2 * Pw_6_2 + d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
         A_dA_7 = A_6 * d_A_6  # n m
         sum_7 = tl.sum(A_dA_7, 1)  # n
         sums_6 += sum_7
+        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
+        Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
+        Pl_3_7 = tl.load(Pl_base_44).to(SUMS)  # a number
+        Pl_4_7 = tl.load(Pl_base_45).to(SUMS)  # a number
+        Pl_5_7 = tl.load(Pl_base_46).to(SUMS)  # a number
+        Pl_6_7 = tl.load(Pl_base_47).to(SUMS)  # a number
+        Pl_7_7 = tl.load(Pl_base_48).to(SUMS)  # a number
         A_scores_7 = (
             Pl_0_7 * A_scores_1_0
             + Pl_1_7 * A_scores_1_1
@@ -2019,6 +2064,10 @@ def y_1_tiles_sums(
             there, mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
+        Pw_7_3 = tl.load(Pw_base_28).to(SUMS)  # a number
+        Pw_7_2 = tl.load(Pw_base_29).to(SUMS)  # a number
+        Pw_7_1 = tl.load(Pw_base_30).to(SUMS)  # a number
+        Pw_7_0 = tl.load(Pw_base_31).to(SUMS)  # a number
         d_A_7 = d_U_3 * Pw_7_3 + d_U_2 * Pw_7_2 + d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
         A_dA_8 = A_7 * d_A_7  # n m
         sum_8 = tl.sum(A_dA_8, 1)  # n
@@ -2034,6 +2083,1413 @@ def y_1_tiles_sums(
 
 
 @triton.jit
+def y_1_tiles_numbers(
+    Q,
+    K,
+    Pl,
+    Pw,
+    V,
+    mask,
+    key_mask,
+    lse,
+    gradient,
+    sums,
+    Pw_grad,
+    Q_step,
+    K_step,
+    Pl_step: tl.constexpr,
+    Pw_step: tl.constexpr,
+    V_step,
+    mask_step,
+    key_mask_step,
+    n_end,
+    m_end,
+    blocks,
+    e_programs,
+    number_0: tl.constexpr,
+    d_size: tl.constexpr,
+    d_wide: tl.constexpr,
+    MASK: tl.constexpr,
+    KEYS: tl.constexpr,
+    n_block: tl.constexpr,
+    m_block: tl.constexpr,
+    DOT: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """A.of.p1, A.of, A, U, y.p1: gradients."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * n_block
+    n = first + tl.arange(0, n_block)
+    e_at, batch = pair % e_programs, pair // e_programs
+    d = tl.arange(0, d_wide)
+    lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
+    lse_1 = load_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end)
+    lse_2 = load_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end)
+    lse_3 = load_1d(lse + (pair * 8 + 3) * n_end, n, 1, n_end)
+    lse_4 = load_1d(lse + (pair * 8 + 4) * n_end, n, 1, n_end)
+    lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
+    lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
+    lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
+    places_2 = tl.arange(0, 32)
+    numbers = tl.zeros((32,), SUMS)
+    d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_2 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_3 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_4 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_5 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_6 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_7 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_8 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_9 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_10 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_11 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_12 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_13 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_14 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_15 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_16 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_17 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_18 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_19 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_20 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_21 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_22 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_23 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_24 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_25 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_26 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_27 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_28 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_29 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_30 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_31 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_32 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_33 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_34 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_35 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_36 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_37 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_38 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_39 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_40 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_41 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_42 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
+    Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
+    Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
+    Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
+    Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
+    Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
+    d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    for start in range(0, m_end, m_block):
+        m = start + tl.arange(0, m_block)
+        apart = (n + (m_end - n_end))[:, None] - m[None, :]
+        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        if KEYS:
+            own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
+            there &= (own != 0)[None, :]
+        tl.debug_barrier()  # so that numbers are read for each block, and not held
+        V_tile_3 = load_2d(
+            V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_U_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
+        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
+        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        Pl_1_7 = tl.load(Pl_base).to(SUMS)  # a number
+        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        Pl_2_7 = tl.load(Pl_base_2).to(SUMS)  # a number
+        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        Pl_3_7 = tl.load(Pl_base_3).to(SUMS)  # a number
+        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        Pl_4_7 = tl.load(Pl_base_4).to(SUMS)  # a number
+        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
+        Pl_5_7 = tl.load(Pl_base_5).to(SUMS)  # a number
+        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
+        Pl_6_7 = tl.load(Pl_base_6).to(SUMS)  # a number
+        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
+        Pl_7_7 = tl.load(Pl_base_7).to(SUMS)  # a number
+        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
+        A_scores_7 = (
+            Pl_0_7 * A_scores_1_0
+            + Pl_1_7 * A_scores_1_1
+            + Pl_2_7 * A_scores_1_2
+            + Pl_3_7 * A_scores_1_3
+            + Pl_4_7 * A_scores_1_4
+            + Pl_5_7 * A_scores_1_5
+            + Pl_6_7 * A_scores_1_6
+            + Pl_7_7 * A_scores_1_7
+        )  # n m
+        A_7_scores = number_0 * A_scores_7  # n m
+        if MASK == 2:
+            A_7_scores += bias_2d(
+                mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_7 = allowed(
+            there, mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
+        d_Pw_7_3 = d_U_3 * A_7  # n m
+        d_Pw_7_3_2 = tl.sum(d_Pw_7_3, 0)  # m
+        d_Pw_7_3_3 = tl.sum(d_Pw_7_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 0, d_Pw_7_3_3, 0.0)
+        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_6 = tl.load(Pl_base_8).to(SUMS)  # a number
+        Pl_2_6 = tl.load(Pl_base_9).to(SUMS)  # a number
+        Pl_3_6 = tl.load(Pl_base_10).to(SUMS)  # a number
+        Pl_4_6 = tl.load(Pl_base_11).to(SUMS)  # a number
+        Pl_5_6 = tl.load(Pl_base_12).to(SUMS)  # a number
+        Pl_6_6 = tl.load(Pl_base_13).to(SUMS)  # a number
+        Pl_7_6 = tl.load(Pl_base_14).to(SUMS)  # a number
+        A_scores_6 = (
+            Pl_0_6 * A_scores_1_0
+            + Pl_1_6 * A_scores_1_1
+            + Pl_2_6 * A_scores_1_2
+            + Pl_3_6 * A_scores_1_3
+            + Pl_4_6 * A_scores_1_4
+            + Pl_5_6 * A_scores_1_5
+            + Pl_6_6 * A_scores_1_6
+            + Pl_7_6 * A_scores_1_7
+        )  # n m
+        A_6_scores = number_0 * A_scores_6  # n m
+        if MASK == 2:
+            A_6_scores += bias_2d(
+                mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_6 = allowed(
+            there, mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
+        d_Pw_6_3 = d_U_3 * A_6  # n m
+        d_Pw_6_3_2 = tl.sum(d_Pw_6_3, 0)  # m
+        d_Pw_6_3_3 = tl.sum(d_Pw_6_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 1, d_Pw_6_3_3, 0.0)
+        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_5 = tl.load(Pl_base_15).to(SUMS)  # a number
+        Pl_2_5 = tl.load(Pl_base_16).to(SUMS)  # a number
+        Pl_3_5 = tl.load(Pl_base_17).to(SUMS)  # a number
+        Pl_4_5 = tl.load(Pl_base_18).to(SUMS)  # a number
+        Pl_5_5 = tl.load(Pl_base_19).to(SUMS)  # a number
+        Pl_6_5 = tl.load(Pl_base_20).to(SUMS)  # a number
+        Pl_7_5 = tl.load(Pl_base_21).to(SUMS)  # a number
+        A_scores_5 = (
+            Pl_0_5 * A_scores_1_0
+            + Pl_1_5 * A_scores_1_1
+            + Pl_2_5 * A_scores_1_2
+            + Pl_3_5 * A_scores_1_3
+            + Pl_4_5 * A_scores_1_4
+            + Pl_5_5 * A_scores_1_5
+            + Pl_6_5 * A_scores_1_6
+            + Pl_7_5 * A_scores_1_7
+        )  # n m
+        A_5_scores = number_0 * A_scores_5  # n m
+        if MASK == 2:
+            A_5_scores += bias_2d(
+                mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_5 = allowed(
+            there, mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
+        d_Pw_5_3 = d_U_3 * A_5  # n m
+        d_Pw_5_3_2 = tl.sum(d_Pw_5_3, 0)  # m
+        d_Pw_5_3_3 = tl.sum(d_Pw_5_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 2, d_Pw_5_3_3, 0.0)
+        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_4 = tl.load(Pl_base_22).to(SUMS)  # a number
+        Pl_2_4 = tl.load(Pl_base_23).to(SUMS)  # a number
+        Pl_3_4 = tl.load(Pl_base_24).to(SUMS)  # a number
+        Pl_4_4 = tl.load(Pl_base_25).to(SUMS)  # a number
+        Pl_5_4 = tl.load(Pl_base_26).to(SUMS)  # a number
+        Pl_6_4 = tl.load(Pl_base_27).to(SUMS)  # a number
+        Pl_7_4 = tl.load(Pl_base_28).to(SUMS)  # a number
+        A_scores_4 = (
+            Pl_0_4 * A_scores_1_0
+            + Pl_1_4 * A_scores_1_1
+            + Pl_2_4 * A_scores_1_2
+            + Pl_3_4 * A_scores_1_3
+            + Pl_4_4 * A_scores_1_4
+            + Pl_5_4 * A_scores_1_5
+            + Pl_6_4 * A_scores_1_6
+            + Pl_7_4 * A_scores_1_7
+        )  # n m
+        A_4_scores = number_0 * A_scores_4  # n m
+        if MASK == 2:
+            A_4_scores += bias_2d(
+                mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_4 = allowed(
+            there, mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
+        d_Pw_4_3 = d_U_3 * A_4  # n m
+        d_Pw_4_3_2 = tl.sum(d_Pw_4_3, 0)  # m
+        d_Pw_4_3_3 = tl.sum(d_Pw_4_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 3, d_Pw_4_3_3, 0.0)
+        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_3 = tl.load(Pl_base_29).to(SUMS)  # a number
+        Pl_2_3 = tl.load(Pl_base_30).to(SUMS)  # a number
+        Pl_3_3 = tl.load(Pl_base_31).to(SUMS)  # a number
+        Pl_4_3 = tl.load(Pl_base_32).to(SUMS)  # a number
+        Pl_5_3 = tl.load(Pl_base_33).to(SUMS)  # a number
+        Pl_6_3 = tl.load(Pl_base_34).to(SUMS)  # a number
+        Pl_7_3 = tl.load(Pl_base_35).to(SUMS)  # a number
+        A_scores_3 = (
+            Pl_0_3 * A_scores_1_0
+            + Pl_1_3 * A_scores_1_1
+            + Pl_2_3 * A_scores_1_2
+            + Pl_3_3 * A_scores_1_3
+            + Pl_4_3 * A_scores_1_4
+            + Pl_5_3 * A_scores_1_5
+            + Pl_6_3 * A_scores_1_6
+            + Pl_7_3 * A_scores_1_7
+        )  # n m
+        A_3_scores = number_0 * A_scores_3  # n m
+        if MASK == 2:
+            A_3_scores += bias_2d(
+                mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_3 = allowed(
+            there, mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        d_Pw_3_3 = d_U_3 * A_3  # n m
+        d_Pw_3_3_2 = tl.sum(d_Pw_3_3, 0)  # m
+        d_Pw_3_3_3 = tl.sum(d_Pw_3_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 4, d_Pw_3_3_3, 0.0)
+        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_2 = tl.load(Pl_base_36).to(SUMS)  # a number
+        Pl_2_2 = tl.load(Pl_base_37).to(SUMS)  # a number
+        Pl_3_2 = tl.load(Pl_base_38).to(SUMS)  # a number
+        Pl_4_2 = tl.load(Pl_base_39).to(SUMS)  # a number
+        Pl_5_2 = tl.load(Pl_base_40).to(SUMS)  # a number
+        Pl_6_2 = tl.load(Pl_base_41).to(SUMS)  # a number
+        Pl_7_2 = tl.load(Pl_base_42).to(SUMS)  # a number
+        A_scores_2 = (
+            Pl_0_2 * A_scores_1_0
+            + Pl_1_2 * A_scores_1_1
+            + Pl_2_2 * A_scores_1_2
+            + Pl_3_2 * A_scores_1_3
+            + Pl_4_2 * A_scores_1_4
+            + Pl_5_2 * A_scores_1_5
+            + Pl_6_2 * A_scores_1_6
+            + Pl_7_2 * A_scores_1_7
+        )  # n m
+        A_2_scores = number_0 * A_scores_2  # n m
+        if MASK == 2:
+            A_2_scores += bias_2d(
+                mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_2 = allowed(
+            there, mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        d_Pw_2_3 = d_U_3 * A_2  # n m
+        d_Pw_2_3_2 = tl.sum(d_Pw_2_3, 0)  # m
+        d_Pw_2_3_3 = tl.sum(d_Pw_2_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 5, d_Pw_2_3_3, 0.0)
+        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
+        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
+        Pl_2_1 = tl.load(Pl_base_43).to(SUMS)  # a number
+        Pl_3_1 = tl.load(Pl_base_44).to(SUMS)  # a number
+        Pl_4_1 = tl.load(Pl_base_45).to(SUMS)  # a number
+        Pl_5_1 = tl.load(Pl_base_46).to(SUMS)  # a number
+        Pl_6_1 = tl.load(Pl_base_47).to(SUMS)  # a number
+        Pl_7_1 = tl.load(Pl_base_48).to(SUMS)  # a number
+        A_scores_1 = (
+            Pl_0_1 * A_scores_1_0
+            + Pl_1_1 * A_scores_1_1
+            + Pl_2_1 * A_scores_1_2
+            + Pl_3_1 * A_scores_1_3
+            + Pl_4_1 * A_scores_1_4
+            + Pl_5_1 * A_scores_1_5
+            + Pl_6_1 * A_scores_1_6
+            + Pl_7_1 * A_scores_1_7
+        )  # n m
+        A_1_scores = number_0 * A_scores_1  # n m
+        if MASK == 2:
+            A_1_scores += bias_2d(
+                mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_1 = allowed(
+            there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        d_Pw_1_3 = d_U_3 * A_1  # n m
+        d_Pw_1_3_2 = tl.sum(d_Pw_1_3, 0)  # m
+        d_Pw_1_3_3 = tl.sum(d_Pw_1_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 6, d_Pw_1_3_3, 0.0)
+        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
+        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
+        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
+        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
+        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
+        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
+        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
+        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
+        A_scores_0 = (
+            Pl_0_0 * A_scores_1_0
+            + Pl_1_0 * A_scores_1_1
+            + Pl_2_0 * A_scores_1_2
+            + Pl_3_0 * A_scores_1_3
+            + Pl_4_0 * A_scores_1_4
+            + Pl_5_0 * A_scores_1_5
+            + Pl_6_0 * A_scores_1_6
+            + Pl_7_0 * A_scores_1_7
+        )  # n m
+        A_0_scores = number_0 * A_scores_0  # n m
+        if MASK == 2:
+            A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+        d_Pw_0_3 = d_U_3 * A_0  # n m
+        d_Pw_0_3_2 = tl.sum(d_Pw_0_3, 0)  # m
+        d_Pw_0_3_3 = tl.sum(d_Pw_0_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 7, d_Pw_0_3_3, 0.0)
+        V_tile_2 = load_2d(
+            V + batch * V_step[0] + (e_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_U_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
+        d_Pw_7_2 = d_U_2 * A_7  # n m
+        d_Pw_7_2_2 = tl.sum(d_Pw_7_2, 0)  # m
+        d_Pw_7_2_3 = tl.sum(d_Pw_7_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 8, d_Pw_7_2_3, 0.0)
+        d_Pw_6_2 = d_U_2 * A_6  # n m
+        d_Pw_6_2_2 = tl.sum(d_Pw_6_2, 0)  # m
+        d_Pw_6_2_3 = tl.sum(d_Pw_6_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 9, d_Pw_6_2_3, 0.0)
+        d_Pw_5_2 = d_U_2 * A_5  # n m
+        d_Pw_5_2_2 = tl.sum(d_Pw_5_2, 0)  # m
+        d_Pw_5_2_3 = tl.sum(d_Pw_5_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 10, d_Pw_5_2_3, 0.0)
+        d_Pw_4_2 = d_U_2 * A_4  # n m
+        d_Pw_4_2_2 = tl.sum(d_Pw_4_2, 0)  # m
+        d_Pw_4_2_3 = tl.sum(d_Pw_4_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 11, d_Pw_4_2_3, 0.0)
+        d_Pw_3_2 = d_U_2 * A_3  # n m
+        d_Pw_3_2_2 = tl.sum(d_Pw_3_2, 0)  # m
+        d_Pw_3_2_3 = tl.sum(d_Pw_3_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 12, d_Pw_3_2_3, 0.0)
+        d_Pw_2_2 = d_U_2 * A_2  # n m
+        d_Pw_2_2_2 = tl.sum(d_Pw_2_2, 0)  # m
+        d_Pw_2_2_3 = tl.sum(d_Pw_2_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 13, d_Pw_2_2_3, 0.0)
+        d_Pw_1_2 = d_U_2 * A_1  # n m
+        d_Pw_1_2_2 = tl.sum(d_Pw_1_2, 0)  # m
+        d_Pw_1_2_3 = tl.sum(d_Pw_1_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 14, d_Pw_1_2_3, 0.0)
+        d_Pw_0_2 = d_U_2 * A_0  # n m
+        d_Pw_0_2_2 = tl.sum(d_Pw_0_2, 0)  # m
+        d_Pw_0_2_3 = tl.sum(d_Pw_0_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 15, d_Pw_0_2_3, 0.0)
+        V_tile_1 = load_2d(
+            V + batch * V_step[0] + (e_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
+        d_Pw_7_1 = d_U_1 * A_7  # n m
+        d_Pw_7_1_2 = tl.sum(d_Pw_7_1, 0)  # m
+        d_Pw_7_1_3 = tl.sum(d_Pw_7_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 16, d_Pw_7_1_3, 0.0)
+        d_Pw_6_1 = d_U_1 * A_6  # n m
+        d_Pw_6_1_2 = tl.sum(d_Pw_6_1, 0)  # m
+        d_Pw_6_1_3 = tl.sum(d_Pw_6_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 17, d_Pw_6_1_3, 0.0)
+        d_Pw_5_1 = d_U_1 * A_5  # n m
+        d_Pw_5_1_2 = tl.sum(d_Pw_5_1, 0)  # m
+        d_Pw_5_1_3 = tl.sum(d_Pw_5_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 18, d_Pw_5_1_3, 0.0)
+        d_Pw_4_1 = d_U_1 * A_4  # n m
+        d_Pw_4_1_2 = tl.sum(d_Pw_4_1, 0)  # m
+        d_Pw_4_1_3 = tl.sum(d_Pw_4_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 19, d_Pw_4_1_3, 0.0)
+        d_Pw_3_1 = d_U_1 * A_3  # n m
+        d_Pw_3_1_2 = tl.sum(d_Pw_3_1, 0)  # m
+        d_Pw_3_1_3 = tl.sum(d_Pw_3_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 20, d_Pw_3_1_3, 0.0)
+        d_Pw_2_1 = d_U_1 * A_2  # n m
+        d_Pw_2_1_2 = tl.sum(d_Pw_2_1, 0)  # m
+        d_Pw_2_1_3 = tl.sum(d_Pw_2_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 21, d_Pw_2_1_3, 0.0)
+        d_Pw_1_1 = d_U_1 * A_1  # n m
+        d_Pw_1_1_2 = tl.sum(d_Pw_1_1, 0)  # m
+        d_Pw_1_1_3 = tl.sum(d_Pw_1_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 22, d_Pw_1_1_3, 0.0)
+        d_Pw_0_1 = d_U_1 * A_0  # n m
+        d_Pw_0_1_2 = tl.sum(d_Pw_0_1, 0)  # m
+        d_Pw_0_1_3 = tl.sum(d_Pw_0_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 23, d_Pw_0_1_3, 0.0)
+        V_tile_0 = load_2d(
+            V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
+        d_Pw_7_0 = d_U_0 * A_7  # n m
+        d_Pw_7_0_2 = tl.sum(d_Pw_7_0, 0)  # m
+        d_Pw_7_0_3 = tl.sum(d_Pw_7_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 24, d_Pw_7_0_3, 0.0)
+        d_Pw_6_0 = d_U_0 * A_6  # n m
+        d_Pw_6_0_2 = tl.sum(d_Pw_6_0, 0)  # m
+        d_Pw_6_0_3 = tl.sum(d_Pw_6_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 25, d_Pw_6_0_3, 0.0)
+        d_Pw_5_0 = d_U_0 * A_5  # n m
+        d_Pw_5_0_2 = tl.sum(d_Pw_5_0, 0)  # m
+        d_Pw_5_0_3 = tl.sum(d_Pw_5_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 26, d_Pw_5_0_3, 0.0)
+        d_Pw_4_0 = d_U_0 * A_4  # n m
+        d_Pw_4_0_2 = tl.sum(d_Pw_4_0, 0)  # m
+        d_Pw_4_0_3 = tl.sum(d_Pw_4_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 27, d_Pw_4_0_3, 0.0)
+        d_Pw_3_0 = d_U_0 * A_3  # n m
+        d_Pw_3_0_2 = tl.sum(d_Pw_3_0, 0)  # m
+        d_Pw_3_0_3 = tl.sum(d_Pw_3_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 28, d_Pw_3_0_3, 0.0)
+        d_Pw_2_0 = d_U_0 * A_2  # n m
+        d_Pw_2_0_2 = tl.sum(d_Pw_2_0, 0)  # m
+        d_Pw_2_0_3 = tl.sum(d_Pw_2_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 29, d_Pw_2_0_3, 0.0)
+        d_Pw_1_0 = d_U_0 * A_1  # n m
+        d_Pw_1_0_2 = tl.sum(d_Pw_1_0, 0)  # m
+        d_Pw_1_0_3 = tl.sum(d_Pw_1_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 30, d_Pw_1_0_3, 0.0)
+        d_Pw_0_0 = d_U_0 * A_0  # n m
+        d_Pw_0_0_2 = tl.sum(d_Pw_0_0, 0)  # m
+        d_Pw_0_0_3 = tl.sum(d_Pw_0_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 31, d_Pw_0_0_3, 0.0)
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 31), tl.sum(tl.where(places_2 == 0, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 27), tl.sum(tl.where(places_2 == 1, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 23), tl.sum(tl.where(places_2 == 2, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 19), tl.sum(tl.where(places_2 == 3, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 15), tl.sum(tl.where(places_2 == 4, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 11), tl.sum(tl.where(places_2 == 5, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 7), tl.sum(tl.where(places_2 == 6, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 3), tl.sum(tl.where(places_2 == 7, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 30), tl.sum(tl.where(places_2 == 8, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 26), tl.sum(tl.where(places_2 == 9, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 22), tl.sum(tl.where(places_2 == 10, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 18), tl.sum(tl.where(places_2 == 11, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 14), tl.sum(tl.where(places_2 == 12, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 10), tl.sum(tl.where(places_2 == 13, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 6), tl.sum(tl.where(places_2 == 14, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 2), tl.sum(tl.where(places_2 == 15, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 29), tl.sum(tl.where(places_2 == 16, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 25), tl.sum(tl.where(places_2 == 17, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 21), tl.sum(tl.where(places_2 == 18, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 17), tl.sum(tl.where(places_2 == 19, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 13), tl.sum(tl.where(places_2 == 20, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 9), tl.sum(tl.where(places_2 == 21, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 5), tl.sum(tl.where(places_2 == 22, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 1), tl.sum(tl.where(places_2 == 23, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 28), tl.sum(tl.where(places_2 == 24, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 24), tl.sum(tl.where(places_2 == 25, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 20), tl.sum(tl.where(places_2 == 26, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 16), tl.sum(tl.where(places_2 == 27, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 12), tl.sum(tl.where(places_2 == 28, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 8), tl.sum(tl.where(places_2 == 29, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 4), tl.sum(tl.where(places_2 == 30, numbers, 0.0)))
+    if Pw_grad is not None:
+        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 0), tl.sum(tl.where(places_2 == 31, numbers, 0.0)))
+
+
+@triton.jit
+def y_1_tiles_numbers_2(
+    Q,
+    K,
+    Pl,
+    Pw,
+    V,
+    mask,
+    key_mask,
+    lse,
+    gradient,
+    sums,
+    Pl_grad,
+    Q_step,
+    K_step,
+    Pl_step: tl.constexpr,
+    Pw_step: tl.constexpr,
+    V_step,
+    mask_step,
+    key_mask_step,
+    n_end,
+    m_end,
+    blocks,
+    e_programs,
+    number_0: tl.constexpr,
+    d_size: tl.constexpr,
+    d_wide: tl.constexpr,
+    MASK: tl.constexpr,
+    KEYS: tl.constexpr,
+    n_block: tl.constexpr,
+    m_block: tl.constexpr,
+    DOT: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """A.of.p1, A.of, A, U, y.p1: gradients."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * n_block
+    n = first + tl.arange(0, n_block)
+    e_at, batch = pair % e_programs, pair // e_programs
+    d = tl.arange(0, d_wide)
+    lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
+    lse_1 = load_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end)
+    lse_2 = load_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end)
+    lse_3 = load_1d(lse + (pair * 8 + 3) * n_end, n, 1, n_end)
+    lse_4 = load_1d(lse + (pair * 8 + 4) * n_end, n, 1, n_end)
+    lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
+    lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
+    lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
+    places_2 = tl.arange(0, 64)
+    numbers = tl.zeros((64,), SUMS)
+    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_2 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_3 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_4 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_5 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_6 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Pl_base_7 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
+    Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    Pw_base = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+    d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    Pw_base_2 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+    d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    Pw_base_3 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+    d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    Pw_base_4 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    A_7_sums = load_1d(sums + (pair * 8 + 7) * n_end, n, 1, n_end)  # n
+    Pl_base_8 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_9 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_10 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_11 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_12 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_13 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
+    Pl_base_14 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
+    Pw_base_5 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+    Pw_base_6 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+    Pw_base_7 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+    Pw_base_8 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    A_6_sums = load_1d(sums + (pair * 8 + 6) * n_end, n, 1, n_end)  # n
+    Pl_base_15 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_16 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_17 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_18 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_19 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_20 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
+    Pl_base_21 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
+    Pw_base_9 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+    Pw_base_10 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+    Pw_base_11 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+    Pw_base_12 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    A_5_sums = load_1d(sums + (pair * 8 + 5) * n_end, n, 1, n_end)  # n
+    Pl_base_22 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_23 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_24 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_25 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_26 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_27 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
+    Pl_base_28 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
+    Pw_base_13 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+    Pw_base_14 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+    Pw_base_15 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+    Pw_base_16 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    A_4_sums = load_1d(sums + (pair * 8 + 4) * n_end, n, 1, n_end)  # n
+    Pl_base_29 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_30 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_31 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_32 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_33 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_34 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
+    Pl_base_35 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
+    Pw_base_17 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+    Pw_base_18 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+    Pw_base_19 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+    Pw_base_20 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    A_3_sums = load_1d(sums + (pair * 8 + 3) * n_end, n, 1, n_end)  # n
+    Pl_base_36 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_37 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_38 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_39 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_40 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_41 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
+    Pl_base_42 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
+    Pw_base_21 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+    Pw_base_22 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+    Pw_base_23 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+    Pw_base_24 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    A_2_sums = load_1d(sums + (pair * 8 + 2) * n_end, n, 1, n_end)  # n
+    Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
+    Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
+    Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
+    Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
+    Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
+    Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
+    Pw_base_25 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+    Pw_base_26 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+    Pw_base_27 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+    Pw_base_28 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 4 * Pw_step[2]
+    A_1_sums = load_1d(sums + (pair * 8 + 1) * n_end, n, 1, n_end)  # n
+    Pw_base_29 = Pw + batch * Pw_step[0] + (e_at * 4 + 3) * Pw_step[2]
+    Pw_base_30 = Pw + batch * Pw_step[0] + (e_at * 4 + 2) * Pw_step[2]
+    Pw_base_31 = Pw + batch * Pw_step[0] + (e_at * 4 + 1) * Pw_step[2]
+    A_0_sums = load_1d(sums + (pair * 8 + 0) * n_end, n, 1, n_end)  # n
+    for start in range(0, m_end, m_block):
+        m = start + tl.arange(0, m_block)
+        apart = (n + (m_end - n_end))[:, None] - m[None, :]
+        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        if KEYS:
+            own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
+            there &= (own != 0)[None, :]
+        tl.debug_barrier()  # so that numbers are read for each block, and not held
+        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
+        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        Pl_1_7 = tl.load(Pl_base).to(SUMS)  # a number
+        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        Pl_2_7 = tl.load(Pl_base_2).to(SUMS)  # a number
+        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        Pl_3_7 = tl.load(Pl_base_3).to(SUMS)  # a number
+        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        Pl_4_7 = tl.load(Pl_base_4).to(SUMS)  # a number
+        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
+        Pl_5_7 = tl.load(Pl_base_5).to(SUMS)  # a number
+        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
+        Pl_6_7 = tl.load(Pl_base_6).to(SUMS)  # a number
+        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
+        Pl_7_7 = tl.load(Pl_base_7).to(SUMS)  # a number
+        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
+        A_scores_7 = (
+            Pl_0_7 * A_scores_1_0
+            + Pl_1_7 * A_scores_1_1
+            + Pl_2_7 * A_scores_1_2
+            + Pl_3_7 * A_scores_1_3
+            + Pl_4_7 * A_scores_1_4
+            + Pl_5_7 * A_scores_1_5
+            + Pl_6_7 * A_scores_1_6
+            + Pl_7_7 * A_scores_1_7
+        )  # n m
+        A_7_scores = number_0 * A_scores_7  # n m
+        if MASK == 2:
+            A_7_scores += bias_2d(
+                mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_7 = allowed(
+            there, mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
+        V_tile_3 = load_2d(
+            V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_U_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
+        Pw_7_3 = tl.load(Pw_base).to(SUMS)  # a number
+        V_tile_2 = load_2d(
+            V + batch * V_step[0] + (e_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_U_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
+        Pw_7_2 = tl.load(Pw_base_2).to(SUMS)  # a number
+        V_tile_1 = load_2d(
+            V + batch * V_step[0] + (e_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
+        Pw_7_1 = tl.load(Pw_base_3).to(SUMS)  # a number
+        V_tile_0 = load_2d(
+            V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
+        Pw_7_0 = tl.load(Pw_base_4).to(SUMS)  # a number
+        d_A_7 = d_U_3 * Pw_7_3 + d_U_2 * Pw_7_2 + d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
+        add = d_A_7 - A_7_sums[:, None]  # n m
+        d_A_7_scores = A_7 * add  # n m
+        d_A_scores_7 = d_A_7_scores * number_0  # n m
+        d_Pl_7_7 = d_A_scores_7 * A_scores_1_7  # n m
+        d_Pl_7_7_2 = tl.sum(d_Pl_7_7, 0)  # m
+        d_Pl_7_7_3 = tl.sum(d_Pl_7_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 0, d_Pl_7_7_3, 0.0)
+        d_Pl_6_7 = d_A_scores_7 * A_scores_1_6  # n m
+        d_Pl_6_7_2 = tl.sum(d_Pl_6_7, 0)  # m
+        d_Pl_6_7_3 = tl.sum(d_Pl_6_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 1, d_Pl_6_7_3, 0.0)
+        d_Pl_5_7 = d_A_scores_7 * A_scores_1_5  # n m
+        d_Pl_5_7_2 = tl.sum(d_Pl_5_7, 0)  # m
+        d_Pl_5_7_3 = tl.sum(d_Pl_5_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 2, d_Pl_5_7_3, 0.0)
+        d_Pl_4_7 = d_A_scores_7 * A_scores_1_4  # n m
+        d_Pl_4_7_2 = tl.sum(d_Pl_4_7, 0)  # m
+        d_Pl_4_7_3 = tl.sum(d_Pl_4_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 3, d_Pl_4_7_3, 0.0)
+        d_Pl_3_7 = d_A_scores_7 * A_scores_1_3  # n m
+        d_Pl_3_7_2 = tl.sum(d_Pl_3_7, 0)  # m
+        d_Pl_3_7_3 = tl.sum(d_Pl_3_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 4, d_Pl_3_7_3, 0.0)
+        d_Pl_2_7 = d_A_scores_7 * A_scores_1_2  # n m
+        d_Pl_2_7_2 = tl.sum(d_Pl_2_7, 0)  # m
+        d_Pl_2_7_3 = tl.sum(d_Pl_2_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 5, d_Pl_2_7_3, 0.0)
+        d_Pl_1_7 = d_A_scores_7 * A_scores_1_1  # n m
+        d_Pl_1_7_2 = tl.sum(d_Pl_1_7, 0)  # m
+        d_Pl_1_7_3 = tl.sum(d_Pl_1_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 6, d_Pl_1_7_3, 0.0)
+        d_Pl_0_7 = d_A_scores_7 * A_scores_1_0  # n m
+        d_Pl_0_7_2 = tl.sum(d_Pl_0_7, 0)  # m
+        d_Pl_0_7_3 = tl.sum(d_Pl_0_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 7, d_Pl_0_7_3, 0.0)
+        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_6 = tl.load(Pl_base_8).to(SUMS)  # a number
+        Pl_2_6 = tl.load(Pl_base_9).to(SUMS)  # a number
+        Pl_3_6 = tl.load(Pl_base_10).to(SUMS)  # a number
+        Pl_4_6 = tl.load(Pl_base_11).to(SUMS)  # a number
+        Pl_5_6 = tl.load(Pl_base_12).to(SUMS)  # a number
+        Pl_6_6 = tl.load(Pl_base_13).to(SUMS)  # a number
+        Pl_7_6 = tl.load(Pl_base_14).to(SUMS)  # a number
+        A_scores_6 = (
+            Pl_0_6 * A_scores_1_0
+            + Pl_1_6 * A_scores_1_1
+            + Pl_2_6 * A_scores_1_2
+            + Pl_3_6 * A_scores_1_3
+            + Pl_4_6 * A_scores_1_4
+            + Pl_5_6 * A_scores_1_5
+            + Pl_6_6 * A_scores_1_6
+            + Pl_7_6 * A_scores_1_7
+        )  # n m
+        A_6_scores = number_0 * A_scores_6  # n m
+        if MASK == 2:
+            A_6_scores += bias_2d(
+                mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_6 = allowed(
+            there, mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
+        Pw_6_3 = tl.load(Pw_base_5).to(SUMS)  # a number
+        Pw_6_2 = tl.load(Pw_base_6).to(SUMS)  # a number
+        Pw_6_1 = tl.load(Pw_base_7).to(SUMS)  # a number
+        Pw_6_0 = tl.load(Pw_base_8).to(SUMS)  # a number
+        d_A_6 = d_U_3 * Pw_6_3 + d_U_2 * Pw_6_2 + d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
+        add_2 = d_A_6 - A_6_sums[:, None]  # n m
+        d_A_6_scores = A_6 * add_2  # n m
+        d_A_scores_6 = d_A_6_scores * number_0  # n m
+        d_Pl_7_6 = d_A_scores_6 * A_scores_1_7  # n m
+        d_Pl_7_6_2 = tl.sum(d_Pl_7_6, 0)  # m
+        d_Pl_7_6_3 = tl.sum(d_Pl_7_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 8, d_Pl_7_6_3, 0.0)
+        d_Pl_6_6 = d_A_scores_6 * A_scores_1_6  # n m
+        d_Pl_6_6_2 = tl.sum(d_Pl_6_6, 0)  # m
+        d_Pl_6_6_3 = tl.sum(d_Pl_6_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 9, d_Pl_6_6_3, 0.0)
+        d_Pl_5_6 = d_A_scores_6 * A_scores_1_5  # n m
+        d_Pl_5_6_2 = tl.sum(d_Pl_5_6, 0)  # m
+        d_Pl_5_6_3 = tl.sum(d_Pl_5_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 10, d_Pl_5_6_3, 0.0)
+        d_Pl_4_6 = d_A_scores_6 * A_scores_1_4  # n m
+        d_Pl_4_6_2 = tl.sum(d_Pl_4_6, 0)  # m
+        d_Pl_4_6_3 = tl.sum(d_Pl_4_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 11, d_Pl_4_6_3, 0.0)
+        d_Pl_3_6 = d_A_scores_6 * A_scores_1_3  # n m
+        d_Pl_3_6_2 = tl.sum(d_Pl_3_6, 0)  # m
+        d_Pl_3_6_3 = tl.sum(d_Pl_3_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 12, d_Pl_3_6_3, 0.0)
+        d_Pl_2_6 = d_A_scores_6 * A_scores_1_2  # n m
+        d_Pl_2_6_2 = tl.sum(d_Pl_2_6, 0)  # m
+        d_Pl_2_6_3 = tl.sum(d_Pl_2_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 13, d_Pl_2_6_3, 0.0)
+        d_Pl_1_6 = d_A_scores_6 * A_scores_1_1  # n m
+        d_Pl_1_6_2 = tl.sum(d_Pl_1_6, 0)  # m
+        d_Pl_1_6_3 = tl.sum(d_Pl_1_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 14, d_Pl_1_6_3, 0.0)
+        d_Pl_0_6 = d_A_scores_6 * A_scores_1_0  # n m
+        d_Pl_0_6_2 = tl.sum(d_Pl_0_6, 0)  # m
+        d_Pl_0_6_3 = tl.sum(d_Pl_0_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 15, d_Pl_0_6_3, 0.0)
+        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_5 = tl.load(Pl_base_15).to(SUMS)  # a number
+        Pl_2_5 = tl.load(Pl_base_16).to(SUMS)  # a number
+        Pl_3_5 = tl.load(Pl_base_17).to(SUMS)  # a number
+        Pl_4_5 = tl.load(Pl_base_18).to(SUMS)  # a number
+        Pl_5_5 = tl.load(Pl_base_19).to(SUMS)  # a number
+        Pl_6_5 = tl.load(Pl_base_20).to(SUMS)  # a number
+        Pl_7_5 = tl.load(Pl_base_21).to(SUMS)  # a number
+        A_scores_5 = (
+            Pl_0_5 * A_scores_1_0
+            + Pl_1_5 * A_scores_1_1
+            + Pl_2_5 * A_scores_1_2
+            + Pl_3_5 * A_scores_1_3
+            + Pl_4_5 * A_scores_1_4
+            + Pl_5_5 * A_scores_1_5
+            + Pl_6_5 * A_scores_1_6
+            + Pl_7_5 * A_scores_1_7
+        )  # n m
+        A_5_scores = number_0 * A_scores_5  # n m
+        if MASK == 2:
+            A_5_scores += bias_2d(
+                mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_5 = allowed(
+            there, mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
+        Pw_5_3 = tl.load(Pw_base_9).to(SUMS)  # a number
+        Pw_5_2 = tl.load(Pw_base_10).to(SUMS)  # a number
+        Pw_5_1 = tl.load(Pw_base_11).to(SUMS)  # a number
+        Pw_5_0 = tl.load(Pw_base_12).to(SUMS)  # a number
+        d_A_5 = d_U_3 * Pw_5_3 + d_U_2 * Pw_5_2 + d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
+        add_3 = d_A_5 - A_5_sums[:, None]  # n m
+        d_A_5_scores = A_5 * add_3  # n m
+        d_A_scores_5 = d_A_5_scores * number_0  # n m
+        d_Pl_7_5 = d_A_scores_5 * A_scores_1_7  # n m
+        d_Pl_7_5_2 = tl.sum(d_Pl_7_5, 0)  # m
+        d_Pl_7_5_3 = tl.sum(d_Pl_7_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 16, d_Pl_7_5_3, 0.0)
+        d_Pl_6_5 = d_A_scores_5 * A_scores_1_6  # n m
+        d_Pl_6_5_2 = tl.sum(d_Pl_6_5, 0)  # m
+        d_Pl_6_5_3 = tl.sum(d_Pl_6_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 17, d_Pl_6_5_3, 0.0)
+        d_Pl_5_5 = d_A_scores_5 * A_scores_1_5  # n m
+        d_Pl_5_5_2 = tl.sum(d_Pl_5_5, 0)  # m
+        d_Pl_5_5_3 = tl.sum(d_Pl_5_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 18, d_Pl_5_5_3, 0.0)
+        d_Pl_4_5 = d_A_scores_5 * A_scores_1_4  # n m
+        d_Pl_4_5_2 = tl.sum(d_Pl_4_5, 0)  # m
+        d_Pl_4_5_3 = tl.sum(d_Pl_4_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 19, d_Pl_4_5_3, 0.0)
+        d_Pl_3_5 = d_A_scores_5 * A_scores_1_3  # n m
+        d_Pl_3_5_2 = tl.sum(d_Pl_3_5, 0)  # m
+        d_Pl_3_5_3 = tl.sum(d_Pl_3_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 20, d_Pl_3_5_3, 0.0)
+        d_Pl_2_5 = d_A_scores_5 * A_scores_1_2  # n m
+        d_Pl_2_5_2 = tl.sum(d_Pl_2_5, 0)  # m
+        d_Pl_2_5_3 = tl.sum(d_Pl_2_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 21, d_Pl_2_5_3, 0.0)
+        d_Pl_1_5 = d_A_scores_5 * A_scores_1_1  # n m
+        d_Pl_1_5_2 = tl.sum(d_Pl_1_5, 0)  # m
+        d_Pl_1_5_3 = tl.sum(d_Pl_1_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 22, d_Pl_1_5_3, 0.0)
+        d_Pl_0_5 = d_A_scores_5 * A_scores_1_0  # n m
+        d_Pl_0_5_2 = tl.sum(d_Pl_0_5, 0)  # m
+        d_Pl_0_5_3 = tl.sum(d_Pl_0_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 23, d_Pl_0_5_3, 0.0)
+        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_4 = tl.load(Pl_base_22).to(SUMS)  # a number
+        Pl_2_4 = tl.load(Pl_base_23).to(SUMS)  # a number
+        Pl_3_4 = tl.load(Pl_base_24).to(SUMS)  # a number
+        Pl_4_4 = tl.load(Pl_base_25).to(SUMS)  # a number
+        Pl_5_4 = tl.load(Pl_base_26).to(SUMS)  # a number
+        Pl_6_4 = tl.load(Pl_base_27).to(SUMS)  # a number
+        Pl_7_4 = tl.load(Pl_base_28).to(SUMS)  # a number
+        A_scores_4 = (
+            Pl_0_4 * A_scores_1_0
+            + Pl_1_4 * A_scores_1_1
+            + Pl_2_4 * A_scores_1_2
+            + Pl_3_4 * A_scores_1_3
+            + Pl_4_4 * A_scores_1_4
+            + Pl_5_4 * A_scores_1_5
+            + Pl_6_4 * A_scores_1_6
+            + Pl_7_4 * A_scores_1_7
+        )  # n m
+        A_4_scores = number_0 * A_scores_4  # n m
+        if MASK == 2:
+            A_4_scores += bias_2d(
+                mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_4 = allowed(
+            there, mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
+        Pw_4_3 = tl.load(Pw_base_13).to(SUMS)  # a number
+        Pw_4_2 = tl.load(Pw_base_14).to(SUMS)  # a number
+        Pw_4_1 = tl.load(Pw_base_15).to(SUMS)  # a number
+        Pw_4_0 = tl.load(Pw_base_16).to(SUMS)  # a number
+        d_A_4 = d_U_3 * Pw_4_3 + d_U_2 * Pw_4_2 + d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
+        add_4 = d_A_4 - A_4_sums[:, None]  # n m
+        d_A_4_scores = A_4 * add_4  # n m
+        d_A_scores_4 = d_A_4_scores * number_0  # n m
+        d_Pl_7_4 = d_A_scores_4 * A_scores_1_7  # n m
+        d_Pl_7_4_2 = tl.sum(d_Pl_7_4, 0)  # m
+        d_Pl_7_4_3 = tl.sum(d_Pl_7_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 24, d_Pl_7_4_3, 0.0)
+        d_Pl_6_4 = d_A_scores_4 * A_scores_1_6  # n m
+        d_Pl_6_4_2 = tl.sum(d_Pl_6_4, 0)  # m
+        d_Pl_6_4_3 = tl.sum(d_Pl_6_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 25, d_Pl_6_4_3, 0.0)
+        d_Pl_5_4 = d_A_scores_4 * A_scores_1_5  # n m
+        d_Pl_5_4_2 = tl.sum(d_Pl_5_4, 0)  # m
+        d_Pl_5_4_3 = tl.sum(d_Pl_5_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 26, d_Pl_5_4_3, 0.0)
+        d_Pl_4_4 = d_A_scores_4 * A_scores_1_4  # n m
+        d_Pl_4_4_2 = tl.sum(d_Pl_4_4, 0)  # m
+        d_Pl_4_4_3 = tl.sum(d_Pl_4_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 27, d_Pl_4_4_3, 0.0)
+        d_Pl_3_4 = d_A_scores_4 * A_scores_1_3  # n m
+        d_Pl_3_4_2 = tl.sum(d_Pl_3_4, 0)  # m
+        d_Pl_3_4_3 = tl.sum(d_Pl_3_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 28, d_Pl_3_4_3, 0.0)
+        d_Pl_2_4 = d_A_scores_4 * A_scores_1_2  # n m
+        d_Pl_2_4_2 = tl.sum(d_Pl_2_4, 0)  # m
+        d_Pl_2_4_3 = tl.sum(d_Pl_2_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 29, d_Pl_2_4_3, 0.0)
+        d_Pl_1_4 = d_A_scores_4 * A_scores_1_1  # n m
+        d_Pl_1_4_2 = tl.sum(d_Pl_1_4, 0)  # m
+        d_Pl_1_4_3 = tl.sum(d_Pl_1_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 30, d_Pl_1_4_3, 0.0)
+        d_Pl_0_4 = d_A_scores_4 * A_scores_1_0  # n m
+        d_Pl_0_4_2 = tl.sum(d_Pl_0_4, 0)  # m
+        d_Pl_0_4_3 = tl.sum(d_Pl_0_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 31, d_Pl_0_4_3, 0.0)
+        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_3 = tl.load(Pl_base_29).to(SUMS)  # a number
+        Pl_2_3 = tl.load(Pl_base_30).to(SUMS)  # a number
+        Pl_3_3 = tl.load(Pl_base_31).to(SUMS)  # a number
+        Pl_4_3 = tl.load(Pl_base_32).to(SUMS)  # a number
+        Pl_5_3 = tl.load(Pl_base_33).to(SUMS)  # a number
+        Pl_6_3 = tl.load(Pl_base_34).to(SUMS)  # a number
+        Pl_7_3 = tl.load(Pl_base_35).to(SUMS)  # a number
+        A_scores_3 = (
+            Pl_0_3 * A_scores_1_0
+            + Pl_1_3 * A_scores_1_1
+            + Pl_2_3 * A_scores_1_2
+            + Pl_3_3 * A_scores_1_3
+            + Pl_4_3 * A_scores_1_4
+            + Pl_5_3 * A_scores_1_5
+            + Pl_6_3 * A_scores_1_6
+            + Pl_7_3 * A_scores_1_7
+        )  # n m
+        A_3_scores = number_0 * A_scores_3  # n m
+        if MASK == 2:
+            A_3_scores += bias_2d(
+                mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_3 = allowed(
+            there, mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        Pw_3_3 = tl.load(Pw_base_17).to(SUMS)  # a number
+        Pw_3_2 = tl.load(Pw_base_18).to(SUMS)  # a number
+        Pw_3_1 = tl.load(Pw_base_19).to(SUMS)  # a number
+        Pw_3_0 = tl.load(Pw_base_20).to(SUMS)  # a number
+        d_A_3 = d_U_3 * Pw_3_3 + d_U_2 * Pw_3_2 + d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
+        add_5 = d_A_3 - A_3_sums[:, None]  # n m
+        d_A_3_scores = A_3 * add_5  # n m
+        d_A_scores_3 = d_A_3_scores * number_0  # n m
+        d_Pl_7_3 = d_A_scores_3 * A_scores_1_7  # n m
+        d_Pl_7_3_2 = tl.sum(d_Pl_7_3, 0)  # m
+        d_Pl_7_3_3 = tl.sum(d_Pl_7_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 32, d_Pl_7_3_3, 0.0)
+        d_Pl_6_3 = d_A_scores_3 * A_scores_1_6  # n m
+        d_Pl_6_3_2 = tl.sum(d_Pl_6_3, 0)  # m
+        d_Pl_6_3_3 = tl.sum(d_Pl_6_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 33, d_Pl_6_3_3, 0.0)
+        d_Pl_5_3 = d_A_scores_3 * A_scores_1_5  # n m
+        d_Pl_5_3_2 = tl.sum(d_Pl_5_3, 0)  # m
+        d_Pl_5_3_3 = tl.sum(d_Pl_5_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 34, d_Pl_5_3_3, 0.0)
+        d_Pl_4_3 = d_A_scores_3 * A_scores_1_4  # n m
+        d_Pl_4_3_2 = tl.sum(d_Pl_4_3, 0)  # m
+        d_Pl_4_3_3 = tl.sum(d_Pl_4_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 35, d_Pl_4_3_3, 0.0)
+        d_Pl_3_3 = d_A_scores_3 * A_scores_1_3  # n m
+        d_Pl_3_3_2 = tl.sum(d_Pl_3_3, 0)  # m
+        d_Pl_3_3_3 = tl.sum(d_Pl_3_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 36, d_Pl_3_3_3, 0.0)
+        d_Pl_2_3 = d_A_scores_3 * A_scores_1_2  # n m
+        d_Pl_2_3_2 = tl.sum(d_Pl_2_3, 0)  # m
+        d_Pl_2_3_3 = tl.sum(d_Pl_2_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 37, d_Pl_2_3_3, 0.0)
+        d_Pl_1_3 = d_A_scores_3 * A_scores_1_1  # n m
+        d_Pl_1_3_2 = tl.sum(d_Pl_1_3, 0)  # m
+        d_Pl_1_3_3 = tl.sum(d_Pl_1_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 38, d_Pl_1_3_3, 0.0)
+        d_Pl_0_3 = d_A_scores_3 * A_scores_1_0  # n m
+        d_Pl_0_3_2 = tl.sum(d_Pl_0_3, 0)  # m
+        d_Pl_0_3_3 = tl.sum(d_Pl_0_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 39, d_Pl_0_3_3, 0.0)
+        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
+        Pl_1_2 = tl.load(Pl_base_36).to(SUMS)  # a number
+        Pl_2_2 = tl.load(Pl_base_37).to(SUMS)  # a number
+        Pl_3_2 = tl.load(Pl_base_38).to(SUMS)  # a number
+        Pl_4_2 = tl.load(Pl_base_39).to(SUMS)  # a number
+        Pl_5_2 = tl.load(Pl_base_40).to(SUMS)  # a number
+        Pl_6_2 = tl.load(Pl_base_41).to(SUMS)  # a number
+        Pl_7_2 = tl.load(Pl_base_42).to(SUMS)  # a number
+        A_scores_2 = (
+            Pl_0_2 * A_scores_1_0
+            + Pl_1_2 * A_scores_1_1
+            + Pl_2_2 * A_scores_1_2
+            + Pl_3_2 * A_scores_1_3
+            + Pl_4_2 * A_scores_1_4
+            + Pl_5_2 * A_scores_1_5
+            + Pl_6_2 * A_scores_1_6
+            + Pl_7_2 * A_scores_1_7
+        )  # n m
+        A_2_scores = number_0 * A_scores_2  # n m
+        if MASK == 2:
+            A_2_scores += bias_2d(
+                mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_2 = allowed(
+            there, mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        Pw_2_3 = tl.load(Pw_base_21).to(SUMS)  # a number
+        Pw_2_2 = tl.load(Pw_base_22).to(SUMS)  # a number
+        Pw_2_1 = tl.load(Pw_base_23).to(SUMS)  # a number
+        Pw_2_0 = tl.load(Pw_base_24).to(SUMS)  # a number
+        d_A_2 = d_U_3 * Pw_2_3 + d_U_2 * Pw_2_2 + d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
+        add_6 = d_A_2 - A_2_sums[:, None]  # n m
+        d_A_2_scores = A_2 * add_6  # n m
+        d_A_scores_2 = d_A_2_scores * number_0  # n m
+        d_Pl_7_2 = d_A_scores_2 * A_scores_1_7  # n m
+        d_Pl_7_2_2 = tl.sum(d_Pl_7_2, 0)  # m
+        d_Pl_7_2_3 = tl.sum(d_Pl_7_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 40, d_Pl_7_2_3, 0.0)
+        d_Pl_6_2 = d_A_scores_2 * A_scores_1_6  # n m
+        d_Pl_6_2_2 = tl.sum(d_Pl_6_2, 0)  # m
+        d_Pl_6_2_3 = tl.sum(d_Pl_6_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 41, d_Pl_6_2_3, 0.0)
+        d_Pl_5_2 = d_A_scores_2 * A_scores_1_5  # n m
+        d_Pl_5_2_2 = tl.sum(d_Pl_5_2, 0)  # m
+        d_Pl_5_2_3 = tl.sum(d_Pl_5_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 42, d_Pl_5_2_3, 0.0)
+        d_Pl_4_2 = d_A_scores_2 * A_scores_1_4  # n m
+        d_Pl_4_2_2 = tl.sum(d_Pl_4_2, 0)  # m
+        d_Pl_4_2_3 = tl.sum(d_Pl_4_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 43, d_Pl_4_2_3, 0.0)
+        d_Pl_3_2 = d_A_scores_2 * A_scores_1_3  # n m
+        d_Pl_3_2_2 = tl.sum(d_Pl_3_2, 0)  # m
+        d_Pl_3_2_3 = tl.sum(d_Pl_3_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 44, d_Pl_3_2_3, 0.0)
+        d_Pl_2_2 = d_A_scores_2 * A_scores_1_2  # n m
+        d_Pl_2_2_2 = tl.sum(d_Pl_2_2, 0)  # m
+        d_Pl_2_2_3 = tl.sum(d_Pl_2_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 45, d_Pl_2_2_3, 0.0)
+        d_Pl_1_2 = d_A_scores_2 * A_scores_1_1  # n m
+        d_Pl_1_2_2 = tl.sum(d_Pl_1_2, 0)  # m
+        d_Pl_1_2_3 = tl.sum(d_Pl_1_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 46, d_Pl_1_2_3, 0.0)
+        d_Pl_0_2 = d_A_scores_2 * A_scores_1_0  # n m
+        d_Pl_0_2_2 = tl.sum(d_Pl_0_2, 0)  # m
+        d_Pl_0_2_3 = tl.sum(d_Pl_0_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 47, d_Pl_0_2_3, 0.0)
+        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
+        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
+        Pl_2_1 = tl.load(Pl_base_43).to(SUMS)  # a number
+        Pl_3_1 = tl.load(Pl_base_44).to(SUMS)  # a number
+        Pl_4_1 = tl.load(Pl_base_45).to(SUMS)  # a number
+        Pl_5_1 = tl.load(Pl_base_46).to(SUMS)  # a number
+        Pl_6_1 = tl.load(Pl_base_47).to(SUMS)  # a number
+        Pl_7_1 = tl.load(Pl_base_48).to(SUMS)  # a number
+        A_scores_1 = (
+            Pl_0_1 * A_scores_1_0
+            + Pl_1_1 * A_scores_1_1
+            + Pl_2_1 * A_scores_1_2
+            + Pl_3_1 * A_scores_1_3
+            + Pl_4_1 * A_scores_1_4
+            + Pl_5_1 * A_scores_1_5
+            + Pl_6_1 * A_scores_1_6
+            + Pl_7_1 * A_scores_1_7
+        )  # n m
+        A_1_scores = number_0 * A_scores_1  # n m
+        if MASK == 2:
+            A_1_scores += bias_2d(
+                mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+            ).to(SUMS)
+        seen_0_1 = allowed(
+            there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        Pw_1_3 = tl.load(Pw_base_25).to(SUMS)  # a number
+        Pw_1_2 = tl.load(Pw_base_26).to(SUMS)  # a number
+        Pw_1_1 = tl.load(Pw_base_27).to(SUMS)  # a number
+        Pw_1_0 = tl.load(Pw_base_28).to(SUMS)  # a number
+        d_A_1 = d_U_3 * Pw_1_3 + d_U_2 * Pw_1_2 + d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
+        add_7 = d_A_1 - A_1_sums[:, None]  # n m
+        d_A_1_scores = A_1 * add_7  # n m
+        d_A_scores_1 = d_A_1_scores * number_0  # n m
+        d_Pl_7_1 = d_A_scores_1 * A_scores_1_7  # n m
+        d_Pl_7_1_2 = tl.sum(d_Pl_7_1, 0)  # m
+        d_Pl_7_1_3 = tl.sum(d_Pl_7_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 48, d_Pl_7_1_3, 0.0)
+        d_Pl_6_1 = d_A_scores_1 * A_scores_1_6  # n m
+        d_Pl_6_1_2 = tl.sum(d_Pl_6_1, 0)  # m
+        d_Pl_6_1_3 = tl.sum(d_Pl_6_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 49, d_Pl_6_1_3, 0.0)
+        d_Pl_5_1 = d_A_scores_1 * A_scores_1_5  # n m
+        d_Pl_5_1_2 = tl.sum(d_Pl_5_1, 0)  # m
+        d_Pl_5_1_3 = tl.sum(d_Pl_5_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 50, d_Pl_5_1_3, 0.0)
+        d_Pl_4_1 = d_A_scores_1 * A_scores_1_4  # n m
+        d_Pl_4_1_2 = tl.sum(d_Pl_4_1, 0)  # m
+        d_Pl_4_1_3 = tl.sum(d_Pl_4_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 51, d_Pl_4_1_3, 0.0)
+        d_Pl_3_1 = d_A_scores_1 * A_scores_1_3  # n m
+        d_Pl_3_1_2 = tl.sum(d_Pl_3_1, 0)  # m
+        d_Pl_3_1_3 = tl.sum(d_Pl_3_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 52, d_Pl_3_1_3, 0.0)
+        d_Pl_2_1 = d_A_scores_1 * A_scores_1_2  # n m
+        d_Pl_2_1_2 = tl.sum(d_Pl_2_1, 0)  # m
+        d_Pl_2_1_3 = tl.sum(d_Pl_2_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 53, d_Pl_2_1_3, 0.0)
+        d_Pl_1_1 = d_A_scores_1 * A_scores_1_1  # n m
+        d_Pl_1_1_2 = tl.sum(d_Pl_1_1, 0)  # m
+        d_Pl_1_1_3 = tl.sum(d_Pl_1_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 54, d_Pl_1_1_3, 0.0)
+        d_Pl_0_1 = d_A_scores_1 * A_scores_1_0  # n m
+        d_Pl_0_1_2 = tl.sum(d_Pl_0_1, 0)  # m
+        d_Pl_0_1_3 = tl.sum(d_Pl_0_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 55, d_Pl_0_1_3, 0.0)
+        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
+        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
+        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
+        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
+        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
+        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
+        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
+        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
+        A_scores_0 = (
+            Pl_0_0 * A_scores_1_0
+            + Pl_1_0 * A_scores_1_1
+            + Pl_2_0 * A_scores_1_2
+            + Pl_3_0 * A_scores_1_3
+            + Pl_4_0 * A_scores_1_4
+            + Pl_5_0 * A_scores_1_5
+            + Pl_6_0 * A_scores_1_6
+            + Pl_7_0 * A_scores_1_7
+        )  # n m
+        A_0_scores = number_0 * A_scores_0  # n m
+        if MASK == 2:
+            A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+        Pw_0_3 = tl.load(Pw_base_29).to(SUMS)  # a number
+        Pw_0_2 = tl.load(Pw_base_30).to(SUMS)  # a number
+        Pw_0_1 = tl.load(Pw_base_31).to(SUMS)  # a number
+        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
+        d_A_0 = d_U_3 * Pw_0_3 + d_U_2 * Pw_0_2 + d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
+        add_8 = d_A_0 - A_0_sums[:, None]  # n m
+        d_A_0_scores = A_0 * add_8  # n m
+        d_A_scores_0 = d_A_0_scores * number_0  # n m
+        d_Pl_7_0 = d_A_scores_0 * A_scores_1_7  # n m
+        d_Pl_7_0_2 = tl.sum(d_Pl_7_0, 0)  # m
+        d_Pl_7_0_3 = tl.sum(d_Pl_7_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 56, d_Pl_7_0_3, 0.0)
+        d_Pl_6_0 = d_A_scores_0 * A_scores_1_6  # n m
+        d_Pl_6_0_2 = tl.sum(d_Pl_6_0, 0)  # m
+        d_Pl_6_0_3 = tl.sum(d_Pl_6_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 57, d_Pl_6_0_3, 0.0)
+        d_Pl_5_0 = d_A_scores_0 * A_scores_1_5  # n m
+        d_Pl_5_0_2 = tl.sum(d_Pl_5_0, 0)  # m
+        d_Pl_5_0_3 = tl.sum(d_Pl_5_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 58, d_Pl_5_0_3, 0.0)
+        d_Pl_4_0 = d_A_scores_0 * A_scores_1_4  # n m
+        d_Pl_4_0_2 = tl.sum(d_Pl_4_0, 0)  # m
+        d_Pl_4_0_3 = tl.sum(d_Pl_4_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 59, d_Pl_4_0_3, 0.0)
+        d_Pl_3_0 = d_A_scores_0 * A_scores_1_3  # n m
+        d_Pl_3_0_2 = tl.sum(d_Pl_3_0, 0)  # m
+        d_Pl_3_0_3 = tl.sum(d_Pl_3_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 60, d_Pl_3_0_3, 0.0)
+        d_Pl_2_0 = d_A_scores_0 * A_scores_1_2  # n m
+        d_Pl_2_0_2 = tl.sum(d_Pl_2_0, 0)  # m
+        d_Pl_2_0_3 = tl.sum(d_Pl_2_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 61, d_Pl_2_0_3, 0.0)
+        d_Pl_1_0 = d_A_scores_0 * A_scores_1_1  # n m
+        d_Pl_1_0_2 = tl.sum(d_Pl_1_0, 0)  # m
+        d_Pl_1_0_3 = tl.sum(d_Pl_1_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 62, d_Pl_1_0_3, 0.0)
+        d_Pl_0_0 = d_A_scores_0 * A_scores_1_0  # n m
+        d_Pl_0_0_2 = tl.sum(d_Pl_0_0, 0)  # m
+        d_Pl_0_0_3 = tl.sum(d_Pl_0_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 63, d_Pl_0_0_3, 0.0)
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 63), tl.sum(tl.where(places_2 == 0, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 55), tl.sum(tl.where(places_2 == 1, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 47), tl.sum(tl.where(places_2 == 2, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 39), tl.sum(tl.where(places_2 == 3, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 31), tl.sum(tl.where(places_2 == 4, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 23), tl.sum(tl.where(places_2 == 5, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 15), tl.sum(tl.where(places_2 == 6, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 7), tl.sum(tl.where(places_2 == 7, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 62), tl.sum(tl.where(places_2 == 8, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 54), tl.sum(tl.where(places_2 == 9, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 46), tl.sum(tl.where(places_2 == 10, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 38), tl.sum(tl.where(places_2 == 11, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 30), tl.sum(tl.where(places_2 == 12, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 22), tl.sum(tl.where(places_2 == 13, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 14), tl.sum(tl.where(places_2 == 14, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 6), tl.sum(tl.where(places_2 == 15, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 61), tl.sum(tl.where(places_2 == 16, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 53), tl.sum(tl.where(places_2 == 17, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 45), tl.sum(tl.where(places_2 == 18, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 37), tl.sum(tl.where(places_2 == 19, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 29), tl.sum(tl.where(places_2 == 20, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 21), tl.sum(tl.where(places_2 == 21, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 13), tl.sum(tl.where(places_2 == 22, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 5), tl.sum(tl.where(places_2 == 23, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 60), tl.sum(tl.where(places_2 == 24, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 52), tl.sum(tl.where(places_2 == 25, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 44), tl.sum(tl.where(places_2 == 26, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 36), tl.sum(tl.where(places_2 == 27, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 28), tl.sum(tl.where(places_2 == 28, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 20), tl.sum(tl.where(places_2 == 29, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 12), tl.sum(tl.where(places_2 == 30, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 4), tl.sum(tl.where(places_2 == 31, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 59), tl.sum(tl.where(places_2 == 32, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 51), tl.sum(tl.where(places_2 == 33, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 43), tl.sum(tl.where(places_2 == 34, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 35), tl.sum(tl.where(places_2 == 35, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 27), tl.sum(tl.where(places_2 == 36, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 19), tl.sum(tl.where(places_2 == 37, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 11), tl.sum(tl.where(places_2 == 38, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 3), tl.sum(tl.where(places_2 == 39, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 58), tl.sum(tl.where(places_2 == 40, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 50), tl.sum(tl.where(places_2 == 41, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 42), tl.sum(tl.where(places_2 == 42, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 34), tl.sum(tl.where(places_2 == 43, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 26), tl.sum(tl.where(places_2 == 44, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 18), tl.sum(tl.where(places_2 == 45, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 10), tl.sum(tl.where(places_2 == 46, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 2), tl.sum(tl.where(places_2 == 47, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 57), tl.sum(tl.where(places_2 == 48, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 49), tl.sum(tl.where(places_2 == 49, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 41), tl.sum(tl.where(places_2 == 50, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 33), tl.sum(tl.where(places_2 == 51, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 25), tl.sum(tl.where(places_2 == 52, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 17), tl.sum(tl.where(places_2 == 53, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 9), tl.sum(tl.where(places_2 == 54, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 1), tl.sum(tl.where(places_2 == 55, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 56), tl.sum(tl.where(places_2 == 56, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 48), tl.sum(tl.where(places_2 == 57, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 40), tl.sum(tl.where(places_2 == 58, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 32), tl.sum(tl.where(places_2 == 59, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 24), tl.sum(tl.where(places_2 == 60, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 16), tl.sum(tl.where(places_2 == 61, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 8), tl.sum(tl.where(places_2 == 62, numbers, 0.0)))
+    if Pl_grad is not None:
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 0), tl.sum(tl.where(places_2 == 63, numbers, 0.0)))
+
+
+@triton.jit
 def y_1_tiles_rows(
     Q,
     K,
@@ -2046,13 +3502,11 @@ def y_1_tiles_rows(
     gradient,
     sums,
     mask_grad,
-    Pw_grad,
-    Pl_grad,
     Q_grad,
     Q_step,
     K_step,
-    Pl_step,
-    Pw_step,
+    Pl_step: tl.constexpr,
+    Pw_step: tl.constexpr,
     V_step,
     mask_step,
     key_mask_step,
@@ -2078,14 +3532,14 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     e_part, batch = lead % e_parts, lead // e_parts
     d = tl.arange(0, d_wide)
-    Q_grad_total = tl.zeros((n_block, d_wide), SUMS)
-    Q_grad_total_2 = tl.zeros((n_block, d_wide), SUMS)
-    Q_grad_total_3 = tl.zeros((n_block, d_wide), SUMS)
-    Q_grad_total_4 = tl.zeros((n_block, d_wide), SUMS)
-    Q_grad_total_5 = tl.zeros((n_block, d_wide), SUMS)
-    Q_grad_total_6 = tl.zeros((n_block, d_wide), SUMS)
-    Q_grad_total_7 = tl.zeros((n_block, d_wide), SUMS)
-    Q_grad_total_8 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_7_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_6_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_5_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_4_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_3_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_2_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_1_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_0_2 = tl.zeros((n_block, d_wide), SUMS)
     for e_at in range(e_part * e_share, tl.minimum(e_part * e_share + e_share, e_programs)):
         pair = batch * e_programs + e_at
         lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
@@ -2096,7 +3550,6 @@ def y_1_tiles_rows(
         lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
         lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
         lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
-        d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
         Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         Pl_base = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
@@ -2120,7 +3573,19 @@ def y_1_tiles_rows(
         Pl_base_7 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
         Pl_7_7 = tl.load(Pl_base_7).to(SUMS)  # a number
         Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        d_Pw_7_3_4 = tl.zeros((), SUMS)
+        d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        Pw_base = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+        Pw_7_3 = tl.load(Pw_base).to(SUMS)  # a number
+        d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        Pw_base_2 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+        Pw_7_2 = tl.load(Pw_base_2).to(SUMS)  # a number
+        d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        Pw_base_3 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+        Pw_7_1 = tl.load(Pw_base_3).to(SUMS)  # a number
+        d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        Pw_base_4 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 4 * Pw_step[2]
+        Pw_7_0 = tl.load(Pw_base_4).to(SUMS)  # a number
+        A_7_sums = load_1d(sums + (pair * 8 + 7) * n_end, n, 1, n_end)  # n
         Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_8 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
         Pl_1_6 = tl.load(Pl_base_8).to(SUMS)  # a number
@@ -2136,7 +3601,15 @@ def y_1_tiles_rows(
         Pl_6_6 = tl.load(Pl_base_13).to(SUMS)  # a number
         Pl_base_14 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
         Pl_7_6 = tl.load(Pl_base_14).to(SUMS)  # a number
-        d_Pw_6_3_4 = tl.zeros((), SUMS)
+        Pw_base_5 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+        Pw_6_3 = tl.load(Pw_base_5).to(SUMS)  # a number
+        Pw_base_6 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+        Pw_6_2 = tl.load(Pw_base_6).to(SUMS)  # a number
+        Pw_base_7 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+        Pw_6_1 = tl.load(Pw_base_7).to(SUMS)  # a number
+        Pw_base_8 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 4 * Pw_step[2]
+        Pw_6_0 = tl.load(Pw_base_8).to(SUMS)  # a number
+        A_6_sums = load_1d(sums + (pair * 8 + 6) * n_end, n, 1, n_end)  # n
         Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_15 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
         Pl_1_5 = tl.load(Pl_base_15).to(SUMS)  # a number
@@ -2152,7 +3625,15 @@ def y_1_tiles_rows(
         Pl_6_5 = tl.load(Pl_base_20).to(SUMS)  # a number
         Pl_base_21 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
         Pl_7_5 = tl.load(Pl_base_21).to(SUMS)  # a number
-        d_Pw_5_3_4 = tl.zeros((), SUMS)
+        Pw_base_9 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+        Pw_5_3 = tl.load(Pw_base_9).to(SUMS)  # a number
+        Pw_base_10 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+        Pw_5_2 = tl.load(Pw_base_10).to(SUMS)  # a number
+        Pw_base_11 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+        Pw_5_1 = tl.load(Pw_base_11).to(SUMS)  # a number
+        Pw_base_12 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 4 * Pw_step[2]
+        Pw_5_0 = tl.load(Pw_base_12).to(SUMS)  # a number
+        A_5_sums = load_1d(sums + (pair * 8 + 5) * n_end, n, 1, n_end)  # n
         Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_22 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
         Pl_1_4 = tl.load(Pl_base_22).to(SUMS)  # a number
@@ -2168,7 +3649,15 @@ def y_1_tiles_rows(
         Pl_6_4 = tl.load(Pl_base_27).to(SUMS)  # a number
         Pl_base_28 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
         Pl_7_4 = tl.load(Pl_base_28).to(SUMS)  # a number
-        d_Pw_4_3_4 = tl.zeros((), SUMS)
+        Pw_base_13 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+        Pw_4_3 = tl.load(Pw_base_13).to(SUMS)  # a number
+        Pw_base_14 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+        Pw_4_2 = tl.load(Pw_base_14).to(SUMS)  # a number
+        Pw_base_15 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+        Pw_4_1 = tl.load(Pw_base_15).to(SUMS)  # a number
+        Pw_base_16 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 4 * Pw_step[2]
+        Pw_4_0 = tl.load(Pw_base_16).to(SUMS)  # a number
+        A_4_sums = load_1d(sums + (pair * 8 + 4) * n_end, n, 1, n_end)  # n
         Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_29 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
         Pl_1_3 = tl.load(Pl_base_29).to(SUMS)  # a number
@@ -2184,7 +3673,15 @@ def y_1_tiles_rows(
         Pl_6_3 = tl.load(Pl_base_34).to(SUMS)  # a number
         Pl_base_35 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
         Pl_7_3 = tl.load(Pl_base_35).to(SUMS)  # a number
-        d_Pw_3_3_4 = tl.zeros((), SUMS)
+        Pw_base_17 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+        Pw_3_3 = tl.load(Pw_base_17).to(SUMS)  # a number
+        Pw_base_18 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+        Pw_3_2 = tl.load(Pw_base_18).to(SUMS)  # a number
+        Pw_base_19 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+        Pw_3_1 = tl.load(Pw_base_19).to(SUMS)  # a number
+        Pw_base_20 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 4 * Pw_step[2]
+        Pw_3_0 = tl.load(Pw_base_20).to(SUMS)  # a number
+        A_3_sums = load_1d(sums + (pair * 8 + 3) * n_end, n, 1, n_end)  # n
         Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_36 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
         Pl_1_2 = tl.load(Pl_base_36).to(SUMS)  # a number
@@ -2200,7 +3697,15 @@ def y_1_tiles_rows(
         Pl_6_2 = tl.load(Pl_base_41).to(SUMS)  # a number
         Pl_base_42 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
         Pl_7_2 = tl.load(Pl_base_42).to(SUMS)  # a number
-        d_Pw_2_3_4 = tl.zeros((), SUMS)
+        Pw_base_21 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
+        Pw_2_3 = tl.load(Pw_base_21).to(SUMS)  # a number
+        Pw_base_22 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
+        Pw_2_2 = tl.load(Pw_base_22).to(SUMS)  # a number
+        Pw_base_23 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+        Pw_2_1 = tl.load(Pw_base_23).to(SUMS)  # a number
+        Pw_base_24 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 4 * Pw_step[2]
+        Pw_2_0 = tl.load(Pw_base_24).to(SUMS)  # a number
+        A_2_sums = load_1d(sums + (pair * 8 + 2) * n_end, n, 1, n_end)  # n
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
         Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
         Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
@@ -2215,144 +3720,6 @@ def y_1_tiles_rows(
         Pl_6_1 = tl.load(Pl_base_47).to(SUMS)  # a number
         Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
         Pl_7_1 = tl.load(Pl_base_48).to(SUMS)  # a number
-        d_Pw_1_3_4 = tl.zeros((), SUMS)
-        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
-        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
-        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
-        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
-        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
-        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
-        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
-        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
-        d_Pw_0_3_4 = tl.zeros((), SUMS)
-        d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_Pw_7_2_4 = tl.zeros((), SUMS)
-        d_Pw_6_2_4 = tl.zeros((), SUMS)
-        d_Pw_5_2_4 = tl.zeros((), SUMS)
-        d_Pw_4_2_4 = tl.zeros((), SUMS)
-        d_Pw_3_2_4 = tl.zeros((), SUMS)
-        d_Pw_2_2_4 = tl.zeros((), SUMS)
-        d_Pw_1_2_4 = tl.zeros((), SUMS)
-        d_Pw_0_2_4 = tl.zeros((), SUMS)
-        d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_Pw_7_1_4 = tl.zeros((), SUMS)
-        d_Pw_6_1_4 = tl.zeros((), SUMS)
-        d_Pw_5_1_4 = tl.zeros((), SUMS)
-        d_Pw_4_1_4 = tl.zeros((), SUMS)
-        d_Pw_3_1_4 = tl.zeros((), SUMS)
-        d_Pw_2_1_4 = tl.zeros((), SUMS)
-        d_Pw_1_1_4 = tl.zeros((), SUMS)
-        d_Pw_0_1_4 = tl.zeros((), SUMS)
-        d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_Pw_7_0_4 = tl.zeros((), SUMS)
-        Pw_base = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_7_3 = tl.load(Pw_base).to(SUMS)  # a number
-        Pw_base_2 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_7_2 = tl.load(Pw_base_2).to(SUMS)  # a number
-        Pw_base_3 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_7_1 = tl.load(Pw_base_3).to(SUMS)  # a number
-        Pw_base_4 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_7_0 = tl.load(Pw_base_4).to(SUMS)  # a number
-        A_7_sums = load_1d(sums + (pair * 8 + 7) * n_end, n, 1, n_end)  # n
-        d_Pl_7_7_4 = tl.zeros((), SUMS)
-        d_Pl_6_7_4 = tl.zeros((), SUMS)
-        d_Pl_5_7_4 = tl.zeros((), SUMS)
-        d_Pl_4_7_4 = tl.zeros((), SUMS)
-        d_Pl_3_7_4 = tl.zeros((), SUMS)
-        d_Pl_2_7_4 = tl.zeros((), SUMS)
-        d_Pl_1_7_4 = tl.zeros((), SUMS)
-        d_Pl_0_7_4 = tl.zeros((), SUMS)
-        d_Pw_6_0_4 = tl.zeros((), SUMS)
-        Pw_base_5 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_6_3 = tl.load(Pw_base_5).to(SUMS)  # a number
-        Pw_base_6 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_6_2 = tl.load(Pw_base_6).to(SUMS)  # a number
-        Pw_base_7 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_6_1 = tl.load(Pw_base_7).to(SUMS)  # a number
-        Pw_base_8 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_6_0 = tl.load(Pw_base_8).to(SUMS)  # a number
-        A_6_sums = load_1d(sums + (pair * 8 + 6) * n_end, n, 1, n_end)  # n
-        d_Pl_7_6_4 = tl.zeros((), SUMS)
-        d_Pl_6_6_4 = tl.zeros((), SUMS)
-        d_Pl_5_6_4 = tl.zeros((), SUMS)
-        d_Pl_4_6_4 = tl.zeros((), SUMS)
-        d_Pl_3_6_4 = tl.zeros((), SUMS)
-        d_Pl_2_6_4 = tl.zeros((), SUMS)
-        d_Pl_1_6_4 = tl.zeros((), SUMS)
-        d_Pl_0_6_4 = tl.zeros((), SUMS)
-        d_Pw_5_0_4 = tl.zeros((), SUMS)
-        Pw_base_9 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_5_3 = tl.load(Pw_base_9).to(SUMS)  # a number
-        Pw_base_10 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_5_2 = tl.load(Pw_base_10).to(SUMS)  # a number
-        Pw_base_11 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_5_1 = tl.load(Pw_base_11).to(SUMS)  # a number
-        Pw_base_12 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_5_0 = tl.load(Pw_base_12).to(SUMS)  # a number
-        A_5_sums = load_1d(sums + (pair * 8 + 5) * n_end, n, 1, n_end)  # n
-        d_Pl_7_5_4 = tl.zeros((), SUMS)
-        d_Pl_6_5_4 = tl.zeros((), SUMS)
-        d_Pl_5_5_4 = tl.zeros((), SUMS)
-        d_Pl_4_5_4 = tl.zeros((), SUMS)
-        d_Pl_3_5_4 = tl.zeros((), SUMS)
-        d_Pl_2_5_4 = tl.zeros((), SUMS)
-        d_Pl_1_5_4 = tl.zeros((), SUMS)
-        d_Pl_0_5_4 = tl.zeros((), SUMS)
-        d_Pw_4_0_4 = tl.zeros((), SUMS)
-        Pw_base_13 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_4_3 = tl.load(Pw_base_13).to(SUMS)  # a number
-        Pw_base_14 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_4_2 = tl.load(Pw_base_14).to(SUMS)  # a number
-        Pw_base_15 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_4_1 = tl.load(Pw_base_15).to(SUMS)  # a number
-        Pw_base_16 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_4_0 = tl.load(Pw_base_16).to(SUMS)  # a number
-        A_4_sums = load_1d(sums + (pair * 8 + 4) * n_end, n, 1, n_end)  # n
-        d_Pl_7_4_4 = tl.zeros((), SUMS)
-        d_Pl_6_4_4 = tl.zeros((), SUMS)
-        d_Pl_5_4_4 = tl.zeros((), SUMS)
-        d_Pl_4_4_4 = tl.zeros((), SUMS)
-        d_Pl_3_4_4 = tl.zeros((), SUMS)
-        d_Pl_2_4_4 = tl.zeros((), SUMS)
-        d_Pl_1_4_4 = tl.zeros((), SUMS)
-        d_Pl_0_4_4 = tl.zeros((), SUMS)
-        d_Pw_3_0_4 = tl.zeros((), SUMS)
-        Pw_base_17 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_3_3 = tl.load(Pw_base_17).to(SUMS)  # a number
-        Pw_base_18 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_3_2 = tl.load(Pw_base_18).to(SUMS)  # a number
-        Pw_base_19 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_3_1 = tl.load(Pw_base_19).to(SUMS)  # a number
-        Pw_base_20 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_3_0 = tl.load(Pw_base_20).to(SUMS)  # a number
-        A_3_sums = load_1d(sums + (pair * 8 + 3) * n_end, n, 1, n_end)  # n
-        d_Pl_7_3_4 = tl.zeros((), SUMS)
-        d_Pl_6_3_4 = tl.zeros((), SUMS)
-        d_Pl_5_3_4 = tl.zeros((), SUMS)
-        d_Pl_4_3_4 = tl.zeros((), SUMS)
-        d_Pl_3_3_4 = tl.zeros((), SUMS)
-        d_Pl_2_3_4 = tl.zeros((), SUMS)
-        d_Pl_1_3_4 = tl.zeros((), SUMS)
-        d_Pl_0_3_4 = tl.zeros((), SUMS)
-        d_Pw_2_0_4 = tl.zeros((), SUMS)
-        Pw_base_21 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_2_3 = tl.load(Pw_base_21).to(SUMS)  # a number
-        Pw_base_22 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_2_2 = tl.load(Pw_base_22).to(SUMS)  # a number
-        Pw_base_23 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_2_1 = tl.load(Pw_base_23).to(SUMS)  # a number
-        Pw_base_24 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_2_0 = tl.load(Pw_base_24).to(SUMS)  # a number
-        A_2_sums = load_1d(sums + (pair * 8 + 2) * n_end, n, 1, n_end)  # n
-        d_Pl_7_2_4 = tl.zeros((), SUMS)
-        d_Pl_6_2_4 = tl.zeros((), SUMS)
-        d_Pl_5_2_4 = tl.zeros((), SUMS)
-        d_Pl_4_2_4 = tl.zeros((), SUMS)
-        d_Pl_3_2_4 = tl.zeros((), SUMS)
-        d_Pl_2_2_4 = tl.zeros((), SUMS)
-        d_Pl_1_2_4 = tl.zeros((), SUMS)
-        d_Pl_0_2_4 = tl.zeros((), SUMS)
-        d_Pw_1_0_4 = tl.zeros((), SUMS)
         Pw_base_25 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
         Pw_1_3 = tl.load(Pw_base_25).to(SUMS)  # a number
         Pw_base_26 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
@@ -2362,15 +3729,14 @@ def y_1_tiles_rows(
         Pw_base_28 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 4 * Pw_step[2]
         Pw_1_0 = tl.load(Pw_base_28).to(SUMS)  # a number
         A_1_sums = load_1d(sums + (pair * 8 + 1) * n_end, n, 1, n_end)  # n
-        d_Pl_7_1_4 = tl.zeros((), SUMS)
-        d_Pl_6_1_4 = tl.zeros((), SUMS)
-        d_Pl_5_1_4 = tl.zeros((), SUMS)
-        d_Pl_4_1_4 = tl.zeros((), SUMS)
-        d_Pl_3_1_4 = tl.zeros((), SUMS)
-        d_Pl_2_1_4 = tl.zeros((), SUMS)
-        d_Pl_1_1_4 = tl.zeros((), SUMS)
-        d_Pl_0_1_4 = tl.zeros((), SUMS)
-        d_Pw_0_0_4 = tl.zeros((), SUMS)
+        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
+        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
+        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
+        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
+        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
+        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
+        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
+        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
         Pw_base_29 = Pw + batch * Pw_step[0] + (e_at * 4 + 3) * Pw_step[2]
         Pw_0_3 = tl.load(Pw_base_29).to(SUMS)  # a number
         Pw_base_30 = Pw + batch * Pw_step[0] + (e_at * 4 + 2) * Pw_step[2]
@@ -2379,22 +3745,6 @@ def y_1_tiles_rows(
         Pw_0_1 = tl.load(Pw_base_31).to(SUMS)  # a number
         Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
         A_0_sums = load_1d(sums + (pair * 8 + 0) * n_end, n, 1, n_end)  # n
-        d_Q_7_2 = tl.zeros((n_block, d_wide), SUMS)
-        d_Pl_7_0_4 = tl.zeros((), SUMS)
-        d_Q_6_2 = tl.zeros((n_block, d_wide), SUMS)
-        d_Pl_6_0_4 = tl.zeros((), SUMS)
-        d_Q_5_2 = tl.zeros((n_block, d_wide), SUMS)
-        d_Pl_5_0_4 = tl.zeros((), SUMS)
-        d_Q_4_2 = tl.zeros((n_block, d_wide), SUMS)
-        d_Pl_4_0_4 = tl.zeros((), SUMS)
-        d_Q_3_2 = tl.zeros((n_block, d_wide), SUMS)
-        d_Pl_3_0_4 = tl.zeros((), SUMS)
-        d_Q_2_2 = tl.zeros((n_block, d_wide), SUMS)
-        d_Pl_2_0_4 = tl.zeros((), SUMS)
-        d_Q_1_2 = tl.zeros((n_block, d_wide), SUMS)
-        d_Pl_1_0_4 = tl.zeros((), SUMS)
-        d_Q_0_2 = tl.zeros((n_block, d_wide), SUMS)
-        d_Pl_0_0_4 = tl.zeros((), SUMS)
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             apart = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -2402,10 +3752,6 @@ def y_1_tiles_rows(
             if KEYS:
                 own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
                 there &= (own != 0)[None, :]
-            V_tile_3 = load_2d(
-                V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_U_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
             K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
             K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -2449,10 +3795,26 @@ def y_1_tiles_rows(
                 MASK,
             )
             A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
-            d_Pw_7_3 = d_U_3 * A_7  # n m
-            d_Pw_7_3_2 = tl.sum(d_Pw_7_3, 0)  # m
-            d_Pw_7_3_3 = tl.sum(d_Pw_7_3_2, 0)  # a number
-            d_Pw_7_3_4 += d_Pw_7_3_3
+            V_tile_3 = load_2d(
+                V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            d_U_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
+            V_tile_2 = load_2d(
+                V + batch * V_step[0] + (e_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            d_U_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
+            V_tile_1 = load_2d(
+                V + batch * V_step[0] + (e_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
+            V_tile_0 = load_2d(
+                V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
+            d_A_7 = d_U_3 * Pw_7_3 + d_U_2 * Pw_7_2 + d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
+            add = d_A_7 - A_7_sums[:, None]  # n m
+            d_A_7_scores = A_7 * add  # n m
+            d_A_scores_7 = d_A_7_scores * number_0  # n m
             A_scores_6 = (
                 Pl_0_6 * A_scores_1_0
                 + Pl_1_6 * A_scores_1_1
@@ -2480,10 +3842,11 @@ def y_1_tiles_rows(
                 MASK,
             )
             A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
-            d_Pw_6_3 = d_U_3 * A_6  # n m
-            d_Pw_6_3_2 = tl.sum(d_Pw_6_3, 0)  # m
-            d_Pw_6_3_3 = tl.sum(d_Pw_6_3_2, 0)  # a number
-            d_Pw_6_3_4 += d_Pw_6_3_3
+            d_A_6 = d_U_3 * Pw_6_3 + d_U_2 * Pw_6_2 + d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
+            add_2 = d_A_6 - A_6_sums[:, None]  # n m
+            d_A_6_scores = A_6 * add_2  # n m
+            d_A_scores_6 = d_A_6_scores * number_0  # n m
+            d_A_scores_1_7 = d_A_scores_7 * Pl_7_7 + d_A_scores_6 * Pl_7_6  # n m
             A_scores_5 = (
                 Pl_0_5 * A_scores_1_0
                 + Pl_1_5 * A_scores_1_1
@@ -2511,10 +3874,11 @@ def y_1_tiles_rows(
                 MASK,
             )
             A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
-            d_Pw_5_3 = d_U_3 * A_5  # n m
-            d_Pw_5_3_2 = tl.sum(d_Pw_5_3, 0)  # m
-            d_Pw_5_3_3 = tl.sum(d_Pw_5_3_2, 0)  # a number
-            d_Pw_5_3_4 += d_Pw_5_3_3
+            d_A_5 = d_U_3 * Pw_5_3 + d_U_2 * Pw_5_2 + d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
+            add_3 = d_A_5 - A_5_sums[:, None]  # n m
+            d_A_5_scores = A_5 * add_3  # n m
+            d_A_scores_5 = d_A_5_scores * number_0  # n m
+            d_A_scores_1_7_2 = d_A_scores_1_7 + d_A_scores_5 * Pl_7_5  # n m
             A_scores_4 = (
                 Pl_0_4 * A_scores_1_0
                 + Pl_1_4 * A_scores_1_1
@@ -2542,10 +3906,11 @@ def y_1_tiles_rows(
                 MASK,
             )
             A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
-            d_Pw_4_3 = d_U_3 * A_4  # n m
-            d_Pw_4_3_2 = tl.sum(d_Pw_4_3, 0)  # m
-            d_Pw_4_3_3 = tl.sum(d_Pw_4_3_2, 0)  # a number
-            d_Pw_4_3_4 += d_Pw_4_3_3
+            d_A_4 = d_U_3 * Pw_4_3 + d_U_2 * Pw_4_2 + d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
+            add_4 = d_A_4 - A_4_sums[:, None]  # n m
+            d_A_4_scores = A_4 * add_4  # n m
+            d_A_scores_4 = d_A_4_scores * number_0  # n m
+            d_A_scores_1_7_3 = d_A_scores_1_7_2 + d_A_scores_4 * Pl_7_4  # n m
             A_scores_3 = (
                 Pl_0_3 * A_scores_1_0
                 + Pl_1_3 * A_scores_1_1
@@ -2573,10 +3938,11 @@ def y_1_tiles_rows(
                 MASK,
             )
             A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
-            d_Pw_3_3 = d_U_3 * A_3  # n m
-            d_Pw_3_3_2 = tl.sum(d_Pw_3_3, 0)  # m
-            d_Pw_3_3_3 = tl.sum(d_Pw_3_3_2, 0)  # a number
-            d_Pw_3_3_4 += d_Pw_3_3_3
+            d_A_3 = d_U_3 * Pw_3_3 + d_U_2 * Pw_3_2 + d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
+            add_5 = d_A_3 - A_3_sums[:, None]  # n m
+            d_A_3_scores = A_3 * add_5  # n m
+            d_A_scores_3 = d_A_3_scores * number_0  # n m
+            d_A_scores_1_7_4 = d_A_scores_1_7_3 + d_A_scores_3 * Pl_7_3  # n m
             A_scores_2 = (
                 Pl_0_2 * A_scores_1_0
                 + Pl_1_2 * A_scores_1_1
@@ -2604,10 +3970,11 @@ def y_1_tiles_rows(
                 MASK,
             )
             A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
-            d_Pw_2_3 = d_U_3 * A_2  # n m
-            d_Pw_2_3_2 = tl.sum(d_Pw_2_3, 0)  # m
-            d_Pw_2_3_3 = tl.sum(d_Pw_2_3_2, 0)  # a number
-            d_Pw_2_3_4 += d_Pw_2_3_3
+            d_A_2 = d_U_3 * Pw_2_3 + d_U_2 * Pw_2_2 + d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
+            add_6 = d_A_2 - A_2_sums[:, None]  # n m
+            d_A_2_scores = A_2 * add_6  # n m
+            d_A_scores_2 = d_A_2_scores * number_0  # n m
+            d_A_scores_1_7_5 = d_A_scores_1_7_4 + d_A_scores_2 * Pl_7_2  # n m
             A_scores_1 = (
                 Pl_0_1 * A_scores_1_0
                 + Pl_1_1 * A_scores_1_1
@@ -2627,10 +3994,11 @@ def y_1_tiles_rows(
                 there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )
             A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
-            d_Pw_1_3 = d_U_3 * A_1  # n m
-            d_Pw_1_3_2 = tl.sum(d_Pw_1_3, 0)  # m
-            d_Pw_1_3_3 = tl.sum(d_Pw_1_3_2, 0)  # a number
-            d_Pw_1_3_4 += d_Pw_1_3_3
+            d_A_1 = d_U_3 * Pw_1_3 + d_U_2 * Pw_1_2 + d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
+            add_7 = d_A_1 - A_1_sums[:, None]  # n m
+            d_A_1_scores = A_1 * add_7  # n m
+            d_A_scores_1 = d_A_1_scores * number_0  # n m
+            d_A_scores_1_7_6 = d_A_scores_1_7_5 + d_A_scores_1 * Pl_7_1  # n m
             A_scores_0 = (
                 Pl_0_0 * A_scores_1_0
                 + Pl_1_0 * A_scores_1_1
@@ -2648,502 +4016,76 @@ def y_1_tiles_rows(
                 ).to(SUMS)
             seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
             A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
-            d_Pw_0_3 = d_U_3 * A_0  # n m
-            d_Pw_0_3_2 = tl.sum(d_Pw_0_3, 0)  # m
-            d_Pw_0_3_3 = tl.sum(d_Pw_0_3_2, 0)  # a number
-            d_Pw_0_3_4 += d_Pw_0_3_3
-            V_tile_2 = load_2d(
-                V + batch * V_step[0] + (e_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_U_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
-            d_Pw_7_2 = d_U_2 * A_7  # n m
-            d_Pw_7_2_2 = tl.sum(d_Pw_7_2, 0)  # m
-            d_Pw_7_2_3 = tl.sum(d_Pw_7_2_2, 0)  # a number
-            d_Pw_7_2_4 += d_Pw_7_2_3
-            d_Pw_6_2 = d_U_2 * A_6  # n m
-            d_Pw_6_2_2 = tl.sum(d_Pw_6_2, 0)  # m
-            d_Pw_6_2_3 = tl.sum(d_Pw_6_2_2, 0)  # a number
-            d_Pw_6_2_4 += d_Pw_6_2_3
-            d_Pw_5_2 = d_U_2 * A_5  # n m
-            d_Pw_5_2_2 = tl.sum(d_Pw_5_2, 0)  # m
-            d_Pw_5_2_3 = tl.sum(d_Pw_5_2_2, 0)  # a number
-            d_Pw_5_2_4 += d_Pw_5_2_3
-            d_Pw_4_2 = d_U_2 * A_4  # n m
-            d_Pw_4_2_2 = tl.sum(d_Pw_4_2, 0)  # m
-            d_Pw_4_2_3 = tl.sum(d_Pw_4_2_2, 0)  # a number
-            d_Pw_4_2_4 += d_Pw_4_2_3
-            d_Pw_3_2 = d_U_2 * A_3  # n m
-            d_Pw_3_2_2 = tl.sum(d_Pw_3_2, 0)  # m
-            d_Pw_3_2_3 = tl.sum(d_Pw_3_2_2, 0)  # a number
-            d_Pw_3_2_4 += d_Pw_3_2_3
-            d_Pw_2_2 = d_U_2 * A_2  # n m
-            d_Pw_2_2_2 = tl.sum(d_Pw_2_2, 0)  # m
-            d_Pw_2_2_3 = tl.sum(d_Pw_2_2_2, 0)  # a number
-            d_Pw_2_2_4 += d_Pw_2_2_3
-            d_Pw_1_2 = d_U_2 * A_1  # n m
-            d_Pw_1_2_2 = tl.sum(d_Pw_1_2, 0)  # m
-            d_Pw_1_2_3 = tl.sum(d_Pw_1_2_2, 0)  # a number
-            d_Pw_1_2_4 += d_Pw_1_2_3
-            d_Pw_0_2 = d_U_2 * A_0  # n m
-            d_Pw_0_2_2 = tl.sum(d_Pw_0_2, 0)  # m
-            d_Pw_0_2_3 = tl.sum(d_Pw_0_2_2, 0)  # a number
-            d_Pw_0_2_4 += d_Pw_0_2_3
-            V_tile_1 = load_2d(
-                V + batch * V_step[0] + (e_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-            d_Pw_7_1 = d_U_1 * A_7  # n m
-            d_Pw_7_1_2 = tl.sum(d_Pw_7_1, 0)  # m
-            d_Pw_7_1_3 = tl.sum(d_Pw_7_1_2, 0)  # a number
-            d_Pw_7_1_4 += d_Pw_7_1_3
-            d_Pw_6_1 = d_U_1 * A_6  # n m
-            d_Pw_6_1_2 = tl.sum(d_Pw_6_1, 0)  # m
-            d_Pw_6_1_3 = tl.sum(d_Pw_6_1_2, 0)  # a number
-            d_Pw_6_1_4 += d_Pw_6_1_3
-            d_Pw_5_1 = d_U_1 * A_5  # n m
-            d_Pw_5_1_2 = tl.sum(d_Pw_5_1, 0)  # m
-            d_Pw_5_1_3 = tl.sum(d_Pw_5_1_2, 0)  # a number
-            d_Pw_5_1_4 += d_Pw_5_1_3
-            d_Pw_4_1 = d_U_1 * A_4  # n m
-            d_Pw_4_1_2 = tl.sum(d_Pw_4_1, 0)  # m
-            d_Pw_4_1_3 = tl.sum(d_Pw_4_1_2, 0)  # a number
-            d_Pw_4_1_4 += d_Pw_4_1_3
-            d_Pw_3_1 = d_U_1 * A_3  # n m
-            d_Pw_3_1_2 = tl.sum(d_Pw_3_1, 0)  # m
-            d_Pw_3_1_3 = tl.sum(d_Pw_3_1_2, 0)  # a number
-            d_Pw_3_1_4 += d_Pw_3_1_3
-            d_Pw_2_1 = d_U_1 * A_2  # n m
-            d_Pw_2_1_2 = tl.sum(d_Pw_2_1, 0)  # m
-            d_Pw_2_1_3 = tl.sum(d_Pw_2_1_2, 0)  # a number
-            d_Pw_2_1_4 += d_Pw_2_1_3
-            d_Pw_1_1 = d_U_1 * A_1  # n m
-            d_Pw_1_1_2 = tl.sum(d_Pw_1_1, 0)  # m
-            d_Pw_1_1_3 = tl.sum(d_Pw_1_1_2, 0)  # a number
-            d_Pw_1_1_4 += d_Pw_1_1_3
-            d_Pw_0_1 = d_U_1 * A_0  # n m
-            d_Pw_0_1_2 = tl.sum(d_Pw_0_1, 0)  # m
-            d_Pw_0_1_3 = tl.sum(d_Pw_0_1_2, 0)  # a number
-            d_Pw_0_1_4 += d_Pw_0_1_3
-            V_tile_0 = load_2d(
-                V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-            d_Pw_7_0 = d_U_0 * A_7  # n m
-            d_Pw_7_0_2 = tl.sum(d_Pw_7_0, 0)  # m
-            d_Pw_7_0_3 = tl.sum(d_Pw_7_0_2, 0)  # a number
-            d_Pw_7_0_4 += d_Pw_7_0_3
-            d_A_7 = d_U_3 * Pw_7_3 + d_U_2 * Pw_7_2 + d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
-            add = d_A_7 - A_7_sums[:, None]  # n m
-            d_A_7_scores = A_7 * add  # n m
-            d_A_scores_7 = d_A_7_scores * number_0  # n m
-            d_Pl_7_7 = d_A_scores_7 * A_scores_1_7  # n m
-            d_Pl_7_7_2 = tl.sum(d_Pl_7_7, 0)  # m
-            d_Pl_7_7_3 = tl.sum(d_Pl_7_7_2, 0)  # a number
-            d_Pl_7_7_4 += d_Pl_7_7_3
-            d_Pl_6_7 = d_A_scores_7 * A_scores_1_6  # n m
-            d_Pl_6_7_2 = tl.sum(d_Pl_6_7, 0)  # m
-            d_Pl_6_7_3 = tl.sum(d_Pl_6_7_2, 0)  # a number
-            d_Pl_6_7_4 += d_Pl_6_7_3
-            d_Pl_5_7 = d_A_scores_7 * A_scores_1_5  # n m
-            d_Pl_5_7_2 = tl.sum(d_Pl_5_7, 0)  # m
-            d_Pl_5_7_3 = tl.sum(d_Pl_5_7_2, 0)  # a number
-            d_Pl_5_7_4 += d_Pl_5_7_3
-            d_Pl_4_7 = d_A_scores_7 * A_scores_1_4  # n m
-            d_Pl_4_7_2 = tl.sum(d_Pl_4_7, 0)  # m
-            d_Pl_4_7_3 = tl.sum(d_Pl_4_7_2, 0)  # a number
-            d_Pl_4_7_4 += d_Pl_4_7_3
-            d_Pl_3_7 = d_A_scores_7 * A_scores_1_3  # n m
-            d_Pl_3_7_2 = tl.sum(d_Pl_3_7, 0)  # m
-            d_Pl_3_7_3 = tl.sum(d_Pl_3_7_2, 0)  # a number
-            d_Pl_3_7_4 += d_Pl_3_7_3
-            d_Pl_2_7 = d_A_scores_7 * A_scores_1_2  # n m
-            d_Pl_2_7_2 = tl.sum(d_Pl_2_7, 0)  # m
-            d_Pl_2_7_3 = tl.sum(d_Pl_2_7_2, 0)  # a number
-            d_Pl_2_7_4 += d_Pl_2_7_3
-            d_Pl_1_7 = d_A_scores_7 * A_scores_1_1  # n m
-            d_Pl_1_7_2 = tl.sum(d_Pl_1_7, 0)  # m
-            d_Pl_1_7_3 = tl.sum(d_Pl_1_7_2, 0)  # a number
-            d_Pl_1_7_4 += d_Pl_1_7_3
-            d_Pl_0_7 = d_A_scores_7 * A_scores_1_0  # n m
-            d_Pl_0_7_2 = tl.sum(d_Pl_0_7, 0)  # m
-            d_Pl_0_7_3 = tl.sum(d_Pl_0_7_2, 0)  # a number
-            d_Pl_0_7_4 += d_Pl_0_7_3
-            d_Pw_6_0 = d_U_0 * A_6  # n m
-            d_Pw_6_0_2 = tl.sum(d_Pw_6_0, 0)  # m
-            d_Pw_6_0_3 = tl.sum(d_Pw_6_0_2, 0)  # a number
-            d_Pw_6_0_4 += d_Pw_6_0_3
-            d_A_6 = d_U_3 * Pw_6_3 + d_U_2 * Pw_6_2 + d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
-            add_2 = d_A_6 - A_6_sums[:, None]  # n m
-            d_A_6_scores = A_6 * add_2  # n m
-            d_A_scores_6 = d_A_6_scores * number_0  # n m
-            d_Pl_7_6 = d_A_scores_6 * A_scores_1_7  # n m
-            d_Pl_7_6_2 = tl.sum(d_Pl_7_6, 0)  # m
-            d_Pl_7_6_3 = tl.sum(d_Pl_7_6_2, 0)  # a number
-            d_Pl_7_6_4 += d_Pl_7_6_3
-            d_Pl_6_6 = d_A_scores_6 * A_scores_1_6  # n m
-            d_Pl_6_6_2 = tl.sum(d_Pl_6_6, 0)  # m
-            d_Pl_6_6_3 = tl.sum(d_Pl_6_6_2, 0)  # a number
-            d_Pl_6_6_4 += d_Pl_6_6_3
-            d_Pl_5_6 = d_A_scores_6 * A_scores_1_5  # n m
-            d_Pl_5_6_2 = tl.sum(d_Pl_5_6, 0)  # m
-            d_Pl_5_6_3 = tl.sum(d_Pl_5_6_2, 0)  # a number
-            d_Pl_5_6_4 += d_Pl_5_6_3
-            d_Pl_4_6 = d_A_scores_6 * A_scores_1_4  # n m
-            d_Pl_4_6_2 = tl.sum(d_Pl_4_6, 0)  # m
-            d_Pl_4_6_3 = tl.sum(d_Pl_4_6_2, 0)  # a number
-            d_Pl_4_6_4 += d_Pl_4_6_3
-            d_Pl_3_6 = d_A_scores_6 * A_scores_1_3  # n m
-            d_Pl_3_6_2 = tl.sum(d_Pl_3_6, 0)  # m
-            d_Pl_3_6_3 = tl.sum(d_Pl_3_6_2, 0)  # a number
-            d_Pl_3_6_4 += d_Pl_3_6_3
-            d_Pl_2_6 = d_A_scores_6 * A_scores_1_2  # n m
-            d_Pl_2_6_2 = tl.sum(d_Pl_2_6, 0)  # m
-            d_Pl_2_6_3 = tl.sum(d_Pl_2_6_2, 0)  # a number
-            d_Pl_2_6_4 += d_Pl_2_6_3
-            d_Pl_1_6 = d_A_scores_6 * A_scores_1_1  # n m
-            d_Pl_1_6_2 = tl.sum(d_Pl_1_6, 0)  # m
-            d_Pl_1_6_3 = tl.sum(d_Pl_1_6_2, 0)  # a number
-            d_Pl_1_6_4 += d_Pl_1_6_3
-            d_Pl_0_6 = d_A_scores_6 * A_scores_1_0  # n m
-            d_Pl_0_6_2 = tl.sum(d_Pl_0_6, 0)  # m
-            d_Pl_0_6_3 = tl.sum(d_Pl_0_6_2, 0)  # a number
-            d_Pl_0_6_4 += d_Pl_0_6_3
-            d_Pw_5_0 = d_U_0 * A_5  # n m
-            d_Pw_5_0_2 = tl.sum(d_Pw_5_0, 0)  # m
-            d_Pw_5_0_3 = tl.sum(d_Pw_5_0_2, 0)  # a number
-            d_Pw_5_0_4 += d_Pw_5_0_3
-            d_A_5 = d_U_3 * Pw_5_3 + d_U_2 * Pw_5_2 + d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
-            add_3 = d_A_5 - A_5_sums[:, None]  # n m
-            d_A_5_scores = A_5 * add_3  # n m
-            d_A_scores_5 = d_A_5_scores * number_0  # n m
-            d_Pl_7_5 = d_A_scores_5 * A_scores_1_7  # n m
-            d_Pl_7_5_2 = tl.sum(d_Pl_7_5, 0)  # m
-            d_Pl_7_5_3 = tl.sum(d_Pl_7_5_2, 0)  # a number
-            d_Pl_7_5_4 += d_Pl_7_5_3
-            d_Pl_6_5 = d_A_scores_5 * A_scores_1_6  # n m
-            d_Pl_6_5_2 = tl.sum(d_Pl_6_5, 0)  # m
-            d_Pl_6_5_3 = tl.sum(d_Pl_6_5_2, 0)  # a number
-            d_Pl_6_5_4 += d_Pl_6_5_3
-            d_Pl_5_5 = d_A_scores_5 * A_scores_1_5  # n m
-            d_Pl_5_5_2 = tl.sum(d_Pl_5_5, 0)  # m
-            d_Pl_5_5_3 = tl.sum(d_Pl_5_5_2, 0)  # a number
-            d_Pl_5_5_4 += d_Pl_5_5_3
-            d_Pl_4_5 = d_A_scores_5 * A_scores_1_4  # n m
-            d_Pl_4_5_2 = tl.sum(d_Pl_4_5, 0)  # m
-            d_Pl_4_5_3 = tl.sum(d_Pl_4_5_2, 0)  # a number
-            d_Pl_4_5_4 += d_Pl_4_5_3
-            d_Pl_3_5 = d_A_scores_5 * A_scores_1_3  # n m
-            d_Pl_3_5_2 = tl.sum(d_Pl_3_5, 0)  # m
-            d_Pl_3_5_3 = tl.sum(d_Pl_3_5_2, 0)  # a number
-            d_Pl_3_5_4 += d_Pl_3_5_3
-            d_Pl_2_5 = d_A_scores_5 * A_scores_1_2  # n m
-            d_Pl_2_5_2 = tl.sum(d_Pl_2_5, 0)  # m
-            d_Pl_2_5_3 = tl.sum(d_Pl_2_5_2, 0)  # a number
-            d_Pl_2_5_4 += d_Pl_2_5_3
-            d_Pl_1_5 = d_A_scores_5 * A_scores_1_1  # n m
-            d_Pl_1_5_2 = tl.sum(d_Pl_1_5, 0)  # m
-            d_Pl_1_5_3 = tl.sum(d_Pl_1_5_2, 0)  # a number
-            d_Pl_1_5_4 += d_Pl_1_5_3
-            d_Pl_0_5 = d_A_scores_5 * A_scores_1_0  # n m
-            d_Pl_0_5_2 = tl.sum(d_Pl_0_5, 0)  # m
-            d_Pl_0_5_3 = tl.sum(d_Pl_0_5_2, 0)  # a number
-            d_Pl_0_5_4 += d_Pl_0_5_3
-            d_Pw_4_0 = d_U_0 * A_4  # n m
-            d_Pw_4_0_2 = tl.sum(d_Pw_4_0, 0)  # m
-            d_Pw_4_0_3 = tl.sum(d_Pw_4_0_2, 0)  # a number
-            d_Pw_4_0_4 += d_Pw_4_0_3
-            d_A_4 = d_U_3 * Pw_4_3 + d_U_2 * Pw_4_2 + d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
-            add_4 = d_A_4 - A_4_sums[:, None]  # n m
-            d_A_4_scores = A_4 * add_4  # n m
-            d_A_scores_4 = d_A_4_scores * number_0  # n m
-            d_Pl_7_4 = d_A_scores_4 * A_scores_1_7  # n m
-            d_Pl_7_4_2 = tl.sum(d_Pl_7_4, 0)  # m
-            d_Pl_7_4_3 = tl.sum(d_Pl_7_4_2, 0)  # a number
-            d_Pl_7_4_4 += d_Pl_7_4_3
-            d_Pl_6_4 = d_A_scores_4 * A_scores_1_6  # n m
-            d_Pl_6_4_2 = tl.sum(d_Pl_6_4, 0)  # m
-            d_Pl_6_4_3 = tl.sum(d_Pl_6_4_2, 0)  # a number
-            d_Pl_6_4_4 += d_Pl_6_4_3
-            d_Pl_5_4 = d_A_scores_4 * A_scores_1_5  # n m
-            d_Pl_5_4_2 = tl.sum(d_Pl_5_4, 0)  # m
-            d_Pl_5_4_3 = tl.sum(d_Pl_5_4_2, 0)  # a number
-            d_Pl_5_4_4 += d_Pl_5_4_3
-            d_Pl_4_4 = d_A_scores_4 * A_scores_1_4  # n m
-            d_Pl_4_4_2 = tl.sum(d_Pl_4_4, 0)  # m
-            d_Pl_4_4_3 = tl.sum(d_Pl_4_4_2, 0)  # a number
-            d_Pl_4_4_4 += d_Pl_4_4_3
-            d_Pl_3_4 = d_A_scores_4 * A_scores_1_3  # n m
-            d_Pl_3_4_2 = tl.sum(d_Pl_3_4, 0)  # m
-            d_Pl_3_4_3 = tl.sum(d_Pl_3_4_2, 0)  # a number
-            d_Pl_3_4_4 += d_Pl_3_4_3
-            d_Pl_2_4 = d_A_scores_4 * A_scores_1_2  # n m
-            d_Pl_2_4_2 = tl.sum(d_Pl_2_4, 0)  # m
-            d_Pl_2_4_3 = tl.sum(d_Pl_2_4_2, 0)  # a number
-            d_Pl_2_4_4 += d_Pl_2_4_3
-            d_Pl_1_4 = d_A_scores_4 * A_scores_1_1  # n m
-            d_Pl_1_4_2 = tl.sum(d_Pl_1_4, 0)  # m
-            d_Pl_1_4_3 = tl.sum(d_Pl_1_4_2, 0)  # a number
-            d_Pl_1_4_4 += d_Pl_1_4_3
-            d_Pl_0_4 = d_A_scores_4 * A_scores_1_0  # n m
-            d_Pl_0_4_2 = tl.sum(d_Pl_0_4, 0)  # m
-            d_Pl_0_4_3 = tl.sum(d_Pl_0_4_2, 0)  # a number
-            d_Pl_0_4_4 += d_Pl_0_4_3
-            d_Pw_3_0 = d_U_0 * A_3  # n m
-            d_Pw_3_0_2 = tl.sum(d_Pw_3_0, 0)  # m
-            d_Pw_3_0_3 = tl.sum(d_Pw_3_0_2, 0)  # a number
-            d_Pw_3_0_4 += d_Pw_3_0_3
-            d_A_3 = d_U_3 * Pw_3_3 + d_U_2 * Pw_3_2 + d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
-            add_5 = d_A_3 - A_3_sums[:, None]  # n m
-            d_A_3_scores = A_3 * add_5  # n m
-            d_A_scores_3 = d_A_3_scores * number_0  # n m
-            d_Pl_7_3 = d_A_scores_3 * A_scores_1_7  # n m
-            d_Pl_7_3_2 = tl.sum(d_Pl_7_3, 0)  # m
-            d_Pl_7_3_3 = tl.sum(d_Pl_7_3_2, 0)  # a number
-            d_Pl_7_3_4 += d_Pl_7_3_3
-            d_Pl_6_3 = d_A_scores_3 * A_scores_1_6  # n m
-            d_Pl_6_3_2 = tl.sum(d_Pl_6_3, 0)  # m
-            d_Pl_6_3_3 = tl.sum(d_Pl_6_3_2, 0)  # a number
-            d_Pl_6_3_4 += d_Pl_6_3_3
-            d_Pl_5_3 = d_A_scores_3 * A_scores_1_5  # n m
-            d_Pl_5_3_2 = tl.sum(d_Pl_5_3, 0)  # m
-            d_Pl_5_3_3 = tl.sum(d_Pl_5_3_2, 0)  # a number
-            d_Pl_5_3_4 += d_Pl_5_3_3
-            d_Pl_4_3 = d_A_scores_3 * A_scores_1_4  # n m
-            d_Pl_4_3_2 = tl.sum(d_Pl_4_3, 0)  # m
-            d_Pl_4_3_3 = tl.sum(d_Pl_4_3_2, 0)  # a number
-            d_Pl_4_3_4 += d_Pl_4_3_3
-            d_Pl_3_3 = d_A_scores_3 * A_scores_1_3  # n m
-            d_Pl_3_3_2 = tl.sum(d_Pl_3_3, 0)  # m
-            d_Pl_3_3_3 = tl.sum(d_Pl_3_3_2, 0)  # a number
-            d_Pl_3_3_4 += d_Pl_3_3_3
-            d_Pl_2_3 = d_A_scores_3 * A_scores_1_2  # n m
-            d_Pl_2_3_2 = tl.sum(d_Pl_2_3, 0)  # m
-            d_Pl_2_3_3 = tl.sum(d_Pl_2_3_2, 0)  # a number
-            d_Pl_2_3_4 += d_Pl_2_3_3
-            d_Pl_1_3 = d_A_scores_3 * A_scores_1_1  # n m
-            d_Pl_1_3_2 = tl.sum(d_Pl_1_3, 0)  # m
-            d_Pl_1_3_3 = tl.sum(d_Pl_1_3_2, 0)  # a number
-            d_Pl_1_3_4 += d_Pl_1_3_3
-            d_Pl_0_3 = d_A_scores_3 * A_scores_1_0  # n m
-            d_Pl_0_3_2 = tl.sum(d_Pl_0_3, 0)  # m
-            d_Pl_0_3_3 = tl.sum(d_Pl_0_3_2, 0)  # a number
-            d_Pl_0_3_4 += d_Pl_0_3_3
-            d_Pw_2_0 = d_U_0 * A_2  # n m
-            d_Pw_2_0_2 = tl.sum(d_Pw_2_0, 0)  # m
-            d_Pw_2_0_3 = tl.sum(d_Pw_2_0_2, 0)  # a number
-            d_Pw_2_0_4 += d_Pw_2_0_3
-            d_A_2 = d_U_3 * Pw_2_3 + d_U_2 * Pw_2_2 + d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
-            add_6 = d_A_2 - A_2_sums[:, None]  # n m
-            d_A_2_scores = A_2 * add_6  # n m
-            d_A_scores_2 = d_A_2_scores * number_0  # n m
-            d_Pl_7_2 = d_A_scores_2 * A_scores_1_7  # n m
-            d_Pl_7_2_2 = tl.sum(d_Pl_7_2, 0)  # m
-            d_Pl_7_2_3 = tl.sum(d_Pl_7_2_2, 0)  # a number
-            d_Pl_7_2_4 += d_Pl_7_2_3
-            d_Pl_6_2 = d_A_scores_2 * A_scores_1_6  # n m
-            d_Pl_6_2_2 = tl.sum(d_Pl_6_2, 0)  # m
-            d_Pl_6_2_3 = tl.sum(d_Pl_6_2_2, 0)  # a number
-            d_Pl_6_2_4 += d_Pl_6_2_3
-            d_Pl_5_2 = d_A_scores_2 * A_scores_1_5  # n m
-            d_Pl_5_2_2 = tl.sum(d_Pl_5_2, 0)  # m
-            d_Pl_5_2_3 = tl.sum(d_Pl_5_2_2, 0)  # a number
-            d_Pl_5_2_4 += d_Pl_5_2_3
-            d_Pl_4_2 = d_A_scores_2 * A_scores_1_4  # n m
-            d_Pl_4_2_2 = tl.sum(d_Pl_4_2, 0)  # m
-            d_Pl_4_2_3 = tl.sum(d_Pl_4_2_2, 0)  # a number
-            d_Pl_4_2_4 += d_Pl_4_2_3
-            d_Pl_3_2 = d_A_scores_2 * A_scores_1_3  # n m
-            d_Pl_3_2_2 = tl.sum(d_Pl_3_2, 0)  # m
-            d_Pl_3_2_3 = tl.sum(d_Pl_3_2_2, 0)  # a number
-            d_Pl_3_2_4 += d_Pl_3_2_3
-            d_Pl_2_2 = d_A_scores_2 * A_scores_1_2  # n m
-            d_Pl_2_2_2 = tl.sum(d_Pl_2_2, 0)  # m
-            d_Pl_2_2_3 = tl.sum(d_Pl_2_2_2, 0)  # a number
-            d_Pl_2_2_4 += d_Pl_2_2_3
-            d_Pl_1_2 = d_A_scores_2 * A_scores_1_1  # n m
-            d_Pl_1_2_2 = tl.sum(d_Pl_1_2, 0)  # m
-            d_Pl_1_2_3 = tl.sum(d_Pl_1_2_2, 0)  # a number
-            d_Pl_1_2_4 += d_Pl_1_2_3
-            d_Pl_0_2 = d_A_scores_2 * A_scores_1_0  # n m
-            d_Pl_0_2_2 = tl.sum(d_Pl_0_2, 0)  # m
-            d_Pl_0_2_3 = tl.sum(d_Pl_0_2_2, 0)  # a number
-            d_Pl_0_2_4 += d_Pl_0_2_3
-            d_Pw_1_0 = d_U_0 * A_1  # n m
-            d_Pw_1_0_2 = tl.sum(d_Pw_1_0, 0)  # m
-            d_Pw_1_0_3 = tl.sum(d_Pw_1_0_2, 0)  # a number
-            d_Pw_1_0_4 += d_Pw_1_0_3
-            d_A_1 = d_U_3 * Pw_1_3 + d_U_2 * Pw_1_2 + d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
-            add_7 = d_A_1 - A_1_sums[:, None]  # n m
-            d_A_1_scores = A_1 * add_7  # n m
-            d_A_scores_1 = d_A_1_scores * number_0  # n m
-            d_Pl_7_1 = d_A_scores_1 * A_scores_1_7  # n m
-            d_Pl_7_1_2 = tl.sum(d_Pl_7_1, 0)  # m
-            d_Pl_7_1_3 = tl.sum(d_Pl_7_1_2, 0)  # a number
-            d_Pl_7_1_4 += d_Pl_7_1_3
-            d_Pl_6_1 = d_A_scores_1 * A_scores_1_6  # n m
-            d_Pl_6_1_2 = tl.sum(d_Pl_6_1, 0)  # m
-            d_Pl_6_1_3 = tl.sum(d_Pl_6_1_2, 0)  # a number
-            d_Pl_6_1_4 += d_Pl_6_1_3
-            d_Pl_5_1 = d_A_scores_1 * A_scores_1_5  # n m
-            d_Pl_5_1_2 = tl.sum(d_Pl_5_1, 0)  # m
-            d_Pl_5_1_3 = tl.sum(d_Pl_5_1_2, 0)  # a number
-            d_Pl_5_1_4 += d_Pl_5_1_3
-            d_Pl_4_1 = d_A_scores_1 * A_scores_1_4  # n m
-            d_Pl_4_1_2 = tl.sum(d_Pl_4_1, 0)  # m
-            d_Pl_4_1_3 = tl.sum(d_Pl_4_1_2, 0)  # a number
-            d_Pl_4_1_4 += d_Pl_4_1_3
-            d_Pl_3_1 = d_A_scores_1 * A_scores_1_3  # n m
-            d_Pl_3_1_2 = tl.sum(d_Pl_3_1, 0)  # m
-            d_Pl_3_1_3 = tl.sum(d_Pl_3_1_2, 0)  # a number
-            d_Pl_3_1_4 += d_Pl_3_1_3
-            d_Pl_2_1 = d_A_scores_1 * A_scores_1_2  # n m
-            d_Pl_2_1_2 = tl.sum(d_Pl_2_1, 0)  # m
-            d_Pl_2_1_3 = tl.sum(d_Pl_2_1_2, 0)  # a number
-            d_Pl_2_1_4 += d_Pl_2_1_3
-            d_Pl_1_1 = d_A_scores_1 * A_scores_1_1  # n m
-            d_Pl_1_1_2 = tl.sum(d_Pl_1_1, 0)  # m
-            d_Pl_1_1_3 = tl.sum(d_Pl_1_1_2, 0)  # a number
-            d_Pl_1_1_4 += d_Pl_1_1_3
-            d_Pl_0_1 = d_A_scores_1 * A_scores_1_0  # n m
-            d_Pl_0_1_2 = tl.sum(d_Pl_0_1, 0)  # m
-            d_Pl_0_1_3 = tl.sum(d_Pl_0_1_2, 0)  # a number
-            d_Pl_0_1_4 += d_Pl_0_1_3
-            d_Pw_0_0 = d_U_0 * A_0  # n m
-            d_Pw_0_0_2 = tl.sum(d_Pw_0_0, 0)  # m
-            d_Pw_0_0_3 = tl.sum(d_Pw_0_0_2, 0)  # a number
-            d_Pw_0_0_4 += d_Pw_0_0_3
             d_A_0 = d_U_3 * Pw_0_3 + d_U_2 * Pw_0_2 + d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
             add_8 = d_A_0 - A_0_sums[:, None]  # n m
             d_A_0_scores = A_0 * add_8  # n m
             d_A_scores_0 = d_A_0_scores * number_0  # n m
-            d_A_scores_1_7 = (
-                d_A_scores_7 * Pl_7_7
-                + d_A_scores_6 * Pl_7_6
-                + d_A_scores_5 * Pl_7_5
-                + d_A_scores_4 * Pl_7_4
-                + d_A_scores_3 * Pl_7_3
-                + d_A_scores_2 * Pl_7_2
-                + d_A_scores_1 * Pl_7_1
-                + d_A_scores_0 * Pl_7_0
-            )  # n m
-            d_Q_7 = dot_of(d_A_scores_1_7, K_tile_7, DOT, SUMS)  # n d
+            d_A_scores_1_7_7 = d_A_scores_1_7_6 + d_A_scores_0 * Pl_7_0  # n m
+            d_Q_7 = dot_of(d_A_scores_1_7_7, K_tile_7, DOT, SUMS)  # n d
             d_Q_7_2 += d_Q_7
-            d_Pl_7_0 = d_A_scores_0 * A_scores_1_7  # n m
-            d_Pl_7_0_2 = tl.sum(d_Pl_7_0, 0)  # m
-            d_Pl_7_0_3 = tl.sum(d_Pl_7_0_2, 0)  # a number
-            d_Pl_7_0_4 += d_Pl_7_0_3
-            d_A_scores_1_6 = (
-                d_A_scores_7 * Pl_6_7
-                + d_A_scores_6 * Pl_6_6
-                + d_A_scores_5 * Pl_6_5
-                + d_A_scores_4 * Pl_6_4
-                + d_A_scores_3 * Pl_6_3
-                + d_A_scores_2 * Pl_6_2
-                + d_A_scores_1 * Pl_6_1
-                + d_A_scores_0 * Pl_6_0
-            )  # n m
-            d_Q_6 = dot_of(d_A_scores_1_6, K_tile_6, DOT, SUMS)  # n d
+            d_A_scores_1_6 = d_A_scores_7 * Pl_6_7 + d_A_scores_6 * Pl_6_6  # n m
+            d_A_scores_1_6_2 = d_A_scores_1_6 + d_A_scores_5 * Pl_6_5  # n m
+            d_A_scores_1_6_3 = d_A_scores_1_6_2 + d_A_scores_4 * Pl_6_4  # n m
+            d_A_scores_1_6_4 = d_A_scores_1_6_3 + d_A_scores_3 * Pl_6_3  # n m
+            d_A_scores_1_6_5 = d_A_scores_1_6_4 + d_A_scores_2 * Pl_6_2  # n m
+            d_A_scores_1_6_6 = d_A_scores_1_6_5 + d_A_scores_1 * Pl_6_1  # n m
+            d_A_scores_1_6_7 = d_A_scores_1_6_6 + d_A_scores_0 * Pl_6_0  # n m
+            d_Q_6 = dot_of(d_A_scores_1_6_7, K_tile_6, DOT, SUMS)  # n d
             d_Q_6_2 += d_Q_6
-            d_Pl_6_0 = d_A_scores_0 * A_scores_1_6  # n m
-            d_Pl_6_0_2 = tl.sum(d_Pl_6_0, 0)  # m
-            d_Pl_6_0_3 = tl.sum(d_Pl_6_0_2, 0)  # a number
-            d_Pl_6_0_4 += d_Pl_6_0_3
-            d_A_scores_1_5 = (
-                d_A_scores_7 * Pl_5_7
-                + d_A_scores_6 * Pl_5_6
-                + d_A_scores_5 * Pl_5_5
-                + d_A_scores_4 * Pl_5_4
-                + d_A_scores_3 * Pl_5_3
-                + d_A_scores_2 * Pl_5_2
-                + d_A_scores_1 * Pl_5_1
-                + d_A_scores_0 * Pl_5_0
-            )  # n m
-            d_Q_5 = dot_of(d_A_scores_1_5, K_tile_5, DOT, SUMS)  # n d
+            d_A_scores_1_5 = d_A_scores_7 * Pl_5_7 + d_A_scores_6 * Pl_5_6  # n m
+            d_A_scores_1_5_2 = d_A_scores_1_5 + d_A_scores_5 * Pl_5_5  # n m
+            d_A_scores_1_5_3 = d_A_scores_1_5_2 + d_A_scores_4 * Pl_5_4  # n m
+            d_A_scores_1_5_4 = d_A_scores_1_5_3 + d_A_scores_3 * Pl_5_3  # n m
+            d_A_scores_1_5_5 = d_A_scores_1_5_4 + d_A_scores_2 * Pl_5_2  # n m
+            d_A_scores_1_5_6 = d_A_scores_1_5_5 + d_A_scores_1 * Pl_5_1  # n m
+            d_A_scores_1_5_7 = d_A_scores_1_5_6 + d_A_scores_0 * Pl_5_0  # n m
+            d_Q_5 = dot_of(d_A_scores_1_5_7, K_tile_5, DOT, SUMS)  # n d
             d_Q_5_2 += d_Q_5
-            d_Pl_5_0 = d_A_scores_0 * A_scores_1_5  # n m
-            d_Pl_5_0_2 = tl.sum(d_Pl_5_0, 0)  # m
-            d_Pl_5_0_3 = tl.sum(d_Pl_5_0_2, 0)  # a number
-            d_Pl_5_0_4 += d_Pl_5_0_3
-            d_A_scores_1_4 = (
-                d_A_scores_7 * Pl_4_7
-                + d_A_scores_6 * Pl_4_6
-                + d_A_scores_5 * Pl_4_5
-                + d_A_scores_4 * Pl_4_4
-                + d_A_scores_3 * Pl_4_3
-                + d_A_scores_2 * Pl_4_2
-                + d_A_scores_1 * Pl_4_1
-                + d_A_scores_0 * Pl_4_0
-            )  # n m
-            d_Q_4 = dot_of(d_A_scores_1_4, K_tile_4, DOT, SUMS)  # n d
+            d_A_scores_1_4 = d_A_scores_7 * Pl_4_7 + d_A_scores_6 * Pl_4_6  # n m
+            d_A_scores_1_4_2 = d_A_scores_1_4 + d_A_scores_5 * Pl_4_5  # n m
+            d_A_scores_1_4_3 = d_A_scores_1_4_2 + d_A_scores_4 * Pl_4_4  # n m
+            d_A_scores_1_4_4 = d_A_scores_1_4_3 + d_A_scores_3 * Pl_4_3  # n m
+            d_A_scores_1_4_5 = d_A_scores_1_4_4 + d_A_scores_2 * Pl_4_2  # n m
+            d_A_scores_1_4_6 = d_A_scores_1_4_5 + d_A_scores_1 * Pl_4_1  # n m
+            d_A_scores_1_4_7 = d_A_scores_1_4_6 + d_A_scores_0 * Pl_4_0  # n m
+            d_Q_4 = dot_of(d_A_scores_1_4_7, K_tile_4, DOT, SUMS)  # n d
             d_Q_4_2 += d_Q_4
-            d_Pl_4_0 = d_A_scores_0 * A_scores_1_4  # n m
-            d_Pl_4_0_2 = tl.sum(d_Pl_4_0, 0)  # m
-            d_Pl_4_0_3 = tl.sum(d_Pl_4_0_2, 0)  # a number
-            d_Pl_4_0_4 += d_Pl_4_0_3
-            d_A_scores_1_3 = (
-                d_A_scores_7 * Pl_3_7
-                + d_A_scores_6 * Pl_3_6
-                + d_A_scores_5 * Pl_3_5
-                + d_A_scores_4 * Pl_3_4
-                + d_A_scores_3 * Pl_3_3
-                + d_A_scores_2 * Pl_3_2
-                + d_A_scores_1 * Pl_3_1
-                + d_A_scores_0 * Pl_3_0
-            )  # n m
-            d_Q_3 = dot_of(d_A_scores_1_3, K_tile_3, DOT, SUMS)  # n d
+            d_A_scores_1_3 = d_A_scores_7 * Pl_3_7 + d_A_scores_6 * Pl_3_6  # n m
+            d_A_scores_1_3_2 = d_A_scores_1_3 + d_A_scores_5 * Pl_3_5  # n m
+            d_A_scores_1_3_3 = d_A_scores_1_3_2 + d_A_scores_4 * Pl_3_4  # n m
+            d_A_scores_1_3_4 = d_A_scores_1_3_3 + d_A_scores_3 * Pl_3_3  # n m
+            d_A_scores_1_3_5 = d_A_scores_1_3_4 + d_A_scores_2 * Pl_3_2  # n m
+            d_A_scores_1_3_6 = d_A_scores_1_3_5 + d_A_scores_1 * Pl_3_1  # n m
+            d_A_scores_1_3_7 = d_A_scores_1_3_6 + d_A_scores_0 * Pl_3_0  # n m
+            d_Q_3 = dot_of(d_A_scores_1_3_7, K_tile_3, DOT, SUMS)  # n d
             d_Q_3_2 += d_Q_3
-            d_Pl_3_0 = d_A_scores_0 * A_scores_1_3  # n m
-            d_Pl_3_0_2 = tl.sum(d_Pl_3_0, 0)  # m
-            d_Pl_3_0_3 = tl.sum(d_Pl_3_0_2, 0)  # a number
-            d_Pl_3_0_4 += d_Pl_3_0_3
-            d_A_scores_1_2 = (
-                d_A_scores_7 * Pl_2_7
-                + d_A_scores_6 * Pl_2_6
-                + d_A_scores_5 * Pl_2_5
-                + d_A_scores_4 * Pl_2_4
-                + d_A_scores_3 * Pl_2_3
-                + d_A_scores_2 * Pl_2_2
-                + d_A_scores_1 * Pl_2_1
-                + d_A_scores_0 * Pl_2_0
-            )  # n m
-            d_Q_2 = dot_of(d_A_scores_1_2, K_tile_2, DOT, SUMS)  # n d
+            d_A_scores_1_2 = d_A_scores_7 * Pl_2_7 + d_A_scores_6 * Pl_2_6  # n m
+            d_A_scores_1_2_2 = d_A_scores_1_2 + d_A_scores_5 * Pl_2_5  # n m
+            d_A_scores_1_2_3 = d_A_scores_1_2_2 + d_A_scores_4 * Pl_2_4  # n m
+            d_A_scores_1_2_4 = d_A_scores_1_2_3 + d_A_scores_3 * Pl_2_3  # n m
+            d_A_scores_1_2_5 = d_A_scores_1_2_4 + d_A_scores_2 * Pl_2_2  # n m
+            d_A_scores_1_2_6 = d_A_scores_1_2_5 + d_A_scores_1 * Pl_2_1  # n m
+            d_A_scores_1_2_7 = d_A_scores_1_2_6 + d_A_scores_0 * Pl_2_0  # n m
+            d_Q_2 = dot_of(d_A_scores_1_2_7, K_tile_2, DOT, SUMS)  # n d
             d_Q_2_2 += d_Q_2
-            d_Pl_2_0 = d_A_scores_0 * A_scores_1_2  # n m
-            d_Pl_2_0_2 = tl.sum(d_Pl_2_0, 0)  # m
-            d_Pl_2_0_3 = tl.sum(d_Pl_2_0_2, 0)  # a number
-            d_Pl_2_0_4 += d_Pl_2_0_3
-            d_A_scores_1_1 = (
-                d_A_scores_7 * Pl_1_7
-                + d_A_scores_6 * Pl_1_6
-                + d_A_scores_5 * Pl_1_5
-                + d_A_scores_4 * Pl_1_4
-                + d_A_scores_3 * Pl_1_3
-                + d_A_scores_2 * Pl_1_2
-                + d_A_scores_1 * Pl_1_1
-                + d_A_scores_0 * Pl_1_0
-            )  # n m
-            d_Q_1 = dot_of(d_A_scores_1_1, K_tile_1, DOT, SUMS)  # n d
+            d_A_scores_1_1 = d_A_scores_7 * Pl_1_7 + d_A_scores_6 * Pl_1_6  # n m
+            d_A_scores_1_1_2 = d_A_scores_1_1 + d_A_scores_5 * Pl_1_5  # n m
+            d_A_scores_1_1_3 = d_A_scores_1_1_2 + d_A_scores_4 * Pl_1_4  # n m
+            d_A_scores_1_1_4 = d_A_scores_1_1_3 + d_A_scores_3 * Pl_1_3  # n m
+            d_A_scores_1_1_5 = d_A_scores_1_1_4 + d_A_scores_2 * Pl_1_2  # n m
+            d_A_scores_1_1_6 = d_A_scores_1_1_5 + d_A_scores_1 * Pl_1_1  # n m
+            d_A_scores_1_1_7 = d_A_scores_1_1_6 + d_A_scores_0 * Pl_1_0  # n m
+            d_Q_1 = dot_of(d_A_scores_1_1_7, K_tile_1, DOT, SUMS)  # n d
             d_Q_1_2 += d_Q_1
-            d_Pl_1_0 = d_A_scores_0 * A_scores_1_1  # n m
-            d_Pl_1_0_2 = tl.sum(d_Pl_1_0, 0)  # m
-            d_Pl_1_0_3 = tl.sum(d_Pl_1_0_2, 0)  # a number
-            d_Pl_1_0_4 += d_Pl_1_0_3
-            d_A_scores_1_0 = (
-                d_A_scores_7 * Pl_0_7
-                + d_A_scores_6 * Pl_0_6
-                + d_A_scores_5 * Pl_0_5
-                + d_A_scores_4 * Pl_0_4
-                + d_A_scores_3 * Pl_0_3
-                + d_A_scores_2 * Pl_0_2
-                + d_A_scores_1 * Pl_0_1
-                + d_A_scores_0 * Pl_0_0
-            )  # n m
-            d_Q_0 = dot_of(d_A_scores_1_0, K_tile_0, DOT, SUMS)  # n d
+            d_A_scores_1_0 = d_A_scores_7 * Pl_0_7 + d_A_scores_6 * Pl_0_6  # n m
+            d_A_scores_1_0_2 = d_A_scores_1_0 + d_A_scores_5 * Pl_0_5  # n m
+            d_A_scores_1_0_3 = d_A_scores_1_0_2 + d_A_scores_4 * Pl_0_4  # n m
+            d_A_scores_1_0_4 = d_A_scores_1_0_3 + d_A_scores_3 * Pl_0_3  # n m
+            d_A_scores_1_0_5 = d_A_scores_1_0_4 + d_A_scores_2 * Pl_0_2  # n m
+            d_A_scores_1_0_6 = d_A_scores_1_0_5 + d_A_scores_1 * Pl_0_1  # n m
+            d_A_scores_1_0_7 = d_A_scores_1_0_6 + d_A_scores_0 * Pl_0_0  # n m
+            d_Q_0 = dot_of(d_A_scores_1_0_7, K_tile_0, DOT, SUMS)  # n d
             d_Q_0_2 += d_Q_0
-            d_Pl_0_0 = d_A_scores_0 * A_scores_1_0  # n m
-            d_Pl_0_0_2 = tl.sum(d_Pl_0_0, 0)  # m
-            d_Pl_0_0_3 = tl.sum(d_Pl_0_0_2, 0)  # a number
-            d_Pl_0_0_4 += d_Pl_0_0_3
             if mask_grad is not None:
                 store_2d(mask_grad + (pair * 8 + 7) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_7_scores)
             if mask_grad is not None:
@@ -3160,222 +4102,22 @@ def y_1_tiles_rows(
                 store_2d(mask_grad + (pair * 8 + 1) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_1_scores)
             if mask_grad is not None:
                 store_2d(mask_grad + (pair * 8 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_0_scores)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 31), d_Pw_7_3_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 27), d_Pw_6_3_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 23), d_Pw_5_3_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 19), d_Pw_4_3_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 15), d_Pw_3_3_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 11), d_Pw_2_3_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 7), d_Pw_1_3_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 3), d_Pw_0_3_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 30), d_Pw_7_2_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 26), d_Pw_6_2_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 22), d_Pw_5_2_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 18), d_Pw_4_2_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 14), d_Pw_3_2_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 10), d_Pw_2_2_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 6), d_Pw_1_2_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 2), d_Pw_0_2_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 29), d_Pw_7_1_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 25), d_Pw_6_1_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 21), d_Pw_5_1_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 17), d_Pw_4_1_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 13), d_Pw_3_1_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 9), d_Pw_2_1_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 5), d_Pw_1_1_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 1), d_Pw_0_1_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 28), d_Pw_7_0_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 63), d_Pl_7_7_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 55), d_Pl_6_7_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 47), d_Pl_5_7_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 39), d_Pl_4_7_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 31), d_Pl_3_7_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 23), d_Pl_2_7_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 15), d_Pl_1_7_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 7), d_Pl_0_7_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 24), d_Pw_6_0_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 62), d_Pl_7_6_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 54), d_Pl_6_6_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 46), d_Pl_5_6_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 38), d_Pl_4_6_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 30), d_Pl_3_6_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 22), d_Pl_2_6_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 14), d_Pl_1_6_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 6), d_Pl_0_6_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 20), d_Pw_5_0_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 61), d_Pl_7_5_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 53), d_Pl_6_5_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 45), d_Pl_5_5_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 37), d_Pl_4_5_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 29), d_Pl_3_5_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 21), d_Pl_2_5_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 13), d_Pl_1_5_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 5), d_Pl_0_5_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 16), d_Pw_4_0_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 60), d_Pl_7_4_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 52), d_Pl_6_4_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 44), d_Pl_5_4_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 36), d_Pl_4_4_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 28), d_Pl_3_4_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 20), d_Pl_2_4_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 12), d_Pl_1_4_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 4), d_Pl_0_4_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 12), d_Pw_3_0_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 59), d_Pl_7_3_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 51), d_Pl_6_3_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 43), d_Pl_5_3_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 35), d_Pl_4_3_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 27), d_Pl_3_3_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 19), d_Pl_2_3_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 11), d_Pl_1_3_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 3), d_Pl_0_3_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 8), d_Pw_2_0_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 58), d_Pl_7_2_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 50), d_Pl_6_2_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 42), d_Pl_5_2_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 34), d_Pl_4_2_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 26), d_Pl_3_2_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 18), d_Pl_2_2_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 10), d_Pl_1_2_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 2), d_Pl_0_2_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 4), d_Pw_1_0_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 57), d_Pl_7_1_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 49), d_Pl_6_1_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 41), d_Pl_5_1_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 33), d_Pl_4_1_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 25), d_Pl_3_1_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 17), d_Pl_2_1_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 9), d_Pl_1_1_4)
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 1), d_Pl_0_1_4)
-        if Pw_grad is not None:
-            tl.store(Pw_grad + ((pair * blocks + block) * 32 + 0), d_Pw_0_0_4)
-        Q_grad_total += d_Q_7_2
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 56), d_Pl_7_0_4)
-        Q_grad_total_2 += d_Q_6_2
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 48), d_Pl_6_0_4)
-        Q_grad_total_3 += d_Q_5_2
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 40), d_Pl_5_0_4)
-        Q_grad_total_4 += d_Q_4_2
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 32), d_Pl_4_0_4)
-        Q_grad_total_5 += d_Q_3_2
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 24), d_Pl_3_0_4)
-        Q_grad_total_6 += d_Q_2_2
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 16), d_Pl_2_0_4)
-        Q_grad_total_7 += d_Q_1_2
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 8), d_Pl_1_0_4)
-        Q_grad_total_8 += d_Q_0_2
-        if Pl_grad is not None:
-            tl.store(Pl_grad + ((pair * blocks + block) * 64 + 0), d_Pl_0_0_4)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 7) * n_end * d_size, n, d_size, n_end, d, 1, d_size, Q_grad_total)
+        store_2d(Q_grad + (lead * 8 + 7) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_7_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 6) * n_end * d_size, n, d_size, n_end, d, 1, d_size, Q_grad_total_2)
+        store_2d(Q_grad + (lead * 8 + 6) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_6_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 5) * n_end * d_size, n, d_size, n_end, d, 1, d_size, Q_grad_total_3)
+        store_2d(Q_grad + (lead * 8 + 5) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_5_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 4) * n_end * d_size, n, d_size, n_end, d, 1, d_size, Q_grad_total_4)
+        store_2d(Q_grad + (lead * 8 + 4) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size, Q_grad_total_5)
+        store_2d(Q_grad + (lead * 8 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size, Q_grad_total_6)
+        store_2d(Q_grad + (lead * 8 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, Q_grad_total_7)
+        store_2d(Q_grad + (lead * 8 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_1_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, Q_grad_total_8)
+        store_2d(Q_grad + (lead * 8 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_0_2)
 
 
 @triton.jit
@@ -3394,8 +4136,8 @@ def y_1_tiles_keys(
     K_grad,
     Q_step,
     K_step,
-    Pl_step,
-    Pw_step,
+    Pl_step: tl.constexpr,
+    Pw_step: tl.constexpr,
     V_step,
     mask_step,
     key_mask_step,
@@ -3421,14 +4163,14 @@ def y_1_tiles_keys(
     m = first + tl.arange(0, m_block)
     e_part, batch = lead % e_parts, lead // e_parts
     d = tl.arange(0, d_wide)
-    K_grad_total = tl.zeros((m_block, d_wide), SUMS)
-    K_grad_total_2 = tl.zeros((m_block, d_wide), SUMS)
-    K_grad_total_3 = tl.zeros((m_block, d_wide), SUMS)
-    K_grad_total_4 = tl.zeros((m_block, d_wide), SUMS)
-    K_grad_total_5 = tl.zeros((m_block, d_wide), SUMS)
-    K_grad_total_6 = tl.zeros((m_block, d_wide), SUMS)
-    K_grad_total_7 = tl.zeros((m_block, d_wide), SUMS)
-    K_grad_total_8 = tl.zeros((m_block, d_wide), SUMS)
+    d_K_7_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_K_6_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_K_5_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_K_4_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_K_3_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_K_2_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
     for e_at in range(e_part * e_share, tl.minimum(e_part * e_share + e_share, e_programs)):
         pair = batch * e_programs + e_at
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
@@ -3630,14 +4372,6 @@ def y_1_tiles_keys(
         V_tile_0 = load_2d(
             V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
-        d_K_7_2 = tl.zeros((m_block, d_wide), SUMS)
-        d_K_6_2 = tl.zeros((m_block, d_wide), SUMS)
-        d_K_5_2 = tl.zeros((m_block, d_wide), SUMS)
-        d_K_4_2 = tl.zeros((m_block, d_wide), SUMS)
-        d_K_3_2 = tl.zeros((m_block, d_wide), SUMS)
-        d_K_2_2 = tl.zeros((m_block, d_wide), SUMS)
-        d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
-        d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             apart = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -3933,131 +4667,107 @@ def y_1_tiles_keys(
             add_2 = d_A_6 - A_6_sums[:, None]  # n m
             d_A_6_scores = A_6 * add_2  # n m
             d_A_scores_6 = d_A_6_scores * number_0  # n m
+            d_A_scores_1_7 = d_A_scores_7 * Pl_7_7 + d_A_scores_6 * Pl_7_6  # n m
             d_A_5 = d_U_3 * Pw_5_3 + d_U_2 * Pw_5_2 + d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
             A_5_sums = load_1d(sums + (pair * 8 + 5) * n_end, n, 1, n_end)  # n
             add_3 = d_A_5 - A_5_sums[:, None]  # n m
             d_A_5_scores = A_5 * add_3  # n m
             d_A_scores_5 = d_A_5_scores * number_0  # n m
+            d_A_scores_1_7_2 = d_A_scores_1_7 + d_A_scores_5 * Pl_7_5  # n m
             d_A_4 = d_U_3 * Pw_4_3 + d_U_2 * Pw_4_2 + d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
             A_4_sums = load_1d(sums + (pair * 8 + 4) * n_end, n, 1, n_end)  # n
             add_4 = d_A_4 - A_4_sums[:, None]  # n m
             d_A_4_scores = A_4 * add_4  # n m
             d_A_scores_4 = d_A_4_scores * number_0  # n m
+            d_A_scores_1_7_3 = d_A_scores_1_7_2 + d_A_scores_4 * Pl_7_4  # n m
             d_A_3 = d_U_3 * Pw_3_3 + d_U_2 * Pw_3_2 + d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
             A_3_sums = load_1d(sums + (pair * 8 + 3) * n_end, n, 1, n_end)  # n
             add_5 = d_A_3 - A_3_sums[:, None]  # n m
             d_A_3_scores = A_3 * add_5  # n m
             d_A_scores_3 = d_A_3_scores * number_0  # n m
+            d_A_scores_1_7_4 = d_A_scores_1_7_3 + d_A_scores_3 * Pl_7_3  # n m
             d_A_2 = d_U_3 * Pw_2_3 + d_U_2 * Pw_2_2 + d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
             A_2_sums = load_1d(sums + (pair * 8 + 2) * n_end, n, 1, n_end)  # n
             add_6 = d_A_2 - A_2_sums[:, None]  # n m
             d_A_2_scores = A_2 * add_6  # n m
             d_A_scores_2 = d_A_2_scores * number_0  # n m
+            d_A_scores_1_7_5 = d_A_scores_1_7_4 + d_A_scores_2 * Pl_7_2  # n m
             d_A_1 = d_U_3 * Pw_1_3 + d_U_2 * Pw_1_2 + d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
             A_1_sums = load_1d(sums + (pair * 8 + 1) * n_end, n, 1, n_end)  # n
             add_7 = d_A_1 - A_1_sums[:, None]  # n m
             d_A_1_scores = A_1 * add_7  # n m
             d_A_scores_1 = d_A_1_scores * number_0  # n m
+            d_A_scores_1_7_6 = d_A_scores_1_7_5 + d_A_scores_1 * Pl_7_1  # n m
             d_A_0 = d_U_3 * Pw_0_3 + d_U_2 * Pw_0_2 + d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
             A_0_sums = load_1d(sums + (pair * 8 + 0) * n_end, n, 1, n_end)  # n
             add_8 = d_A_0 - A_0_sums[:, None]  # n m
             d_A_0_scores = A_0 * add_8  # n m
             d_A_scores_0 = d_A_0_scores * number_0  # n m
-            d_A_scores_1_7 = (
-                d_A_scores_7 * Pl_7_7
-                + d_A_scores_6 * Pl_7_6
-                + d_A_scores_5 * Pl_7_5
-                + d_A_scores_4 * Pl_7_4
-                + d_A_scores_3 * Pl_7_3
-                + d_A_scores_2 * Pl_7_2
-                + d_A_scores_1 * Pl_7_1
-                + d_A_scores_0 * Pl_7_0
-            )  # n m
-            d_K_7 = dot_of(tl.trans(d_A_scores_1_7), Q_tile_7, DOT, SUMS)  # m d
+            d_A_scores_1_7_7 = d_A_scores_1_7_6 + d_A_scores_0 * Pl_7_0  # n m
+            d_K_7 = dot_of(tl.trans(d_A_scores_1_7_7), Q_tile_7, DOT, SUMS)  # m d
             d_K_7_2 += d_K_7
-            d_A_scores_1_6 = (
-                d_A_scores_7 * Pl_6_7
-                + d_A_scores_6 * Pl_6_6
-                + d_A_scores_5 * Pl_6_5
-                + d_A_scores_4 * Pl_6_4
-                + d_A_scores_3 * Pl_6_3
-                + d_A_scores_2 * Pl_6_2
-                + d_A_scores_1 * Pl_6_1
-                + d_A_scores_0 * Pl_6_0
-            )  # n m
-            d_K_6 = dot_of(tl.trans(d_A_scores_1_6), Q_tile_6, DOT, SUMS)  # m d
+            d_A_scores_1_6 = d_A_scores_7 * Pl_6_7 + d_A_scores_6 * Pl_6_6  # n m
+            d_A_scores_1_6_2 = d_A_scores_1_6 + d_A_scores_5 * Pl_6_5  # n m
+            d_A_scores_1_6_3 = d_A_scores_1_6_2 + d_A_scores_4 * Pl_6_4  # n m
+            d_A_scores_1_6_4 = d_A_scores_1_6_3 + d_A_scores_3 * Pl_6_3  # n m
+            d_A_scores_1_6_5 = d_A_scores_1_6_4 + d_A_scores_2 * Pl_6_2  # n m
+            d_A_scores_1_6_6 = d_A_scores_1_6_5 + d_A_scores_1 * Pl_6_1  # n m
+            d_A_scores_1_6_7 = d_A_scores_1_6_6 + d_A_scores_0 * Pl_6_0  # n m
+            d_K_6 = dot_of(tl.trans(d_A_scores_1_6_7), Q_tile_6, DOT, SUMS)  # m d
             d_K_6_2 += d_K_6
-            d_A_scores_1_5 = (
-                d_A_scores_7 * Pl_5_7
-                + d_A_scores_6 * Pl_5_6
-                + d_A_scores_5 * Pl_5_5
-                + d_A_scores_4 * Pl_5_4
-                + d_A_scores_3 * Pl_5_3
-                + d_A_scores_2 * Pl_5_2
-                + d_A_scores_1 * Pl_5_1
-                + d_A_scores_0 * Pl_5_0
-            )  # n m
-            d_K_5 = dot_of(tl.trans(d_A_scores_1_5), Q_tile_5, DOT, SUMS)  # m d
+            d_A_scores_1_5 = d_A_scores_7 * Pl_5_7 + d_A_scores_6 * Pl_5_6  # n m
+            d_A_scores_1_5_2 = d_A_scores_1_5 + d_A_scores_5 * Pl_5_5  # n m
+            d_A_scores_1_5_3 = d_A_scores_1_5_2 + d_A_scores_4 * Pl_5_4  # n m
+            d_A_scores_1_5_4 = d_A_scores_1_5_3 + d_A_scores_3 * Pl_5_3  # n m
+            d_A_scores_1_5_5 = d_A_scores_1_5_4 + d_A_scores_2 * Pl_5_2  # n m
+            d_A_scores_1_5_6 = d_A_scores_1_5_5 + d_A_scores_1 * Pl_5_1  # n m
+            d_A_scores_1_5_7 = d_A_scores_1_5_6 + d_A_scores_0 * Pl_5_0  # n m
+            d_K_5 = dot_of(tl.trans(d_A_scores_1_5_7), Q_tile_5, DOT, SUMS)  # m d
             d_K_5_2 += d_K_5
-            d_A_scores_1_4 = (
-                d_A_scores_7 * Pl_4_7
-                + d_A_scores_6 * Pl_4_6
-                + d_A_scores_5 * Pl_4_5
-                + d_A_scores_4 * Pl_4_4
-                + d_A_scores_3 * Pl_4_3
-                + d_A_scores_2 * Pl_4_2
-                + d_A_scores_1 * Pl_4_1
-                + d_A_scores_0 * Pl_4_0
-            )  # n m
-            d_K_4 = dot_of(tl.trans(d_A_scores_1_4), Q_tile_4, DOT, SUMS)  # m d
+            d_A_scores_1_4 = d_A_scores_7 * Pl_4_7 + d_A_scores_6 * Pl_4_6  # n m
+            d_A_scores_1_4_2 = d_A_scores_1_4 + d_A_scores_5 * Pl_4_5  # n m
+            d_A_scores_1_4_3 = d_A_scores_1_4_2 + d_A_scores_4 * Pl_4_4  # n m
+            d_A_scores_1_4_4 = d_A_scores_1_4_3 + d_A_scores_3 * Pl_4_3  # n m
+            d_A_scores_1_4_5 = d_A_scores_1_4_4 + d_A_scores_2 * Pl_4_2  # n m
+            d_A_scores_1_4_6 = d_A_scores_1_4_5 + d_A_scores_1 * Pl_4_1  # n m
+            d_A_scores_1_4_7 = d_A_scores_1_4_6 + d_A_scores_0 * Pl_4_0  # n m
+            d_K_4 = dot_of(tl.trans(d_A_scores_1_4_7), Q_tile_4, DOT, SUMS)  # m d
             d_K_4_2 += d_K_4
-            d_A_scores_1_3 = (
-                d_A_scores_7 * Pl_3_7
-                + d_A_scores_6 * Pl_3_6
-                + d_A_scores_5 * Pl_3_5
-                + d_A_scores_4 * Pl_3_4
-                + d_A_scores_3 * Pl_3_3
-                + d_A_scores_2 * Pl_3_2
-                + d_A_scores_1 * Pl_3_1
-                + d_A_scores_0 * Pl_3_0
-            )  # n m
-            d_K_3 = dot_of(tl.trans(d_A_scores_1_3), Q_tile_3, DOT, SUMS)  # m d
+            d_A_scores_1_3 = d_A_scores_7 * Pl_3_7 + d_A_scores_6 * Pl_3_6  # n m
+            d_A_scores_1_3_2 = d_A_scores_1_3 + d_A_scores_5 * Pl_3_5  # n m
+            d_A_scores_1_3_3 = d_A_scores_1_3_2 + d_A_scores_4 * Pl_3_4  # n m
+            d_A_scores_1_3_4 = d_A_scores_1_3_3 + d_A_scores_3 * Pl_3_3  # n m
+            d_A_scores_1_3_5 = d_A_scores_1_3_4 + d_A_scores_2 * Pl_3_2  # n m
+            d_A_scores_1_3_6 = d_A_scores_1_3_5 + d_A_scores_1 * Pl_3_1  # n m
+            d_A_scores_1_3_7 = d_A_scores_1_3_6 + d_A_scores_0 * Pl_3_0  # n m
+            d_K_3 = dot_of(tl.trans(d_A_scores_1_3_7), Q_tile_3, DOT, SUMS)  # m d
             d_K_3_2 += d_K_3
-            d_A_scores_1_2 = (
-                d_A_scores_7 * Pl_2_7
-                + d_A_scores_6 * Pl_2_6
-                + d_A_scores_5 * Pl_2_5
-                + d_A_scores_4 * Pl_2_4
-                + d_A_scores_3 * Pl_2_3
-                + d_A_scores_2 * Pl_2_2
-                + d_A_scores_1 * Pl_2_1
-                + d_A_scores_0 * Pl_2_0
-            )  # n m
-            d_K_2 = dot_of(tl.trans(d_A_scores_1_2), Q_tile_2, DOT, SUMS)  # m d
+            d_A_scores_1_2 = d_A_scores_7 * Pl_2_7 + d_A_scores_6 * Pl_2_6  # n m
+            d_A_scores_1_2_2 = d_A_scores_1_2 + d_A_scores_5 * Pl_2_5  # n m
+            d_A_scores_1_2_3 = d_A_scores_1_2_2 + d_A_scores_4 * Pl_2_4  # n m
+            d_A_scores_1_2_4 = d_A_scores_1_2_3 + d_A_scores_3 * Pl_2_3  # n m
+            d_A_scores_1_2_5 = d_A_scores_1_2_4 + d_A_scores_2 * Pl_2_2  # n m
+            d_A_scores_1_2_6 = d_A_scores_1_2_5 + d_A_scores_1 * Pl_2_1  # n m
+            d_A_scores_1_2_7 = d_A_scores_1_2_6 + d_A_scores_0 * Pl_2_0  # n m
+            d_K_2 = dot_of(tl.trans(d_A_scores_1_2_7), Q_tile_2, DOT, SUMS)  # m d
             d_K_2_2 += d_K_2
-            d_A_scores_1_1 = (
-                d_A_scores_7 * Pl_1_7
-                + d_A_scores_6 * Pl_1_6
-                + d_A_scores_5 * Pl_1_5
-                + d_A_scores_4 * Pl_1_4
-                + d_A_scores_3 * Pl_1_3
-                + d_A_scores_2 * Pl_1_2
-                + d_A_scores_1 * Pl_1_1
-                + d_A_scores_0 * Pl_1_0
-            )  # n m
-            d_K_1 = dot_of(tl.trans(d_A_scores_1_1), Q_tile_1, DOT, SUMS)  # m d
+            d_A_scores_1_1 = d_A_scores_7 * Pl_1_7 + d_A_scores_6 * Pl_1_6  # n m
+            d_A_scores_1_1_2 = d_A_scores_1_1 + d_A_scores_5 * Pl_1_5  # n m
+            d_A_scores_1_1_3 = d_A_scores_1_1_2 + d_A_scores_4 * Pl_1_4  # n m
+            d_A_scores_1_1_4 = d_A_scores_1_1_3 + d_A_scores_3 * Pl_1_3  # n m
+            d_A_scores_1_1_5 = d_A_scores_1_1_4 + d_A_scores_2 * Pl_1_2  # n m
+            d_A_scores_1_1_6 = d_A_scores_1_1_5 + d_A_scores_1 * Pl_1_1  # n m
+            d_A_scores_1_1_7 = d_A_scores_1_1_6 + d_A_scores_0 * Pl_1_0  # n m
+            d_K_1 = dot_of(tl.trans(d_A_scores_1_1_7), Q_tile_1, DOT, SUMS)  # m d
             d_K_1_2 += d_K_1
-            d_A_scores_1_0 = (
-                d_A_scores_7 * Pl_0_7
-                + d_A_scores_6 * Pl_0_6
-                + d_A_scores_5 * Pl_0_5
-                + d_A_scores_4 * Pl_0_4
-                + d_A_scores_3 * Pl_0_3
-                + d_A_scores_2 * Pl_0_2
-                + d_A_scores_1 * Pl_0_1
-                + d_A_scores_0 * Pl_0_0
-            )  # n m
-            d_K_0 = dot_of(tl.trans(d_A_scores_1_0), Q_tile_0, DOT, SUMS)  # m d
+            d_A_scores_1_0 = d_A_scores_7 * Pl_0_7 + d_A_scores_6 * Pl_0_6  # n m
+            d_A_scores_1_0_2 = d_A_scores_1_0 + d_A_scores_5 * Pl_0_5  # n m
+            d_A_scores_1_0_3 = d_A_scores_1_0_2 + d_A_scores_4 * Pl_0_4  # n m
+            d_A_scores_1_0_4 = d_A_scores_1_0_3 + d_A_scores_3 * Pl_0_3  # n m
+            d_A_scores_1_0_5 = d_A_scores_1_0_4 + d_A_scores_2 * Pl_0_2  # n m
+            d_A_scores_1_0_6 = d_A_scores_1_0_5 + d_A_scores_1 * Pl_0_1  # n m
+            d_A_scores_1_0_7 = d_A_scores_1_0_6 + d_A_scores_0 * Pl_0_0  # n m
+            d_K_0 = dot_of(tl.trans(d_A_scores_1_0_7), Q_tile_0, DOT, SUMS)  # m d
             d_K_0_2 += d_K_0
         if V_grad is not None:
             store_2d(V_grad + (pair * 4 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_3_2)
@@ -4067,30 +4777,22 @@ def y_1_tiles_keys(
             store_2d(V_grad + (pair * 4 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_1_2)
         if V_grad is not None:
             store_2d(V_grad + (pair * 4 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_0_2)
-        K_grad_total += d_K_7_2
-        K_grad_total_2 += d_K_6_2
-        K_grad_total_3 += d_K_5_2
-        K_grad_total_4 += d_K_4_2
-        K_grad_total_5 += d_K_3_2
-        K_grad_total_6 += d_K_2_2
-        K_grad_total_7 += d_K_1_2
-        K_grad_total_8 += d_K_0_2
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 7) * m_end * d_size, m, d_size, m_end, d, 1, d_size, K_grad_total)
+        store_2d(K_grad + (lead * 8 + 7) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_7_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 6) * m_end * d_size, m, d_size, m_end, d, 1, d_size, K_grad_total_2)
+        store_2d(K_grad + (lead * 8 + 6) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_6_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 5) * m_end * d_size, m, d_size, m_end, d, 1, d_size, K_grad_total_3)
+        store_2d(K_grad + (lead * 8 + 5) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_5_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 4) * m_end * d_size, m, d_size, m_end, d, 1, d_size, K_grad_total_4)
+        store_2d(K_grad + (lead * 8 + 4) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, K_grad_total_5)
+        store_2d(K_grad + (lead * 8 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_3_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, K_grad_total_6)
+        store_2d(K_grad + (lead * 8 + 2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_2_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, K_grad_total_7)
+        store_2d(K_grad + (lead * 8 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_1_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, K_grad_total_8)
+        store_2d(K_grad + (lead * 8 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_0_2)
 
 
 region(
@@ -4105,10 +4807,11 @@ region(
     sizes={"g": 8, "h": 8, "e": 8},
     reads=[[], [], [], [], [], [], [], []],
     loops={"rows": "e", "keys": "e"},
-    live={"statistics": 11, "forward": 17, "sums": 16, "rows": 23, "keys": 17},
-    kept={"statistics": [], "forward": ["d", "d", "d", "d"], "sums": [], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    given={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    live={"statistics": 11, "forward": 17, "sums": 16, "numbers": 18, "numbers_2": 16, "rows": 23, "keys": 17},
+    kept={"statistics": [], "forward": ["d", "d", "d", "d"], "sums": [], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    given={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    streamed={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
     random=False,
     noise=(),
-    kernels={"statistics": y_1_tiles_statistics, "forward": y_1_tiles_forward, "sums": y_1_tiles_sums, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
+    kernels={"statistics": y_1_tiles_statistics, "forward": y_1_tiles_forward, "sums": y_1_tiles_sums, "numbers": y_1_tiles_numbers, "numbers_2": y_1_tiles_numbers_2, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -156,17 +156,20 @@ def configured(kernel: str, sizes: tuple, candidates: list[dict], need) -> dict:
 
 
 def first_fitting(candidates: list[dict], need, target: int) -> dict:
-    """The first candidate that fits the target, the last where none does.
+    """The first candidate that fits the target; where none does, of those with room in shared memory the last one whose
+    threads hold the fewest numbers, else the last.
 
     `need(**config)` gives the 32-bit numbers that a program holds at once, and its bytes of shared memory for one
     stage: every further stage has as many again.
     """
-    for config in candidates:
+    held, room = {}, 1024 * SHARED.get(target, min(SHARED.values()))
+    for number, config in enumerate(candidates):
         numbers, staged = need(**config)
-        threads, room = 32 * config["num_warps"], 1024 * SHARED.get(target, min(SHARED.values()))
-        if numbers <= REGISTERS * threads and staged * config["num_stages"] <= room:
-            return config
-    return candidates[-1]
+        if staged * config["num_stages"] <= room:
+            held[number] = numbers / (32 * config["num_warps"])
+            if held[number] <= REGISTERS:
+                return config
+    return candidates[min(reversed(held), key=held.__getitem__, default=-1)]
 
 
 def padded(size: int, least: int = 16) -> int:
@@ -266,11 +269,13 @@ BLOCKS = (  # of a program's own side, of the side that it loops over; warps; st
     (64, 32, 4, 2),
     (64, 32, 8, 1),
     (32, 32, 4, 2),
-    (32, 32, 8, 1),
-    (32, 16, 4, 1),
-    (16, 16, 4, 1),
-    (16, 16, 8, 1),
 )
+
+
+FEW_QUERIES = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))
+
+
+FEW_KEYS = ((32, 32, 8, 1), (32, 16, 8, 1), (16, 16, 4, 1), (16, 16, 8, 1))
 
 
 @dataclass(frozen=True)
@@ -279,10 +284,11 @@ class Region:
 
     `operands`: the legs of each, "g n d". `heads`: (leg, tiles of a program); all tiles of those that are `whole`.
     `widths`: the legs of each side that is a width. `others`: the legs of a mask beside query and key. `noise`: the
-    operands that are drawn where they are not given. `reads`: of each map the tiles of the result that it alone makes.
-    `sizes`: of heads, where no operand shows it. Of each of the `kernels`, `loops`: the head that its programs loop
-    over; `live`: the tiles of queries x keys that one holds at once; `kept`: the widths of the sums that it holds all
-    the time; `given`: those of the operands that it holds.
+    operands that are drawn where they are not given. `relative`: the leg of relative positions, if there is one.
+    `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
+    Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
+    one holds at once; `kept`: the widths of the sums that it holds all the time; `given`: those of the operands that
+    it holds; `streamed`: of those that it loads for each block.
     """
 
     sides: tuple[str, str]
@@ -298,9 +304,16 @@ class Region:
     live: dict[str, int]
     kept: dict[str, list[str]]
     given: dict[str, list[str]]
+    streamed: dict[str, list[str]]
     random: bool
     noise: tuple[str, ...]
     kernels: dict
+    relative: str = ""
+
+
+def copies(rows: int, columns: int, warps: int) -> int:
+    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
+    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
 
 
 def region(name: str, **arguments) -> None:
@@ -330,6 +343,7 @@ class Launch:
         batch = batch if apart else []  # else all of the batch are the same
         self.name, self.batch, self.count = name, batch, math.prod(batch)
         self.lengths = dict(zip(region.sides, (n, m), strict=True))
+        self.lengths |= {region.relative: n + m - 1} if region.relative else {}
         some = iter(given)
         self.given = {
             operand: next(some) if is_there else None for operand, is_there in zip(region.operands, there, strict=True)
@@ -412,18 +426,34 @@ class Launch:
         room, words = {leg: padded(length) for leg, length in self.lengths.items()}, self.sums.itemsize // 4
         candidates = [
             {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
-            for own, more, *warps in BLOCKS
+            for own, more, *warps in BLOCKS + (FEW_KEYS if kind == "keys" else FEW_QUERIES)
             for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
         ]
-        kept, given = (sum(padded(self.width[axis]) for axis in axes[kind]) for axes in (region.kept, region.given))
-        wide = sum(padded(size) for size in self.width.values())
+        if region.relative:
+            candidates = [one | self.band(one) for one in candidates]
+        kept, given, streamed = (
+            sum(padded(self.width[axis]) for axis in axes[kind])
+            for axes in (region.kept, region.given, region.streamed)
+        )
+        wide = 2 * sum(padded(size) for size in self.width.values())
 
         def need(num_warps, num_stages, **block):
             own, more = block[f"{fixed}_block"], block[f"{other}_block"]
-            held = words * (own * more * region.live[kind] + own * kept) + own * given * self.dtype.itemsize // 4
-            return held * (5 if target_of() >= 90 else 7) // 4, 2 * (own + more) * wide * self.dtype.itemsize
+            rough = 4 if own < 64 else 5 if target_of() >= 90 else 7  # quarters
+            tiles = own * more * region.live[kind]
+            if own < 64:
+                tiles *= copies(block[f"{n}_block"], block[f"{m}_block"], num_warps)
+            held = words * (tiles + own * kept) + own * given * self.dtype.itemsize // 4
+            staged = max((own + more) * wide, own * given + more * streamed)
+            return held * rough // 4, staged * self.dtype.itemsize
 
         return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
+
+    def band(self, config: dict) -> dict:
+        """As many queries as keys, and the relative positions of their block."""
+        names = [f"{leg}_block" for leg in self.region.sides]
+        size = min(config[name] for name in names)
+        return dict.fromkeys(names, size) | {f"{self.region.relative}_block": 2 * size}
 
     def launch(self, kind: str, side: str, **special) -> None:
         """Runs a kernel with a program for each block of a side."""
@@ -446,7 +476,9 @@ class Launch:
         return {**self.programs, leg: -(-self.programs[leg] // share)}
 
     def blocks(self, kind: str, side: str) -> int:
-        """The blocks of a side that a kernel has programs for."""
+        """The blocks of a side that a kernel has programs for; of relative positions those of differences of blocks."""
+        if side == self.region.relative:
+            return sum(self.blocks(kind, leg) for leg in self.region.sides) - 1
         return -(-self.lengths[side] // self.config(kind)[f"{side}_block"])
 
     def tiles(self, legs: list[str]) -> int:
@@ -469,6 +501,8 @@ class Launch:
 
     def side_sizes(self, legs: list[str]) -> list[int]:
         found = [self.lengths[leg] for leg in self.region.sides if leg in legs]
+        if self.region.relative in legs:
+            found.append(self.config("places")[f"{self.region.relative}_block"])
         return found + [size for axis, size in self.width.items() if self.region.widths[axis].split()[0] in legs]
 
     def joined(self, x: Tensor, legs: list[str], programs: dict[str, int] | None = None) -> Tensor:
@@ -585,30 +619,33 @@ def backward_of(
             else apart.to(run.sums) * apart_in_programs(run, out)
         )
         sums = torch.stack([product[:, read].sum(1) for read in region.reads], 1)
-    rooms = {kind: {} for kind in ("rows", "keys")}
+    rooms = {kind: {} for kind in region.kernels}
     names = [name for name, x in run.given.items() if x is not None]
     legs = {**region.operands, "mask": f"{region.others} {query} {key}"}
     for name in (*region.operands, "mask"):
         own = legs[name].split()
-        blocks = None if {query, key} & {*own} else run.blocks("rows", query)
+        by = kernel_for(region, name)
+        blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
         asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
-        by = "keys" if key in own and query not in own else "rows"
         rooms[by][name] = run.room(own, run.sums, blocks, by) if asked else None
-    for kind, side in (("rows", query), ("keys", key)):
-        taken = {
-            f"{name}_grad": room
-            for name, room in rooms[kind].items()
-            if f"{name}_grad" in region.kernels[kind].arg_names
-        }
+    for kind, own in rooms.items():
+        arguments = region.kernels[kind].arg_names
+        taken = {f"{name}_grad": room for name, room in own.items() if f"{name}_grad" in arguments}
         if any(room is not None for room in taken.values()):
+            side = {"keys": key, "places": region.relative}.get(kind, query)
             run.launch(kind, side, lse=lse, gradient=apart, sums=sums, **taken)
-    found = {**rooms["rows"], **rooms["keys"]}
+    found = {name: room for own in rooms.values() for name, room in own.items()}
     tensors = [*((name, run.given[name]) for name in names), *([("mask", mask)] if wanted[-1] else [])]
     return [
-        gathered(run, found[name], legs[name].split(), x, "keys" if name in rooms["keys"] else "rows", mask)
+        gathered(run, found[name], legs[name].split(), x, kernel_for(region, name), mask)
         for (name, x), asked in zip(tensors, wanted, strict=False)
         if asked
     ]
+
+
+def kernel_for(region: Region, name: str) -> str:
+    """The kernel that gives the gradient of an operand, or of the mask."""
+    return next((kind for kind, kernel in region.kernels.items() if f"{name}_grad" in kernel.arg_names), "rows")
 
 
 def apart_in_programs(run: Launch, x: Tensor) -> Tensor:
@@ -632,11 +669,20 @@ def gathered(run: Launch, room: Tensor, legs: list[str], x: Tensor, kind: str, m
     """The gradient of an operand from what the programs wrote."""
     programs = run.apart(kind, legs)
     if not {*run.region.sides} & {*legs}:
-        room, programs = room.sum(1), run.programs
+        room, programs = overlapping(run, room) if run.region.relative in legs else room.sum(1), run.programs
     found = run.joined(room, legs, programs)
     found = found.view(*run.batch, *found.shape[1:]) if run.batch else found[0]
     shape = run.mask_shape if x is mask else x.shape
     return found.sum_to_size(shape).reshape(x.shape).to(x.dtype)
+
+
+def overlapping(run: Launch, room: Tensor) -> Tensor:
+    """[pairs, blocks, tiles, positions, ...] as one row of positions: a later half is the next block's first one."""
+    size, keys = room.shape[3] // 2, run.lengths[run.region.sides[1]]
+    found = room.new_zeros(len(room), room.shape[1] + 1, room.shape[2], size, *room.shape[4:])
+    found[:, :-1] += room[:, :, :, :size]
+    found[:, 1:] += room[:, :, :, size:]
+    return found.movedim(1, 2).flatten(2, 3).narrow(2, -keys % size, run.lengths[run.region.relative])
 
 
 @tiles_backward.register_fake
@@ -1006,6 +1052,7 @@ region(
     live={"forward": 3, "rows": 4, "keys": 4},
     kept={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
     given={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
+    streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     random=False,
     noise=(),
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},

@@ -170,17 +170,20 @@ def configured(kernel: str, sizes: tuple, candidates: list[dict], need) -> dict:
 
 
 def first_fitting(candidates: list[dict], need, target: int) -> dict:
-    """The first candidate that fits the target, the last where none does.
+    """The first candidate that fits the target; where none does, of those with room in shared memory the last one whose
+    threads hold the fewest numbers, else the last.
 
     `need(**config)` gives the 32-bit numbers that a program holds at once, and its bytes of shared memory for one
     stage: every further stage has as many again.
     """
-    for config in candidates:
+    held, room = {}, 1024 * SHARED.get(target, min(SHARED.values()))
+    for number, config in enumerate(candidates):
         numbers, staged = need(**config)
-        threads, room = 32 * config["num_warps"], 1024 * SHARED.get(target, min(SHARED.values()))
-        if numbers <= REGISTERS * threads and staged * config["num_stages"] <= room:
-            return config
-    return candidates[-1]
+        if staged * config["num_stages"] <= room:
+            held[number] = numbers / (32 * config["num_warps"])
+            if held[number] <= REGISTERS:
+                return config
+    return candidates[min(reversed(held), key=held.__getitem__, default=-1)]
 
 
 def padded(size: int, least: int = 16) -> int:
@@ -278,6 +281,21 @@ def uniform(n, m, lead, stream, seed):
 
 
 @triton.jit
+def gaussian_of(a, b):
+    """Gaussian numbers from two tiles of uniform ones, without tl.log and tl.cos: these have branches, and spill."""
+    bits = tl.maximum(a, 1e-7).to(tl.int32, bitcast=True)
+    power = (bits - 0x3F3504F3) >> 23  # a is 2 ** power times a number from sqrt(1 / 2) to sqrt(2)
+    rest = (bits - (power << 23)).to(tl.float32, bitcast=True)
+    x = (rest - 1) / (rest + 1)
+    s = x * x
+    log = 0.6931471805599453 * power + 2 * x * (1 + s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s / 9))))
+    y = 6.283185307179586 * (tl.abs(b - 0.5) - 0.25)  # sin(y) is cos(2 pi b), and y at most pi / 2
+    s = y * y
+    sine = y * (1 - s / 6 * (1 - s / 20 * (1 - s / 42 * (1 - s / 72 * (1 - s / 110)))))
+    return tl.sqrt(-2 * log) * sine
+
+
+@triton.jit
 def noise_2d(
     base, n, n_step, n_end, m, m_step, m_end, lead, stream, seed, std, DRAW: tl.constexpr, GIVEN: tl.constexpr,
     SUMS: tl.constexpr,
@@ -288,8 +306,7 @@ def noise_2d(
         found = load_2d(base, n, n_step, n_end, m, m_step, m_end).to(SUMS)
     elif DRAW:
         a, b = uniform(n, m, lead, stream, seed)
-        first, _ = tl.pair_uniform_to_normal(a, b)
-        found = std * first.to(SUMS)
+        found = std * gaussian_of(a, b).to(SUMS)
     return found
 
 
@@ -306,11 +323,13 @@ BLOCKS = (  # of a program's own side, of the side that it loops over; warps; st
     (64, 32, 4, 2),
     (64, 32, 8, 1),
     (32, 32, 4, 2),
-    (32, 32, 8, 1),
-    (32, 16, 4, 1),
-    (16, 16, 4, 1),
-    (16, 16, 8, 1),
 )
+
+
+FEW_QUERIES = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))
+
+
+FEW_KEYS = ((32, 32, 8, 1), (32, 16, 8, 1), (16, 16, 4, 1), (16, 16, 8, 1))
 
 
 @dataclass(frozen=True)
@@ -319,10 +338,11 @@ class Region:
 
     `operands`: the legs of each, "g n d". `heads`: (leg, tiles of a program); all tiles of those that are `whole`.
     `widths`: the legs of each side that is a width. `others`: the legs of a mask beside query and key. `noise`: the
-    operands that are drawn where they are not given. `reads`: of each map the tiles of the result that it alone makes.
-    `sizes`: of heads, where no operand shows it. Of each of the `kernels`, `loops`: the head that its programs loop
-    over; `live`: the tiles of queries x keys that one holds at once; `kept`: the widths of the sums that it holds all
-    the time; `given`: those of the operands that it holds.
+    operands that are drawn where they are not given. `relative`: the leg of relative positions, if there is one.
+    `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
+    Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
+    one holds at once; `kept`: the widths of the sums that it holds all the time; `given`: those of the operands that
+    it holds; `streamed`: of those that it loads for each block.
     """
 
     sides: tuple[str, str]
@@ -338,9 +358,16 @@ class Region:
     live: dict[str, int]
     kept: dict[str, list[str]]
     given: dict[str, list[str]]
+    streamed: dict[str, list[str]]
     random: bool
     noise: tuple[str, ...]
     kernels: dict
+    relative: str = ""
+
+
+def copies(rows: int, columns: int, warps: int) -> int:
+    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
+    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
 
 
 def region(name: str, **arguments) -> None:
@@ -370,6 +397,7 @@ class Launch:
         batch = batch if apart else []  # else all of the batch are the same
         self.name, self.batch, self.count = name, batch, math.prod(batch)
         self.lengths = dict(zip(region.sides, (n, m), strict=True))
+        self.lengths |= {region.relative: n + m - 1} if region.relative else {}
         some = iter(given)
         self.given = {
             operand: next(some) if is_there else None for operand, is_there in zip(region.operands, there, strict=True)
@@ -452,18 +480,34 @@ class Launch:
         room, words = {leg: padded(length) for leg, length in self.lengths.items()}, self.sums.itemsize // 4
         candidates = [
             {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
-            for own, more, *warps in BLOCKS
+            for own, more, *warps in BLOCKS + (FEW_KEYS if kind == "keys" else FEW_QUERIES)
             for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
         ]
-        kept, given = (sum(padded(self.width[axis]) for axis in axes[kind]) for axes in (region.kept, region.given))
-        wide = sum(padded(size) for size in self.width.values())
+        if region.relative:
+            candidates = [one | self.band(one) for one in candidates]
+        kept, given, streamed = (
+            sum(padded(self.width[axis]) for axis in axes[kind])
+            for axes in (region.kept, region.given, region.streamed)
+        )
+        wide = 2 * sum(padded(size) for size in self.width.values())
 
         def need(num_warps, num_stages, **block):
             own, more = block[f"{fixed}_block"], block[f"{other}_block"]
-            held = words * (own * more * region.live[kind] + own * kept) + own * given * self.dtype.itemsize // 4
-            return held * (5 if target_of() >= 90 else 7) // 4, 2 * (own + more) * wide * self.dtype.itemsize
+            rough = 4 if own < 64 else 5 if target_of() >= 90 else 7  # quarters
+            tiles = own * more * region.live[kind]
+            if own < 64:
+                tiles *= copies(block[f"{n}_block"], block[f"{m}_block"], num_warps)
+            held = words * (tiles + own * kept) + own * given * self.dtype.itemsize // 4
+            staged = max((own + more) * wide, own * given + more * streamed)
+            return held * rough // 4, staged * self.dtype.itemsize
 
         return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
+
+    def band(self, config: dict) -> dict:
+        """As many queries as keys, and the relative positions of their block."""
+        names = [f"{leg}_block" for leg in self.region.sides]
+        size = min(config[name] for name in names)
+        return dict.fromkeys(names, size) | {f"{self.region.relative}_block": 2 * size}
 
     def launch(self, kind: str, side: str, **special) -> None:
         """Runs a kernel with a program for each block of a side."""
@@ -486,7 +530,9 @@ class Launch:
         return {**self.programs, leg: -(-self.programs[leg] // share)}
 
     def blocks(self, kind: str, side: str) -> int:
-        """The blocks of a side that a kernel has programs for."""
+        """The blocks of a side that a kernel has programs for; of relative positions those of differences of blocks."""
+        if side == self.region.relative:
+            return sum(self.blocks(kind, leg) for leg in self.region.sides) - 1
         return -(-self.lengths[side] // self.config(kind)[f"{side}_block"])
 
     def tiles(self, legs: list[str]) -> int:
@@ -509,6 +555,8 @@ class Launch:
 
     def side_sizes(self, legs: list[str]) -> list[int]:
         found = [self.lengths[leg] for leg in self.region.sides if leg in legs]
+        if self.region.relative in legs:
+            found.append(self.config("places")[f"{self.region.relative}_block"])
         return found + [size for axis, size in self.width.items() if self.region.widths[axis].split()[0] in legs]
 
     def joined(self, x: Tensor, legs: list[str], programs: dict[str, int] | None = None) -> Tensor:
@@ -631,30 +679,33 @@ def backward_of(
             else apart.to(run.sums) * apart_in_programs(run, out)
         )
         sums = torch.stack([product[:, read].sum(1) for read in region.reads], 1)
-    rooms = {kind: {} for kind in ("rows", "keys")}
+    rooms = {kind: {} for kind in region.kernels}
     names = [name for name, x in run.given.items() if x is not None]
     legs = {**region.operands, "mask": f"{region.others} {query} {key}"}
     for name in (*region.operands, "mask"):
         own = legs[name].split()
-        blocks = None if {query, key} & {*own} else run.blocks("rows", query)
+        by = kernel_for(region, name)
+        blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
         asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
-        by = "keys" if key in own and query not in own else "rows"
         rooms[by][name] = run.room(own, run.sums, blocks, by) if asked else None
-    for kind, side in (("rows", query), ("keys", key)):
-        taken = {
-            f"{name}_grad": room
-            for name, room in rooms[kind].items()
-            if f"{name}_grad" in region.kernels[kind].arg_names
-        }
+    for kind, own in rooms.items():
+        arguments = region.kernels[kind].arg_names
+        taken = {f"{name}_grad": room for name, room in own.items() if f"{name}_grad" in arguments}
         if any(room is not None for room in taken.values()):
+            side = {"keys": key, "places": region.relative}.get(kind, query)
             run.launch(kind, side, lse=lse, gradient=apart, sums=sums, **taken)
-    found = {**rooms["rows"], **rooms["keys"]}
+    found = {name: room for own in rooms.values() for name, room in own.items()}
     tensors = [*((name, run.given[name]) for name in names), *([("mask", mask)] if wanted[-1] else [])]
     return [
-        gathered(run, found[name], legs[name].split(), x, "keys" if name in rooms["keys"] else "rows", mask)
+        gathered(run, found[name], legs[name].split(), x, kernel_for(region, name), mask)
         for (name, x), asked in zip(tensors, wanted, strict=False)
         if asked
     ]
+
+
+def kernel_for(region: Region, name: str) -> str:
+    """The kernel that gives the gradient of an operand, or of the mask."""
+    return next((kind for kind, kernel in region.kernels.items() if f"{name}_grad" in kernel.arg_names), "rows")
 
 
 def apart_in_programs(run: Launch, x: Tensor) -> Tensor:
@@ -678,11 +729,20 @@ def gathered(run: Launch, room: Tensor, legs: list[str], x: Tensor, kind: str, m
     """The gradient of an operand from what the programs wrote."""
     programs = run.apart(kind, legs)
     if not {*run.region.sides} & {*legs}:
-        room, programs = room.sum(1), run.programs
+        room, programs = overlapping(run, room) if run.region.relative in legs else room.sum(1), run.programs
     found = run.joined(room, legs, programs)
     found = found.view(*run.batch, *found.shape[1:]) if run.batch else found[0]
     shape = run.mask_shape if x is mask else x.shape
     return found.sum_to_size(shape).reshape(x.shape).to(x.dtype)
+
+
+def overlapping(run: Launch, room: Tensor) -> Tensor:
+    """[pairs, blocks, tiles, positions, ...] as one row of positions: a later half is the next block's first one."""
+    size, keys = room.shape[3] // 2, run.lengths[run.region.sides[1]]
+    found = room.new_zeros(len(room), room.shape[1] + 1, room.shape[2], size, *room.shape[4:])
+    found[:, :-1] += room[:, :, :, :size]
+    found[:, 1:] += room[:, :, :, size:]
+    return found.movedim(1, 2).flatten(2, 3).narrow(2, -keys % size, run.lengths[run.region.relative])
 
 
 @tiles_backward.register_fake
@@ -809,11 +869,11 @@ def y_1_tiles_forward(
     seed,
     Q_step,
     K_step,
-    P_step,
-    L_of_of_p3_step,
+    P_step: tl.constexpr,
+    L_of_of_p3_step: tl.constexpr,
     eps_step,
-    W2_step,
-    b2_step,
+    W2_step: tl.constexpr,
+    b2_step: tl.constexpr,
     V_step,
     mask_step,
     key_mask_step,
@@ -847,201 +907,101 @@ def y_1_tiles_forward(
     total_2 = tl.zeros((n_block,), SUMS)
     most_3 = tl.full((n_block,), float("-inf"), SUMS)
     total_3 = tl.zeros((n_block,), SUMS)
-    W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
-    P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    L_scores_scores_3_0_0 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
     lead_2 = batch * 8 + 0
-    P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1]
-    L_scores_scores_3_1_0 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
-    P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
     Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     L_of_of_p3_base_2 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1]
-    L_scores_scores_3_2_0 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
-    P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
     Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     L_of_of_p3_base_3 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1]
-    L_scores_scores_3_3_0 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
     W2_base = W2 + batch * W2_step[0] + W2_step[1] + h_at * 4 * W2_step[2]
-    W2_1_0 = tl.load(W2_base).to(SUMS)  # a number
-    P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_4 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[2]
-    L_scores_scores_3_0_1 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
     lead_3 = batch * 8 + 1
-    P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_5 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + L_of_of_p3_step[2]
-    L_scores_scores_3_1_1 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
-    P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_6 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
-    L_scores_scores_3_2_1 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
-    P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_7 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
-    L_scores_scores_3_3_1 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
     W2_base_2 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_2_0 = tl.load(W2_base_2).to(SUMS)  # a number
-    P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_8 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
     lead_4 = batch * 8 + 2
-    P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_9 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
     P_base = P + batch * P_step[0] + 2 * P_step[1] + 2 * P_step[2]
-    P_2_2 = tl.load(P_base).to(SUMS)  # a number
     L_of_of_p3_base_10 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
     P_base_2 = P + batch * P_step[0] + 3 * P_step[1] + 2 * P_step[2]
-    P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
     L_of_of_p3_base_11 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
     W2_base_3 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_3_0 = tl.load(W2_base_3).to(SUMS)  # a number
-    P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_12 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_3 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
     lead_5 = batch * 8 + 3
-    P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_13 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_3 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
     P_base_3 = P + batch * P_step[0] + 2 * P_step[1] + 3 * P_step[2]
-    P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
     L_of_of_p3_base_14 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_3 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
     P_base_4 = P + batch * P_step[0] + 3 * P_step[1] + 3 * P_step[2]
-    P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
     L_of_of_p3_base_15 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_3 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
     W2_base_4 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_4_0 = tl.load(W2_base_4).to(SUMS)  # a number
-    P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_16 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_4 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
     lead_6 = batch * 8 + 4
-    P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_17 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_4 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
     P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + 4 * P_step[2]
-    P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
     L_of_of_p3_base_18 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_4 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
     P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + 4 * P_step[2]
-    P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
     L_of_of_p3_base_19 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_4 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
     W2_base_5 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_5_0 = tl.load(W2_base_5).to(SUMS)  # a number
-    P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_20 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_5 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
     lead_7 = batch * 8 + 5
-    P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_21 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_5 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
     P_base_7 = P + batch * P_step[0] + 2 * P_step[1] + 5 * P_step[2]
-    P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
     L_of_of_p3_base_22 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_5 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
     P_base_8 = P + batch * P_step[0] + 3 * P_step[1] + 5 * P_step[2]
-    P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
     L_of_of_p3_base_23 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_5 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
     W2_base_6 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_6_0 = tl.load(W2_base_6).to(SUMS)  # a number
-    P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_24 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_6 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
     lead_8 = batch * 8 + 6
-    P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_25 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_6 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
     P_base_9 = P + batch * P_step[0] + 2 * P_step[1] + 6 * P_step[2]
-    P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
     L_of_of_p3_base_26 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_6 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
     P_base_10 = P + batch * P_step[0] + 3 * P_step[1] + 6 * P_step[2]
-    P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
     L_of_of_p3_base_27 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_6 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
     W2_base_7 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_7_0 = tl.load(W2_base_7).to(SUMS)  # a number
-    P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_28 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_7 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
     lead_9 = batch * 8 + 7
-    P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_29 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_7 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
     P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + 7 * P_step[2]
-    P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
     L_of_of_p3_base_30 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_7 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
     P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + 7 * P_step[2]
-    P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
     L_of_of_p3_base_31 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_7 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
-    b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
     mask_base = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
     out_0 = tl.zeros((n_block, d_wide), SUMS)
     W2_base_8 = W2 + batch * W2_step[0] + (h_at * 4 + 1) * W2_step[2]
-    W2_0_1 = tl.load(W2_base_8).to(SUMS)  # a number
     W2_base_9 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_1_1 = tl.load(W2_base_9).to(SUMS)  # a number
     W2_base_10 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_2_1 = tl.load(W2_base_10).to(SUMS)  # a number
     W2_base_11 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_3_1 = tl.load(W2_base_11).to(SUMS)  # a number
     W2_base_12 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_4_1 = tl.load(W2_base_12).to(SUMS)  # a number
     W2_base_13 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_5_1 = tl.load(W2_base_13).to(SUMS)  # a number
     W2_base_14 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_6_1 = tl.load(W2_base_14).to(SUMS)  # a number
     W2_base_15 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_7_1 = tl.load(W2_base_15).to(SUMS)  # a number
     b2_base = b2 + batch * b2_step[0] + (h_at * 4 + 1) * b2_step[1]
-    b2_1 = tl.load(b2_base).to(SUMS)  # a number
     mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
     out_1 = tl.zeros((n_block, d_wide), SUMS)
     W2_base_16 = W2 + batch * W2_step[0] + (h_at * 4 + 2) * W2_step[2]
-    W2_0_2 = tl.load(W2_base_16).to(SUMS)  # a number
     W2_base_17 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
     W2_base_18 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_2_2 = tl.load(W2_base_18).to(SUMS)  # a number
     W2_base_19 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_3_2 = tl.load(W2_base_19).to(SUMS)  # a number
     W2_base_20 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_4_2 = tl.load(W2_base_20).to(SUMS)  # a number
     W2_base_21 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_5_2 = tl.load(W2_base_21).to(SUMS)  # a number
     W2_base_22 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_6_2 = tl.load(W2_base_22).to(SUMS)  # a number
     W2_base_23 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_7_2 = tl.load(W2_base_23).to(SUMS)  # a number
     b2_base_2 = b2 + batch * b2_step[0] + (h_at * 4 + 2) * b2_step[1]
-    b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
     mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
     out_2 = tl.zeros((n_block, d_wide), SUMS)
     W2_base_24 = W2 + batch * W2_step[0] + (h_at * 4 + 3) * W2_step[2]
-    W2_0_3 = tl.load(W2_base_24).to(SUMS)  # a number
     W2_base_25 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_1_3 = tl.load(W2_base_25).to(SUMS)  # a number
     W2_base_26 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_2_3 = tl.load(W2_base_26).to(SUMS)  # a number
     W2_base_27 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_3_3 = tl.load(W2_base_27).to(SUMS)  # a number
     W2_base_28 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_4_3 = tl.load(W2_base_28).to(SUMS)  # a number
     W2_base_29 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_5_3 = tl.load(W2_base_29).to(SUMS)  # a number
     W2_base_30 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_6_3 = tl.load(W2_base_30).to(SUMS)  # a number
     W2_base_31 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_7_3 = tl.load(W2_base_31).to(SUMS)  # a number
     b2_base_3 = b2 + batch * b2_step[0] + (h_at * 4 + 3) * b2_step[1]
-    b2_3 = tl.load(b2_base_3).to(SUMS)  # a number
     mask_base_4 = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
     out_3 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
@@ -1051,8 +1011,12 @@ def y_1_tiles_forward(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             there &= (own != 0)[None, :]
+        tl.debug_barrier()  # so that numbers are read for each block, and not held
+        W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
+        P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         L_scores_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        L_scores_scores_3_0_0 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
         eps_0 = noise_2d(
             eps + batch * eps_step[0],
             n,
@@ -1071,19 +1035,28 @@ def y_1_tiles_forward(
         )  # n m
         L_scores_scores_0_0 = P_0_0 * L_scores_scores_1_0 + L_scores_scores_3_0_0 * eps_0  # n m
         L_scores_0_0 = tl.maximum(L_scores_scores_0_0, 0.0)  # n m
+        P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
         K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         L_scores_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        L_scores_scores_3_1_0 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
         L_scores_scores_1_0_2 = P_1_0 * L_scores_scores_1_1 + L_scores_scores_3_1_0 * eps_0  # n m
         L_scores_1_0 = tl.maximum(L_scores_scores_1_0_2, 0.0)  # n m
+        P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
         K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         L_scores_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        L_scores_scores_3_2_0 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
         L_scores_scores_2_0 = P_2_0 * L_scores_scores_1_2 + L_scores_scores_3_2_0 * eps_0  # n m
         L_scores_2_0 = tl.maximum(L_scores_scores_2_0, 0.0)  # n m
+        P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
         K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         L_scores_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        L_scores_scores_3_3_0 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
         L_scores_scores_3_0 = P_3_0 * L_scores_scores_1_3 + L_scores_scores_3_3_0 * eps_0  # n m
         L_scores_3_0 = tl.maximum(L_scores_scores_3_0, 0.0)  # n m
         L_0 = L_scores_0_0 + L_scores_1_0 + L_scores_2_0 + L_scores_3_0  # n m
+        W2_1_0 = tl.load(W2_base).to(SUMS)  # a number
+        P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_1 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
         eps_1 = noise_2d(
             eps + batch * eps_step[0] + eps_step[1],
             n,
@@ -1102,13 +1075,22 @@ def y_1_tiles_forward(
         )  # n m
         L_scores_scores_0_1 = P_0_1 * L_scores_scores_1_0 + L_scores_scores_3_0_1 * eps_1  # n m
         L_scores_0_1 = tl.maximum(L_scores_scores_0_1, 0.0)  # n m
+        P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_1 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
         L_scores_scores_1_1_2 = P_1_1 * L_scores_scores_1_1 + L_scores_scores_3_1_1 * eps_1  # n m
         L_scores_1_1 = tl.maximum(L_scores_scores_1_1_2, 0.0)  # n m
+        P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_2_1 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
         L_scores_scores_2_1 = P_2_1 * L_scores_scores_1_2 + L_scores_scores_3_2_1 * eps_1  # n m
         L_scores_2_1 = tl.maximum(L_scores_scores_2_1, 0.0)  # n m
+        P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_3_1 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
         L_scores_scores_3_1 = P_3_1 * L_scores_scores_1_3 + L_scores_scores_3_3_1 * eps_1  # n m
         L_scores_3_1 = tl.maximum(L_scores_scores_3_1, 0.0)  # n m
         L_1 = L_scores_0_1 + L_scores_1_1 + L_scores_2_1 + L_scores_3_1  # n m
+        W2_2_0 = tl.load(W2_base_2).to(SUMS)  # a number
+        P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
         eps_2 = noise_2d(
             eps + batch * eps_step[0] + 2 * eps_step[1],
             n,
@@ -1127,13 +1109,22 @@ def y_1_tiles_forward(
         )  # n m
         L_scores_scores_0_2 = P_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2 * eps_2  # n m
         L_scores_0_2 = tl.maximum(L_scores_scores_0_2, 0.0)  # n m
+        P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
         L_scores_scores_1_2_2 = P_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2 * eps_2  # n m
         L_scores_1_2 = tl.maximum(L_scores_scores_1_2_2, 0.0)  # n m
+        P_2_2 = tl.load(P_base).to(SUMS)  # a number
+        L_scores_scores_3_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
         L_scores_scores_2_2 = P_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2 * eps_2  # n m
         L_scores_2_2 = tl.maximum(L_scores_scores_2_2, 0.0)  # n m
+        P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
+        L_scores_scores_3_3_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
         L_scores_scores_3_2 = P_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2 * eps_2  # n m
         L_scores_3_2 = tl.maximum(L_scores_scores_3_2, 0.0)  # n m
         L_2 = L_scores_0_2 + L_scores_1_2 + L_scores_2_2 + L_scores_3_2  # n m
+        W2_3_0 = tl.load(W2_base_3).to(SUMS)  # a number
+        P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_3 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
         eps_3 = noise_2d(
             eps + batch * eps_step[0] + 3 * eps_step[1],
             n,
@@ -1152,13 +1143,22 @@ def y_1_tiles_forward(
         )  # n m
         L_scores_scores_0_3 = P_0_3 * L_scores_scores_1_0 + L_scores_scores_3_0_3 * eps_3  # n m
         L_scores_0_3 = tl.maximum(L_scores_scores_0_3, 0.0)  # n m
+        P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_3 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
         L_scores_scores_1_3_2 = P_1_3 * L_scores_scores_1_1 + L_scores_scores_3_1_3 * eps_3  # n m
         L_scores_1_3 = tl.maximum(L_scores_scores_1_3_2, 0.0)  # n m
+        P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
+        L_scores_scores_3_2_3 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
         L_scores_scores_2_3 = P_2_3 * L_scores_scores_1_2 + L_scores_scores_3_2_3 * eps_3  # n m
         L_scores_2_3 = tl.maximum(L_scores_scores_2_3, 0.0)  # n m
+        P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
+        L_scores_scores_3_3_3 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
         L_scores_scores_3_3 = P_3_3 * L_scores_scores_1_3 + L_scores_scores_3_3_3 * eps_3  # n m
         L_scores_3_3 = tl.maximum(L_scores_scores_3_3, 0.0)  # n m
         L_3 = L_scores_0_3 + L_scores_1_3 + L_scores_2_3 + L_scores_3_3  # n m
+        W2_4_0 = tl.load(W2_base_4).to(SUMS)  # a number
+        P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_4 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
         eps_4 = noise_2d(
             eps + batch * eps_step[0] + 4 * eps_step[1],
             n,
@@ -1177,13 +1177,22 @@ def y_1_tiles_forward(
         )  # n m
         L_scores_scores_0_4 = P_0_4 * L_scores_scores_1_0 + L_scores_scores_3_0_4 * eps_4  # n m
         L_scores_0_4 = tl.maximum(L_scores_scores_0_4, 0.0)  # n m
+        P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_4 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
         L_scores_scores_1_4 = P_1_4 * L_scores_scores_1_1 + L_scores_scores_3_1_4 * eps_4  # n m
         L_scores_1_4 = tl.maximum(L_scores_scores_1_4, 0.0)  # n m
+        P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
+        L_scores_scores_3_2_4 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
         L_scores_scores_2_4 = P_2_4 * L_scores_scores_1_2 + L_scores_scores_3_2_4 * eps_4  # n m
         L_scores_2_4 = tl.maximum(L_scores_scores_2_4, 0.0)  # n m
+        P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
+        L_scores_scores_3_3_4 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
         L_scores_scores_3_4 = P_3_4 * L_scores_scores_1_3 + L_scores_scores_3_3_4 * eps_4  # n m
         L_scores_3_4 = tl.maximum(L_scores_scores_3_4, 0.0)  # n m
         L_4 = L_scores_0_4 + L_scores_1_4 + L_scores_2_4 + L_scores_3_4  # n m
+        W2_5_0 = tl.load(W2_base_5).to(SUMS)  # a number
+        P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_5 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
         eps_5 = noise_2d(
             eps + batch * eps_step[0] + 5 * eps_step[1],
             n,
@@ -1202,13 +1211,22 @@ def y_1_tiles_forward(
         )  # n m
         L_scores_scores_0_5 = P_0_5 * L_scores_scores_1_0 + L_scores_scores_3_0_5 * eps_5  # n m
         L_scores_0_5 = tl.maximum(L_scores_scores_0_5, 0.0)  # n m
+        P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_5 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
         L_scores_scores_1_5 = P_1_5 * L_scores_scores_1_1 + L_scores_scores_3_1_5 * eps_5  # n m
         L_scores_1_5 = tl.maximum(L_scores_scores_1_5, 0.0)  # n m
+        P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
+        L_scores_scores_3_2_5 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
         L_scores_scores_2_5 = P_2_5 * L_scores_scores_1_2 + L_scores_scores_3_2_5 * eps_5  # n m
         L_scores_2_5 = tl.maximum(L_scores_scores_2_5, 0.0)  # n m
+        P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
+        L_scores_scores_3_3_5 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
         L_scores_scores_3_5 = P_3_5 * L_scores_scores_1_3 + L_scores_scores_3_3_5 * eps_5  # n m
         L_scores_3_5 = tl.maximum(L_scores_scores_3_5, 0.0)  # n m
         L_5 = L_scores_0_5 + L_scores_1_5 + L_scores_2_5 + L_scores_3_5  # n m
+        W2_6_0 = tl.load(W2_base_6).to(SUMS)  # a number
+        P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_6 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
         eps_6 = noise_2d(
             eps + batch * eps_step[0] + 6 * eps_step[1],
             n,
@@ -1227,13 +1245,22 @@ def y_1_tiles_forward(
         )  # n m
         L_scores_scores_0_6 = P_0_6 * L_scores_scores_1_0 + L_scores_scores_3_0_6 * eps_6  # n m
         L_scores_0_6 = tl.maximum(L_scores_scores_0_6, 0.0)  # n m
+        P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_6 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
         L_scores_scores_1_6 = P_1_6 * L_scores_scores_1_1 + L_scores_scores_3_1_6 * eps_6  # n m
         L_scores_1_6 = tl.maximum(L_scores_scores_1_6, 0.0)  # n m
+        P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
+        L_scores_scores_3_2_6 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
         L_scores_scores_2_6 = P_2_6 * L_scores_scores_1_2 + L_scores_scores_3_2_6 * eps_6  # n m
         L_scores_2_6 = tl.maximum(L_scores_scores_2_6, 0.0)  # n m
+        P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
+        L_scores_scores_3_3_6 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
         L_scores_scores_3_6 = P_3_6 * L_scores_scores_1_3 + L_scores_scores_3_3_6 * eps_6  # n m
         L_scores_3_6 = tl.maximum(L_scores_scores_3_6, 0.0)  # n m
         L_6 = L_scores_0_6 + L_scores_1_6 + L_scores_2_6 + L_scores_3_6  # n m
+        W2_7_0 = tl.load(W2_base_7).to(SUMS)  # a number
+        P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_7 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
         eps_7 = noise_2d(
             eps + batch * eps_step[0] + 7 * eps_step[1],
             n,
@@ -1252,10 +1279,16 @@ def y_1_tiles_forward(
         )  # n m
         L_scores_scores_0_7 = P_0_7 * L_scores_scores_1_0 + L_scores_scores_3_0_7 * eps_7  # n m
         L_scores_0_7 = tl.maximum(L_scores_scores_0_7, 0.0)  # n m
+        P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_7 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
         L_scores_scores_1_7 = P_1_7 * L_scores_scores_1_1 + L_scores_scores_3_1_7 * eps_7  # n m
         L_scores_1_7 = tl.maximum(L_scores_scores_1_7, 0.0)  # n m
+        P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_7 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
         L_scores_scores_2_7 = P_2_7 * L_scores_scores_1_2 + L_scores_scores_3_2_7 * eps_7  # n m
         L_scores_2_7 = tl.maximum(L_scores_scores_2_7, 0.0)  # n m
+        P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
+        L_scores_scores_3_3_7 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
         L_scores_scores_3_7 = P_3_7 * L_scores_scores_1_3 + L_scores_scores_3_3_7 * eps_7  # n m
         L_scores_3_7 = tl.maximum(L_scores_scores_3_7, 0.0)  # n m
         L_7 = L_scores_0_7 + L_scores_1_7 + L_scores_2_7 + L_scores_3_7  # n m
@@ -1269,6 +1302,7 @@ def y_1_tiles_forward(
             + W2_6_0 * L_6
             + W2_7_0 * L_7
         )  # n m
+        b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
         A_scores_0 = A_scores_1_0 + b2_0  # n m
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
@@ -1280,6 +1314,14 @@ def y_1_tiles_forward(
         )  # m d
         read_0 = dot_of(A_0, V_tile_0, DOT, SUMS)  # n d
         out_0 = out_0 * fade_0[:, None] + read_0
+        W2_0_1 = tl.load(W2_base_8).to(SUMS)  # a number
+        W2_1_1 = tl.load(W2_base_9).to(SUMS)  # a number
+        W2_2_1 = tl.load(W2_base_10).to(SUMS)  # a number
+        W2_3_1 = tl.load(W2_base_11).to(SUMS)  # a number
+        W2_4_1 = tl.load(W2_base_12).to(SUMS)  # a number
+        W2_5_1 = tl.load(W2_base_13).to(SUMS)  # a number
+        W2_6_1 = tl.load(W2_base_14).to(SUMS)  # a number
+        W2_7_1 = tl.load(W2_base_15).to(SUMS)  # a number
         A_scores_1_1 = (
             W2_0_1 * L_0
             + W2_1_1 * L_1
@@ -1290,6 +1332,7 @@ def y_1_tiles_forward(
             + W2_6_1 * L_6
             + W2_7_1 * L_7
         )  # n m
+        b2_1 = tl.load(b2_base).to(SUMS)  # a number
         A_scores_1 = A_scores_1_1 + b2_1  # n m
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
@@ -1301,6 +1344,14 @@ def y_1_tiles_forward(
         )  # m d
         read_1 = dot_of(A_1, V_tile_1, DOT, SUMS)  # n d
         out_1 = out_1 * fade_1[:, None] + read_1
+        W2_0_2 = tl.load(W2_base_16).to(SUMS)  # a number
+        W2_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
+        W2_2_2 = tl.load(W2_base_18).to(SUMS)  # a number
+        W2_3_2 = tl.load(W2_base_19).to(SUMS)  # a number
+        W2_4_2 = tl.load(W2_base_20).to(SUMS)  # a number
+        W2_5_2 = tl.load(W2_base_21).to(SUMS)  # a number
+        W2_6_2 = tl.load(W2_base_22).to(SUMS)  # a number
+        W2_7_2 = tl.load(W2_base_23).to(SUMS)  # a number
         A_scores_1_2 = (
             W2_0_2 * L_0
             + W2_1_2 * L_1
@@ -1311,6 +1362,7 @@ def y_1_tiles_forward(
             + W2_6_2 * L_6
             + W2_7_2 * L_7
         )  # n m
+        b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
         A_scores_2 = A_scores_1_2 + b2_2  # n m
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
@@ -1322,6 +1374,14 @@ def y_1_tiles_forward(
         )  # m d
         read_2 = dot_of(A_2, V_tile_2, DOT, SUMS)  # n d
         out_2 = out_2 * fade_2[:, None] + read_2
+        W2_0_3 = tl.load(W2_base_24).to(SUMS)  # a number
+        W2_1_3 = tl.load(W2_base_25).to(SUMS)  # a number
+        W2_2_3 = tl.load(W2_base_26).to(SUMS)  # a number
+        W2_3_3 = tl.load(W2_base_27).to(SUMS)  # a number
+        W2_4_3 = tl.load(W2_base_28).to(SUMS)  # a number
+        W2_5_3 = tl.load(W2_base_29).to(SUMS)  # a number
+        W2_6_3 = tl.load(W2_base_30).to(SUMS)  # a number
+        W2_7_3 = tl.load(W2_base_31).to(SUMS)  # a number
         A_scores_1_3 = (
             W2_0_3 * L_0
             + W2_1_3 * L_1
@@ -1332,6 +1392,7 @@ def y_1_tiles_forward(
             + W2_6_3 * L_6
             + W2_7_3 * L_7
         )  # n m
+        b2_3 = tl.load(b2_base_3).to(SUMS)  # a number
         A_scores_3 = A_scores_1_3 + b2_3  # n m
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
@@ -1390,7 +1451,7 @@ def y_1_tiles_forward(
 
 
 @triton.jit
-def y_1_tiles_rows(
+def y_1_tiles_numbers(
     Q,
     K,
     P,
@@ -1404,21 +1465,794 @@ def y_1_tiles_rows(
     lse,
     gradient,
     sums,
-    mask_grad,
-    eps_grad,
     b2_grad,
     W2_grad,
-    L_of_of_p3_grad,
-    P_grad,
-    Q_grad,
     seed,
     Q_step,
     K_step,
-    P_step,
-    L_of_of_p3_step,
+    P_step: tl.constexpr,
+    L_of_of_p3_step: tl.constexpr,
     eps_step,
-    W2_step,
-    b2_step,
+    W2_step: tl.constexpr,
+    b2_step: tl.constexpr,
+    V_step,
+    mask_step,
+    key_mask_step,
+    n_end,
+    m_end,
+    blocks,
+    h_programs,
+    number_0: tl.constexpr,
+    d_size: tl.constexpr,
+    d_wide: tl.constexpr,
+    MASK: tl.constexpr,
+    KEYS: tl.constexpr,
+    TRAIN: tl.constexpr,
+    eps_GIVEN: tl.constexpr,
+    n_block: tl.constexpr,
+    m_block: tl.constexpr,
+    DOT: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * n_block
+    n = first + tl.arange(0, n_block)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
+    lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
+    lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
+    lse_3 = load_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end)
+    places_2 = tl.arange(0, 64)
+    numbers = tl.zeros((64,), SUMS)
+    W2_base = W2 + batch * W2_step[0] + (h_at * 4 + 3) * W2_step[2]
+    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    lead_2 = batch * 8 + 0
+    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1]
+    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    L_of_of_p3_base_2 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1]
+    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    L_of_of_p3_base_3 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1]
+    W2_base_2 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_4 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[2]
+    lead_3 = batch * 8 + 1
+    L_of_of_p3_base_5 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + L_of_of_p3_step[2]
+    L_of_of_p3_base_6 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
+    L_of_of_p3_base_7 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
+    W2_base_3 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_8 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[2]
+    lead_4 = batch * 8 + 2
+    L_of_of_p3_base_9 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
+    P_base = P + batch * P_step[0] + 2 * P_step[1] + 2 * P_step[2]
+    L_of_of_p3_base_10 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
+    P_base_2 = P + batch * P_step[0] + 3 * P_step[1] + 2 * P_step[2]
+    L_of_of_p3_base_11 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
+    W2_base_4 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_12 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[2]
+    lead_5 = batch * 8 + 3
+    L_of_of_p3_base_13 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
+    P_base_3 = P + batch * P_step[0] + 2 * P_step[1] + 3 * P_step[2]
+    L_of_of_p3_base_14 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
+    P_base_4 = P + batch * P_step[0] + 3 * P_step[1] + 3 * P_step[2]
+    L_of_of_p3_base_15 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
+    W2_base_5 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_16 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 4 * L_of_of_p3_step[2]
+    lead_6 = batch * 8 + 4
+    L_of_of_p3_base_17 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
+    P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + 4 * P_step[2]
+    L_of_of_p3_base_18 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
+    P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + 4 * P_step[2]
+    L_of_of_p3_base_19 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
+    W2_base_6 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_20 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 5 * L_of_of_p3_step[2]
+    lead_7 = batch * 8 + 5
+    L_of_of_p3_base_21 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
+    P_base_7 = P + batch * P_step[0] + 2 * P_step[1] + 5 * P_step[2]
+    L_of_of_p3_base_22 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
+    P_base_8 = P + batch * P_step[0] + 3 * P_step[1] + 5 * P_step[2]
+    L_of_of_p3_base_23 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
+    W2_base_7 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_24 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 6 * L_of_of_p3_step[2]
+    lead_8 = batch * 8 + 6
+    L_of_of_p3_base_25 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
+    P_base_9 = P + batch * P_step[0] + 2 * P_step[1] + 6 * P_step[2]
+    L_of_of_p3_base_26 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
+    P_base_10 = P + batch * P_step[0] + 3 * P_step[1] + 6 * P_step[2]
+    L_of_of_p3_base_27 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
+    W2_base_8 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_28 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 7 * L_of_of_p3_step[2]
+    lead_9 = batch * 8 + 7
+    L_of_of_p3_base_29 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
+    P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + 7 * P_step[2]
+    L_of_of_p3_base_30 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
+    P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + 7 * P_step[2]
+    L_of_of_p3_base_31 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
+    b2_base = b2 + batch * b2_step[0] + (h_at * 4 + 3) * b2_step[1]
+    mask_base = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
+    d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
+    W2_base_9 = W2 + batch * W2_step[0] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_10 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_11 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_12 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_13 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_14 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_15 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_16 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    b2_base_2 = b2 + batch * b2_step[0] + (h_at * 4 + 2) * b2_step[1]
+    mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
+    d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
+    W2_base_17 = W2 + batch * W2_step[0] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_18 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_19 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_20 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_21 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_22 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_23 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_24 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    b2_base_3 = b2 + batch * b2_step[0] + (h_at * 4 + 1) * b2_step[1]
+    mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
+    d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
+    W2_base_25 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_26 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_27 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_28 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_29 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_30 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_31 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 4 * W2_step[2]
+    mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
+    d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
+    for start in range(0, m_end, m_block):
+        m = start + tl.arange(0, m_block)
+        apart = (n + (m_end - n_end))[:, None] - m[None, :]
+        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        if KEYS:
+            own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
+            there &= (own != 0)[None, :]
+        tl.debug_barrier()  # so that numbers are read for each block, and not held
+        W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
+        P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
+        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        L_scores_scores_3_0_0 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
+        eps_0 = noise_2d(
+            eps + batch * eps_step[0],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_2,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_0 = P_0_0 * L_scores_scores_1_0 + L_scores_scores_3_0_0 * eps_0  # n m
+        L_scores_0_0 = tl.maximum(L_scores_scores_0_0, 0.0)  # n m
+        P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
+        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        L_scores_scores_3_1_0 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
+        L_scores_scores_1_0_2 = P_1_0 * L_scores_scores_1_1 + L_scores_scores_3_1_0 * eps_0  # n m
+        L_scores_1_0 = tl.maximum(L_scores_scores_1_0_2, 0.0)  # n m
+        P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
+        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        L_scores_scores_3_2_0 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
+        L_scores_scores_2_0 = P_2_0 * L_scores_scores_1_2 + L_scores_scores_3_2_0 * eps_0  # n m
+        L_scores_2_0 = tl.maximum(L_scores_scores_2_0, 0.0)  # n m
+        P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
+        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        L_scores_scores_3_3_0 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
+        L_scores_scores_3_0 = P_3_0 * L_scores_scores_1_3 + L_scores_scores_3_3_0 * eps_0  # n m
+        L_scores_3_0 = tl.maximum(L_scores_scores_3_0, 0.0)  # n m
+        L_0 = L_scores_0_0 + L_scores_1_0 + L_scores_2_0 + L_scores_3_0  # n m
+        W2_1_3 = tl.load(W2_base_2).to(SUMS)  # a number
+        P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_1 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
+        eps_1 = noise_2d(
+            eps + batch * eps_step[0] + eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_3,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_1 = P_0_1 * L_scores_scores_1_0 + L_scores_scores_3_0_1 * eps_1  # n m
+        L_scores_0_1 = tl.maximum(L_scores_scores_0_1, 0.0)  # n m
+        P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_1 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
+        L_scores_scores_1_1_2 = P_1_1 * L_scores_scores_1_1 + L_scores_scores_3_1_1 * eps_1  # n m
+        L_scores_1_1 = tl.maximum(L_scores_scores_1_1_2, 0.0)  # n m
+        P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_2_1 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
+        L_scores_scores_2_1 = P_2_1 * L_scores_scores_1_2 + L_scores_scores_3_2_1 * eps_1  # n m
+        L_scores_2_1 = tl.maximum(L_scores_scores_2_1, 0.0)  # n m
+        P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_3_1 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
+        L_scores_scores_3_1 = P_3_1 * L_scores_scores_1_3 + L_scores_scores_3_3_1 * eps_1  # n m
+        L_scores_3_1 = tl.maximum(L_scores_scores_3_1, 0.0)  # n m
+        L_1 = L_scores_0_1 + L_scores_1_1 + L_scores_2_1 + L_scores_3_1  # n m
+        W2_2_3 = tl.load(W2_base_3).to(SUMS)  # a number
+        P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
+        eps_2 = noise_2d(
+            eps + batch * eps_step[0] + 2 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_4,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_2 = P_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2 * eps_2  # n m
+        L_scores_0_2 = tl.maximum(L_scores_scores_0_2, 0.0)  # n m
+        P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
+        L_scores_scores_1_2_2 = P_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2 * eps_2  # n m
+        L_scores_1_2 = tl.maximum(L_scores_scores_1_2_2, 0.0)  # n m
+        P_2_2 = tl.load(P_base).to(SUMS)  # a number
+        L_scores_scores_3_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
+        L_scores_scores_2_2 = P_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2 * eps_2  # n m
+        L_scores_2_2 = tl.maximum(L_scores_scores_2_2, 0.0)  # n m
+        P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
+        L_scores_scores_3_3_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2 = P_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2 * eps_2  # n m
+        L_scores_3_2 = tl.maximum(L_scores_scores_3_2, 0.0)  # n m
+        L_2 = L_scores_0_2 + L_scores_1_2 + L_scores_2_2 + L_scores_3_2  # n m
+        W2_3_3 = tl.load(W2_base_4).to(SUMS)  # a number
+        P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_3 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
+        eps_3 = noise_2d(
+            eps + batch * eps_step[0] + 3 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_5,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_3 = P_0_3 * L_scores_scores_1_0 + L_scores_scores_3_0_3 * eps_3  # n m
+        L_scores_0_3 = tl.maximum(L_scores_scores_0_3, 0.0)  # n m
+        P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_3 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
+        L_scores_scores_1_3_2 = P_1_3 * L_scores_scores_1_1 + L_scores_scores_3_1_3 * eps_3  # n m
+        L_scores_1_3 = tl.maximum(L_scores_scores_1_3_2, 0.0)  # n m
+        P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
+        L_scores_scores_3_2_3 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
+        L_scores_scores_2_3 = P_2_3 * L_scores_scores_1_2 + L_scores_scores_3_2_3 * eps_3  # n m
+        L_scores_2_3 = tl.maximum(L_scores_scores_2_3, 0.0)  # n m
+        P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
+        L_scores_scores_3_3_3 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
+        L_scores_scores_3_3 = P_3_3 * L_scores_scores_1_3 + L_scores_scores_3_3_3 * eps_3  # n m
+        L_scores_3_3 = tl.maximum(L_scores_scores_3_3, 0.0)  # n m
+        L_3 = L_scores_0_3 + L_scores_1_3 + L_scores_2_3 + L_scores_3_3  # n m
+        W2_4_3 = tl.load(W2_base_5).to(SUMS)  # a number
+        P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_4 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
+        eps_4 = noise_2d(
+            eps + batch * eps_step[0] + 4 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_6,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_4 = P_0_4 * L_scores_scores_1_0 + L_scores_scores_3_0_4 * eps_4  # n m
+        L_scores_0_4 = tl.maximum(L_scores_scores_0_4, 0.0)  # n m
+        P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_4 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
+        L_scores_scores_1_4 = P_1_4 * L_scores_scores_1_1 + L_scores_scores_3_1_4 * eps_4  # n m
+        L_scores_1_4 = tl.maximum(L_scores_scores_1_4, 0.0)  # n m
+        P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
+        L_scores_scores_3_2_4 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
+        L_scores_scores_2_4 = P_2_4 * L_scores_scores_1_2 + L_scores_scores_3_2_4 * eps_4  # n m
+        L_scores_2_4 = tl.maximum(L_scores_scores_2_4, 0.0)  # n m
+        P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
+        L_scores_scores_3_3_4 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
+        L_scores_scores_3_4 = P_3_4 * L_scores_scores_1_3 + L_scores_scores_3_3_4 * eps_4  # n m
+        L_scores_3_4 = tl.maximum(L_scores_scores_3_4, 0.0)  # n m
+        L_4 = L_scores_0_4 + L_scores_1_4 + L_scores_2_4 + L_scores_3_4  # n m
+        W2_5_3 = tl.load(W2_base_6).to(SUMS)  # a number
+        P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_5 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
+        eps_5 = noise_2d(
+            eps + batch * eps_step[0] + 5 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_7,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_5 = P_0_5 * L_scores_scores_1_0 + L_scores_scores_3_0_5 * eps_5  # n m
+        L_scores_0_5 = tl.maximum(L_scores_scores_0_5, 0.0)  # n m
+        P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_5 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
+        L_scores_scores_1_5 = P_1_5 * L_scores_scores_1_1 + L_scores_scores_3_1_5 * eps_5  # n m
+        L_scores_1_5 = tl.maximum(L_scores_scores_1_5, 0.0)  # n m
+        P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
+        L_scores_scores_3_2_5 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
+        L_scores_scores_2_5 = P_2_5 * L_scores_scores_1_2 + L_scores_scores_3_2_5 * eps_5  # n m
+        L_scores_2_5 = tl.maximum(L_scores_scores_2_5, 0.0)  # n m
+        P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
+        L_scores_scores_3_3_5 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
+        L_scores_scores_3_5 = P_3_5 * L_scores_scores_1_3 + L_scores_scores_3_3_5 * eps_5  # n m
+        L_scores_3_5 = tl.maximum(L_scores_scores_3_5, 0.0)  # n m
+        L_5 = L_scores_0_5 + L_scores_1_5 + L_scores_2_5 + L_scores_3_5  # n m
+        W2_6_3 = tl.load(W2_base_7).to(SUMS)  # a number
+        P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_6 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
+        eps_6 = noise_2d(
+            eps + batch * eps_step[0] + 6 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_8,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_6 = P_0_6 * L_scores_scores_1_0 + L_scores_scores_3_0_6 * eps_6  # n m
+        L_scores_0_6 = tl.maximum(L_scores_scores_0_6, 0.0)  # n m
+        P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_6 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
+        L_scores_scores_1_6 = P_1_6 * L_scores_scores_1_1 + L_scores_scores_3_1_6 * eps_6  # n m
+        L_scores_1_6 = tl.maximum(L_scores_scores_1_6, 0.0)  # n m
+        P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
+        L_scores_scores_3_2_6 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
+        L_scores_scores_2_6 = P_2_6 * L_scores_scores_1_2 + L_scores_scores_3_2_6 * eps_6  # n m
+        L_scores_2_6 = tl.maximum(L_scores_scores_2_6, 0.0)  # n m
+        P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
+        L_scores_scores_3_3_6 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
+        L_scores_scores_3_6 = P_3_6 * L_scores_scores_1_3 + L_scores_scores_3_3_6 * eps_6  # n m
+        L_scores_3_6 = tl.maximum(L_scores_scores_3_6, 0.0)  # n m
+        L_6 = L_scores_0_6 + L_scores_1_6 + L_scores_2_6 + L_scores_3_6  # n m
+        W2_7_3 = tl.load(W2_base_8).to(SUMS)  # a number
+        P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_7 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
+        eps_7 = noise_2d(
+            eps + batch * eps_step[0] + 7 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_9,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_7 = P_0_7 * L_scores_scores_1_0 + L_scores_scores_3_0_7 * eps_7  # n m
+        L_scores_0_7 = tl.maximum(L_scores_scores_0_7, 0.0)  # n m
+        P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_7 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
+        L_scores_scores_1_7 = P_1_7 * L_scores_scores_1_1 + L_scores_scores_3_1_7 * eps_7  # n m
+        L_scores_1_7 = tl.maximum(L_scores_scores_1_7, 0.0)  # n m
+        P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_7 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
+        L_scores_scores_2_7 = P_2_7 * L_scores_scores_1_2 + L_scores_scores_3_2_7 * eps_7  # n m
+        L_scores_2_7 = tl.maximum(L_scores_scores_2_7, 0.0)  # n m
+        P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
+        L_scores_scores_3_3_7 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
+        L_scores_scores_3_7 = P_3_7 * L_scores_scores_1_3 + L_scores_scores_3_3_7 * eps_7  # n m
+        L_scores_3_7 = tl.maximum(L_scores_scores_3_7, 0.0)  # n m
+        L_7 = L_scores_0_7 + L_scores_1_7 + L_scores_2_7 + L_scores_3_7  # n m
+        A_scores_1_3 = (
+            W2_0_3 * L_0
+            + W2_1_3 * L_1
+            + W2_2_3 * L_2
+            + W2_3_3 * L_3
+            + W2_4_3 * L_4
+            + W2_5_3 * L_5
+            + W2_6_3 * L_6
+            + W2_7_3 * L_7
+        )  # n m
+        b2_3 = tl.load(b2_base).to(SUMS)  # a number
+        A_scores_3 = A_scores_1_3 + b2_3  # n m
+        A_3_scores = number_0 * A_scores_3  # n m
+        if MASK == 2:
+            A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        V_tile_3 = load_2d(
+            V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
+        add = d_A_3 - A_3_sums[:, None]  # n m
+        d_A_3_scores = A_3 * add  # n m
+        d_A_scores_3 = d_A_3_scores * number_0  # n m
+        sum = tl.sum(d_A_scores_3, 0)  # m
+        sum_2 = tl.sum(sum, 0)  # a number
+        numbers += tl.where(places_2 == 0, sum_2, 0.0)
+        d_W2_7_3 = d_A_scores_3 * L_7  # n m
+        d_W2_7_3_2 = tl.sum(d_W2_7_3, 0)  # m
+        d_W2_7_3_3 = tl.sum(d_W2_7_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 1, d_W2_7_3_3, 0.0)
+        d_W2_6_3 = d_A_scores_3 * L_6  # n m
+        d_W2_6_3_2 = tl.sum(d_W2_6_3, 0)  # m
+        d_W2_6_3_3 = tl.sum(d_W2_6_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 2, d_W2_6_3_3, 0.0)
+        d_W2_5_3 = d_A_scores_3 * L_5  # n m
+        d_W2_5_3_2 = tl.sum(d_W2_5_3, 0)  # m
+        d_W2_5_3_3 = tl.sum(d_W2_5_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 3, d_W2_5_3_3, 0.0)
+        d_W2_4_3 = d_A_scores_3 * L_4  # n m
+        d_W2_4_3_2 = tl.sum(d_W2_4_3, 0)  # m
+        d_W2_4_3_3 = tl.sum(d_W2_4_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 4, d_W2_4_3_3, 0.0)
+        d_W2_3_3 = d_A_scores_3 * L_3  # n m
+        d_W2_3_3_2 = tl.sum(d_W2_3_3, 0)  # m
+        d_W2_3_3_3 = tl.sum(d_W2_3_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 5, d_W2_3_3_3, 0.0)
+        d_W2_2_3 = d_A_scores_3 * L_2  # n m
+        d_W2_2_3_2 = tl.sum(d_W2_2_3, 0)  # m
+        d_W2_2_3_3 = tl.sum(d_W2_2_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 6, d_W2_2_3_3, 0.0)
+        d_W2_1_3 = d_A_scores_3 * L_1  # n m
+        d_W2_1_3_2 = tl.sum(d_W2_1_3, 0)  # m
+        d_W2_1_3_3 = tl.sum(d_W2_1_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 7, d_W2_1_3_3, 0.0)
+        d_W2_0_3 = d_A_scores_3 * L_0  # n m
+        d_W2_0_3_2 = tl.sum(d_W2_0_3, 0)  # m
+        d_W2_0_3_3 = tl.sum(d_W2_0_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 8, d_W2_0_3_3, 0.0)
+        W2_0_2 = tl.load(W2_base_9).to(SUMS)  # a number
+        W2_1_2 = tl.load(W2_base_10).to(SUMS)  # a number
+        W2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
+        W2_3_2 = tl.load(W2_base_12).to(SUMS)  # a number
+        W2_4_2 = tl.load(W2_base_13).to(SUMS)  # a number
+        W2_5_2 = tl.load(W2_base_14).to(SUMS)  # a number
+        W2_6_2 = tl.load(W2_base_15).to(SUMS)  # a number
+        W2_7_2 = tl.load(W2_base_16).to(SUMS)  # a number
+        A_scores_1_2 = (
+            W2_0_2 * L_0
+            + W2_1_2 * L_1
+            + W2_2_2 * L_2
+            + W2_3_2 * L_3
+            + W2_4_2 * L_4
+            + W2_5_2 * L_5
+            + W2_6_2 * L_6
+            + W2_7_2 * L_7
+        )  # n m
+        b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
+        A_scores_2 = A_scores_1_2 + b2_2  # n m
+        A_2_scores = number_0 * A_scores_2  # n m
+        if MASK == 2:
+            A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        V_tile_2 = load_2d(
+            V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
+        add_2 = d_A_2 - A_2_sums[:, None]  # n m
+        d_A_2_scores = A_2 * add_2  # n m
+        d_A_scores_2 = d_A_2_scores * number_0  # n m
+        sum_3 = tl.sum(d_A_scores_2, 0)  # m
+        sum_4 = tl.sum(sum_3, 0)  # a number
+        numbers += tl.where(places_2 == 9, sum_4, 0.0)
+        d_W2_7_2 = d_A_scores_2 * L_7  # n m
+        d_W2_7_2_2 = tl.sum(d_W2_7_2, 0)  # m
+        d_W2_7_2_3 = tl.sum(d_W2_7_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 10, d_W2_7_2_3, 0.0)
+        d_W2_6_2 = d_A_scores_2 * L_6  # n m
+        d_W2_6_2_2 = tl.sum(d_W2_6_2, 0)  # m
+        d_W2_6_2_3 = tl.sum(d_W2_6_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 11, d_W2_6_2_3, 0.0)
+        d_W2_5_2 = d_A_scores_2 * L_5  # n m
+        d_W2_5_2_2 = tl.sum(d_W2_5_2, 0)  # m
+        d_W2_5_2_3 = tl.sum(d_W2_5_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 12, d_W2_5_2_3, 0.0)
+        d_W2_4_2 = d_A_scores_2 * L_4  # n m
+        d_W2_4_2_2 = tl.sum(d_W2_4_2, 0)  # m
+        d_W2_4_2_3 = tl.sum(d_W2_4_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 13, d_W2_4_2_3, 0.0)
+        d_W2_3_2 = d_A_scores_2 * L_3  # n m
+        d_W2_3_2_2 = tl.sum(d_W2_3_2, 0)  # m
+        d_W2_3_2_3 = tl.sum(d_W2_3_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 14, d_W2_3_2_3, 0.0)
+        d_W2_2_2 = d_A_scores_2 * L_2  # n m
+        d_W2_2_2_2 = tl.sum(d_W2_2_2, 0)  # m
+        d_W2_2_2_3 = tl.sum(d_W2_2_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 15, d_W2_2_2_3, 0.0)
+        d_W2_1_2 = d_A_scores_2 * L_1  # n m
+        d_W2_1_2_2 = tl.sum(d_W2_1_2, 0)  # m
+        d_W2_1_2_3 = tl.sum(d_W2_1_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 16, d_W2_1_2_3, 0.0)
+        d_W2_0_2 = d_A_scores_2 * L_0  # n m
+        d_W2_0_2_2 = tl.sum(d_W2_0_2, 0)  # m
+        d_W2_0_2_3 = tl.sum(d_W2_0_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 17, d_W2_0_2_3, 0.0)
+        W2_0_1 = tl.load(W2_base_17).to(SUMS)  # a number
+        W2_1_1 = tl.load(W2_base_18).to(SUMS)  # a number
+        W2_2_1 = tl.load(W2_base_19).to(SUMS)  # a number
+        W2_3_1 = tl.load(W2_base_20).to(SUMS)  # a number
+        W2_4_1 = tl.load(W2_base_21).to(SUMS)  # a number
+        W2_5_1 = tl.load(W2_base_22).to(SUMS)  # a number
+        W2_6_1 = tl.load(W2_base_23).to(SUMS)  # a number
+        W2_7_1 = tl.load(W2_base_24).to(SUMS)  # a number
+        A_scores_1_1 = (
+            W2_0_1 * L_0
+            + W2_1_1 * L_1
+            + W2_2_1 * L_2
+            + W2_3_1 * L_3
+            + W2_4_1 * L_4
+            + W2_5_1 * L_5
+            + W2_6_1 * L_6
+            + W2_7_1 * L_7
+        )  # n m
+        b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
+        A_scores_1 = A_scores_1_1 + b2_1  # n m
+        A_1_scores = number_0 * A_scores_1  # n m
+        if MASK == 2:
+            A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        V_tile_1 = load_2d(
+            V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
+        add_3 = d_A_1 - A_1_sums[:, None]  # n m
+        d_A_1_scores = A_1 * add_3  # n m
+        d_A_scores_1 = d_A_1_scores * number_0  # n m
+        sum_5 = tl.sum(d_A_scores_1, 0)  # m
+        sum_6 = tl.sum(sum_5, 0)  # a number
+        numbers += tl.where(places_2 == 18, sum_6, 0.0)
+        d_W2_7_1 = d_A_scores_1 * L_7  # n m
+        d_W2_7_1_2 = tl.sum(d_W2_7_1, 0)  # m
+        d_W2_7_1_3 = tl.sum(d_W2_7_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 19, d_W2_7_1_3, 0.0)
+        d_W2_6_1 = d_A_scores_1 * L_6  # n m
+        d_W2_6_1_2 = tl.sum(d_W2_6_1, 0)  # m
+        d_W2_6_1_3 = tl.sum(d_W2_6_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 20, d_W2_6_1_3, 0.0)
+        d_W2_5_1 = d_A_scores_1 * L_5  # n m
+        d_W2_5_1_2 = tl.sum(d_W2_5_1, 0)  # m
+        d_W2_5_1_3 = tl.sum(d_W2_5_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 21, d_W2_5_1_3, 0.0)
+        d_W2_4_1 = d_A_scores_1 * L_4  # n m
+        d_W2_4_1_2 = tl.sum(d_W2_4_1, 0)  # m
+        d_W2_4_1_3 = tl.sum(d_W2_4_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 22, d_W2_4_1_3, 0.0)
+        d_W2_3_1 = d_A_scores_1 * L_3  # n m
+        d_W2_3_1_2 = tl.sum(d_W2_3_1, 0)  # m
+        d_W2_3_1_3 = tl.sum(d_W2_3_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 23, d_W2_3_1_3, 0.0)
+        d_W2_2_1 = d_A_scores_1 * L_2  # n m
+        d_W2_2_1_2 = tl.sum(d_W2_2_1, 0)  # m
+        d_W2_2_1_3 = tl.sum(d_W2_2_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 24, d_W2_2_1_3, 0.0)
+        d_W2_1_1 = d_A_scores_1 * L_1  # n m
+        d_W2_1_1_2 = tl.sum(d_W2_1_1, 0)  # m
+        d_W2_1_1_3 = tl.sum(d_W2_1_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 25, d_W2_1_1_3, 0.0)
+        d_W2_0_1 = d_A_scores_1 * L_0  # n m
+        d_W2_0_1_2 = tl.sum(d_W2_0_1, 0)  # m
+        d_W2_0_1_3 = tl.sum(d_W2_0_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 26, d_W2_0_1_3, 0.0)
+        W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
+        W2_1_0 = tl.load(W2_base_25).to(SUMS)  # a number
+        W2_2_0 = tl.load(W2_base_26).to(SUMS)  # a number
+        W2_3_0 = tl.load(W2_base_27).to(SUMS)  # a number
+        W2_4_0 = tl.load(W2_base_28).to(SUMS)  # a number
+        W2_5_0 = tl.load(W2_base_29).to(SUMS)  # a number
+        W2_6_0 = tl.load(W2_base_30).to(SUMS)  # a number
+        W2_7_0 = tl.load(W2_base_31).to(SUMS)  # a number
+        A_scores_1_0 = (
+            W2_0_0 * L_0
+            + W2_1_0 * L_1
+            + W2_2_0 * L_2
+            + W2_3_0 * L_3
+            + W2_4_0 * L_4
+            + W2_5_0 * L_5
+            + W2_6_0 * L_6
+            + W2_7_0 * L_7
+        )  # n m
+        b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
+        A_scores_0 = A_scores_1_0 + b2_0  # n m
+        A_0_scores = number_0 * A_scores_0  # n m
+        if MASK == 2:
+            A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+        V_tile_0 = load_2d(
+            V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
+        add_4 = d_A_0 - A_0_sums[:, None]  # n m
+        d_A_0_scores = A_0 * add_4  # n m
+        d_A_scores_0 = d_A_0_scores * number_0  # n m
+        sum_7 = tl.sum(d_A_scores_0, 0)  # m
+        sum_8 = tl.sum(sum_7, 0)  # a number
+        numbers += tl.where(places_2 == 27, sum_8, 0.0)
+        d_W2_7_0 = d_A_scores_0 * L_7  # n m
+        d_W2_7_0_2 = tl.sum(d_W2_7_0, 0)  # m
+        d_W2_7_0_3 = tl.sum(d_W2_7_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 28, d_W2_7_0_3, 0.0)
+        d_W2_6_0 = d_A_scores_0 * L_6  # n m
+        d_W2_6_0_2 = tl.sum(d_W2_6_0, 0)  # m
+        d_W2_6_0_3 = tl.sum(d_W2_6_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 29, d_W2_6_0_3, 0.0)
+        d_W2_5_0 = d_A_scores_0 * L_5  # n m
+        d_W2_5_0_2 = tl.sum(d_W2_5_0, 0)  # m
+        d_W2_5_0_3 = tl.sum(d_W2_5_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 30, d_W2_5_0_3, 0.0)
+        d_W2_4_0 = d_A_scores_0 * L_4  # n m
+        d_W2_4_0_2 = tl.sum(d_W2_4_0, 0)  # m
+        d_W2_4_0_3 = tl.sum(d_W2_4_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 31, d_W2_4_0_3, 0.0)
+        d_W2_3_0 = d_A_scores_0 * L_3  # n m
+        d_W2_3_0_2 = tl.sum(d_W2_3_0, 0)  # m
+        d_W2_3_0_3 = tl.sum(d_W2_3_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 32, d_W2_3_0_3, 0.0)
+        d_W2_2_0 = d_A_scores_0 * L_2  # n m
+        d_W2_2_0_2 = tl.sum(d_W2_2_0, 0)  # m
+        d_W2_2_0_3 = tl.sum(d_W2_2_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 33, d_W2_2_0_3, 0.0)
+        d_W2_1_0 = d_A_scores_0 * L_1  # n m
+        d_W2_1_0_2 = tl.sum(d_W2_1_0, 0)  # m
+        d_W2_1_0_3 = tl.sum(d_W2_1_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 34, d_W2_1_0_3, 0.0)
+        d_W2_0_0 = d_A_scores_0 * L_0  # n m
+        d_W2_0_0_2 = tl.sum(d_W2_0_0, 0)  # m
+        d_W2_0_0_3 = tl.sum(d_W2_0_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 35, d_W2_0_0_3, 0.0)
+    if b2_grad is not None:
+        tl.store(b2_grad + ((pair * blocks + block) * 4 + 3), tl.sum(tl.where(places_2 == 0, numbers, 0.0)))
+    if b2_grad is not None:
+        tl.store(b2_grad + ((pair * blocks + block) * 4 + 2), tl.sum(tl.where(places_2 == 9, numbers, 0.0)))
+    if b2_grad is not None:
+        tl.store(b2_grad + ((pair * blocks + block) * 4 + 1), tl.sum(tl.where(places_2 == 18, numbers, 0.0)))
+    if b2_grad is not None:
+        tl.store(b2_grad + ((pair * blocks + block) * 4 + 0), tl.sum(tl.where(places_2 == 27, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 31), tl.sum(tl.where(places_2 == 1, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 27), tl.sum(tl.where(places_2 == 2, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 23), tl.sum(tl.where(places_2 == 3, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 19), tl.sum(tl.where(places_2 == 4, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 15), tl.sum(tl.where(places_2 == 5, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 11), tl.sum(tl.where(places_2 == 6, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 7), tl.sum(tl.where(places_2 == 7, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 3), tl.sum(tl.where(places_2 == 8, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 30), tl.sum(tl.where(places_2 == 10, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 26), tl.sum(tl.where(places_2 == 11, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 22), tl.sum(tl.where(places_2 == 12, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 18), tl.sum(tl.where(places_2 == 13, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 14), tl.sum(tl.where(places_2 == 14, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 10), tl.sum(tl.where(places_2 == 15, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 6), tl.sum(tl.where(places_2 == 16, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 2), tl.sum(tl.where(places_2 == 17, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 29), tl.sum(tl.where(places_2 == 19, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 25), tl.sum(tl.where(places_2 == 20, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 21), tl.sum(tl.where(places_2 == 21, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 17), tl.sum(tl.where(places_2 == 22, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 13), tl.sum(tl.where(places_2 == 23, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 9), tl.sum(tl.where(places_2 == 24, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 5), tl.sum(tl.where(places_2 == 25, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 1), tl.sum(tl.where(places_2 == 26, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 28), tl.sum(tl.where(places_2 == 28, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 24), tl.sum(tl.where(places_2 == 29, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 20), tl.sum(tl.where(places_2 == 30, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 16), tl.sum(tl.where(places_2 == 31, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 12), tl.sum(tl.where(places_2 == 32, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 8), tl.sum(tl.where(places_2 == 33, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 4), tl.sum(tl.where(places_2 == 34, numbers, 0.0)))
+    if W2_grad is not None:
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 0), tl.sum(tl.where(places_2 == 35, numbers, 0.0)))
+
+
+@triton.jit
+def y_1_tiles_numbers_2(
+    Q,
+    K,
+    P,
+    L_of_of_p3,
+    eps,
+    W2,
+    b2,
+    V,
+    mask,
+    key_mask,
+    lse,
+    gradient,
+    sums,
+    L_of_of_p3_grad,
+    seed,
+    Q_step,
+    K_step,
+    P_step: tl.constexpr,
+    L_of_of_p3_step: tl.constexpr,
+    eps_step,
+    W2_step: tl.constexpr,
+    b2_step: tl.constexpr,
     V_step,
     mask_step,
     key_mask_step,
@@ -1449,310 +2283,108 @@ def y_1_tiles_rows(
     lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
     lse_3 = load_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end)
     W2_base = W2 + batch * W2_step[0] + (h_at * 4 + 3) * W2_step[2]
-    W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
-    P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    L_scores_scores_3_0_0 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
     lead_2 = batch * 8 + 0
-    P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1]
-    L_scores_scores_3_1_0 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
-    P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
     Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     L_of_of_p3_base_2 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1]
-    L_scores_scores_3_2_0 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
-    P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
     Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     L_of_of_p3_base_3 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1]
-    L_scores_scores_3_3_0 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
     W2_base_2 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_1_3 = tl.load(W2_base_2).to(SUMS)  # a number
-    P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_4 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[2]
-    L_scores_scores_3_0_1 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
     lead_3 = batch * 8 + 1
-    P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_5 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + L_of_of_p3_step[2]
-    L_scores_scores_3_1_1 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
-    P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_6 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
-    L_scores_scores_3_2_1 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
-    P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_7 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
-    L_scores_scores_3_3_1 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
     W2_base_3 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_2_3 = tl.load(W2_base_3).to(SUMS)  # a number
-    P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_8 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
     lead_4 = batch * 8 + 2
-    P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_9 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
     P_base = P + batch * P_step[0] + 2 * P_step[1] + 2 * P_step[2]
-    P_2_2 = tl.load(P_base).to(SUMS)  # a number
     L_of_of_p3_base_10 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
     P_base_2 = P + batch * P_step[0] + 3 * P_step[1] + 2 * P_step[2]
-    P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
     L_of_of_p3_base_11 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
     W2_base_4 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_3_3 = tl.load(W2_base_4).to(SUMS)  # a number
-    P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_12 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_3 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
     lead_5 = batch * 8 + 3
-    P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_13 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_3 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
     P_base_3 = P + batch * P_step[0] + 2 * P_step[1] + 3 * P_step[2]
-    P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
     L_of_of_p3_base_14 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_3 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
     P_base_4 = P + batch * P_step[0] + 3 * P_step[1] + 3 * P_step[2]
-    P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
     L_of_of_p3_base_15 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_3 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
     W2_base_5 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_4_3 = tl.load(W2_base_5).to(SUMS)  # a number
-    P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_16 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_4 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
     lead_6 = batch * 8 + 4
-    P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_17 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_4 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
     P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + 4 * P_step[2]
-    P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
     L_of_of_p3_base_18 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_4 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
     P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + 4 * P_step[2]
-    P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
     L_of_of_p3_base_19 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_4 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
     W2_base_6 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_5_3 = tl.load(W2_base_6).to(SUMS)  # a number
-    P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_20 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_5 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
     lead_7 = batch * 8 + 5
-    P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_21 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_5 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
     P_base_7 = P + batch * P_step[0] + 2 * P_step[1] + 5 * P_step[2]
-    P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
     L_of_of_p3_base_22 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_5 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
     P_base_8 = P + batch * P_step[0] + 3 * P_step[1] + 5 * P_step[2]
-    P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
     L_of_of_p3_base_23 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_5 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
     W2_base_7 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_6_3 = tl.load(W2_base_7).to(SUMS)  # a number
-    P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_24 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_6 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
     lead_8 = batch * 8 + 6
-    P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_25 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_6 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
     P_base_9 = P + batch * P_step[0] + 2 * P_step[1] + 6 * P_step[2]
-    P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
     L_of_of_p3_base_26 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_6 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
     P_base_10 = P + batch * P_step[0] + 3 * P_step[1] + 6 * P_step[2]
-    P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
     L_of_of_p3_base_27 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_6 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
     W2_base_8 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_7_3 = tl.load(W2_base_8).to(SUMS)  # a number
-    P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_28 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_7 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
     lead_9 = batch * 8 + 7
-    P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_29 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_7 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
     P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + 7 * P_step[2]
-    P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
     L_of_of_p3_base_30 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_7 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
     P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + 7 * P_step[2]
-    P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
     L_of_of_p3_base_31 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_7 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
     b2_base = b2 + batch * b2_step[0] + (h_at * 4 + 3) * b2_step[1]
-    b2_3 = tl.load(b2_base).to(SUMS)  # a number
     mask_base = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
     d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
-    d_b2_3 = tl.zeros((), SUMS)
-    d_W2_7_3_4 = tl.zeros((), SUMS)
-    d_W2_6_3_4 = tl.zeros((), SUMS)
-    d_W2_5_3_4 = tl.zeros((), SUMS)
-    d_W2_4_3_4 = tl.zeros((), SUMS)
-    d_W2_3_3_4 = tl.zeros((), SUMS)
-    d_W2_2_3_4 = tl.zeros((), SUMS)
-    d_W2_1_3_4 = tl.zeros((), SUMS)
-    d_W2_0_3_4 = tl.zeros((), SUMS)
     W2_base_9 = W2 + batch * W2_step[0] + (h_at * 4 + 2) * W2_step[2]
-    W2_0_2 = tl.load(W2_base_9).to(SUMS)  # a number
     W2_base_10 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_1_2 = tl.load(W2_base_10).to(SUMS)  # a number
     W2_base_11 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
     W2_base_12 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_3_2 = tl.load(W2_base_12).to(SUMS)  # a number
     W2_base_13 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_4_2 = tl.load(W2_base_13).to(SUMS)  # a number
     W2_base_14 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_5_2 = tl.load(W2_base_14).to(SUMS)  # a number
     W2_base_15 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_6_2 = tl.load(W2_base_15).to(SUMS)  # a number
     W2_base_16 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_7_2 = tl.load(W2_base_16).to(SUMS)  # a number
     b2_base_2 = b2 + batch * b2_step[0] + (h_at * 4 + 2) * b2_step[1]
-    b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
     mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
     d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
-    d_b2_2 = tl.zeros((), SUMS)
-    d_W2_7_2_4 = tl.zeros((), SUMS)
-    d_W2_6_2_4 = tl.zeros((), SUMS)
-    d_W2_5_2_4 = tl.zeros((), SUMS)
-    d_W2_4_2_4 = tl.zeros((), SUMS)
-    d_W2_3_2_4 = tl.zeros((), SUMS)
-    d_W2_2_2_4 = tl.zeros((), SUMS)
-    d_W2_1_2_4 = tl.zeros((), SUMS)
-    d_W2_0_2_4 = tl.zeros((), SUMS)
     W2_base_17 = W2 + batch * W2_step[0] + (h_at * 4 + 1) * W2_step[2]
-    W2_0_1 = tl.load(W2_base_17).to(SUMS)  # a number
     W2_base_18 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_1_1 = tl.load(W2_base_18).to(SUMS)  # a number
     W2_base_19 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_2_1 = tl.load(W2_base_19).to(SUMS)  # a number
     W2_base_20 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_3_1 = tl.load(W2_base_20).to(SUMS)  # a number
     W2_base_21 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_4_1 = tl.load(W2_base_21).to(SUMS)  # a number
     W2_base_22 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_5_1 = tl.load(W2_base_22).to(SUMS)  # a number
     W2_base_23 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_6_1 = tl.load(W2_base_23).to(SUMS)  # a number
     W2_base_24 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_7_1 = tl.load(W2_base_24).to(SUMS)  # a number
     b2_base_3 = b2 + batch * b2_step[0] + (h_at * 4 + 1) * b2_step[1]
-    b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
     mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
     d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
-    d_b2_1 = tl.zeros((), SUMS)
-    d_W2_7_1_4 = tl.zeros((), SUMS)
-    d_W2_6_1_4 = tl.zeros((), SUMS)
-    d_W2_5_1_4 = tl.zeros((), SUMS)
-    d_W2_4_1_4 = tl.zeros((), SUMS)
-    d_W2_3_1_4 = tl.zeros((), SUMS)
-    d_W2_2_1_4 = tl.zeros((), SUMS)
-    d_W2_1_1_4 = tl.zeros((), SUMS)
-    d_W2_0_1_4 = tl.zeros((), SUMS)
-    W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
     W2_base_25 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 4 * W2_step[2]
-    W2_1_0 = tl.load(W2_base_25).to(SUMS)  # a number
     W2_base_26 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_2_0 = tl.load(W2_base_26).to(SUMS)  # a number
     W2_base_27 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_3_0 = tl.load(W2_base_27).to(SUMS)  # a number
     W2_base_28 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_4_0 = tl.load(W2_base_28).to(SUMS)  # a number
     W2_base_29 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_5_0 = tl.load(W2_base_29).to(SUMS)  # a number
     W2_base_30 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_6_0 = tl.load(W2_base_30).to(SUMS)  # a number
     W2_base_31 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_7_0 = tl.load(W2_base_31).to(SUMS)  # a number
-    b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
     mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
     d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
-    d_b2_0 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_3_7_4 = tl.zeros((), SUMS)
-    d_P_3_7_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_2_7_4 = tl.zeros((), SUMS)
-    d_P_2_7_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_1_7_4 = tl.zeros((), SUMS)
-    d_P_1_7_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_0_7_4 = tl.zeros((), SUMS)
-    d_P_0_7_4 = tl.zeros((), SUMS)
-    d_W2_7_0_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_3_6_4 = tl.zeros((), SUMS)
-    d_P_3_6_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_2_6_4 = tl.zeros((), SUMS)
-    d_P_2_6_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_1_6_4 = tl.zeros((), SUMS)
-    d_P_1_6_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_0_6_4 = tl.zeros((), SUMS)
-    d_P_0_6_4 = tl.zeros((), SUMS)
-    d_W2_6_0_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_3_5_4 = tl.zeros((), SUMS)
-    d_P_3_5_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_2_5_4 = tl.zeros((), SUMS)
-    d_P_2_5_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_1_5_4 = tl.zeros((), SUMS)
-    d_P_1_5_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_0_5_4 = tl.zeros((), SUMS)
-    d_P_0_5_4 = tl.zeros((), SUMS)
-    d_W2_5_0_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_3_4_4 = tl.zeros((), SUMS)
-    d_P_3_4_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_2_4_4 = tl.zeros((), SUMS)
-    d_P_2_4_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_1_4_4 = tl.zeros((), SUMS)
-    d_P_1_4_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_0_4_4 = tl.zeros((), SUMS)
-    d_P_0_4_4 = tl.zeros((), SUMS)
-    d_W2_4_0_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_3_3_4 = tl.zeros((), SUMS)
-    d_P_3_3_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_2_3_4 = tl.zeros((), SUMS)
-    d_P_2_3_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_1_3_4 = tl.zeros((), SUMS)
-    d_P_1_3_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_0_3_4 = tl.zeros((), SUMS)
-    d_P_0_3_4 = tl.zeros((), SUMS)
-    d_W2_3_0_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_3_2_4 = tl.zeros((), SUMS)
-    d_P_3_2_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_2_2_4 = tl.zeros((), SUMS)
-    d_P_2_2_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_1_2_4 = tl.zeros((), SUMS)
-    d_P_1_2_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_0_2_4 = tl.zeros((), SUMS)
-    d_P_0_2_4 = tl.zeros((), SUMS)
-    d_W2_2_0_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_3_1_4 = tl.zeros((), SUMS)
-    d_P_3_1_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_2_1_4 = tl.zeros((), SUMS)
-    d_P_2_1_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_1_1_4 = tl.zeros((), SUMS)
-    d_P_1_1_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_0_1_4 = tl.zeros((), SUMS)
-    d_P_0_1_4 = tl.zeros((), SUMS)
-    d_W2_1_0_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_3_0_4 = tl.zeros((), SUMS)
-    d_Q_3_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_3_0_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_2_0_4 = tl.zeros((), SUMS)
-    d_Q_2_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_2_0_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_1_0_4 = tl.zeros((), SUMS)
-    d_Q_1_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_1_0_4 = tl.zeros((), SUMS)
-    d_L_scores_scores_3_0_0_4 = tl.zeros((), SUMS)
-    d_Q_0_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_0_0_4 = tl.zeros((), SUMS)
-    d_W2_0_0_4 = tl.zeros((), SUMS)
+    places_2 = tl.arange(0, 32)
+    numbers = tl.zeros((32,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -1760,8 +2392,12 @@ def y_1_tiles_rows(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             there &= (own != 0)[None, :]
+        tl.debug_barrier()  # so that numbers are read for each block, and not held
+        W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
+        P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         L_scores_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        L_scores_scores_3_0_0 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
         eps_0 = noise_2d(
             eps + batch * eps_step[0],
             n,
@@ -1780,19 +2416,28 @@ def y_1_tiles_rows(
         )  # n m
         L_scores_scores_0_0 = P_0_0 * L_scores_scores_1_0 + L_scores_scores_3_0_0 * eps_0  # n m
         L_scores_0_0 = tl.maximum(L_scores_scores_0_0, 0.0)  # n m
+        P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
         K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         L_scores_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        L_scores_scores_3_1_0 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
         L_scores_scores_1_0_2 = P_1_0 * L_scores_scores_1_1 + L_scores_scores_3_1_0 * eps_0  # n m
         L_scores_1_0 = tl.maximum(L_scores_scores_1_0_2, 0.0)  # n m
+        P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
         K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         L_scores_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        L_scores_scores_3_2_0 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
         L_scores_scores_2_0 = P_2_0 * L_scores_scores_1_2 + L_scores_scores_3_2_0 * eps_0  # n m
         L_scores_2_0 = tl.maximum(L_scores_scores_2_0, 0.0)  # n m
+        P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
         K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         L_scores_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        L_scores_scores_3_3_0 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
         L_scores_scores_3_0 = P_3_0 * L_scores_scores_1_3 + L_scores_scores_3_3_0 * eps_0  # n m
         L_scores_3_0 = tl.maximum(L_scores_scores_3_0, 0.0)  # n m
         L_0 = L_scores_0_0 + L_scores_1_0 + L_scores_2_0 + L_scores_3_0  # n m
+        W2_1_3 = tl.load(W2_base_2).to(SUMS)  # a number
+        P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_1 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
         eps_1 = noise_2d(
             eps + batch * eps_step[0] + eps_step[1],
             n,
@@ -1811,13 +2456,22 @@ def y_1_tiles_rows(
         )  # n m
         L_scores_scores_0_1 = P_0_1 * L_scores_scores_1_0 + L_scores_scores_3_0_1 * eps_1  # n m
         L_scores_0_1 = tl.maximum(L_scores_scores_0_1, 0.0)  # n m
+        P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_1 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
         L_scores_scores_1_1_2 = P_1_1 * L_scores_scores_1_1 + L_scores_scores_3_1_1 * eps_1  # n m
         L_scores_1_1 = tl.maximum(L_scores_scores_1_1_2, 0.0)  # n m
+        P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_2_1 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
         L_scores_scores_2_1 = P_2_1 * L_scores_scores_1_2 + L_scores_scores_3_2_1 * eps_1  # n m
         L_scores_2_1 = tl.maximum(L_scores_scores_2_1, 0.0)  # n m
+        P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_3_1 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
         L_scores_scores_3_1 = P_3_1 * L_scores_scores_1_3 + L_scores_scores_3_3_1 * eps_1  # n m
         L_scores_3_1 = tl.maximum(L_scores_scores_3_1, 0.0)  # n m
         L_1 = L_scores_0_1 + L_scores_1_1 + L_scores_2_1 + L_scores_3_1  # n m
+        W2_2_3 = tl.load(W2_base_3).to(SUMS)  # a number
+        P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
         eps_2 = noise_2d(
             eps + batch * eps_step[0] + 2 * eps_step[1],
             n,
@@ -1836,13 +2490,22 @@ def y_1_tiles_rows(
         )  # n m
         L_scores_scores_0_2 = P_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2 * eps_2  # n m
         L_scores_0_2 = tl.maximum(L_scores_scores_0_2, 0.0)  # n m
+        P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
         L_scores_scores_1_2_2 = P_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2 * eps_2  # n m
         L_scores_1_2 = tl.maximum(L_scores_scores_1_2_2, 0.0)  # n m
+        P_2_2 = tl.load(P_base).to(SUMS)  # a number
+        L_scores_scores_3_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
         L_scores_scores_2_2 = P_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2 * eps_2  # n m
         L_scores_2_2 = tl.maximum(L_scores_scores_2_2, 0.0)  # n m
+        P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
+        L_scores_scores_3_3_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
         L_scores_scores_3_2 = P_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2 * eps_2  # n m
         L_scores_3_2 = tl.maximum(L_scores_scores_3_2, 0.0)  # n m
         L_2 = L_scores_0_2 + L_scores_1_2 + L_scores_2_2 + L_scores_3_2  # n m
+        W2_3_3 = tl.load(W2_base_4).to(SUMS)  # a number
+        P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_3 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
         eps_3 = noise_2d(
             eps + batch * eps_step[0] + 3 * eps_step[1],
             n,
@@ -1861,13 +2524,22 @@ def y_1_tiles_rows(
         )  # n m
         L_scores_scores_0_3 = P_0_3 * L_scores_scores_1_0 + L_scores_scores_3_0_3 * eps_3  # n m
         L_scores_0_3 = tl.maximum(L_scores_scores_0_3, 0.0)  # n m
+        P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_3 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
         L_scores_scores_1_3_2 = P_1_3 * L_scores_scores_1_1 + L_scores_scores_3_1_3 * eps_3  # n m
         L_scores_1_3 = tl.maximum(L_scores_scores_1_3_2, 0.0)  # n m
+        P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
+        L_scores_scores_3_2_3 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
         L_scores_scores_2_3 = P_2_3 * L_scores_scores_1_2 + L_scores_scores_3_2_3 * eps_3  # n m
         L_scores_2_3 = tl.maximum(L_scores_scores_2_3, 0.0)  # n m
+        P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
+        L_scores_scores_3_3_3 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
         L_scores_scores_3_3 = P_3_3 * L_scores_scores_1_3 + L_scores_scores_3_3_3 * eps_3  # n m
         L_scores_3_3 = tl.maximum(L_scores_scores_3_3, 0.0)  # n m
         L_3 = L_scores_0_3 + L_scores_1_3 + L_scores_2_3 + L_scores_3_3  # n m
+        W2_4_3 = tl.load(W2_base_5).to(SUMS)  # a number
+        P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_4 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
         eps_4 = noise_2d(
             eps + batch * eps_step[0] + 4 * eps_step[1],
             n,
@@ -1886,13 +2558,22 @@ def y_1_tiles_rows(
         )  # n m
         L_scores_scores_0_4 = P_0_4 * L_scores_scores_1_0 + L_scores_scores_3_0_4 * eps_4  # n m
         L_scores_0_4 = tl.maximum(L_scores_scores_0_4, 0.0)  # n m
+        P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_4 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
         L_scores_scores_1_4 = P_1_4 * L_scores_scores_1_1 + L_scores_scores_3_1_4 * eps_4  # n m
         L_scores_1_4 = tl.maximum(L_scores_scores_1_4, 0.0)  # n m
+        P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
+        L_scores_scores_3_2_4 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
         L_scores_scores_2_4 = P_2_4 * L_scores_scores_1_2 + L_scores_scores_3_2_4 * eps_4  # n m
         L_scores_2_4 = tl.maximum(L_scores_scores_2_4, 0.0)  # n m
+        P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
+        L_scores_scores_3_3_4 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
         L_scores_scores_3_4 = P_3_4 * L_scores_scores_1_3 + L_scores_scores_3_3_4 * eps_4  # n m
         L_scores_3_4 = tl.maximum(L_scores_scores_3_4, 0.0)  # n m
         L_4 = L_scores_0_4 + L_scores_1_4 + L_scores_2_4 + L_scores_3_4  # n m
+        W2_5_3 = tl.load(W2_base_6).to(SUMS)  # a number
+        P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_5 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
         eps_5 = noise_2d(
             eps + batch * eps_step[0] + 5 * eps_step[1],
             n,
@@ -1911,13 +2592,22 @@ def y_1_tiles_rows(
         )  # n m
         L_scores_scores_0_5 = P_0_5 * L_scores_scores_1_0 + L_scores_scores_3_0_5 * eps_5  # n m
         L_scores_0_5 = tl.maximum(L_scores_scores_0_5, 0.0)  # n m
+        P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_5 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
         L_scores_scores_1_5 = P_1_5 * L_scores_scores_1_1 + L_scores_scores_3_1_5 * eps_5  # n m
         L_scores_1_5 = tl.maximum(L_scores_scores_1_5, 0.0)  # n m
+        P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
+        L_scores_scores_3_2_5 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
         L_scores_scores_2_5 = P_2_5 * L_scores_scores_1_2 + L_scores_scores_3_2_5 * eps_5  # n m
         L_scores_2_5 = tl.maximum(L_scores_scores_2_5, 0.0)  # n m
+        P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
+        L_scores_scores_3_3_5 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
         L_scores_scores_3_5 = P_3_5 * L_scores_scores_1_3 + L_scores_scores_3_3_5 * eps_5  # n m
         L_scores_3_5 = tl.maximum(L_scores_scores_3_5, 0.0)  # n m
         L_5 = L_scores_0_5 + L_scores_1_5 + L_scores_2_5 + L_scores_3_5  # n m
+        W2_6_3 = tl.load(W2_base_7).to(SUMS)  # a number
+        P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_6 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
         eps_6 = noise_2d(
             eps + batch * eps_step[0] + 6 * eps_step[1],
             n,
@@ -1936,13 +2626,22 @@ def y_1_tiles_rows(
         )  # n m
         L_scores_scores_0_6 = P_0_6 * L_scores_scores_1_0 + L_scores_scores_3_0_6 * eps_6  # n m
         L_scores_0_6 = tl.maximum(L_scores_scores_0_6, 0.0)  # n m
+        P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_6 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
         L_scores_scores_1_6 = P_1_6 * L_scores_scores_1_1 + L_scores_scores_3_1_6 * eps_6  # n m
         L_scores_1_6 = tl.maximum(L_scores_scores_1_6, 0.0)  # n m
+        P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
+        L_scores_scores_3_2_6 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
         L_scores_scores_2_6 = P_2_6 * L_scores_scores_1_2 + L_scores_scores_3_2_6 * eps_6  # n m
         L_scores_2_6 = tl.maximum(L_scores_scores_2_6, 0.0)  # n m
+        P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
+        L_scores_scores_3_3_6 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
         L_scores_scores_3_6 = P_3_6 * L_scores_scores_1_3 + L_scores_scores_3_3_6 * eps_6  # n m
         L_scores_3_6 = tl.maximum(L_scores_scores_3_6, 0.0)  # n m
         L_6 = L_scores_0_6 + L_scores_1_6 + L_scores_2_6 + L_scores_3_6  # n m
+        W2_7_3 = tl.load(W2_base_8).to(SUMS)  # a number
+        P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_7 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
         eps_7 = noise_2d(
             eps + batch * eps_step[0] + 7 * eps_step[1],
             n,
@@ -1961,10 +2660,16 @@ def y_1_tiles_rows(
         )  # n m
         L_scores_scores_0_7 = P_0_7 * L_scores_scores_1_0 + L_scores_scores_3_0_7 * eps_7  # n m
         L_scores_0_7 = tl.maximum(L_scores_scores_0_7, 0.0)  # n m
+        P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_7 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
         L_scores_scores_1_7 = P_1_7 * L_scores_scores_1_1 + L_scores_scores_3_1_7 * eps_7  # n m
         L_scores_1_7 = tl.maximum(L_scores_scores_1_7, 0.0)  # n m
+        P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_7 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
         L_scores_scores_2_7 = P_2_7 * L_scores_scores_1_2 + L_scores_scores_3_2_7 * eps_7  # n m
         L_scores_2_7 = tl.maximum(L_scores_scores_2_7, 0.0)  # n m
+        P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
+        L_scores_scores_3_3_7 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
         L_scores_scores_3_7 = P_3_7 * L_scores_scores_1_3 + L_scores_scores_3_3_7 * eps_7  # n m
         L_scores_3_7 = tl.maximum(L_scores_scores_3_7, 0.0)  # n m
         L_7 = L_scores_0_7 + L_scores_1_7 + L_scores_2_7 + L_scores_3_7  # n m
@@ -1978,6 +2683,7 @@ def y_1_tiles_rows(
             + W2_6_3 * L_6
             + W2_7_3 * L_7
         )  # n m
+        b2_3 = tl.load(b2_base).to(SUMS)  # a number
         A_scores_3 = A_scores_1_3 + b2_3  # n m
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
@@ -1990,42 +2696,14 @@ def y_1_tiles_rows(
         d_A_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
         add = d_A_3 - A_3_sums[:, None]  # n m
         d_A_3_scores = A_3 * add  # n m
-        d_A_scores_3 = d_A_3_scores * number_0  # n m
-        sum = tl.sum(d_A_scores_3, 0)  # m
-        sum_2 = tl.sum(sum, 0)  # a number
-        d_b2_3 += sum_2
-        d_W2_7_3 = d_A_scores_3 * L_7  # n m
-        d_W2_7_3_2 = tl.sum(d_W2_7_3, 0)  # m
-        d_W2_7_3_3 = tl.sum(d_W2_7_3_2, 0)  # a number
-        d_W2_7_3_4 += d_W2_7_3_3
-        d_W2_6_3 = d_A_scores_3 * L_6  # n m
-        d_W2_6_3_2 = tl.sum(d_W2_6_3, 0)  # m
-        d_W2_6_3_3 = tl.sum(d_W2_6_3_2, 0)  # a number
-        d_W2_6_3_4 += d_W2_6_3_3
-        d_W2_5_3 = d_A_scores_3 * L_5  # n m
-        d_W2_5_3_2 = tl.sum(d_W2_5_3, 0)  # m
-        d_W2_5_3_3 = tl.sum(d_W2_5_3_2, 0)  # a number
-        d_W2_5_3_4 += d_W2_5_3_3
-        d_W2_4_3 = d_A_scores_3 * L_4  # n m
-        d_W2_4_3_2 = tl.sum(d_W2_4_3, 0)  # m
-        d_W2_4_3_3 = tl.sum(d_W2_4_3_2, 0)  # a number
-        d_W2_4_3_4 += d_W2_4_3_3
-        d_W2_3_3 = d_A_scores_3 * L_3  # n m
-        d_W2_3_3_2 = tl.sum(d_W2_3_3, 0)  # m
-        d_W2_3_3_3 = tl.sum(d_W2_3_3_2, 0)  # a number
-        d_W2_3_3_4 += d_W2_3_3_3
-        d_W2_2_3 = d_A_scores_3 * L_2  # n m
-        d_W2_2_3_2 = tl.sum(d_W2_2_3, 0)  # m
-        d_W2_2_3_3 = tl.sum(d_W2_2_3_2, 0)  # a number
-        d_W2_2_3_4 += d_W2_2_3_3
-        d_W2_1_3 = d_A_scores_3 * L_1  # n m
-        d_W2_1_3_2 = tl.sum(d_W2_1_3, 0)  # m
-        d_W2_1_3_3 = tl.sum(d_W2_1_3_2, 0)  # a number
-        d_W2_1_3_4 += d_W2_1_3_3
-        d_W2_0_3 = d_A_scores_3 * L_0  # n m
-        d_W2_0_3_2 = tl.sum(d_W2_0_3, 0)  # m
-        d_W2_0_3_3 = tl.sum(d_W2_0_3_2, 0)  # a number
-        d_W2_0_3_4 += d_W2_0_3_3
+        W2_0_2 = tl.load(W2_base_9).to(SUMS)  # a number
+        W2_1_2 = tl.load(W2_base_10).to(SUMS)  # a number
+        W2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
+        W2_3_2 = tl.load(W2_base_12).to(SUMS)  # a number
+        W2_4_2 = tl.load(W2_base_13).to(SUMS)  # a number
+        W2_5_2 = tl.load(W2_base_14).to(SUMS)  # a number
+        W2_6_2 = tl.load(W2_base_15).to(SUMS)  # a number
+        W2_7_2 = tl.load(W2_base_16).to(SUMS)  # a number
         A_scores_1_2 = (
             W2_0_2 * L_0
             + W2_1_2 * L_1
@@ -2036,6 +2714,7 @@ def y_1_tiles_rows(
             + W2_6_2 * L_6
             + W2_7_2 * L_7
         )  # n m
+        b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
         A_scores_2 = A_scores_1_2 + b2_2  # n m
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
@@ -2048,42 +2727,14 @@ def y_1_tiles_rows(
         d_A_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
         add_2 = d_A_2 - A_2_sums[:, None]  # n m
         d_A_2_scores = A_2 * add_2  # n m
-        d_A_scores_2 = d_A_2_scores * number_0  # n m
-        sum_3 = tl.sum(d_A_scores_2, 0)  # m
-        sum_4 = tl.sum(sum_3, 0)  # a number
-        d_b2_2 += sum_4
-        d_W2_7_2 = d_A_scores_2 * L_7  # n m
-        d_W2_7_2_2 = tl.sum(d_W2_7_2, 0)  # m
-        d_W2_7_2_3 = tl.sum(d_W2_7_2_2, 0)  # a number
-        d_W2_7_2_4 += d_W2_7_2_3
-        d_W2_6_2 = d_A_scores_2 * L_6  # n m
-        d_W2_6_2_2 = tl.sum(d_W2_6_2, 0)  # m
-        d_W2_6_2_3 = tl.sum(d_W2_6_2_2, 0)  # a number
-        d_W2_6_2_4 += d_W2_6_2_3
-        d_W2_5_2 = d_A_scores_2 * L_5  # n m
-        d_W2_5_2_2 = tl.sum(d_W2_5_2, 0)  # m
-        d_W2_5_2_3 = tl.sum(d_W2_5_2_2, 0)  # a number
-        d_W2_5_2_4 += d_W2_5_2_3
-        d_W2_4_2 = d_A_scores_2 * L_4  # n m
-        d_W2_4_2_2 = tl.sum(d_W2_4_2, 0)  # m
-        d_W2_4_2_3 = tl.sum(d_W2_4_2_2, 0)  # a number
-        d_W2_4_2_4 += d_W2_4_2_3
-        d_W2_3_2 = d_A_scores_2 * L_3  # n m
-        d_W2_3_2_2 = tl.sum(d_W2_3_2, 0)  # m
-        d_W2_3_2_3 = tl.sum(d_W2_3_2_2, 0)  # a number
-        d_W2_3_2_4 += d_W2_3_2_3
-        d_W2_2_2 = d_A_scores_2 * L_2  # n m
-        d_W2_2_2_2 = tl.sum(d_W2_2_2, 0)  # m
-        d_W2_2_2_3 = tl.sum(d_W2_2_2_2, 0)  # a number
-        d_W2_2_2_4 += d_W2_2_2_3
-        d_W2_1_2 = d_A_scores_2 * L_1  # n m
-        d_W2_1_2_2 = tl.sum(d_W2_1_2, 0)  # m
-        d_W2_1_2_3 = tl.sum(d_W2_1_2_2, 0)  # a number
-        d_W2_1_2_4 += d_W2_1_2_3
-        d_W2_0_2 = d_A_scores_2 * L_0  # n m
-        d_W2_0_2_2 = tl.sum(d_W2_0_2, 0)  # m
-        d_W2_0_2_3 = tl.sum(d_W2_0_2_2, 0)  # a number
-        d_W2_0_2_4 += d_W2_0_2_3
+        W2_0_1 = tl.load(W2_base_17).to(SUMS)  # a number
+        W2_1_1 = tl.load(W2_base_18).to(SUMS)  # a number
+        W2_2_1 = tl.load(W2_base_19).to(SUMS)  # a number
+        W2_3_1 = tl.load(W2_base_20).to(SUMS)  # a number
+        W2_4_1 = tl.load(W2_base_21).to(SUMS)  # a number
+        W2_5_1 = tl.load(W2_base_22).to(SUMS)  # a number
+        W2_6_1 = tl.load(W2_base_23).to(SUMS)  # a number
+        W2_7_1 = tl.load(W2_base_24).to(SUMS)  # a number
         A_scores_1_1 = (
             W2_0_1 * L_0
             + W2_1_1 * L_1
@@ -2094,6 +2745,7 @@ def y_1_tiles_rows(
             + W2_6_1 * L_6
             + W2_7_1 * L_7
         )  # n m
+        b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
         A_scores_1 = A_scores_1_1 + b2_1  # n m
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
@@ -2106,42 +2758,14 @@ def y_1_tiles_rows(
         d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
         add_3 = d_A_1 - A_1_sums[:, None]  # n m
         d_A_1_scores = A_1 * add_3  # n m
-        d_A_scores_1 = d_A_1_scores * number_0  # n m
-        sum_5 = tl.sum(d_A_scores_1, 0)  # m
-        sum_6 = tl.sum(sum_5, 0)  # a number
-        d_b2_1 += sum_6
-        d_W2_7_1 = d_A_scores_1 * L_7  # n m
-        d_W2_7_1_2 = tl.sum(d_W2_7_1, 0)  # m
-        d_W2_7_1_3 = tl.sum(d_W2_7_1_2, 0)  # a number
-        d_W2_7_1_4 += d_W2_7_1_3
-        d_W2_6_1 = d_A_scores_1 * L_6  # n m
-        d_W2_6_1_2 = tl.sum(d_W2_6_1, 0)  # m
-        d_W2_6_1_3 = tl.sum(d_W2_6_1_2, 0)  # a number
-        d_W2_6_1_4 += d_W2_6_1_3
-        d_W2_5_1 = d_A_scores_1 * L_5  # n m
-        d_W2_5_1_2 = tl.sum(d_W2_5_1, 0)  # m
-        d_W2_5_1_3 = tl.sum(d_W2_5_1_2, 0)  # a number
-        d_W2_5_1_4 += d_W2_5_1_3
-        d_W2_4_1 = d_A_scores_1 * L_4  # n m
-        d_W2_4_1_2 = tl.sum(d_W2_4_1, 0)  # m
-        d_W2_4_1_3 = tl.sum(d_W2_4_1_2, 0)  # a number
-        d_W2_4_1_4 += d_W2_4_1_3
-        d_W2_3_1 = d_A_scores_1 * L_3  # n m
-        d_W2_3_1_2 = tl.sum(d_W2_3_1, 0)  # m
-        d_W2_3_1_3 = tl.sum(d_W2_3_1_2, 0)  # a number
-        d_W2_3_1_4 += d_W2_3_1_3
-        d_W2_2_1 = d_A_scores_1 * L_2  # n m
-        d_W2_2_1_2 = tl.sum(d_W2_2_1, 0)  # m
-        d_W2_2_1_3 = tl.sum(d_W2_2_1_2, 0)  # a number
-        d_W2_2_1_4 += d_W2_2_1_3
-        d_W2_1_1 = d_A_scores_1 * L_1  # n m
-        d_W2_1_1_2 = tl.sum(d_W2_1_1, 0)  # m
-        d_W2_1_1_3 = tl.sum(d_W2_1_1_2, 0)  # a number
-        d_W2_1_1_4 += d_W2_1_1_3
-        d_W2_0_1 = d_A_scores_1 * L_0  # n m
-        d_W2_0_1_2 = tl.sum(d_W2_0_1, 0)  # m
-        d_W2_0_1_3 = tl.sum(d_W2_0_1_2, 0)  # a number
-        d_W2_0_1_4 += d_W2_0_1_3
+        W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
+        W2_1_0 = tl.load(W2_base_25).to(SUMS)  # a number
+        W2_2_0 = tl.load(W2_base_26).to(SUMS)  # a number
+        W2_3_0 = tl.load(W2_base_27).to(SUMS)  # a number
+        W2_4_0 = tl.load(W2_base_28).to(SUMS)  # a number
+        W2_5_0 = tl.load(W2_base_29).to(SUMS)  # a number
+        W2_6_0 = tl.load(W2_base_30).to(SUMS)  # a number
+        W2_7_0 = tl.load(W2_base_31).to(SUMS)  # a number
         A_scores_1_0 = (
             W2_0_0 * L_0
             + W2_1_0 * L_1
@@ -2152,6 +2776,7 @@ def y_1_tiles_rows(
             + W2_6_0 * L_6
             + W2_7_0 * L_7
         )  # n m
+        b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
         A_scores_0 = A_scores_1_0 + b2_0  # n m
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
@@ -2164,386 +2789,2289 @@ def y_1_tiles_rows(
         d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
         add_4 = d_A_0 - A_0_sums[:, None]  # n m
         d_A_0_scores = A_0 * add_4  # n m
+        tl.debug_barrier()  # so that what follows is made again, and not held
+        P_3_7_2 = tl.load(P_base_12).to(SUMS)  # a number
+        L_scores_scores_3_3_7_2 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
+        L_scores_scores_3_7_2 = P_3_7_2 * L_scores_scores_1_3 + L_scores_scores_3_3_7_2 * eps_7  # n m
+        L_scores_3_7_2 = tl.maximum(L_scores_scores_3_7_2, 0.0)  # n m
+        d_A_scores_3 = d_A_3_scores * number_0  # n m
+        W2_7_3_2 = tl.load(W2_base_8).to(SUMS)  # a number
+        d_A_scores_2 = d_A_2_scores * number_0  # n m
+        W2_7_2_2 = tl.load(W2_base_16).to(SUMS)  # a number
+        d_A_scores_1 = d_A_1_scores * number_0  # n m
+        W2_7_1_2 = tl.load(W2_base_24).to(SUMS)  # a number
         d_A_scores_0 = d_A_0_scores * number_0  # n m
-        sum_7 = tl.sum(d_A_scores_0, 0)  # m
-        sum_8 = tl.sum(sum_7, 0)  # a number
-        d_b2_0 += sum_8
-        d_L_7 = d_A_scores_3 * W2_7_3 + d_A_scores_2 * W2_7_2 + d_A_scores_1 * W2_7_1 + d_A_scores_0 * W2_7_0  # n m
-        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7 > 0, d_L_7, 0.0)  # n m
+        W2_7_0_2 = tl.load(W2_base_31).to(SUMS)  # a number
+        d_L_7 = (
+            d_A_scores_3 * W2_7_3_2
+            + d_A_scores_2 * W2_7_2_2
+            + d_A_scores_1 * W2_7_1_2
+            + d_A_scores_0 * W2_7_0_2
+        )  # n m
+        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7, 0.0)  # n m
         d_L_scores_scores_3_3_7 = d_L_scores_scores_3_7 * eps_7  # n m
         d_L_scores_scores_3_3_7_2 = tl.sum(d_L_scores_scores_3_3_7, 0)  # m
         d_L_scores_scores_3_3_7_3 = tl.sum(d_L_scores_scores_3_3_7_2, 0)  # a number
-        d_L_scores_scores_3_3_7_4 += d_L_scores_scores_3_3_7_3
-        d_P_3_7 = d_L_scores_scores_3_7 * L_scores_scores_1_3  # n m
-        d_P_3_7_2 = tl.sum(d_P_3_7, 0)  # m
-        d_P_3_7_3 = tl.sum(d_P_3_7_2, 0)  # a number
-        d_P_3_7_4 += d_P_3_7_3
-        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7 > 0, d_L_7, 0.0)  # n m
+        numbers += tl.where(places_2 == 0, d_L_scores_scores_3_3_7_3, 0.0)
+        P_2_7_2 = tl.load(P_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_7_2 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
+        L_scores_scores_2_7_2 = P_2_7_2 * L_scores_scores_1_2 + L_scores_scores_3_2_7_2 * eps_7  # n m
+        L_scores_2_7_2 = tl.maximum(L_scores_scores_2_7_2, 0.0)  # n m
+        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7, 0.0)  # n m
         d_L_scores_scores_3_2_7 = d_L_scores_scores_2_7 * eps_7  # n m
         d_L_scores_scores_3_2_7_2 = tl.sum(d_L_scores_scores_3_2_7, 0)  # m
         d_L_scores_scores_3_2_7_3 = tl.sum(d_L_scores_scores_3_2_7_2, 0)  # a number
-        d_L_scores_scores_3_2_7_4 += d_L_scores_scores_3_2_7_3
-        d_P_2_7 = d_L_scores_scores_2_7 * L_scores_scores_1_2  # n m
-        d_P_2_7_2 = tl.sum(d_P_2_7, 0)  # m
-        d_P_2_7_3 = tl.sum(d_P_2_7_2, 0)  # a number
-        d_P_2_7_4 += d_P_2_7_3
-        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7 > 0, d_L_7, 0.0)  # n m
+        numbers += tl.where(places_2 == 1, d_L_scores_scores_3_2_7_3, 0.0)
+        P_1_7_2 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_7_2 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
+        L_scores_scores_1_7_2 = P_1_7_2 * L_scores_scores_1_1 + L_scores_scores_3_1_7_2 * eps_7  # n m
+        L_scores_1_7_2 = tl.maximum(L_scores_scores_1_7_2, 0.0)  # n m
+        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7, 0.0)  # n m
         d_L_scores_scores_3_1_7 = d_L_scores_scores_1_7 * eps_7  # n m
         d_L_scores_scores_3_1_7_2 = tl.sum(d_L_scores_scores_3_1_7, 0)  # m
         d_L_scores_scores_3_1_7_3 = tl.sum(d_L_scores_scores_3_1_7_2, 0)  # a number
-        d_L_scores_scores_3_1_7_4 += d_L_scores_scores_3_1_7_3
-        d_P_1_7 = d_L_scores_scores_1_7 * L_scores_scores_1_1  # n m
-        d_P_1_7_2 = tl.sum(d_P_1_7, 0)  # m
-        d_P_1_7_3 = tl.sum(d_P_1_7_2, 0)  # a number
-        d_P_1_7_4 += d_P_1_7_3
-        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7 > 0, d_L_7, 0.0)  # n m
+        numbers += tl.where(places_2 == 2, d_L_scores_scores_3_1_7_3, 0.0)
+        P_0_7_2 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_7_2 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
+        L_scores_scores_0_7_2 = P_0_7_2 * L_scores_scores_1_0 + L_scores_scores_3_0_7_2 * eps_7  # n m
+        L_scores_0_7_2 = tl.maximum(L_scores_scores_0_7_2, 0.0)  # n m
+        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7, 0.0)  # n m
         d_L_scores_scores_3_0_7 = d_L_scores_scores_0_7 * eps_7  # n m
         d_L_scores_scores_3_0_7_2 = tl.sum(d_L_scores_scores_3_0_7, 0)  # m
         d_L_scores_scores_3_0_7_3 = tl.sum(d_L_scores_scores_3_0_7_2, 0)  # a number
-        d_L_scores_scores_3_0_7_4 += d_L_scores_scores_3_0_7_3
-        d_P_0_7 = d_L_scores_scores_0_7 * L_scores_scores_1_0  # n m
-        d_P_0_7_2 = tl.sum(d_P_0_7, 0)  # m
-        d_P_0_7_3 = tl.sum(d_P_0_7_2, 0)  # a number
-        d_P_0_7_4 += d_P_0_7_3
-        d_W2_7_0 = d_A_scores_0 * L_7  # n m
-        d_W2_7_0_2 = tl.sum(d_W2_7_0, 0)  # m
-        d_W2_7_0_3 = tl.sum(d_W2_7_0_2, 0)  # a number
-        d_W2_7_0_4 += d_W2_7_0_3
-        d_L_6 = d_A_scores_3 * W2_6_3 + d_A_scores_2 * W2_6_2 + d_A_scores_1 * W2_6_1 + d_A_scores_0 * W2_6_0  # n m
-        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6 > 0, d_L_6, 0.0)  # n m
+        numbers += tl.where(places_2 == 3, d_L_scores_scores_3_0_7_3, 0.0)
+        P_3_6_2 = tl.load(P_base_10).to(SUMS)  # a number
+        L_scores_scores_3_3_6_2 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
+        L_scores_scores_3_6_2 = P_3_6_2 * L_scores_scores_1_3 + L_scores_scores_3_3_6_2 * eps_6  # n m
+        L_scores_3_6_2 = tl.maximum(L_scores_scores_3_6_2, 0.0)  # n m
+        W2_6_3_2 = tl.load(W2_base_7).to(SUMS)  # a number
+        W2_6_2_2 = tl.load(W2_base_15).to(SUMS)  # a number
+        W2_6_1_2 = tl.load(W2_base_23).to(SUMS)  # a number
+        W2_6_0_2 = tl.load(W2_base_30).to(SUMS)  # a number
+        d_L_6 = (
+            d_A_scores_3 * W2_6_3_2
+            + d_A_scores_2 * W2_6_2_2
+            + d_A_scores_1 * W2_6_1_2
+            + d_A_scores_0 * W2_6_0_2
+        )  # n m
+        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6, 0.0)  # n m
         d_L_scores_scores_3_3_6 = d_L_scores_scores_3_6 * eps_6  # n m
         d_L_scores_scores_3_3_6_2 = tl.sum(d_L_scores_scores_3_3_6, 0)  # m
         d_L_scores_scores_3_3_6_3 = tl.sum(d_L_scores_scores_3_3_6_2, 0)  # a number
-        d_L_scores_scores_3_3_6_4 += d_L_scores_scores_3_3_6_3
-        d_P_3_6 = d_L_scores_scores_3_6 * L_scores_scores_1_3  # n m
-        d_P_3_6_2 = tl.sum(d_P_3_6, 0)  # m
-        d_P_3_6_3 = tl.sum(d_P_3_6_2, 0)  # a number
-        d_P_3_6_4 += d_P_3_6_3
-        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6 > 0, d_L_6, 0.0)  # n m
+        numbers += tl.where(places_2 == 4, d_L_scores_scores_3_3_6_3, 0.0)
+        P_2_6_2 = tl.load(P_base_9).to(SUMS)  # a number
+        L_scores_scores_3_2_6_2 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
+        L_scores_scores_2_6_2 = P_2_6_2 * L_scores_scores_1_2 + L_scores_scores_3_2_6_2 * eps_6  # n m
+        L_scores_2_6_2 = tl.maximum(L_scores_scores_2_6_2, 0.0)  # n m
+        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6, 0.0)  # n m
         d_L_scores_scores_3_2_6 = d_L_scores_scores_2_6 * eps_6  # n m
         d_L_scores_scores_3_2_6_2 = tl.sum(d_L_scores_scores_3_2_6, 0)  # m
         d_L_scores_scores_3_2_6_3 = tl.sum(d_L_scores_scores_3_2_6_2, 0)  # a number
-        d_L_scores_scores_3_2_6_4 += d_L_scores_scores_3_2_6_3
-        d_P_2_6 = d_L_scores_scores_2_6 * L_scores_scores_1_2  # n m
-        d_P_2_6_2 = tl.sum(d_P_2_6, 0)  # m
-        d_P_2_6_3 = tl.sum(d_P_2_6_2, 0)  # a number
-        d_P_2_6_4 += d_P_2_6_3
-        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6 > 0, d_L_6, 0.0)  # n m
+        numbers += tl.where(places_2 == 5, d_L_scores_scores_3_2_6_3, 0.0)
+        P_1_6_2 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_6_2 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
+        L_scores_scores_1_6_2 = P_1_6_2 * L_scores_scores_1_1 + L_scores_scores_3_1_6_2 * eps_6  # n m
+        L_scores_1_6_2 = tl.maximum(L_scores_scores_1_6_2, 0.0)  # n m
+        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6, 0.0)  # n m
         d_L_scores_scores_3_1_6 = d_L_scores_scores_1_6 * eps_6  # n m
         d_L_scores_scores_3_1_6_2 = tl.sum(d_L_scores_scores_3_1_6, 0)  # m
         d_L_scores_scores_3_1_6_3 = tl.sum(d_L_scores_scores_3_1_6_2, 0)  # a number
-        d_L_scores_scores_3_1_6_4 += d_L_scores_scores_3_1_6_3
-        d_P_1_6 = d_L_scores_scores_1_6 * L_scores_scores_1_1  # n m
-        d_P_1_6_2 = tl.sum(d_P_1_6, 0)  # m
-        d_P_1_6_3 = tl.sum(d_P_1_6_2, 0)  # a number
-        d_P_1_6_4 += d_P_1_6_3
-        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6 > 0, d_L_6, 0.0)  # n m
+        numbers += tl.where(places_2 == 6, d_L_scores_scores_3_1_6_3, 0.0)
+        P_0_6_2 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_6_2 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
+        L_scores_scores_0_6_2 = P_0_6_2 * L_scores_scores_1_0 + L_scores_scores_3_0_6_2 * eps_6  # n m
+        L_scores_0_6_2 = tl.maximum(L_scores_scores_0_6_2, 0.0)  # n m
+        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6, 0.0)  # n m
         d_L_scores_scores_3_0_6 = d_L_scores_scores_0_6 * eps_6  # n m
         d_L_scores_scores_3_0_6_2 = tl.sum(d_L_scores_scores_3_0_6, 0)  # m
         d_L_scores_scores_3_0_6_3 = tl.sum(d_L_scores_scores_3_0_6_2, 0)  # a number
-        d_L_scores_scores_3_0_6_4 += d_L_scores_scores_3_0_6_3
-        d_P_0_6 = d_L_scores_scores_0_6 * L_scores_scores_1_0  # n m
-        d_P_0_6_2 = tl.sum(d_P_0_6, 0)  # m
-        d_P_0_6_3 = tl.sum(d_P_0_6_2, 0)  # a number
-        d_P_0_6_4 += d_P_0_6_3
-        d_W2_6_0 = d_A_scores_0 * L_6  # n m
-        d_W2_6_0_2 = tl.sum(d_W2_6_0, 0)  # m
-        d_W2_6_0_3 = tl.sum(d_W2_6_0_2, 0)  # a number
-        d_W2_6_0_4 += d_W2_6_0_3
-        d_L_5 = d_A_scores_3 * W2_5_3 + d_A_scores_2 * W2_5_2 + d_A_scores_1 * W2_5_1 + d_A_scores_0 * W2_5_0  # n m
-        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5 > 0, d_L_5, 0.0)  # n m
+        numbers += tl.where(places_2 == 7, d_L_scores_scores_3_0_6_3, 0.0)
+        P_3_5_2 = tl.load(P_base_8).to(SUMS)  # a number
+        L_scores_scores_3_3_5_2 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
+        L_scores_scores_3_5_2 = P_3_5_2 * L_scores_scores_1_3 + L_scores_scores_3_3_5_2 * eps_5  # n m
+        L_scores_3_5_2 = tl.maximum(L_scores_scores_3_5_2, 0.0)  # n m
+        W2_5_3_2 = tl.load(W2_base_6).to(SUMS)  # a number
+        W2_5_2_2 = tl.load(W2_base_14).to(SUMS)  # a number
+        W2_5_1_2 = tl.load(W2_base_22).to(SUMS)  # a number
+        W2_5_0_2 = tl.load(W2_base_29).to(SUMS)  # a number
+        d_L_5 = (
+            d_A_scores_3 * W2_5_3_2
+            + d_A_scores_2 * W2_5_2_2
+            + d_A_scores_1 * W2_5_1_2
+            + d_A_scores_0 * W2_5_0_2
+        )  # n m
+        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5, 0.0)  # n m
         d_L_scores_scores_3_3_5 = d_L_scores_scores_3_5 * eps_5  # n m
         d_L_scores_scores_3_3_5_2 = tl.sum(d_L_scores_scores_3_3_5, 0)  # m
         d_L_scores_scores_3_3_5_3 = tl.sum(d_L_scores_scores_3_3_5_2, 0)  # a number
-        d_L_scores_scores_3_3_5_4 += d_L_scores_scores_3_3_5_3
-        d_P_3_5 = d_L_scores_scores_3_5 * L_scores_scores_1_3  # n m
-        d_P_3_5_2 = tl.sum(d_P_3_5, 0)  # m
-        d_P_3_5_3 = tl.sum(d_P_3_5_2, 0)  # a number
-        d_P_3_5_4 += d_P_3_5_3
-        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5 > 0, d_L_5, 0.0)  # n m
+        numbers += tl.where(places_2 == 8, d_L_scores_scores_3_3_5_3, 0.0)
+        P_2_5_2 = tl.load(P_base_7).to(SUMS)  # a number
+        L_scores_scores_3_2_5_2 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
+        L_scores_scores_2_5_2 = P_2_5_2 * L_scores_scores_1_2 + L_scores_scores_3_2_5_2 * eps_5  # n m
+        L_scores_2_5_2 = tl.maximum(L_scores_scores_2_5_2, 0.0)  # n m
+        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5, 0.0)  # n m
         d_L_scores_scores_3_2_5 = d_L_scores_scores_2_5 * eps_5  # n m
         d_L_scores_scores_3_2_5_2 = tl.sum(d_L_scores_scores_3_2_5, 0)  # m
         d_L_scores_scores_3_2_5_3 = tl.sum(d_L_scores_scores_3_2_5_2, 0)  # a number
-        d_L_scores_scores_3_2_5_4 += d_L_scores_scores_3_2_5_3
-        d_P_2_5 = d_L_scores_scores_2_5 * L_scores_scores_1_2  # n m
-        d_P_2_5_2 = tl.sum(d_P_2_5, 0)  # m
-        d_P_2_5_3 = tl.sum(d_P_2_5_2, 0)  # a number
-        d_P_2_5_4 += d_P_2_5_3
-        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5 > 0, d_L_5, 0.0)  # n m
+        numbers += tl.where(places_2 == 9, d_L_scores_scores_3_2_5_3, 0.0)
+        P_1_5_2 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_5_2 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
+        L_scores_scores_1_5_2 = P_1_5_2 * L_scores_scores_1_1 + L_scores_scores_3_1_5_2 * eps_5  # n m
+        L_scores_1_5_2 = tl.maximum(L_scores_scores_1_5_2, 0.0)  # n m
+        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5, 0.0)  # n m
         d_L_scores_scores_3_1_5 = d_L_scores_scores_1_5 * eps_5  # n m
         d_L_scores_scores_3_1_5_2 = tl.sum(d_L_scores_scores_3_1_5, 0)  # m
         d_L_scores_scores_3_1_5_3 = tl.sum(d_L_scores_scores_3_1_5_2, 0)  # a number
-        d_L_scores_scores_3_1_5_4 += d_L_scores_scores_3_1_5_3
-        d_P_1_5 = d_L_scores_scores_1_5 * L_scores_scores_1_1  # n m
-        d_P_1_5_2 = tl.sum(d_P_1_5, 0)  # m
-        d_P_1_5_3 = tl.sum(d_P_1_5_2, 0)  # a number
-        d_P_1_5_4 += d_P_1_5_3
-        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5 > 0, d_L_5, 0.0)  # n m
+        numbers += tl.where(places_2 == 10, d_L_scores_scores_3_1_5_3, 0.0)
+        P_0_5_2 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_5_2 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
+        L_scores_scores_0_5_2 = P_0_5_2 * L_scores_scores_1_0 + L_scores_scores_3_0_5_2 * eps_5  # n m
+        L_scores_0_5_2 = tl.maximum(L_scores_scores_0_5_2, 0.0)  # n m
+        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5, 0.0)  # n m
         d_L_scores_scores_3_0_5 = d_L_scores_scores_0_5 * eps_5  # n m
         d_L_scores_scores_3_0_5_2 = tl.sum(d_L_scores_scores_3_0_5, 0)  # m
         d_L_scores_scores_3_0_5_3 = tl.sum(d_L_scores_scores_3_0_5_2, 0)  # a number
-        d_L_scores_scores_3_0_5_4 += d_L_scores_scores_3_0_5_3
-        d_P_0_5 = d_L_scores_scores_0_5 * L_scores_scores_1_0  # n m
-        d_P_0_5_2 = tl.sum(d_P_0_5, 0)  # m
-        d_P_0_5_3 = tl.sum(d_P_0_5_2, 0)  # a number
-        d_P_0_5_4 += d_P_0_5_3
-        d_W2_5_0 = d_A_scores_0 * L_5  # n m
-        d_W2_5_0_2 = tl.sum(d_W2_5_0, 0)  # m
-        d_W2_5_0_3 = tl.sum(d_W2_5_0_2, 0)  # a number
-        d_W2_5_0_4 += d_W2_5_0_3
-        d_L_4 = d_A_scores_3 * W2_4_3 + d_A_scores_2 * W2_4_2 + d_A_scores_1 * W2_4_1 + d_A_scores_0 * W2_4_0  # n m
-        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4 > 0, d_L_4, 0.0)  # n m
+        numbers += tl.where(places_2 == 11, d_L_scores_scores_3_0_5_3, 0.0)
+        P_3_4_2 = tl.load(P_base_6).to(SUMS)  # a number
+        L_scores_scores_3_3_4_2 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
+        L_scores_scores_3_4_2 = P_3_4_2 * L_scores_scores_1_3 + L_scores_scores_3_3_4_2 * eps_4  # n m
+        L_scores_3_4_2 = tl.maximum(L_scores_scores_3_4_2, 0.0)  # n m
+        W2_4_3_2 = tl.load(W2_base_5).to(SUMS)  # a number
+        W2_4_2_2 = tl.load(W2_base_13).to(SUMS)  # a number
+        W2_4_1_2 = tl.load(W2_base_21).to(SUMS)  # a number
+        W2_4_0_2 = tl.load(W2_base_28).to(SUMS)  # a number
+        d_L_4 = (
+            d_A_scores_3 * W2_4_3_2
+            + d_A_scores_2 * W2_4_2_2
+            + d_A_scores_1 * W2_4_1_2
+            + d_A_scores_0 * W2_4_0_2
+        )  # n m
+        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4, 0.0)  # n m
         d_L_scores_scores_3_3_4 = d_L_scores_scores_3_4 * eps_4  # n m
         d_L_scores_scores_3_3_4_2 = tl.sum(d_L_scores_scores_3_3_4, 0)  # m
         d_L_scores_scores_3_3_4_3 = tl.sum(d_L_scores_scores_3_3_4_2, 0)  # a number
-        d_L_scores_scores_3_3_4_4 += d_L_scores_scores_3_3_4_3
-        d_P_3_4 = d_L_scores_scores_3_4 * L_scores_scores_1_3  # n m
-        d_P_3_4_2 = tl.sum(d_P_3_4, 0)  # m
-        d_P_3_4_3 = tl.sum(d_P_3_4_2, 0)  # a number
-        d_P_3_4_4 += d_P_3_4_3
-        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4 > 0, d_L_4, 0.0)  # n m
+        numbers += tl.where(places_2 == 12, d_L_scores_scores_3_3_4_3, 0.0)
+        P_2_4_2 = tl.load(P_base_5).to(SUMS)  # a number
+        L_scores_scores_3_2_4_2 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
+        L_scores_scores_2_4_2 = P_2_4_2 * L_scores_scores_1_2 + L_scores_scores_3_2_4_2 * eps_4  # n m
+        L_scores_2_4_2 = tl.maximum(L_scores_scores_2_4_2, 0.0)  # n m
+        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4, 0.0)  # n m
         d_L_scores_scores_3_2_4 = d_L_scores_scores_2_4 * eps_4  # n m
         d_L_scores_scores_3_2_4_2 = tl.sum(d_L_scores_scores_3_2_4, 0)  # m
         d_L_scores_scores_3_2_4_3 = tl.sum(d_L_scores_scores_3_2_4_2, 0)  # a number
-        d_L_scores_scores_3_2_4_4 += d_L_scores_scores_3_2_4_3
-        d_P_2_4 = d_L_scores_scores_2_4 * L_scores_scores_1_2  # n m
-        d_P_2_4_2 = tl.sum(d_P_2_4, 0)  # m
-        d_P_2_4_3 = tl.sum(d_P_2_4_2, 0)  # a number
-        d_P_2_4_4 += d_P_2_4_3
-        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4 > 0, d_L_4, 0.0)  # n m
+        numbers += tl.where(places_2 == 13, d_L_scores_scores_3_2_4_3, 0.0)
+        P_1_4_2 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_4_2 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
+        L_scores_scores_1_4_2 = P_1_4_2 * L_scores_scores_1_1 + L_scores_scores_3_1_4_2 * eps_4  # n m
+        L_scores_1_4_2 = tl.maximum(L_scores_scores_1_4_2, 0.0)  # n m
+        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4, 0.0)  # n m
         d_L_scores_scores_3_1_4 = d_L_scores_scores_1_4 * eps_4  # n m
         d_L_scores_scores_3_1_4_2 = tl.sum(d_L_scores_scores_3_1_4, 0)  # m
         d_L_scores_scores_3_1_4_3 = tl.sum(d_L_scores_scores_3_1_4_2, 0)  # a number
-        d_L_scores_scores_3_1_4_4 += d_L_scores_scores_3_1_4_3
-        d_P_1_4 = d_L_scores_scores_1_4 * L_scores_scores_1_1  # n m
-        d_P_1_4_2 = tl.sum(d_P_1_4, 0)  # m
-        d_P_1_4_3 = tl.sum(d_P_1_4_2, 0)  # a number
-        d_P_1_4_4 += d_P_1_4_3
-        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4 > 0, d_L_4, 0.0)  # n m
+        numbers += tl.where(places_2 == 14, d_L_scores_scores_3_1_4_3, 0.0)
+        P_0_4_2 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_4_2 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
+        L_scores_scores_0_4_2 = P_0_4_2 * L_scores_scores_1_0 + L_scores_scores_3_0_4_2 * eps_4  # n m
+        L_scores_0_4_2 = tl.maximum(L_scores_scores_0_4_2, 0.0)  # n m
+        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4, 0.0)  # n m
         d_L_scores_scores_3_0_4 = d_L_scores_scores_0_4 * eps_4  # n m
         d_L_scores_scores_3_0_4_2 = tl.sum(d_L_scores_scores_3_0_4, 0)  # m
         d_L_scores_scores_3_0_4_3 = tl.sum(d_L_scores_scores_3_0_4_2, 0)  # a number
-        d_L_scores_scores_3_0_4_4 += d_L_scores_scores_3_0_4_3
-        d_P_0_4 = d_L_scores_scores_0_4 * L_scores_scores_1_0  # n m
-        d_P_0_4_2 = tl.sum(d_P_0_4, 0)  # m
-        d_P_0_4_3 = tl.sum(d_P_0_4_2, 0)  # a number
-        d_P_0_4_4 += d_P_0_4_3
-        d_W2_4_0 = d_A_scores_0 * L_4  # n m
-        d_W2_4_0_2 = tl.sum(d_W2_4_0, 0)  # m
-        d_W2_4_0_3 = tl.sum(d_W2_4_0_2, 0)  # a number
-        d_W2_4_0_4 += d_W2_4_0_3
-        d_L_3 = d_A_scores_3 * W2_3_3 + d_A_scores_2 * W2_3_2 + d_A_scores_1 * W2_3_1 + d_A_scores_0 * W2_3_0  # n m
-        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3 > 0, d_L_3, 0.0)  # n m
+        numbers += tl.where(places_2 == 15, d_L_scores_scores_3_0_4_3, 0.0)
+        P_3_3_2 = tl.load(P_base_4).to(SUMS)  # a number
+        L_scores_scores_3_3_3_2 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
+        L_scores_scores_3_3_8 = P_3_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_3_2 * eps_3  # n m
+        L_scores_3_3_2 = tl.maximum(L_scores_scores_3_3_8, 0.0)  # n m
+        W2_3_3_2 = tl.load(W2_base_4).to(SUMS)  # a number
+        W2_3_2_2 = tl.load(W2_base_12).to(SUMS)  # a number
+        W2_3_1_2 = tl.load(W2_base_20).to(SUMS)  # a number
+        W2_3_0_2 = tl.load(W2_base_27).to(SUMS)  # a number
+        d_L_3 = (
+            d_A_scores_3 * W2_3_3_2
+            + d_A_scores_2 * W2_3_2_2
+            + d_A_scores_1 * W2_3_1_2
+            + d_A_scores_0 * W2_3_0_2
+        )  # n m
+        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3, 0.0)  # n m
         d_L_scores_scores_3_3_3 = d_L_scores_scores_3_3 * eps_3  # n m
         d_L_scores_scores_3_3_3_2 = tl.sum(d_L_scores_scores_3_3_3, 0)  # m
         d_L_scores_scores_3_3_3_3 = tl.sum(d_L_scores_scores_3_3_3_2, 0)  # a number
-        d_L_scores_scores_3_3_3_4 += d_L_scores_scores_3_3_3_3
-        d_P_3_3 = d_L_scores_scores_3_3 * L_scores_scores_1_3  # n m
-        d_P_3_3_2 = tl.sum(d_P_3_3, 0)  # m
-        d_P_3_3_3 = tl.sum(d_P_3_3_2, 0)  # a number
-        d_P_3_3_4 += d_P_3_3_3
-        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3 > 0, d_L_3, 0.0)  # n m
+        numbers += tl.where(places_2 == 16, d_L_scores_scores_3_3_3_3, 0.0)
+        P_2_3_2 = tl.load(P_base_3).to(SUMS)  # a number
+        L_scores_scores_3_2_3_2 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
+        L_scores_scores_2_3_2 = P_2_3_2 * L_scores_scores_1_2 + L_scores_scores_3_2_3_2 * eps_3  # n m
+        L_scores_2_3_2 = tl.maximum(L_scores_scores_2_3_2, 0.0)  # n m
+        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3, 0.0)  # n m
         d_L_scores_scores_3_2_3 = d_L_scores_scores_2_3 * eps_3  # n m
         d_L_scores_scores_3_2_3_2 = tl.sum(d_L_scores_scores_3_2_3, 0)  # m
         d_L_scores_scores_3_2_3_3 = tl.sum(d_L_scores_scores_3_2_3_2, 0)  # a number
-        d_L_scores_scores_3_2_3_4 += d_L_scores_scores_3_2_3_3
-        d_P_2_3 = d_L_scores_scores_2_3 * L_scores_scores_1_2  # n m
-        d_P_2_3_2 = tl.sum(d_P_2_3, 0)  # m
-        d_P_2_3_3 = tl.sum(d_P_2_3_2, 0)  # a number
-        d_P_2_3_4 += d_P_2_3_3
-        d_L_scores_scores_1_3 = tl.where(L_scores_scores_1_3_2 > 0, d_L_3, 0.0)  # n m
+        numbers += tl.where(places_2 == 17, d_L_scores_scores_3_2_3_3, 0.0)
+        P_1_3_2 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_3_2 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
+        L_scores_scores_1_3_3 = P_1_3_2 * L_scores_scores_1_1 + L_scores_scores_3_1_3_2 * eps_3  # n m
+        L_scores_1_3_2 = tl.maximum(L_scores_scores_1_3_3, 0.0)  # n m
+        d_L_scores_scores_1_3 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3, 0.0)  # n m
         d_L_scores_scores_3_1_3 = d_L_scores_scores_1_3 * eps_3  # n m
         d_L_scores_scores_3_1_3_2 = tl.sum(d_L_scores_scores_3_1_3, 0)  # m
         d_L_scores_scores_3_1_3_3 = tl.sum(d_L_scores_scores_3_1_3_2, 0)  # a number
-        d_L_scores_scores_3_1_3_4 += d_L_scores_scores_3_1_3_3
-        d_P_1_3 = d_L_scores_scores_1_3 * L_scores_scores_1_1  # n m
-        d_P_1_3_2 = tl.sum(d_P_1_3, 0)  # m
-        d_P_1_3_3 = tl.sum(d_P_1_3_2, 0)  # a number
-        d_P_1_3_4 += d_P_1_3_3
-        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3 > 0, d_L_3, 0.0)  # n m
+        numbers += tl.where(places_2 == 18, d_L_scores_scores_3_1_3_3, 0.0)
+        P_0_3_2 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_3_2 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
+        L_scores_scores_0_3_2 = P_0_3_2 * L_scores_scores_1_0 + L_scores_scores_3_0_3_2 * eps_3  # n m
+        L_scores_0_3_2 = tl.maximum(L_scores_scores_0_3_2, 0.0)  # n m
+        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3, 0.0)  # n m
         d_L_scores_scores_3_0_3 = d_L_scores_scores_0_3 * eps_3  # n m
         d_L_scores_scores_3_0_3_2 = tl.sum(d_L_scores_scores_3_0_3, 0)  # m
         d_L_scores_scores_3_0_3_3 = tl.sum(d_L_scores_scores_3_0_3_2, 0)  # a number
-        d_L_scores_scores_3_0_3_4 += d_L_scores_scores_3_0_3_3
-        d_P_0_3 = d_L_scores_scores_0_3 * L_scores_scores_1_0  # n m
-        d_P_0_3_2 = tl.sum(d_P_0_3, 0)  # m
-        d_P_0_3_3 = tl.sum(d_P_0_3_2, 0)  # a number
-        d_P_0_3_4 += d_P_0_3_3
-        d_W2_3_0 = d_A_scores_0 * L_3  # n m
-        d_W2_3_0_2 = tl.sum(d_W2_3_0, 0)  # m
-        d_W2_3_0_3 = tl.sum(d_W2_3_0_2, 0)  # a number
-        d_W2_3_0_4 += d_W2_3_0_3
-        d_L_2 = d_A_scores_3 * W2_2_3 + d_A_scores_2 * W2_2_2 + d_A_scores_1 * W2_2_1 + d_A_scores_0 * W2_2_0  # n m
-        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2 > 0, d_L_2, 0.0)  # n m
+        numbers += tl.where(places_2 == 19, d_L_scores_scores_3_0_3_3, 0.0)
+        P_3_2_2 = tl.load(P_base_2).to(SUMS)  # a number
+        L_scores_scores_3_3_2_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_8 = P_3_2_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2_2 * eps_2  # n m
+        L_scores_3_2_2 = tl.maximum(L_scores_scores_3_2_8, 0.0)  # n m
+        W2_2_3_2 = tl.load(W2_base_3).to(SUMS)  # a number
+        W2_2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
+        W2_2_1_2 = tl.load(W2_base_19).to(SUMS)  # a number
+        W2_2_0_2 = tl.load(W2_base_26).to(SUMS)  # a number
+        d_L_2 = (
+            d_A_scores_3 * W2_2_3_2
+            + d_A_scores_2 * W2_2_2_2
+            + d_A_scores_1 * W2_2_1_2
+            + d_A_scores_0 * W2_2_0_2
+        )  # n m
+        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2, 0.0)  # n m
         d_L_scores_scores_3_3_2 = d_L_scores_scores_3_2 * eps_2  # n m
         d_L_scores_scores_3_3_2_2 = tl.sum(d_L_scores_scores_3_3_2, 0)  # m
         d_L_scores_scores_3_3_2_3 = tl.sum(d_L_scores_scores_3_3_2_2, 0)  # a number
-        d_L_scores_scores_3_3_2_4 += d_L_scores_scores_3_3_2_3
-        d_P_3_2 = d_L_scores_scores_3_2 * L_scores_scores_1_3  # n m
-        d_P_3_2_2 = tl.sum(d_P_3_2, 0)  # m
-        d_P_3_2_3 = tl.sum(d_P_3_2_2, 0)  # a number
-        d_P_3_2_4 += d_P_3_2_3
-        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2 > 0, d_L_2, 0.0)  # n m
+        numbers += tl.where(places_2 == 20, d_L_scores_scores_3_3_2_3, 0.0)
+        P_2_2_2 = tl.load(P_base).to(SUMS)  # a number
+        L_scores_scores_3_2_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
+        L_scores_scores_2_2_2 = P_2_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2_2 * eps_2  # n m
+        L_scores_2_2_2 = tl.maximum(L_scores_scores_2_2_2, 0.0)  # n m
+        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2, 0.0)  # n m
         d_L_scores_scores_3_2_2 = d_L_scores_scores_2_2 * eps_2  # n m
         d_L_scores_scores_3_2_2_2 = tl.sum(d_L_scores_scores_3_2_2, 0)  # m
         d_L_scores_scores_3_2_2_3 = tl.sum(d_L_scores_scores_3_2_2_2, 0)  # a number
-        d_L_scores_scores_3_2_2_4 += d_L_scores_scores_3_2_2_3
-        d_P_2_2 = d_L_scores_scores_2_2 * L_scores_scores_1_2  # n m
-        d_P_2_2_2 = tl.sum(d_P_2_2, 0)  # m
-        d_P_2_2_3 = tl.sum(d_P_2_2_2, 0)  # a number
-        d_P_2_2_4 += d_P_2_2_3
-        d_L_scores_scores_1_2 = tl.where(L_scores_scores_1_2_2 > 0, d_L_2, 0.0)  # n m
+        numbers += tl.where(places_2 == 21, d_L_scores_scores_3_2_2_3, 0.0)
+        P_1_2_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_2_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
+        L_scores_scores_1_2_3 = P_1_2_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2_2 * eps_2  # n m
+        L_scores_1_2_2 = tl.maximum(L_scores_scores_1_2_3, 0.0)  # n m
+        d_L_scores_scores_1_2 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2, 0.0)  # n m
         d_L_scores_scores_3_1_2 = d_L_scores_scores_1_2 * eps_2  # n m
         d_L_scores_scores_3_1_2_2 = tl.sum(d_L_scores_scores_3_1_2, 0)  # m
         d_L_scores_scores_3_1_2_3 = tl.sum(d_L_scores_scores_3_1_2_2, 0)  # a number
-        d_L_scores_scores_3_1_2_4 += d_L_scores_scores_3_1_2_3
-        d_P_1_2 = d_L_scores_scores_1_2 * L_scores_scores_1_1  # n m
-        d_P_1_2_2 = tl.sum(d_P_1_2, 0)  # m
-        d_P_1_2_3 = tl.sum(d_P_1_2_2, 0)  # a number
-        d_P_1_2_4 += d_P_1_2_3
-        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2 > 0, d_L_2, 0.0)  # n m
+        numbers += tl.where(places_2 == 22, d_L_scores_scores_3_1_2_3, 0.0)
+        P_0_2_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_2_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
+        L_scores_scores_0_2_2 = P_0_2_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2_2 * eps_2  # n m
+        L_scores_0_2_2 = tl.maximum(L_scores_scores_0_2_2, 0.0)  # n m
+        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2, 0.0)  # n m
         d_L_scores_scores_3_0_2 = d_L_scores_scores_0_2 * eps_2  # n m
         d_L_scores_scores_3_0_2_2 = tl.sum(d_L_scores_scores_3_0_2, 0)  # m
         d_L_scores_scores_3_0_2_3 = tl.sum(d_L_scores_scores_3_0_2_2, 0)  # a number
-        d_L_scores_scores_3_0_2_4 += d_L_scores_scores_3_0_2_3
-        d_P_0_2 = d_L_scores_scores_0_2 * L_scores_scores_1_0  # n m
-        d_P_0_2_2 = tl.sum(d_P_0_2, 0)  # m
-        d_P_0_2_3 = tl.sum(d_P_0_2_2, 0)  # a number
-        d_P_0_2_4 += d_P_0_2_3
-        d_W2_2_0 = d_A_scores_0 * L_2  # n m
-        d_W2_2_0_2 = tl.sum(d_W2_2_0, 0)  # m
-        d_W2_2_0_3 = tl.sum(d_W2_2_0_2, 0)  # a number
-        d_W2_2_0_4 += d_W2_2_0_3
-        d_L_1 = d_A_scores_3 * W2_1_3 + d_A_scores_2 * W2_1_2 + d_A_scores_1 * W2_1_1 + d_A_scores_0 * W2_1_0  # n m
-        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1 > 0, d_L_1, 0.0)  # n m
+        numbers += tl.where(places_2 == 23, d_L_scores_scores_3_0_2_3, 0.0)
+        P_3_1_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_3_1_2 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
+        L_scores_scores_3_1_8 = P_3_1_2 * L_scores_scores_1_3 + L_scores_scores_3_3_1_2 * eps_1  # n m
+        L_scores_3_1_2 = tl.maximum(L_scores_scores_3_1_8, 0.0)  # n m
+        W2_1_3_2 = tl.load(W2_base_2).to(SUMS)  # a number
+        W2_1_2_2 = tl.load(W2_base_10).to(SUMS)  # a number
+        W2_1_1_2 = tl.load(W2_base_18).to(SUMS)  # a number
+        W2_1_0_2 = tl.load(W2_base_25).to(SUMS)  # a number
+        d_L_1 = (
+            d_A_scores_3 * W2_1_3_2
+            + d_A_scores_2 * W2_1_2_2
+            + d_A_scores_1 * W2_1_1_2
+            + d_A_scores_0 * W2_1_0_2
+        )  # n m
+        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1, 0.0)  # n m
         d_L_scores_scores_3_3_1 = d_L_scores_scores_3_1 * eps_1  # n m
         d_L_scores_scores_3_3_1_2 = tl.sum(d_L_scores_scores_3_3_1, 0)  # m
         d_L_scores_scores_3_3_1_3 = tl.sum(d_L_scores_scores_3_3_1_2, 0)  # a number
-        d_L_scores_scores_3_3_1_4 += d_L_scores_scores_3_3_1_3
-        d_P_3_1 = d_L_scores_scores_3_1 * L_scores_scores_1_3  # n m
-        d_P_3_1_2 = tl.sum(d_P_3_1, 0)  # m
-        d_P_3_1_3 = tl.sum(d_P_3_1_2, 0)  # a number
-        d_P_3_1_4 += d_P_3_1_3
-        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1 > 0, d_L_1, 0.0)  # n m
+        numbers += tl.where(places_2 == 24, d_L_scores_scores_3_3_1_3, 0.0)
+        P_2_1_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_2_1_2 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
+        L_scores_scores_2_1_2 = P_2_1_2 * L_scores_scores_1_2 + L_scores_scores_3_2_1_2 * eps_1  # n m
+        L_scores_2_1_2 = tl.maximum(L_scores_scores_2_1_2, 0.0)  # n m
+        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1, 0.0)  # n m
         d_L_scores_scores_3_2_1 = d_L_scores_scores_2_1 * eps_1  # n m
         d_L_scores_scores_3_2_1_2 = tl.sum(d_L_scores_scores_3_2_1, 0)  # m
         d_L_scores_scores_3_2_1_3 = tl.sum(d_L_scores_scores_3_2_1_2, 0)  # a number
-        d_L_scores_scores_3_2_1_4 += d_L_scores_scores_3_2_1_3
-        d_P_2_1 = d_L_scores_scores_2_1 * L_scores_scores_1_2  # n m
-        d_P_2_1_2 = tl.sum(d_P_2_1, 0)  # m
-        d_P_2_1_3 = tl.sum(d_P_2_1_2, 0)  # a number
-        d_P_2_1_4 += d_P_2_1_3
-        d_L_scores_scores_1_1 = tl.where(L_scores_scores_1_1_2 > 0, d_L_1, 0.0)  # n m
+        numbers += tl.where(places_2 == 25, d_L_scores_scores_3_2_1_3, 0.0)
+        P_1_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_1_2 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
+        L_scores_scores_1_1_3 = P_1_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_1_2 * eps_1  # n m
+        L_scores_1_1_2 = tl.maximum(L_scores_scores_1_1_3, 0.0)  # n m
+        d_L_scores_scores_1_1 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1, 0.0)  # n m
         d_L_scores_scores_3_1_1 = d_L_scores_scores_1_1 * eps_1  # n m
         d_L_scores_scores_3_1_1_2 = tl.sum(d_L_scores_scores_3_1_1, 0)  # m
         d_L_scores_scores_3_1_1_3 = tl.sum(d_L_scores_scores_3_1_1_2, 0)  # a number
-        d_L_scores_scores_3_1_1_4 += d_L_scores_scores_3_1_1_3
-        d_P_1_1 = d_L_scores_scores_1_1 * L_scores_scores_1_1  # n m
-        d_P_1_1_2 = tl.sum(d_P_1_1, 0)  # m
-        d_P_1_1_3 = tl.sum(d_P_1_1_2, 0)  # a number
-        d_P_1_1_4 += d_P_1_1_3
-        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1 > 0, d_L_1, 0.0)  # n m
+        numbers += tl.where(places_2 == 26, d_L_scores_scores_3_1_1_3, 0.0)
+        P_0_1_2 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_1_2 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
+        L_scores_scores_0_1_2 = P_0_1_2 * L_scores_scores_1_0 + L_scores_scores_3_0_1_2 * eps_1  # n m
+        L_scores_0_1_2 = tl.maximum(L_scores_scores_0_1_2, 0.0)  # n m
+        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1, 0.0)  # n m
         d_L_scores_scores_3_0_1 = d_L_scores_scores_0_1 * eps_1  # n m
         d_L_scores_scores_3_0_1_2 = tl.sum(d_L_scores_scores_3_0_1, 0)  # m
         d_L_scores_scores_3_0_1_3 = tl.sum(d_L_scores_scores_3_0_1_2, 0)  # a number
-        d_L_scores_scores_3_0_1_4 += d_L_scores_scores_3_0_1_3
-        d_P_0_1 = d_L_scores_scores_0_1 * L_scores_scores_1_0  # n m
-        d_P_0_1_2 = tl.sum(d_P_0_1, 0)  # m
-        d_P_0_1_3 = tl.sum(d_P_0_1_2, 0)  # a number
-        d_P_0_1_4 += d_P_0_1_3
-        d_W2_1_0 = d_A_scores_0 * L_1  # n m
-        d_W2_1_0_2 = tl.sum(d_W2_1_0, 0)  # m
-        d_W2_1_0_3 = tl.sum(d_W2_1_0_2, 0)  # a number
-        d_W2_1_0_4 += d_W2_1_0_3
-        d_L_0 = d_A_scores_3 * W2_0_3 + d_A_scores_2 * W2_0_2 + d_A_scores_1 * W2_0_1 + d_A_scores_0 * W2_0_0  # n m
-        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0 > 0, d_L_0, 0.0)  # n m
+        numbers += tl.where(places_2 == 27, d_L_scores_scores_3_0_1_3, 0.0)
+        P_3_0_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_3_0_2 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
+        L_scores_scores_3_0_8 = P_3_0_2 * L_scores_scores_1_3 + L_scores_scores_3_3_0_2 * eps_0  # n m
+        L_scores_3_0_2 = tl.maximum(L_scores_scores_3_0_8, 0.0)  # n m
+        W2_0_3_2 = tl.load(W2_base).to(SUMS)  # a number
+        W2_0_2_2 = tl.load(W2_base_9).to(SUMS)  # a number
+        W2_0_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
+        W2_0_0_2 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
+        d_L_0 = (
+            d_A_scores_3 * W2_0_3_2
+            + d_A_scores_2 * W2_0_2_2
+            + d_A_scores_1 * W2_0_1_2
+            + d_A_scores_0 * W2_0_0_2
+        )  # n m
+        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0, 0.0)  # n m
         d_L_scores_scores_3_3_0 = d_L_scores_scores_3_0 * eps_0  # n m
         d_L_scores_scores_3_3_0_2 = tl.sum(d_L_scores_scores_3_3_0, 0)  # m
         d_L_scores_scores_3_3_0_3 = tl.sum(d_L_scores_scores_3_3_0_2, 0)  # a number
-        d_L_scores_scores_3_3_0_4 += d_L_scores_scores_3_3_0_3
-        d_L_scores_scores_1_3_2 = (
-            d_L_scores_scores_3_7 * P_3_7
-            + d_L_scores_scores_3_6 * P_3_6
-            + d_L_scores_scores_3_5 * P_3_5
-            + d_L_scores_scores_3_4 * P_3_4
-            + d_L_scores_scores_3_3 * P_3_3
-            + d_L_scores_scores_3_2 * P_3_2
-            + d_L_scores_scores_3_1 * P_3_1
-            + d_L_scores_scores_3_0 * P_3_0
-        )  # n m
-        d_Q_3 = dot_of(d_L_scores_scores_1_3_2, K_tile_3, DOT, SUMS)  # n d
-        d_Q_3_2 += d_Q_3
-        d_P_3_0 = d_L_scores_scores_3_0 * L_scores_scores_1_3  # n m
-        d_P_3_0_2 = tl.sum(d_P_3_0, 0)  # m
-        d_P_3_0_3 = tl.sum(d_P_3_0_2, 0)  # a number
-        d_P_3_0_4 += d_P_3_0_3
-        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0 > 0, d_L_0, 0.0)  # n m
+        numbers += tl.where(places_2 == 28, d_L_scores_scores_3_3_0_3, 0.0)
+        P_2_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_2_0_2 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
+        L_scores_scores_2_0_2 = P_2_0_2 * L_scores_scores_1_2 + L_scores_scores_3_2_0_2 * eps_0  # n m
+        L_scores_2_0_2 = tl.maximum(L_scores_scores_2_0_2, 0.0)  # n m
+        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0, 0.0)  # n m
         d_L_scores_scores_3_2_0 = d_L_scores_scores_2_0 * eps_0  # n m
         d_L_scores_scores_3_2_0_2 = tl.sum(d_L_scores_scores_3_2_0, 0)  # m
         d_L_scores_scores_3_2_0_3 = tl.sum(d_L_scores_scores_3_2_0_2, 0)  # a number
-        d_L_scores_scores_3_2_0_4 += d_L_scores_scores_3_2_0_3
-        d_L_scores_scores_1_2_2 = (
-            d_L_scores_scores_2_7 * P_2_7
-            + d_L_scores_scores_2_6 * P_2_6
-            + d_L_scores_scores_2_5 * P_2_5
-            + d_L_scores_scores_2_4 * P_2_4
-            + d_L_scores_scores_2_3 * P_2_3
-            + d_L_scores_scores_2_2 * P_2_2
-            + d_L_scores_scores_2_1 * P_2_1
-            + d_L_scores_scores_2_0 * P_2_0
-        )  # n m
-        d_Q_2 = dot_of(d_L_scores_scores_1_2_2, K_tile_2, DOT, SUMS)  # n d
-        d_Q_2_2 += d_Q_2
-        d_P_2_0 = d_L_scores_scores_2_0 * L_scores_scores_1_2  # n m
-        d_P_2_0_2 = tl.sum(d_P_2_0, 0)  # m
-        d_P_2_0_3 = tl.sum(d_P_2_0_2, 0)  # a number
-        d_P_2_0_4 += d_P_2_0_3
-        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_2 > 0, d_L_0, 0.0)  # n m
+        numbers += tl.where(places_2 == 29, d_L_scores_scores_3_2_0_3, 0.0)
+        P_1_0_2 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_1_0_2 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
+        L_scores_scores_1_0_3 = P_1_0_2 * L_scores_scores_1_1 + L_scores_scores_3_1_0_2 * eps_0  # n m
+        L_scores_1_0_2 = tl.maximum(L_scores_scores_1_0_3, 0.0)  # n m
+        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0, 0.0)  # n m
         d_L_scores_scores_3_1_0 = d_L_scores_scores_1_0 * eps_0  # n m
         d_L_scores_scores_3_1_0_2 = tl.sum(d_L_scores_scores_3_1_0, 0)  # m
         d_L_scores_scores_3_1_0_3 = tl.sum(d_L_scores_scores_3_1_0_2, 0)  # a number
-        d_L_scores_scores_3_1_0_4 += d_L_scores_scores_3_1_0_3
-        d_L_scores_scores_1_1_2 = (
-            d_L_scores_scores_1_7 * P_1_7
-            + d_L_scores_scores_1_6 * P_1_6
-            + d_L_scores_scores_1_5 * P_1_5
-            + d_L_scores_scores_1_4 * P_1_4
-            + d_L_scores_scores_1_3 * P_1_3
-            + d_L_scores_scores_1_2 * P_1_2
-            + d_L_scores_scores_1_1 * P_1_1
-            + d_L_scores_scores_1_0 * P_1_0
-        )  # n m
-        d_Q_1 = dot_of(d_L_scores_scores_1_1_2, K_tile_1, DOT, SUMS)  # n d
-        d_Q_1_2 += d_Q_1
-        d_P_1_0 = d_L_scores_scores_1_0 * L_scores_scores_1_1  # n m
-        d_P_1_0_2 = tl.sum(d_P_1_0, 0)  # m
-        d_P_1_0_3 = tl.sum(d_P_1_0_2, 0)  # a number
-        d_P_1_0_4 += d_P_1_0_3
-        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0 > 0, d_L_0, 0.0)  # n m
+        numbers += tl.where(places_2 == 30, d_L_scores_scores_3_1_0_3, 0.0)
+        P_0_0_2 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
+        L_scores_scores_3_0_0_2 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
+        L_scores_scores_0_0_2 = P_0_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_0_2 * eps_0  # n m
+        L_scores_0_0_2 = tl.maximum(L_scores_scores_0_0_2, 0.0)  # n m
+        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0, 0.0)  # n m
         d_L_scores_scores_3_0_0 = d_L_scores_scores_0_0 * eps_0  # n m
         d_L_scores_scores_3_0_0_2 = tl.sum(d_L_scores_scores_3_0_0, 0)  # m
         d_L_scores_scores_3_0_0_3 = tl.sum(d_L_scores_scores_3_0_0_2, 0)  # a number
-        d_L_scores_scores_3_0_0_4 += d_L_scores_scores_3_0_0_3
-        d_L_scores_scores_1_0_2 = (
-            d_L_scores_scores_0_7 * P_0_7
-            + d_L_scores_scores_0_6 * P_0_6
-            + d_L_scores_scores_0_5 * P_0_5
-            + d_L_scores_scores_0_4 * P_0_4
-            + d_L_scores_scores_0_3 * P_0_3
-            + d_L_scores_scores_0_2 * P_0_2
-            + d_L_scores_scores_0_1 * P_0_1
-            + d_L_scores_scores_0_0 * P_0_0
+        numbers += tl.where(places_2 == 31, d_L_scores_scores_3_0_0_3, 0.0)
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 31), tl.sum(tl.where(places_2 == 0, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 23), tl.sum(tl.where(places_2 == 1, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 15), tl.sum(tl.where(places_2 == 2, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 7), tl.sum(tl.where(places_2 == 3, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 30), tl.sum(tl.where(places_2 == 4, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 22), tl.sum(tl.where(places_2 == 5, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 14), tl.sum(tl.where(places_2 == 6, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 6), tl.sum(tl.where(places_2 == 7, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 29), tl.sum(tl.where(places_2 == 8, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 21), tl.sum(tl.where(places_2 == 9, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 13), tl.sum(tl.where(places_2 == 10, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 5), tl.sum(tl.where(places_2 == 11, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 28), tl.sum(tl.where(places_2 == 12, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 20), tl.sum(tl.where(places_2 == 13, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 12), tl.sum(tl.where(places_2 == 14, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 4), tl.sum(tl.where(places_2 == 15, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 27), tl.sum(tl.where(places_2 == 16, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 19), tl.sum(tl.where(places_2 == 17, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 11), tl.sum(tl.where(places_2 == 18, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 3), tl.sum(tl.where(places_2 == 19, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 26), tl.sum(tl.where(places_2 == 20, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 18), tl.sum(tl.where(places_2 == 21, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 10), tl.sum(tl.where(places_2 == 22, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 2), tl.sum(tl.where(places_2 == 23, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 25), tl.sum(tl.where(places_2 == 24, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 17), tl.sum(tl.where(places_2 == 25, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 9), tl.sum(tl.where(places_2 == 26, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 1), tl.sum(tl.where(places_2 == 27, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 24), tl.sum(tl.where(places_2 == 28, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 16), tl.sum(tl.where(places_2 == 29, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 8), tl.sum(tl.where(places_2 == 30, numbers, 0.0)))
+    if L_of_of_p3_grad is not None:
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 0), tl.sum(tl.where(places_2 == 31, numbers, 0.0)))
+
+
+@triton.jit
+def y_1_tiles_numbers_3(
+    Q,
+    K,
+    P,
+    L_of_of_p3,
+    eps,
+    W2,
+    b2,
+    V,
+    mask,
+    key_mask,
+    lse,
+    gradient,
+    sums,
+    P_grad,
+    seed,
+    Q_step,
+    K_step,
+    P_step: tl.constexpr,
+    L_of_of_p3_step: tl.constexpr,
+    eps_step,
+    W2_step: tl.constexpr,
+    b2_step: tl.constexpr,
+    V_step,
+    mask_step,
+    key_mask_step,
+    n_end,
+    m_end,
+    blocks,
+    h_programs,
+    number_0: tl.constexpr,
+    d_size: tl.constexpr,
+    d_wide: tl.constexpr,
+    MASK: tl.constexpr,
+    KEYS: tl.constexpr,
+    TRAIN: tl.constexpr,
+    eps_GIVEN: tl.constexpr,
+    n_block: tl.constexpr,
+    m_block: tl.constexpr,
+    DOT: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * n_block
+    n = first + tl.arange(0, n_block)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
+    lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
+    lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
+    lse_3 = load_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end)
+    W2_base = W2 + batch * W2_step[0] + (h_at * 4 + 3) * W2_step[2]
+    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    lead_2 = batch * 8 + 0
+    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1]
+    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    L_of_of_p3_base_2 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1]
+    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    L_of_of_p3_base_3 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1]
+    W2_base_2 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_4 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[2]
+    lead_3 = batch * 8 + 1
+    L_of_of_p3_base_5 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + L_of_of_p3_step[2]
+    L_of_of_p3_base_6 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
+    L_of_of_p3_base_7 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
+    W2_base_3 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_8 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[2]
+    lead_4 = batch * 8 + 2
+    L_of_of_p3_base_9 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
+    P_base = P + batch * P_step[0] + 2 * P_step[1] + 2 * P_step[2]
+    L_of_of_p3_base_10 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
+    P_base_2 = P + batch * P_step[0] + 3 * P_step[1] + 2 * P_step[2]
+    L_of_of_p3_base_11 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
+    W2_base_4 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_12 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[2]
+    lead_5 = batch * 8 + 3
+    L_of_of_p3_base_13 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
+    P_base_3 = P + batch * P_step[0] + 2 * P_step[1] + 3 * P_step[2]
+    L_of_of_p3_base_14 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
+    P_base_4 = P + batch * P_step[0] + 3 * P_step[1] + 3 * P_step[2]
+    L_of_of_p3_base_15 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
+    W2_base_5 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_16 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 4 * L_of_of_p3_step[2]
+    lead_6 = batch * 8 + 4
+    L_of_of_p3_base_17 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
+    P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + 4 * P_step[2]
+    L_of_of_p3_base_18 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
+    P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + 4 * P_step[2]
+    L_of_of_p3_base_19 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
+    W2_base_6 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_20 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 5 * L_of_of_p3_step[2]
+    lead_7 = batch * 8 + 5
+    L_of_of_p3_base_21 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
+    P_base_7 = P + batch * P_step[0] + 2 * P_step[1] + 5 * P_step[2]
+    L_of_of_p3_base_22 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
+    P_base_8 = P + batch * P_step[0] + 3 * P_step[1] + 5 * P_step[2]
+    L_of_of_p3_base_23 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
+    W2_base_7 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_24 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 6 * L_of_of_p3_step[2]
+    lead_8 = batch * 8 + 6
+    L_of_of_p3_base_25 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
+    P_base_9 = P + batch * P_step[0] + 2 * P_step[1] + 6 * P_step[2]
+    L_of_of_p3_base_26 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
+    P_base_10 = P + batch * P_step[0] + 3 * P_step[1] + 6 * P_step[2]
+    L_of_of_p3_base_27 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
+    W2_base_8 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_28 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 7 * L_of_of_p3_step[2]
+    lead_9 = batch * 8 + 7
+    L_of_of_p3_base_29 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
+    P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + 7 * P_step[2]
+    L_of_of_p3_base_30 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
+    P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + 7 * P_step[2]
+    L_of_of_p3_base_31 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
+    b2_base = b2 + batch * b2_step[0] + (h_at * 4 + 3) * b2_step[1]
+    mask_base = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
+    d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
+    W2_base_9 = W2 + batch * W2_step[0] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_10 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_11 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_12 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_13 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_14 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_15 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_16 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    b2_base_2 = b2 + batch * b2_step[0] + (h_at * 4 + 2) * b2_step[1]
+    mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
+    d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
+    W2_base_17 = W2 + batch * W2_step[0] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_18 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_19 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_20 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_21 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_22 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_23 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_24 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    b2_base_3 = b2 + batch * b2_step[0] + (h_at * 4 + 1) * b2_step[1]
+    mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
+    d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
+    W2_base_25 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_26 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_27 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_28 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_29 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_30 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_31 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 4 * W2_step[2]
+    mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
+    d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
+    places_2 = tl.arange(0, 32)
+    numbers = tl.zeros((32,), SUMS)
+    for start in range(0, m_end, m_block):
+        m = start + tl.arange(0, m_block)
+        apart = (n + (m_end - n_end))[:, None] - m[None, :]
+        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        if KEYS:
+            own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
+            there &= (own != 0)[None, :]
+        tl.debug_barrier()  # so that numbers are read for each block, and not held
+        W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
+        P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
+        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        L_scores_scores_3_0_0 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
+        eps_0 = noise_2d(
+            eps + batch * eps_step[0],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_2,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
         )  # n m
-        d_Q_0 = dot_of(d_L_scores_scores_1_0_2, K_tile_0, DOT, SUMS)  # n d
-        d_Q_0_2 += d_Q_0
+        L_scores_scores_0_0 = P_0_0 * L_scores_scores_1_0 + L_scores_scores_3_0_0 * eps_0  # n m
+        L_scores_0_0 = tl.maximum(L_scores_scores_0_0, 0.0)  # n m
+        P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
+        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        L_scores_scores_3_1_0 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
+        L_scores_scores_1_0_2 = P_1_0 * L_scores_scores_1_1 + L_scores_scores_3_1_0 * eps_0  # n m
+        L_scores_1_0 = tl.maximum(L_scores_scores_1_0_2, 0.0)  # n m
+        P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
+        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        L_scores_scores_3_2_0 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
+        L_scores_scores_2_0 = P_2_0 * L_scores_scores_1_2 + L_scores_scores_3_2_0 * eps_0  # n m
+        L_scores_2_0 = tl.maximum(L_scores_scores_2_0, 0.0)  # n m
+        P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
+        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        L_scores_scores_3_3_0 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
+        L_scores_scores_3_0 = P_3_0 * L_scores_scores_1_3 + L_scores_scores_3_3_0 * eps_0  # n m
+        L_scores_3_0 = tl.maximum(L_scores_scores_3_0, 0.0)  # n m
+        L_0 = L_scores_0_0 + L_scores_1_0 + L_scores_2_0 + L_scores_3_0  # n m
+        W2_1_3 = tl.load(W2_base_2).to(SUMS)  # a number
+        P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_1 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
+        eps_1 = noise_2d(
+            eps + batch * eps_step[0] + eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_3,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_1 = P_0_1 * L_scores_scores_1_0 + L_scores_scores_3_0_1 * eps_1  # n m
+        L_scores_0_1 = tl.maximum(L_scores_scores_0_1, 0.0)  # n m
+        P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_1 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
+        L_scores_scores_1_1_2 = P_1_1 * L_scores_scores_1_1 + L_scores_scores_3_1_1 * eps_1  # n m
+        L_scores_1_1 = tl.maximum(L_scores_scores_1_1_2, 0.0)  # n m
+        P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_2_1 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
+        L_scores_scores_2_1 = P_2_1 * L_scores_scores_1_2 + L_scores_scores_3_2_1 * eps_1  # n m
+        L_scores_2_1 = tl.maximum(L_scores_scores_2_1, 0.0)  # n m
+        P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_3_1 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
+        L_scores_scores_3_1 = P_3_1 * L_scores_scores_1_3 + L_scores_scores_3_3_1 * eps_1  # n m
+        L_scores_3_1 = tl.maximum(L_scores_scores_3_1, 0.0)  # n m
+        L_1 = L_scores_0_1 + L_scores_1_1 + L_scores_2_1 + L_scores_3_1  # n m
+        W2_2_3 = tl.load(W2_base_3).to(SUMS)  # a number
+        P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
+        eps_2 = noise_2d(
+            eps + batch * eps_step[0] + 2 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_4,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_2 = P_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2 * eps_2  # n m
+        L_scores_0_2 = tl.maximum(L_scores_scores_0_2, 0.0)  # n m
+        P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
+        L_scores_scores_1_2_2 = P_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2 * eps_2  # n m
+        L_scores_1_2 = tl.maximum(L_scores_scores_1_2_2, 0.0)  # n m
+        P_2_2 = tl.load(P_base).to(SUMS)  # a number
+        L_scores_scores_3_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
+        L_scores_scores_2_2 = P_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2 * eps_2  # n m
+        L_scores_2_2 = tl.maximum(L_scores_scores_2_2, 0.0)  # n m
+        P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
+        L_scores_scores_3_3_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2 = P_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2 * eps_2  # n m
+        L_scores_3_2 = tl.maximum(L_scores_scores_3_2, 0.0)  # n m
+        L_2 = L_scores_0_2 + L_scores_1_2 + L_scores_2_2 + L_scores_3_2  # n m
+        W2_3_3 = tl.load(W2_base_4).to(SUMS)  # a number
+        P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_3 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
+        eps_3 = noise_2d(
+            eps + batch * eps_step[0] + 3 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_5,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_3 = P_0_3 * L_scores_scores_1_0 + L_scores_scores_3_0_3 * eps_3  # n m
+        L_scores_0_3 = tl.maximum(L_scores_scores_0_3, 0.0)  # n m
+        P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_3 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
+        L_scores_scores_1_3_2 = P_1_3 * L_scores_scores_1_1 + L_scores_scores_3_1_3 * eps_3  # n m
+        L_scores_1_3 = tl.maximum(L_scores_scores_1_3_2, 0.0)  # n m
+        P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
+        L_scores_scores_3_2_3 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
+        L_scores_scores_2_3 = P_2_3 * L_scores_scores_1_2 + L_scores_scores_3_2_3 * eps_3  # n m
+        L_scores_2_3 = tl.maximum(L_scores_scores_2_3, 0.0)  # n m
+        P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
+        L_scores_scores_3_3_3 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
+        L_scores_scores_3_3 = P_3_3 * L_scores_scores_1_3 + L_scores_scores_3_3_3 * eps_3  # n m
+        L_scores_3_3 = tl.maximum(L_scores_scores_3_3, 0.0)  # n m
+        L_3 = L_scores_0_3 + L_scores_1_3 + L_scores_2_3 + L_scores_3_3  # n m
+        W2_4_3 = tl.load(W2_base_5).to(SUMS)  # a number
+        P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_4 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
+        eps_4 = noise_2d(
+            eps + batch * eps_step[0] + 4 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_6,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_4 = P_0_4 * L_scores_scores_1_0 + L_scores_scores_3_0_4 * eps_4  # n m
+        L_scores_0_4 = tl.maximum(L_scores_scores_0_4, 0.0)  # n m
+        P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_4 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
+        L_scores_scores_1_4 = P_1_4 * L_scores_scores_1_1 + L_scores_scores_3_1_4 * eps_4  # n m
+        L_scores_1_4 = tl.maximum(L_scores_scores_1_4, 0.0)  # n m
+        P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
+        L_scores_scores_3_2_4 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
+        L_scores_scores_2_4 = P_2_4 * L_scores_scores_1_2 + L_scores_scores_3_2_4 * eps_4  # n m
+        L_scores_2_4 = tl.maximum(L_scores_scores_2_4, 0.0)  # n m
+        P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
+        L_scores_scores_3_3_4 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
+        L_scores_scores_3_4 = P_3_4 * L_scores_scores_1_3 + L_scores_scores_3_3_4 * eps_4  # n m
+        L_scores_3_4 = tl.maximum(L_scores_scores_3_4, 0.0)  # n m
+        L_4 = L_scores_0_4 + L_scores_1_4 + L_scores_2_4 + L_scores_3_4  # n m
+        W2_5_3 = tl.load(W2_base_6).to(SUMS)  # a number
+        P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_5 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
+        eps_5 = noise_2d(
+            eps + batch * eps_step[0] + 5 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_7,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_5 = P_0_5 * L_scores_scores_1_0 + L_scores_scores_3_0_5 * eps_5  # n m
+        L_scores_0_5 = tl.maximum(L_scores_scores_0_5, 0.0)  # n m
+        P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_5 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
+        L_scores_scores_1_5 = P_1_5 * L_scores_scores_1_1 + L_scores_scores_3_1_5 * eps_5  # n m
+        L_scores_1_5 = tl.maximum(L_scores_scores_1_5, 0.0)  # n m
+        P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
+        L_scores_scores_3_2_5 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
+        L_scores_scores_2_5 = P_2_5 * L_scores_scores_1_2 + L_scores_scores_3_2_5 * eps_5  # n m
+        L_scores_2_5 = tl.maximum(L_scores_scores_2_5, 0.0)  # n m
+        P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
+        L_scores_scores_3_3_5 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
+        L_scores_scores_3_5 = P_3_5 * L_scores_scores_1_3 + L_scores_scores_3_3_5 * eps_5  # n m
+        L_scores_3_5 = tl.maximum(L_scores_scores_3_5, 0.0)  # n m
+        L_5 = L_scores_0_5 + L_scores_1_5 + L_scores_2_5 + L_scores_3_5  # n m
+        W2_6_3 = tl.load(W2_base_7).to(SUMS)  # a number
+        P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_6 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
+        eps_6 = noise_2d(
+            eps + batch * eps_step[0] + 6 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_8,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_6 = P_0_6 * L_scores_scores_1_0 + L_scores_scores_3_0_6 * eps_6  # n m
+        L_scores_0_6 = tl.maximum(L_scores_scores_0_6, 0.0)  # n m
+        P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_6 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
+        L_scores_scores_1_6 = P_1_6 * L_scores_scores_1_1 + L_scores_scores_3_1_6 * eps_6  # n m
+        L_scores_1_6 = tl.maximum(L_scores_scores_1_6, 0.0)  # n m
+        P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
+        L_scores_scores_3_2_6 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
+        L_scores_scores_2_6 = P_2_6 * L_scores_scores_1_2 + L_scores_scores_3_2_6 * eps_6  # n m
+        L_scores_2_6 = tl.maximum(L_scores_scores_2_6, 0.0)  # n m
+        P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
+        L_scores_scores_3_3_6 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
+        L_scores_scores_3_6 = P_3_6 * L_scores_scores_1_3 + L_scores_scores_3_3_6 * eps_6  # n m
+        L_scores_3_6 = tl.maximum(L_scores_scores_3_6, 0.0)  # n m
+        L_6 = L_scores_0_6 + L_scores_1_6 + L_scores_2_6 + L_scores_3_6  # n m
+        W2_7_3 = tl.load(W2_base_8).to(SUMS)  # a number
+        P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_7 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
+        eps_7 = noise_2d(
+            eps + batch * eps_step[0] + 7 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_9,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_7 = P_0_7 * L_scores_scores_1_0 + L_scores_scores_3_0_7 * eps_7  # n m
+        L_scores_0_7 = tl.maximum(L_scores_scores_0_7, 0.0)  # n m
+        P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_7 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
+        L_scores_scores_1_7 = P_1_7 * L_scores_scores_1_1 + L_scores_scores_3_1_7 * eps_7  # n m
+        L_scores_1_7 = tl.maximum(L_scores_scores_1_7, 0.0)  # n m
+        P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_7 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
+        L_scores_scores_2_7 = P_2_7 * L_scores_scores_1_2 + L_scores_scores_3_2_7 * eps_7  # n m
+        L_scores_2_7 = tl.maximum(L_scores_scores_2_7, 0.0)  # n m
+        P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
+        L_scores_scores_3_3_7 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
+        L_scores_scores_3_7 = P_3_7 * L_scores_scores_1_3 + L_scores_scores_3_3_7 * eps_7  # n m
+        L_scores_3_7 = tl.maximum(L_scores_scores_3_7, 0.0)  # n m
+        L_7 = L_scores_0_7 + L_scores_1_7 + L_scores_2_7 + L_scores_3_7  # n m
+        A_scores_1_3 = (
+            W2_0_3 * L_0
+            + W2_1_3 * L_1
+            + W2_2_3 * L_2
+            + W2_3_3 * L_3
+            + W2_4_3 * L_4
+            + W2_5_3 * L_5
+            + W2_6_3 * L_6
+            + W2_7_3 * L_7
+        )  # n m
+        b2_3 = tl.load(b2_base).to(SUMS)  # a number
+        A_scores_3 = A_scores_1_3 + b2_3  # n m
+        A_3_scores = number_0 * A_scores_3  # n m
+        if MASK == 2:
+            A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        V_tile_3 = load_2d(
+            V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
+        add = d_A_3 - A_3_sums[:, None]  # n m
+        d_A_3_scores = A_3 * add  # n m
+        W2_0_2 = tl.load(W2_base_9).to(SUMS)  # a number
+        W2_1_2 = tl.load(W2_base_10).to(SUMS)  # a number
+        W2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
+        W2_3_2 = tl.load(W2_base_12).to(SUMS)  # a number
+        W2_4_2 = tl.load(W2_base_13).to(SUMS)  # a number
+        W2_5_2 = tl.load(W2_base_14).to(SUMS)  # a number
+        W2_6_2 = tl.load(W2_base_15).to(SUMS)  # a number
+        W2_7_2 = tl.load(W2_base_16).to(SUMS)  # a number
+        A_scores_1_2 = (
+            W2_0_2 * L_0
+            + W2_1_2 * L_1
+            + W2_2_2 * L_2
+            + W2_3_2 * L_3
+            + W2_4_2 * L_4
+            + W2_5_2 * L_5
+            + W2_6_2 * L_6
+            + W2_7_2 * L_7
+        )  # n m
+        b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
+        A_scores_2 = A_scores_1_2 + b2_2  # n m
+        A_2_scores = number_0 * A_scores_2  # n m
+        if MASK == 2:
+            A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        V_tile_2 = load_2d(
+            V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
+        add_2 = d_A_2 - A_2_sums[:, None]  # n m
+        d_A_2_scores = A_2 * add_2  # n m
+        W2_0_1 = tl.load(W2_base_17).to(SUMS)  # a number
+        W2_1_1 = tl.load(W2_base_18).to(SUMS)  # a number
+        W2_2_1 = tl.load(W2_base_19).to(SUMS)  # a number
+        W2_3_1 = tl.load(W2_base_20).to(SUMS)  # a number
+        W2_4_1 = tl.load(W2_base_21).to(SUMS)  # a number
+        W2_5_1 = tl.load(W2_base_22).to(SUMS)  # a number
+        W2_6_1 = tl.load(W2_base_23).to(SUMS)  # a number
+        W2_7_1 = tl.load(W2_base_24).to(SUMS)  # a number
+        A_scores_1_1 = (
+            W2_0_1 * L_0
+            + W2_1_1 * L_1
+            + W2_2_1 * L_2
+            + W2_3_1 * L_3
+            + W2_4_1 * L_4
+            + W2_5_1 * L_5
+            + W2_6_1 * L_6
+            + W2_7_1 * L_7
+        )  # n m
+        b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
+        A_scores_1 = A_scores_1_1 + b2_1  # n m
+        A_1_scores = number_0 * A_scores_1  # n m
+        if MASK == 2:
+            A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        V_tile_1 = load_2d(
+            V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
+        add_3 = d_A_1 - A_1_sums[:, None]  # n m
+        d_A_1_scores = A_1 * add_3  # n m
+        W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
+        W2_1_0 = tl.load(W2_base_25).to(SUMS)  # a number
+        W2_2_0 = tl.load(W2_base_26).to(SUMS)  # a number
+        W2_3_0 = tl.load(W2_base_27).to(SUMS)  # a number
+        W2_4_0 = tl.load(W2_base_28).to(SUMS)  # a number
+        W2_5_0 = tl.load(W2_base_29).to(SUMS)  # a number
+        W2_6_0 = tl.load(W2_base_30).to(SUMS)  # a number
+        W2_7_0 = tl.load(W2_base_31).to(SUMS)  # a number
+        A_scores_1_0 = (
+            W2_0_0 * L_0
+            + W2_1_0 * L_1
+            + W2_2_0 * L_2
+            + W2_3_0 * L_3
+            + W2_4_0 * L_4
+            + W2_5_0 * L_5
+            + W2_6_0 * L_6
+            + W2_7_0 * L_7
+        )  # n m
+        b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
+        A_scores_0 = A_scores_1_0 + b2_0  # n m
+        A_0_scores = number_0 * A_scores_0  # n m
+        if MASK == 2:
+            A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+        V_tile_0 = load_2d(
+            V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
+        add_4 = d_A_0 - A_0_sums[:, None]  # n m
+        d_A_0_scores = A_0 * add_4  # n m
+        tl.debug_barrier()  # so that what follows is made again, and not held
+        P_3_7_2 = tl.load(P_base_12).to(SUMS)  # a number
+        L_scores_scores_3_3_7_2 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
+        L_scores_scores_3_7_2 = P_3_7_2 * L_scores_scores_1_3 + L_scores_scores_3_3_7_2 * eps_7  # n m
+        L_scores_3_7_2 = tl.maximum(L_scores_scores_3_7_2, 0.0)  # n m
+        d_A_scores_3 = d_A_3_scores * number_0  # n m
+        W2_7_3_2 = tl.load(W2_base_8).to(SUMS)  # a number
+        d_A_scores_2 = d_A_2_scores * number_0  # n m
+        W2_7_2_2 = tl.load(W2_base_16).to(SUMS)  # a number
+        d_A_scores_1 = d_A_1_scores * number_0  # n m
+        W2_7_1_2 = tl.load(W2_base_24).to(SUMS)  # a number
+        d_A_scores_0 = d_A_0_scores * number_0  # n m
+        W2_7_0_2 = tl.load(W2_base_31).to(SUMS)  # a number
+        d_L_7 = (
+            d_A_scores_3 * W2_7_3_2
+            + d_A_scores_2 * W2_7_2_2
+            + d_A_scores_1 * W2_7_1_2
+            + d_A_scores_0 * W2_7_0_2
+        )  # n m
+        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7, 0.0)  # n m
+        d_P_3_7 = d_L_scores_scores_3_7 * L_scores_scores_1_3  # n m
+        d_P_3_7_2 = tl.sum(d_P_3_7, 0)  # m
+        d_P_3_7_3 = tl.sum(d_P_3_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 0, d_P_3_7_3, 0.0)
+        P_2_7_2 = tl.load(P_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_7_2 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
+        L_scores_scores_2_7_2 = P_2_7_2 * L_scores_scores_1_2 + L_scores_scores_3_2_7_2 * eps_7  # n m
+        L_scores_2_7_2 = tl.maximum(L_scores_scores_2_7_2, 0.0)  # n m
+        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7, 0.0)  # n m
+        d_P_2_7 = d_L_scores_scores_2_7 * L_scores_scores_1_2  # n m
+        d_P_2_7_2 = tl.sum(d_P_2_7, 0)  # m
+        d_P_2_7_3 = tl.sum(d_P_2_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 1, d_P_2_7_3, 0.0)
+        P_1_7_2 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_7_2 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
+        L_scores_scores_1_7_2 = P_1_7_2 * L_scores_scores_1_1 + L_scores_scores_3_1_7_2 * eps_7  # n m
+        L_scores_1_7_2 = tl.maximum(L_scores_scores_1_7_2, 0.0)  # n m
+        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7, 0.0)  # n m
+        d_P_1_7 = d_L_scores_scores_1_7 * L_scores_scores_1_1  # n m
+        d_P_1_7_2 = tl.sum(d_P_1_7, 0)  # m
+        d_P_1_7_3 = tl.sum(d_P_1_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 2, d_P_1_7_3, 0.0)
+        P_0_7_2 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_7_2 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
+        L_scores_scores_0_7_2 = P_0_7_2 * L_scores_scores_1_0 + L_scores_scores_3_0_7_2 * eps_7  # n m
+        L_scores_0_7_2 = tl.maximum(L_scores_scores_0_7_2, 0.0)  # n m
+        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7, 0.0)  # n m
+        d_P_0_7 = d_L_scores_scores_0_7 * L_scores_scores_1_0  # n m
+        d_P_0_7_2 = tl.sum(d_P_0_7, 0)  # m
+        d_P_0_7_3 = tl.sum(d_P_0_7_2, 0)  # a number
+        numbers += tl.where(places_2 == 3, d_P_0_7_3, 0.0)
+        P_3_6_2 = tl.load(P_base_10).to(SUMS)  # a number
+        L_scores_scores_3_3_6_2 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
+        L_scores_scores_3_6_2 = P_3_6_2 * L_scores_scores_1_3 + L_scores_scores_3_3_6_2 * eps_6  # n m
+        L_scores_3_6_2 = tl.maximum(L_scores_scores_3_6_2, 0.0)  # n m
+        W2_6_3_2 = tl.load(W2_base_7).to(SUMS)  # a number
+        W2_6_2_2 = tl.load(W2_base_15).to(SUMS)  # a number
+        W2_6_1_2 = tl.load(W2_base_23).to(SUMS)  # a number
+        W2_6_0_2 = tl.load(W2_base_30).to(SUMS)  # a number
+        d_L_6 = (
+            d_A_scores_3 * W2_6_3_2
+            + d_A_scores_2 * W2_6_2_2
+            + d_A_scores_1 * W2_6_1_2
+            + d_A_scores_0 * W2_6_0_2
+        )  # n m
+        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6, 0.0)  # n m
+        d_P_3_6 = d_L_scores_scores_3_6 * L_scores_scores_1_3  # n m
+        d_P_3_6_2 = tl.sum(d_P_3_6, 0)  # m
+        d_P_3_6_3 = tl.sum(d_P_3_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 4, d_P_3_6_3, 0.0)
+        P_2_6_2 = tl.load(P_base_9).to(SUMS)  # a number
+        L_scores_scores_3_2_6_2 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
+        L_scores_scores_2_6_2 = P_2_6_2 * L_scores_scores_1_2 + L_scores_scores_3_2_6_2 * eps_6  # n m
+        L_scores_2_6_2 = tl.maximum(L_scores_scores_2_6_2, 0.0)  # n m
+        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6, 0.0)  # n m
+        d_P_2_6 = d_L_scores_scores_2_6 * L_scores_scores_1_2  # n m
+        d_P_2_6_2 = tl.sum(d_P_2_6, 0)  # m
+        d_P_2_6_3 = tl.sum(d_P_2_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 5, d_P_2_6_3, 0.0)
+        P_1_6_2 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_6_2 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
+        L_scores_scores_1_6_2 = P_1_6_2 * L_scores_scores_1_1 + L_scores_scores_3_1_6_2 * eps_6  # n m
+        L_scores_1_6_2 = tl.maximum(L_scores_scores_1_6_2, 0.0)  # n m
+        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6, 0.0)  # n m
+        d_P_1_6 = d_L_scores_scores_1_6 * L_scores_scores_1_1  # n m
+        d_P_1_6_2 = tl.sum(d_P_1_6, 0)  # m
+        d_P_1_6_3 = tl.sum(d_P_1_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 6, d_P_1_6_3, 0.0)
+        P_0_6_2 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_6_2 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
+        L_scores_scores_0_6_2 = P_0_6_2 * L_scores_scores_1_0 + L_scores_scores_3_0_6_2 * eps_6  # n m
+        L_scores_0_6_2 = tl.maximum(L_scores_scores_0_6_2, 0.0)  # n m
+        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6, 0.0)  # n m
+        d_P_0_6 = d_L_scores_scores_0_6 * L_scores_scores_1_0  # n m
+        d_P_0_6_2 = tl.sum(d_P_0_6, 0)  # m
+        d_P_0_6_3 = tl.sum(d_P_0_6_2, 0)  # a number
+        numbers += tl.where(places_2 == 7, d_P_0_6_3, 0.0)
+        P_3_5_2 = tl.load(P_base_8).to(SUMS)  # a number
+        L_scores_scores_3_3_5_2 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
+        L_scores_scores_3_5_2 = P_3_5_2 * L_scores_scores_1_3 + L_scores_scores_3_3_5_2 * eps_5  # n m
+        L_scores_3_5_2 = tl.maximum(L_scores_scores_3_5_2, 0.0)  # n m
+        W2_5_3_2 = tl.load(W2_base_6).to(SUMS)  # a number
+        W2_5_2_2 = tl.load(W2_base_14).to(SUMS)  # a number
+        W2_5_1_2 = tl.load(W2_base_22).to(SUMS)  # a number
+        W2_5_0_2 = tl.load(W2_base_29).to(SUMS)  # a number
+        d_L_5 = (
+            d_A_scores_3 * W2_5_3_2
+            + d_A_scores_2 * W2_5_2_2
+            + d_A_scores_1 * W2_5_1_2
+            + d_A_scores_0 * W2_5_0_2
+        )  # n m
+        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5, 0.0)  # n m
+        d_P_3_5 = d_L_scores_scores_3_5 * L_scores_scores_1_3  # n m
+        d_P_3_5_2 = tl.sum(d_P_3_5, 0)  # m
+        d_P_3_5_3 = tl.sum(d_P_3_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 8, d_P_3_5_3, 0.0)
+        P_2_5_2 = tl.load(P_base_7).to(SUMS)  # a number
+        L_scores_scores_3_2_5_2 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
+        L_scores_scores_2_5_2 = P_2_5_2 * L_scores_scores_1_2 + L_scores_scores_3_2_5_2 * eps_5  # n m
+        L_scores_2_5_2 = tl.maximum(L_scores_scores_2_5_2, 0.0)  # n m
+        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5, 0.0)  # n m
+        d_P_2_5 = d_L_scores_scores_2_5 * L_scores_scores_1_2  # n m
+        d_P_2_5_2 = tl.sum(d_P_2_5, 0)  # m
+        d_P_2_5_3 = tl.sum(d_P_2_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 9, d_P_2_5_3, 0.0)
+        P_1_5_2 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_5_2 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
+        L_scores_scores_1_5_2 = P_1_5_2 * L_scores_scores_1_1 + L_scores_scores_3_1_5_2 * eps_5  # n m
+        L_scores_1_5_2 = tl.maximum(L_scores_scores_1_5_2, 0.0)  # n m
+        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5, 0.0)  # n m
+        d_P_1_5 = d_L_scores_scores_1_5 * L_scores_scores_1_1  # n m
+        d_P_1_5_2 = tl.sum(d_P_1_5, 0)  # m
+        d_P_1_5_3 = tl.sum(d_P_1_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 10, d_P_1_5_3, 0.0)
+        P_0_5_2 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_5_2 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
+        L_scores_scores_0_5_2 = P_0_5_2 * L_scores_scores_1_0 + L_scores_scores_3_0_5_2 * eps_5  # n m
+        L_scores_0_5_2 = tl.maximum(L_scores_scores_0_5_2, 0.0)  # n m
+        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5, 0.0)  # n m
+        d_P_0_5 = d_L_scores_scores_0_5 * L_scores_scores_1_0  # n m
+        d_P_0_5_2 = tl.sum(d_P_0_5, 0)  # m
+        d_P_0_5_3 = tl.sum(d_P_0_5_2, 0)  # a number
+        numbers += tl.where(places_2 == 11, d_P_0_5_3, 0.0)
+        P_3_4_2 = tl.load(P_base_6).to(SUMS)  # a number
+        L_scores_scores_3_3_4_2 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
+        L_scores_scores_3_4_2 = P_3_4_2 * L_scores_scores_1_3 + L_scores_scores_3_3_4_2 * eps_4  # n m
+        L_scores_3_4_2 = tl.maximum(L_scores_scores_3_4_2, 0.0)  # n m
+        W2_4_3_2 = tl.load(W2_base_5).to(SUMS)  # a number
+        W2_4_2_2 = tl.load(W2_base_13).to(SUMS)  # a number
+        W2_4_1_2 = tl.load(W2_base_21).to(SUMS)  # a number
+        W2_4_0_2 = tl.load(W2_base_28).to(SUMS)  # a number
+        d_L_4 = (
+            d_A_scores_3 * W2_4_3_2
+            + d_A_scores_2 * W2_4_2_2
+            + d_A_scores_1 * W2_4_1_2
+            + d_A_scores_0 * W2_4_0_2
+        )  # n m
+        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4, 0.0)  # n m
+        d_P_3_4 = d_L_scores_scores_3_4 * L_scores_scores_1_3  # n m
+        d_P_3_4_2 = tl.sum(d_P_3_4, 0)  # m
+        d_P_3_4_3 = tl.sum(d_P_3_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 12, d_P_3_4_3, 0.0)
+        P_2_4_2 = tl.load(P_base_5).to(SUMS)  # a number
+        L_scores_scores_3_2_4_2 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
+        L_scores_scores_2_4_2 = P_2_4_2 * L_scores_scores_1_2 + L_scores_scores_3_2_4_2 * eps_4  # n m
+        L_scores_2_4_2 = tl.maximum(L_scores_scores_2_4_2, 0.0)  # n m
+        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4, 0.0)  # n m
+        d_P_2_4 = d_L_scores_scores_2_4 * L_scores_scores_1_2  # n m
+        d_P_2_4_2 = tl.sum(d_P_2_4, 0)  # m
+        d_P_2_4_3 = tl.sum(d_P_2_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 13, d_P_2_4_3, 0.0)
+        P_1_4_2 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_4_2 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
+        L_scores_scores_1_4_2 = P_1_4_2 * L_scores_scores_1_1 + L_scores_scores_3_1_4_2 * eps_4  # n m
+        L_scores_1_4_2 = tl.maximum(L_scores_scores_1_4_2, 0.0)  # n m
+        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4, 0.0)  # n m
+        d_P_1_4 = d_L_scores_scores_1_4 * L_scores_scores_1_1  # n m
+        d_P_1_4_2 = tl.sum(d_P_1_4, 0)  # m
+        d_P_1_4_3 = tl.sum(d_P_1_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 14, d_P_1_4_3, 0.0)
+        P_0_4_2 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_4_2 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
+        L_scores_scores_0_4_2 = P_0_4_2 * L_scores_scores_1_0 + L_scores_scores_3_0_4_2 * eps_4  # n m
+        L_scores_0_4_2 = tl.maximum(L_scores_scores_0_4_2, 0.0)  # n m
+        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4, 0.0)  # n m
+        d_P_0_4 = d_L_scores_scores_0_4 * L_scores_scores_1_0  # n m
+        d_P_0_4_2 = tl.sum(d_P_0_4, 0)  # m
+        d_P_0_4_3 = tl.sum(d_P_0_4_2, 0)  # a number
+        numbers += tl.where(places_2 == 15, d_P_0_4_3, 0.0)
+        P_3_3_2 = tl.load(P_base_4).to(SUMS)  # a number
+        L_scores_scores_3_3_3_2 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
+        L_scores_scores_3_3_8 = P_3_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_3_2 * eps_3  # n m
+        L_scores_3_3_2 = tl.maximum(L_scores_scores_3_3_8, 0.0)  # n m
+        W2_3_3_2 = tl.load(W2_base_4).to(SUMS)  # a number
+        W2_3_2_2 = tl.load(W2_base_12).to(SUMS)  # a number
+        W2_3_1_2 = tl.load(W2_base_20).to(SUMS)  # a number
+        W2_3_0_2 = tl.load(W2_base_27).to(SUMS)  # a number
+        d_L_3 = (
+            d_A_scores_3 * W2_3_3_2
+            + d_A_scores_2 * W2_3_2_2
+            + d_A_scores_1 * W2_3_1_2
+            + d_A_scores_0 * W2_3_0_2
+        )  # n m
+        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3, 0.0)  # n m
+        d_P_3_3 = d_L_scores_scores_3_3 * L_scores_scores_1_3  # n m
+        d_P_3_3_2 = tl.sum(d_P_3_3, 0)  # m
+        d_P_3_3_3 = tl.sum(d_P_3_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 16, d_P_3_3_3, 0.0)
+        P_2_3_2 = tl.load(P_base_3).to(SUMS)  # a number
+        L_scores_scores_3_2_3_2 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
+        L_scores_scores_2_3_2 = P_2_3_2 * L_scores_scores_1_2 + L_scores_scores_3_2_3_2 * eps_3  # n m
+        L_scores_2_3_2 = tl.maximum(L_scores_scores_2_3_2, 0.0)  # n m
+        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3, 0.0)  # n m
+        d_P_2_3 = d_L_scores_scores_2_3 * L_scores_scores_1_2  # n m
+        d_P_2_3_2 = tl.sum(d_P_2_3, 0)  # m
+        d_P_2_3_3 = tl.sum(d_P_2_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 17, d_P_2_3_3, 0.0)
+        P_1_3_2 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_3_2 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
+        L_scores_scores_1_3_3 = P_1_3_2 * L_scores_scores_1_1 + L_scores_scores_3_1_3_2 * eps_3  # n m
+        L_scores_1_3_2 = tl.maximum(L_scores_scores_1_3_3, 0.0)  # n m
+        d_L_scores_scores_1_3 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3, 0.0)  # n m
+        d_P_1_3 = d_L_scores_scores_1_3 * L_scores_scores_1_1  # n m
+        d_P_1_3_2 = tl.sum(d_P_1_3, 0)  # m
+        d_P_1_3_3 = tl.sum(d_P_1_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 18, d_P_1_3_3, 0.0)
+        P_0_3_2 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_3_2 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
+        L_scores_scores_0_3_2 = P_0_3_2 * L_scores_scores_1_0 + L_scores_scores_3_0_3_2 * eps_3  # n m
+        L_scores_0_3_2 = tl.maximum(L_scores_scores_0_3_2, 0.0)  # n m
+        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3, 0.0)  # n m
+        d_P_0_3 = d_L_scores_scores_0_3 * L_scores_scores_1_0  # n m
+        d_P_0_3_2 = tl.sum(d_P_0_3, 0)  # m
+        d_P_0_3_3 = tl.sum(d_P_0_3_2, 0)  # a number
+        numbers += tl.where(places_2 == 19, d_P_0_3_3, 0.0)
+        P_3_2_2 = tl.load(P_base_2).to(SUMS)  # a number
+        L_scores_scores_3_3_2_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_8 = P_3_2_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2_2 * eps_2  # n m
+        L_scores_3_2_2 = tl.maximum(L_scores_scores_3_2_8, 0.0)  # n m
+        W2_2_3_2 = tl.load(W2_base_3).to(SUMS)  # a number
+        W2_2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
+        W2_2_1_2 = tl.load(W2_base_19).to(SUMS)  # a number
+        W2_2_0_2 = tl.load(W2_base_26).to(SUMS)  # a number
+        d_L_2 = (
+            d_A_scores_3 * W2_2_3_2
+            + d_A_scores_2 * W2_2_2_2
+            + d_A_scores_1 * W2_2_1_2
+            + d_A_scores_0 * W2_2_0_2
+        )  # n m
+        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2, 0.0)  # n m
+        d_P_3_2 = d_L_scores_scores_3_2 * L_scores_scores_1_3  # n m
+        d_P_3_2_2 = tl.sum(d_P_3_2, 0)  # m
+        d_P_3_2_3 = tl.sum(d_P_3_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 20, d_P_3_2_3, 0.0)
+        P_2_2_2 = tl.load(P_base).to(SUMS)  # a number
+        L_scores_scores_3_2_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
+        L_scores_scores_2_2_2 = P_2_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2_2 * eps_2  # n m
+        L_scores_2_2_2 = tl.maximum(L_scores_scores_2_2_2, 0.0)  # n m
+        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2, 0.0)  # n m
+        d_P_2_2 = d_L_scores_scores_2_2 * L_scores_scores_1_2  # n m
+        d_P_2_2_2 = tl.sum(d_P_2_2, 0)  # m
+        d_P_2_2_3 = tl.sum(d_P_2_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 21, d_P_2_2_3, 0.0)
+        P_1_2_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_2_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
+        L_scores_scores_1_2_3 = P_1_2_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2_2 * eps_2  # n m
+        L_scores_1_2_2 = tl.maximum(L_scores_scores_1_2_3, 0.0)  # n m
+        d_L_scores_scores_1_2 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2, 0.0)  # n m
+        d_P_1_2 = d_L_scores_scores_1_2 * L_scores_scores_1_1  # n m
+        d_P_1_2_2 = tl.sum(d_P_1_2, 0)  # m
+        d_P_1_2_3 = tl.sum(d_P_1_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 22, d_P_1_2_3, 0.0)
+        P_0_2_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_2_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
+        L_scores_scores_0_2_2 = P_0_2_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2_2 * eps_2  # n m
+        L_scores_0_2_2 = tl.maximum(L_scores_scores_0_2_2, 0.0)  # n m
+        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2, 0.0)  # n m
+        d_P_0_2 = d_L_scores_scores_0_2 * L_scores_scores_1_0  # n m
+        d_P_0_2_2 = tl.sum(d_P_0_2, 0)  # m
+        d_P_0_2_3 = tl.sum(d_P_0_2_2, 0)  # a number
+        numbers += tl.where(places_2 == 23, d_P_0_2_3, 0.0)
+        P_3_1_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_3_1_2 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
+        L_scores_scores_3_1_8 = P_3_1_2 * L_scores_scores_1_3 + L_scores_scores_3_3_1_2 * eps_1  # n m
+        L_scores_3_1_2 = tl.maximum(L_scores_scores_3_1_8, 0.0)  # n m
+        W2_1_3_2 = tl.load(W2_base_2).to(SUMS)  # a number
+        W2_1_2_2 = tl.load(W2_base_10).to(SUMS)  # a number
+        W2_1_1_2 = tl.load(W2_base_18).to(SUMS)  # a number
+        W2_1_0_2 = tl.load(W2_base_25).to(SUMS)  # a number
+        d_L_1 = (
+            d_A_scores_3 * W2_1_3_2
+            + d_A_scores_2 * W2_1_2_2
+            + d_A_scores_1 * W2_1_1_2
+            + d_A_scores_0 * W2_1_0_2
+        )  # n m
+        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1, 0.0)  # n m
+        d_P_3_1 = d_L_scores_scores_3_1 * L_scores_scores_1_3  # n m
+        d_P_3_1_2 = tl.sum(d_P_3_1, 0)  # m
+        d_P_3_1_3 = tl.sum(d_P_3_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 24, d_P_3_1_3, 0.0)
+        P_2_1_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_2_1_2 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
+        L_scores_scores_2_1_2 = P_2_1_2 * L_scores_scores_1_2 + L_scores_scores_3_2_1_2 * eps_1  # n m
+        L_scores_2_1_2 = tl.maximum(L_scores_scores_2_1_2, 0.0)  # n m
+        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1, 0.0)  # n m
+        d_P_2_1 = d_L_scores_scores_2_1 * L_scores_scores_1_2  # n m
+        d_P_2_1_2 = tl.sum(d_P_2_1, 0)  # m
+        d_P_2_1_3 = tl.sum(d_P_2_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 25, d_P_2_1_3, 0.0)
+        P_1_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_1_2 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
+        L_scores_scores_1_1_3 = P_1_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_1_2 * eps_1  # n m
+        L_scores_1_1_2 = tl.maximum(L_scores_scores_1_1_3, 0.0)  # n m
+        d_L_scores_scores_1_1 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1, 0.0)  # n m
+        d_P_1_1 = d_L_scores_scores_1_1 * L_scores_scores_1_1  # n m
+        d_P_1_1_2 = tl.sum(d_P_1_1, 0)  # m
+        d_P_1_1_3 = tl.sum(d_P_1_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 26, d_P_1_1_3, 0.0)
+        P_0_1_2 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_1_2 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
+        L_scores_scores_0_1_2 = P_0_1_2 * L_scores_scores_1_0 + L_scores_scores_3_0_1_2 * eps_1  # n m
+        L_scores_0_1_2 = tl.maximum(L_scores_scores_0_1_2, 0.0)  # n m
+        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1, 0.0)  # n m
+        d_P_0_1 = d_L_scores_scores_0_1 * L_scores_scores_1_0  # n m
+        d_P_0_1_2 = tl.sum(d_P_0_1, 0)  # m
+        d_P_0_1_3 = tl.sum(d_P_0_1_2, 0)  # a number
+        numbers += tl.where(places_2 == 27, d_P_0_1_3, 0.0)
+        P_3_0_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_3_0_2 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
+        L_scores_scores_3_0_8 = P_3_0_2 * L_scores_scores_1_3 + L_scores_scores_3_3_0_2 * eps_0  # n m
+        L_scores_3_0_2 = tl.maximum(L_scores_scores_3_0_8, 0.0)  # n m
+        W2_0_3_2 = tl.load(W2_base).to(SUMS)  # a number
+        W2_0_2_2 = tl.load(W2_base_9).to(SUMS)  # a number
+        W2_0_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
+        W2_0_0_2 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
+        d_L_0 = (
+            d_A_scores_3 * W2_0_3_2
+            + d_A_scores_2 * W2_0_2_2
+            + d_A_scores_1 * W2_0_1_2
+            + d_A_scores_0 * W2_0_0_2
+        )  # n m
+        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0, 0.0)  # n m
+        d_P_3_0 = d_L_scores_scores_3_0 * L_scores_scores_1_3  # n m
+        d_P_3_0_2 = tl.sum(d_P_3_0, 0)  # m
+        d_P_3_0_3 = tl.sum(d_P_3_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 28, d_P_3_0_3, 0.0)
+        P_2_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_2_0_2 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
+        L_scores_scores_2_0_2 = P_2_0_2 * L_scores_scores_1_2 + L_scores_scores_3_2_0_2 * eps_0  # n m
+        L_scores_2_0_2 = tl.maximum(L_scores_scores_2_0_2, 0.0)  # n m
+        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0, 0.0)  # n m
+        d_P_2_0 = d_L_scores_scores_2_0 * L_scores_scores_1_2  # n m
+        d_P_2_0_2 = tl.sum(d_P_2_0, 0)  # m
+        d_P_2_0_3 = tl.sum(d_P_2_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 29, d_P_2_0_3, 0.0)
+        P_1_0_2 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_1_0_2 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
+        L_scores_scores_1_0_3 = P_1_0_2 * L_scores_scores_1_1 + L_scores_scores_3_1_0_2 * eps_0  # n m
+        L_scores_1_0_2 = tl.maximum(L_scores_scores_1_0_3, 0.0)  # n m
+        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0, 0.0)  # n m
+        d_P_1_0 = d_L_scores_scores_1_0 * L_scores_scores_1_1  # n m
+        d_P_1_0_2 = tl.sum(d_P_1_0, 0)  # m
+        d_P_1_0_3 = tl.sum(d_P_1_0_2, 0)  # a number
+        numbers += tl.where(places_2 == 30, d_P_1_0_3, 0.0)
+        P_0_0_2 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
+        L_scores_scores_3_0_0_2 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
+        L_scores_scores_0_0_2 = P_0_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_0_2 * eps_0  # n m
+        L_scores_0_0_2 = tl.maximum(L_scores_scores_0_0_2, 0.0)  # n m
+        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0, 0.0)  # n m
         d_P_0_0 = d_L_scores_scores_0_0 * L_scores_scores_1_0  # n m
         d_P_0_0_2 = tl.sum(d_P_0_0, 0)  # m
         d_P_0_0_3 = tl.sum(d_P_0_0_2, 0)  # a number
-        d_P_0_0_4 += d_P_0_0_3
-        d_W2_0_0 = d_A_scores_0 * L_0  # n m
-        d_W2_0_0_2 = tl.sum(d_W2_0_0, 0)  # m
-        d_W2_0_0_3 = tl.sum(d_W2_0_0_2, 0)  # a number
-        d_W2_0_0_4 += d_W2_0_0_3
+        numbers += tl.where(places_2 == 31, d_P_0_0_3, 0.0)
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 31), tl.sum(tl.where(places_2 == 0, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 23), tl.sum(tl.where(places_2 == 1, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 15), tl.sum(tl.where(places_2 == 2, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 7), tl.sum(tl.where(places_2 == 3, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 30), tl.sum(tl.where(places_2 == 4, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 22), tl.sum(tl.where(places_2 == 5, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 14), tl.sum(tl.where(places_2 == 6, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 6), tl.sum(tl.where(places_2 == 7, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 29), tl.sum(tl.where(places_2 == 8, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 21), tl.sum(tl.where(places_2 == 9, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 13), tl.sum(tl.where(places_2 == 10, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 5), tl.sum(tl.where(places_2 == 11, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 28), tl.sum(tl.where(places_2 == 12, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 20), tl.sum(tl.where(places_2 == 13, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 12), tl.sum(tl.where(places_2 == 14, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 4), tl.sum(tl.where(places_2 == 15, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 27), tl.sum(tl.where(places_2 == 16, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 19), tl.sum(tl.where(places_2 == 17, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 11), tl.sum(tl.where(places_2 == 18, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 3), tl.sum(tl.where(places_2 == 19, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 26), tl.sum(tl.where(places_2 == 20, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 18), tl.sum(tl.where(places_2 == 21, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 10), tl.sum(tl.where(places_2 == 22, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 2), tl.sum(tl.where(places_2 == 23, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 25), tl.sum(tl.where(places_2 == 24, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 17), tl.sum(tl.where(places_2 == 25, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 9), tl.sum(tl.where(places_2 == 26, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 1), tl.sum(tl.where(places_2 == 27, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 24), tl.sum(tl.where(places_2 == 28, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 16), tl.sum(tl.where(places_2 == 29, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 8), tl.sum(tl.where(places_2 == 30, numbers, 0.0)))
+    if P_grad is not None:
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 0), tl.sum(tl.where(places_2 == 31, numbers, 0.0)))
+
+
+@triton.jit
+def y_1_tiles_rows(
+    Q,
+    K,
+    P,
+    L_of_of_p3,
+    eps,
+    W2,
+    b2,
+    V,
+    mask,
+    key_mask,
+    lse,
+    gradient,
+    sums,
+    mask_grad,
+    eps_grad,
+    Q_grad,
+    seed,
+    Q_step,
+    K_step,
+    P_step: tl.constexpr,
+    L_of_of_p3_step: tl.constexpr,
+    eps_step,
+    W2_step: tl.constexpr,
+    b2_step: tl.constexpr,
+    V_step,
+    mask_step,
+    key_mask_step,
+    n_end,
+    m_end,
+    blocks,
+    h_programs,
+    number_0: tl.constexpr,
+    d_size: tl.constexpr,
+    d_wide: tl.constexpr,
+    MASK: tl.constexpr,
+    KEYS: tl.constexpr,
+    TRAIN: tl.constexpr,
+    eps_GIVEN: tl.constexpr,
+    n_block: tl.constexpr,
+    m_block: tl.constexpr,
+    DOT: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * n_block
+    n = first + tl.arange(0, n_block)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
+    lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
+    lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
+    lse_3 = load_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end)
+    W2_base = W2 + batch * W2_step[0] + (h_at * 4 + 3) * W2_step[2]
+    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    lead_2 = batch * 8 + 0
+    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1]
+    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    L_of_of_p3_base_2 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1]
+    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    L_of_of_p3_base_3 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1]
+    W2_base_2 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_4 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[2]
+    lead_3 = batch * 8 + 1
+    L_of_of_p3_base_5 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + L_of_of_p3_step[2]
+    L_of_of_p3_base_6 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
+    L_of_of_p3_base_7 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
+    W2_base_3 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_8 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[2]
+    lead_4 = batch * 8 + 2
+    L_of_of_p3_base_9 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
+    P_base = P + batch * P_step[0] + 2 * P_step[1] + 2 * P_step[2]
+    L_of_of_p3_base_10 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
+    P_base_2 = P + batch * P_step[0] + 3 * P_step[1] + 2 * P_step[2]
+    L_of_of_p3_base_11 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
+    W2_base_4 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_12 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[2]
+    lead_5 = batch * 8 + 3
+    L_of_of_p3_base_13 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
+    P_base_3 = P + batch * P_step[0] + 2 * P_step[1] + 3 * P_step[2]
+    L_of_of_p3_base_14 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
+    P_base_4 = P + batch * P_step[0] + 3 * P_step[1] + 3 * P_step[2]
+    L_of_of_p3_base_15 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
+    W2_base_5 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_16 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 4 * L_of_of_p3_step[2]
+    lead_6 = batch * 8 + 4
+    L_of_of_p3_base_17 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
+    P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + 4 * P_step[2]
+    L_of_of_p3_base_18 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
+    P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + 4 * P_step[2]
+    L_of_of_p3_base_19 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
+    W2_base_6 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_20 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 5 * L_of_of_p3_step[2]
+    lead_7 = batch * 8 + 5
+    L_of_of_p3_base_21 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
+    P_base_7 = P + batch * P_step[0] + 2 * P_step[1] + 5 * P_step[2]
+    L_of_of_p3_base_22 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
+    P_base_8 = P + batch * P_step[0] + 3 * P_step[1] + 5 * P_step[2]
+    L_of_of_p3_base_23 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
+    W2_base_7 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_24 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 6 * L_of_of_p3_step[2]
+    lead_8 = batch * 8 + 6
+    L_of_of_p3_base_25 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
+    P_base_9 = P + batch * P_step[0] + 2 * P_step[1] + 6 * P_step[2]
+    L_of_of_p3_base_26 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
+    P_base_10 = P + batch * P_step[0] + 3 * P_step[1] + 6 * P_step[2]
+    L_of_of_p3_base_27 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
+    W2_base_8 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
+    L_of_of_p3_base_28 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 7 * L_of_of_p3_step[2]
+    lead_9 = batch * 8 + 7
+    L_of_of_p3_base_29 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
+    P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + 7 * P_step[2]
+    L_of_of_p3_base_30 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
+    P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + 7 * P_step[2]
+    L_of_of_p3_base_31 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
+    b2_base = b2 + batch * b2_step[0] + (h_at * 4 + 3) * b2_step[1]
+    mask_base = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
+    d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
+    W2_base_9 = W2 + batch * W2_step[0] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_10 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_11 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_12 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_13 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_14 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_15 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_16 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    b2_base_2 = b2 + batch * b2_step[0] + (h_at * 4 + 2) * b2_step[1]
+    mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
+    d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
+    W2_base_17 = W2 + batch * W2_step[0] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_18 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_19 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_20 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_21 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_22 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_23 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_24 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    b2_base_3 = b2 + batch * b2_step[0] + (h_at * 4 + 1) * b2_step[1]
+    mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
+    d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
+    W2_base_25 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_26 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_27 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_28 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_29 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_30 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_31 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 4 * W2_step[2]
+    mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
+    d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
+    d_Q_3_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_2_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_1_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_0_2 = tl.zeros((n_block, d_wide), SUMS)
+    for start in range(0, m_end, m_block):
+        m = start + tl.arange(0, m_block)
+        apart = (n + (m_end - n_end))[:, None] - m[None, :]
+        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        if KEYS:
+            own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
+            there &= (own != 0)[None, :]
+        tl.debug_barrier()  # so that numbers are read for each block, and not held
+        W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
+        P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
+        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        L_scores_scores_3_0_0 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
+        eps_0 = noise_2d(
+            eps + batch * eps_step[0],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_2,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_0 = P_0_0 * L_scores_scores_1_0 + L_scores_scores_3_0_0 * eps_0  # n m
+        L_scores_0_0 = tl.maximum(L_scores_scores_0_0, 0.0)  # n m
+        P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
+        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        L_scores_scores_3_1_0 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
+        L_scores_scores_1_0_2 = P_1_0 * L_scores_scores_1_1 + L_scores_scores_3_1_0 * eps_0  # n m
+        L_scores_1_0 = tl.maximum(L_scores_scores_1_0_2, 0.0)  # n m
+        P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
+        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        L_scores_scores_3_2_0 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
+        L_scores_scores_2_0 = P_2_0 * L_scores_scores_1_2 + L_scores_scores_3_2_0 * eps_0  # n m
+        L_scores_2_0 = tl.maximum(L_scores_scores_2_0, 0.0)  # n m
+        P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
+        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        L_scores_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        L_scores_scores_3_3_0 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
+        L_scores_scores_3_0 = P_3_0 * L_scores_scores_1_3 + L_scores_scores_3_3_0 * eps_0  # n m
+        L_scores_3_0 = tl.maximum(L_scores_scores_3_0, 0.0)  # n m
+        L_0 = L_scores_0_0 + L_scores_1_0 + L_scores_2_0 + L_scores_3_0  # n m
+        W2_1_3 = tl.load(W2_base_2).to(SUMS)  # a number
+        P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_1 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
+        eps_1 = noise_2d(
+            eps + batch * eps_step[0] + eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_3,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_1 = P_0_1 * L_scores_scores_1_0 + L_scores_scores_3_0_1 * eps_1  # n m
+        L_scores_0_1 = tl.maximum(L_scores_scores_0_1, 0.0)  # n m
+        P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_1 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
+        L_scores_scores_1_1_2 = P_1_1 * L_scores_scores_1_1 + L_scores_scores_3_1_1 * eps_1  # n m
+        L_scores_1_1 = tl.maximum(L_scores_scores_1_1_2, 0.0)  # n m
+        P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_2_1 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
+        L_scores_scores_2_1 = P_2_1 * L_scores_scores_1_2 + L_scores_scores_3_2_1 * eps_1  # n m
+        L_scores_2_1 = tl.maximum(L_scores_scores_2_1, 0.0)  # n m
+        P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_3_1 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
+        L_scores_scores_3_1 = P_3_1 * L_scores_scores_1_3 + L_scores_scores_3_3_1 * eps_1  # n m
+        L_scores_3_1 = tl.maximum(L_scores_scores_3_1, 0.0)  # n m
+        L_1 = L_scores_0_1 + L_scores_1_1 + L_scores_2_1 + L_scores_3_1  # n m
+        W2_2_3 = tl.load(W2_base_3).to(SUMS)  # a number
+        P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
+        eps_2 = noise_2d(
+            eps + batch * eps_step[0] + 2 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_4,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_2 = P_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2 * eps_2  # n m
+        L_scores_0_2 = tl.maximum(L_scores_scores_0_2, 0.0)  # n m
+        P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
+        L_scores_scores_1_2_2 = P_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2 * eps_2  # n m
+        L_scores_1_2 = tl.maximum(L_scores_scores_1_2_2, 0.0)  # n m
+        P_2_2 = tl.load(P_base).to(SUMS)  # a number
+        L_scores_scores_3_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
+        L_scores_scores_2_2 = P_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2 * eps_2  # n m
+        L_scores_2_2 = tl.maximum(L_scores_scores_2_2, 0.0)  # n m
+        P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
+        L_scores_scores_3_3_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2 = P_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2 * eps_2  # n m
+        L_scores_3_2 = tl.maximum(L_scores_scores_3_2, 0.0)  # n m
+        L_2 = L_scores_0_2 + L_scores_1_2 + L_scores_2_2 + L_scores_3_2  # n m
+        W2_3_3 = tl.load(W2_base_4).to(SUMS)  # a number
+        P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_3 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
+        eps_3 = noise_2d(
+            eps + batch * eps_step[0] + 3 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_5,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_3 = P_0_3 * L_scores_scores_1_0 + L_scores_scores_3_0_3 * eps_3  # n m
+        L_scores_0_3 = tl.maximum(L_scores_scores_0_3, 0.0)  # n m
+        P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_3 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
+        L_scores_scores_1_3_2 = P_1_3 * L_scores_scores_1_1 + L_scores_scores_3_1_3 * eps_3  # n m
+        L_scores_1_3 = tl.maximum(L_scores_scores_1_3_2, 0.0)  # n m
+        P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
+        L_scores_scores_3_2_3 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
+        L_scores_scores_2_3 = P_2_3 * L_scores_scores_1_2 + L_scores_scores_3_2_3 * eps_3  # n m
+        L_scores_2_3 = tl.maximum(L_scores_scores_2_3, 0.0)  # n m
+        P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
+        L_scores_scores_3_3_3 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
+        L_scores_scores_3_3 = P_3_3 * L_scores_scores_1_3 + L_scores_scores_3_3_3 * eps_3  # n m
+        L_scores_3_3 = tl.maximum(L_scores_scores_3_3, 0.0)  # n m
+        L_3 = L_scores_0_3 + L_scores_1_3 + L_scores_2_3 + L_scores_3_3  # n m
+        W2_4_3 = tl.load(W2_base_5).to(SUMS)  # a number
+        P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_4 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
+        eps_4 = noise_2d(
+            eps + batch * eps_step[0] + 4 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_6,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_4 = P_0_4 * L_scores_scores_1_0 + L_scores_scores_3_0_4 * eps_4  # n m
+        L_scores_0_4 = tl.maximum(L_scores_scores_0_4, 0.0)  # n m
+        P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_4 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
+        L_scores_scores_1_4 = P_1_4 * L_scores_scores_1_1 + L_scores_scores_3_1_4 * eps_4  # n m
+        L_scores_1_4 = tl.maximum(L_scores_scores_1_4, 0.0)  # n m
+        P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
+        L_scores_scores_3_2_4 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
+        L_scores_scores_2_4 = P_2_4 * L_scores_scores_1_2 + L_scores_scores_3_2_4 * eps_4  # n m
+        L_scores_2_4 = tl.maximum(L_scores_scores_2_4, 0.0)  # n m
+        P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
+        L_scores_scores_3_3_4 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
+        L_scores_scores_3_4 = P_3_4 * L_scores_scores_1_3 + L_scores_scores_3_3_4 * eps_4  # n m
+        L_scores_3_4 = tl.maximum(L_scores_scores_3_4, 0.0)  # n m
+        L_4 = L_scores_0_4 + L_scores_1_4 + L_scores_2_4 + L_scores_3_4  # n m
+        W2_5_3 = tl.load(W2_base_6).to(SUMS)  # a number
+        P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_5 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
+        eps_5 = noise_2d(
+            eps + batch * eps_step[0] + 5 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_7,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_5 = P_0_5 * L_scores_scores_1_0 + L_scores_scores_3_0_5 * eps_5  # n m
+        L_scores_0_5 = tl.maximum(L_scores_scores_0_5, 0.0)  # n m
+        P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_5 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
+        L_scores_scores_1_5 = P_1_5 * L_scores_scores_1_1 + L_scores_scores_3_1_5 * eps_5  # n m
+        L_scores_1_5 = tl.maximum(L_scores_scores_1_5, 0.0)  # n m
+        P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
+        L_scores_scores_3_2_5 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
+        L_scores_scores_2_5 = P_2_5 * L_scores_scores_1_2 + L_scores_scores_3_2_5 * eps_5  # n m
+        L_scores_2_5 = tl.maximum(L_scores_scores_2_5, 0.0)  # n m
+        P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
+        L_scores_scores_3_3_5 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
+        L_scores_scores_3_5 = P_3_5 * L_scores_scores_1_3 + L_scores_scores_3_3_5 * eps_5  # n m
+        L_scores_3_5 = tl.maximum(L_scores_scores_3_5, 0.0)  # n m
+        L_5 = L_scores_0_5 + L_scores_1_5 + L_scores_2_5 + L_scores_3_5  # n m
+        W2_6_3 = tl.load(W2_base_7).to(SUMS)  # a number
+        P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_6 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
+        eps_6 = noise_2d(
+            eps + batch * eps_step[0] + 6 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_8,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_6 = P_0_6 * L_scores_scores_1_0 + L_scores_scores_3_0_6 * eps_6  # n m
+        L_scores_0_6 = tl.maximum(L_scores_scores_0_6, 0.0)  # n m
+        P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_6 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
+        L_scores_scores_1_6 = P_1_6 * L_scores_scores_1_1 + L_scores_scores_3_1_6 * eps_6  # n m
+        L_scores_1_6 = tl.maximum(L_scores_scores_1_6, 0.0)  # n m
+        P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
+        L_scores_scores_3_2_6 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
+        L_scores_scores_2_6 = P_2_6 * L_scores_scores_1_2 + L_scores_scores_3_2_6 * eps_6  # n m
+        L_scores_2_6 = tl.maximum(L_scores_scores_2_6, 0.0)  # n m
+        P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
+        L_scores_scores_3_3_6 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
+        L_scores_scores_3_6 = P_3_6 * L_scores_scores_1_3 + L_scores_scores_3_3_6 * eps_6  # n m
+        L_scores_3_6 = tl.maximum(L_scores_scores_3_6, 0.0)  # n m
+        L_6 = L_scores_0_6 + L_scores_1_6 + L_scores_2_6 + L_scores_3_6  # n m
+        W2_7_3 = tl.load(W2_base_8).to(SUMS)  # a number
+        P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_7 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
+        eps_7 = noise_2d(
+            eps + batch * eps_step[0] + 7 * eps_step[1],
+            n,
+            eps_step[2],
+            n_end,
+            m,
+            eps_step[3],
+            m_end,
+            lead_9,
+            0,
+            seed,
+            1,
+            TRAIN,
+            eps_GIVEN,
+            SUMS,
+        )  # n m
+        L_scores_scores_0_7 = P_0_7 * L_scores_scores_1_0 + L_scores_scores_3_0_7 * eps_7  # n m
+        L_scores_0_7 = tl.maximum(L_scores_scores_0_7, 0.0)  # n m
+        P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_7 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
+        L_scores_scores_1_7 = P_1_7 * L_scores_scores_1_1 + L_scores_scores_3_1_7 * eps_7  # n m
+        L_scores_1_7 = tl.maximum(L_scores_scores_1_7, 0.0)  # n m
+        P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_7 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
+        L_scores_scores_2_7 = P_2_7 * L_scores_scores_1_2 + L_scores_scores_3_2_7 * eps_7  # n m
+        L_scores_2_7 = tl.maximum(L_scores_scores_2_7, 0.0)  # n m
+        P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
+        L_scores_scores_3_3_7 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
+        L_scores_scores_3_7 = P_3_7 * L_scores_scores_1_3 + L_scores_scores_3_3_7 * eps_7  # n m
+        L_scores_3_7 = tl.maximum(L_scores_scores_3_7, 0.0)  # n m
+        L_7 = L_scores_0_7 + L_scores_1_7 + L_scores_2_7 + L_scores_3_7  # n m
+        A_scores_1_3 = (
+            W2_0_3 * L_0
+            + W2_1_3 * L_1
+            + W2_2_3 * L_2
+            + W2_3_3 * L_3
+            + W2_4_3 * L_4
+            + W2_5_3 * L_5
+            + W2_6_3 * L_6
+            + W2_7_3 * L_7
+        )  # n m
+        b2_3 = tl.load(b2_base).to(SUMS)  # a number
+        A_scores_3 = A_scores_1_3 + b2_3  # n m
+        A_3_scores = number_0 * A_scores_3  # n m
+        if MASK == 2:
+            A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        V_tile_3 = load_2d(
+            V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
+        add = d_A_3 - A_3_sums[:, None]  # n m
+        d_A_3_scores = A_3 * add  # n m
+        W2_0_2 = tl.load(W2_base_9).to(SUMS)  # a number
+        W2_1_2 = tl.load(W2_base_10).to(SUMS)  # a number
+        W2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
+        W2_3_2 = tl.load(W2_base_12).to(SUMS)  # a number
+        W2_4_2 = tl.load(W2_base_13).to(SUMS)  # a number
+        W2_5_2 = tl.load(W2_base_14).to(SUMS)  # a number
+        W2_6_2 = tl.load(W2_base_15).to(SUMS)  # a number
+        W2_7_2 = tl.load(W2_base_16).to(SUMS)  # a number
+        A_scores_1_2 = (
+            W2_0_2 * L_0
+            + W2_1_2 * L_1
+            + W2_2_2 * L_2
+            + W2_3_2 * L_3
+            + W2_4_2 * L_4
+            + W2_5_2 * L_5
+            + W2_6_2 * L_6
+            + W2_7_2 * L_7
+        )  # n m
+        b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
+        A_scores_2 = A_scores_1_2 + b2_2  # n m
+        A_2_scores = number_0 * A_scores_2  # n m
+        if MASK == 2:
+            A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        V_tile_2 = load_2d(
+            V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
+        add_2 = d_A_2 - A_2_sums[:, None]  # n m
+        d_A_2_scores = A_2 * add_2  # n m
+        W2_0_1 = tl.load(W2_base_17).to(SUMS)  # a number
+        W2_1_1 = tl.load(W2_base_18).to(SUMS)  # a number
+        W2_2_1 = tl.load(W2_base_19).to(SUMS)  # a number
+        W2_3_1 = tl.load(W2_base_20).to(SUMS)  # a number
+        W2_4_1 = tl.load(W2_base_21).to(SUMS)  # a number
+        W2_5_1 = tl.load(W2_base_22).to(SUMS)  # a number
+        W2_6_1 = tl.load(W2_base_23).to(SUMS)  # a number
+        W2_7_1 = tl.load(W2_base_24).to(SUMS)  # a number
+        A_scores_1_1 = (
+            W2_0_1 * L_0
+            + W2_1_1 * L_1
+            + W2_2_1 * L_2
+            + W2_3_1 * L_3
+            + W2_4_1 * L_4
+            + W2_5_1 * L_5
+            + W2_6_1 * L_6
+            + W2_7_1 * L_7
+        )  # n m
+        b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
+        A_scores_1 = A_scores_1_1 + b2_1  # n m
+        A_1_scores = number_0 * A_scores_1  # n m
+        if MASK == 2:
+            A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        V_tile_1 = load_2d(
+            V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
+        add_3 = d_A_1 - A_1_sums[:, None]  # n m
+        d_A_1_scores = A_1 * add_3  # n m
+        W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
+        W2_1_0 = tl.load(W2_base_25).to(SUMS)  # a number
+        W2_2_0 = tl.load(W2_base_26).to(SUMS)  # a number
+        W2_3_0 = tl.load(W2_base_27).to(SUMS)  # a number
+        W2_4_0 = tl.load(W2_base_28).to(SUMS)  # a number
+        W2_5_0 = tl.load(W2_base_29).to(SUMS)  # a number
+        W2_6_0 = tl.load(W2_base_30).to(SUMS)  # a number
+        W2_7_0 = tl.load(W2_base_31).to(SUMS)  # a number
+        A_scores_1_0 = (
+            W2_0_0 * L_0
+            + W2_1_0 * L_1
+            + W2_2_0 * L_2
+            + W2_3_0 * L_3
+            + W2_4_0 * L_4
+            + W2_5_0 * L_5
+            + W2_6_0 * L_6
+            + W2_7_0 * L_7
+        )  # n m
+        b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
+        A_scores_0 = A_scores_1_0 + b2_0  # n m
+        A_0_scores = number_0 * A_scores_0  # n m
+        if MASK == 2:
+            A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+        V_tile_0 = load_2d(
+            V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        )  # m d
+        d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
+        add_4 = d_A_0 - A_0_sums[:, None]  # n m
+        d_A_0_scores = A_0 * add_4  # n m
+        tl.debug_barrier()  # so that what follows is made again, and not held
+        P_3_7_2 = tl.load(P_base_12).to(SUMS)  # a number
+        L_scores_scores_3_3_7_2 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
+        L_scores_scores_3_7_2 = P_3_7_2 * L_scores_scores_1_3 + L_scores_scores_3_3_7_2 * eps_7  # n m
+        L_scores_3_7_2 = tl.maximum(L_scores_scores_3_7_2, 0.0)  # n m
+        d_A_scores_3 = d_A_3_scores * number_0  # n m
+        W2_7_3_2 = tl.load(W2_base_8).to(SUMS)  # a number
+        d_A_scores_2 = d_A_2_scores * number_0  # n m
+        W2_7_2_2 = tl.load(W2_base_16).to(SUMS)  # a number
+        d_A_scores_1 = d_A_1_scores * number_0  # n m
+        W2_7_1_2 = tl.load(W2_base_24).to(SUMS)  # a number
+        d_A_scores_0 = d_A_0_scores * number_0  # n m
+        W2_7_0_2 = tl.load(W2_base_31).to(SUMS)  # a number
+        d_L_7 = (
+            d_A_scores_3 * W2_7_3_2
+            + d_A_scores_2 * W2_7_2_2
+            + d_A_scores_1 * W2_7_1_2
+            + d_A_scores_0 * W2_7_0_2
+        )  # n m
+        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7, 0.0)  # n m
+        P_3_6_2 = tl.load(P_base_10).to(SUMS)  # a number
+        L_scores_scores_3_3_6_2 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
+        L_scores_scores_3_6_2 = P_3_6_2 * L_scores_scores_1_3 + L_scores_scores_3_3_6_2 * eps_6  # n m
+        L_scores_3_6_2 = tl.maximum(L_scores_scores_3_6_2, 0.0)  # n m
+        W2_6_3_2 = tl.load(W2_base_7).to(SUMS)  # a number
+        W2_6_2_2 = tl.load(W2_base_15).to(SUMS)  # a number
+        W2_6_1_2 = tl.load(W2_base_23).to(SUMS)  # a number
+        W2_6_0_2 = tl.load(W2_base_30).to(SUMS)  # a number
+        d_L_6 = (
+            d_A_scores_3 * W2_6_3_2
+            + d_A_scores_2 * W2_6_2_2
+            + d_A_scores_1 * W2_6_1_2
+            + d_A_scores_0 * W2_6_0_2
+        )  # n m
+        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_3 = d_L_scores_scores_3_7 * P_3_7_2 + d_L_scores_scores_3_6 * P_3_6_2  # n m
+        P_3_5_2 = tl.load(P_base_8).to(SUMS)  # a number
+        L_scores_scores_3_3_5_2 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
+        L_scores_scores_3_5_2 = P_3_5_2 * L_scores_scores_1_3 + L_scores_scores_3_3_5_2 * eps_5  # n m
+        L_scores_3_5_2 = tl.maximum(L_scores_scores_3_5_2, 0.0)  # n m
+        W2_5_3_2 = tl.load(W2_base_6).to(SUMS)  # a number
+        W2_5_2_2 = tl.load(W2_base_14).to(SUMS)  # a number
+        W2_5_1_2 = tl.load(W2_base_22).to(SUMS)  # a number
+        W2_5_0_2 = tl.load(W2_base_29).to(SUMS)  # a number
+        d_L_5 = (
+            d_A_scores_3 * W2_5_3_2
+            + d_A_scores_2 * W2_5_2_2
+            + d_A_scores_1 * W2_5_1_2
+            + d_A_scores_0 * W2_5_0_2
+        )  # n m
+        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_3_2 = d_L_scores_scores_1_3 + d_L_scores_scores_3_5 * P_3_5_2  # n m
+        P_3_4_2 = tl.load(P_base_6).to(SUMS)  # a number
+        L_scores_scores_3_3_4_2 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
+        L_scores_scores_3_4_2 = P_3_4_2 * L_scores_scores_1_3 + L_scores_scores_3_3_4_2 * eps_4  # n m
+        L_scores_3_4_2 = tl.maximum(L_scores_scores_3_4_2, 0.0)  # n m
+        W2_4_3_2 = tl.load(W2_base_5).to(SUMS)  # a number
+        W2_4_2_2 = tl.load(W2_base_13).to(SUMS)  # a number
+        W2_4_1_2 = tl.load(W2_base_21).to(SUMS)  # a number
+        W2_4_0_2 = tl.load(W2_base_28).to(SUMS)  # a number
+        d_L_4 = (
+            d_A_scores_3 * W2_4_3_2
+            + d_A_scores_2 * W2_4_2_2
+            + d_A_scores_1 * W2_4_1_2
+            + d_A_scores_0 * W2_4_0_2
+        )  # n m
+        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_3_3 = d_L_scores_scores_1_3_2 + d_L_scores_scores_3_4 * P_3_4_2  # n m
+        P_3_3_2 = tl.load(P_base_4).to(SUMS)  # a number
+        L_scores_scores_3_3_3_2 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
+        L_scores_scores_3_3_8 = P_3_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_3_2 * eps_3  # n m
+        L_scores_3_3_2 = tl.maximum(L_scores_scores_3_3_8, 0.0)  # n m
+        W2_3_3_2 = tl.load(W2_base_4).to(SUMS)  # a number
+        W2_3_2_2 = tl.load(W2_base_12).to(SUMS)  # a number
+        W2_3_1_2 = tl.load(W2_base_20).to(SUMS)  # a number
+        W2_3_0_2 = tl.load(W2_base_27).to(SUMS)  # a number
+        d_L_3 = (
+            d_A_scores_3 * W2_3_3_2
+            + d_A_scores_2 * W2_3_2_2
+            + d_A_scores_1 * W2_3_1_2
+            + d_A_scores_0 * W2_3_0_2
+        )  # n m
+        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_3_4 = d_L_scores_scores_1_3_3 + d_L_scores_scores_3_3 * P_3_3_2  # n m
+        P_3_2_2 = tl.load(P_base_2).to(SUMS)  # a number
+        L_scores_scores_3_3_2_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_8 = P_3_2_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2_2 * eps_2  # n m
+        L_scores_3_2_2 = tl.maximum(L_scores_scores_3_2_8, 0.0)  # n m
+        W2_2_3_2 = tl.load(W2_base_3).to(SUMS)  # a number
+        W2_2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
+        W2_2_1_2 = tl.load(W2_base_19).to(SUMS)  # a number
+        W2_2_0_2 = tl.load(W2_base_26).to(SUMS)  # a number
+        d_L_2 = (
+            d_A_scores_3 * W2_2_3_2
+            + d_A_scores_2 * W2_2_2_2
+            + d_A_scores_1 * W2_2_1_2
+            + d_A_scores_0 * W2_2_0_2
+        )  # n m
+        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_3_5 = d_L_scores_scores_1_3_4 + d_L_scores_scores_3_2 * P_3_2_2  # n m
+        P_3_1_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_3_1_2 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
+        L_scores_scores_3_1_8 = P_3_1_2 * L_scores_scores_1_3 + L_scores_scores_3_3_1_2 * eps_1  # n m
+        L_scores_3_1_2 = tl.maximum(L_scores_scores_3_1_8, 0.0)  # n m
+        W2_1_3_2 = tl.load(W2_base_2).to(SUMS)  # a number
+        W2_1_2_2 = tl.load(W2_base_10).to(SUMS)  # a number
+        W2_1_1_2 = tl.load(W2_base_18).to(SUMS)  # a number
+        W2_1_0_2 = tl.load(W2_base_25).to(SUMS)  # a number
+        d_L_1 = (
+            d_A_scores_3 * W2_1_3_2
+            + d_A_scores_2 * W2_1_2_2
+            + d_A_scores_1 * W2_1_1_2
+            + d_A_scores_0 * W2_1_0_2
+        )  # n m
+        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_3_6 = d_L_scores_scores_1_3_5 + d_L_scores_scores_3_1 * P_3_1_2  # n m
+        P_3_0_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_3_0_2 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
+        L_scores_scores_3_0_8 = P_3_0_2 * L_scores_scores_1_3 + L_scores_scores_3_3_0_2 * eps_0  # n m
+        L_scores_3_0_2 = tl.maximum(L_scores_scores_3_0_8, 0.0)  # n m
+        W2_0_3_2 = tl.load(W2_base).to(SUMS)  # a number
+        W2_0_2_2 = tl.load(W2_base_9).to(SUMS)  # a number
+        W2_0_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
+        W2_0_0_2 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
+        d_L_0 = (
+            d_A_scores_3 * W2_0_3_2
+            + d_A_scores_2 * W2_0_2_2
+            + d_A_scores_1 * W2_0_1_2
+            + d_A_scores_0 * W2_0_0_2
+        )  # n m
+        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_3_7 = d_L_scores_scores_1_3_6 + d_L_scores_scores_3_0 * P_3_0_2  # n m
+        d_Q_3 = dot_of(d_L_scores_scores_1_3_7, K_tile_3, DOT, SUMS)  # n d
+        d_Q_3_2 += d_Q_3
+        P_2_7_2 = tl.load(P_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_7_2 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
+        L_scores_scores_2_7_2 = P_2_7_2 * L_scores_scores_1_2 + L_scores_scores_3_2_7_2 * eps_7  # n m
+        L_scores_2_7_2 = tl.maximum(L_scores_scores_2_7_2, 0.0)  # n m
+        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7, 0.0)  # n m
+        P_2_6_2 = tl.load(P_base_9).to(SUMS)  # a number
+        L_scores_scores_3_2_6_2 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
+        L_scores_scores_2_6_2 = P_2_6_2 * L_scores_scores_1_2 + L_scores_scores_3_2_6_2 * eps_6  # n m
+        L_scores_2_6_2 = tl.maximum(L_scores_scores_2_6_2, 0.0)  # n m
+        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_2 = d_L_scores_scores_2_7 * P_2_7_2 + d_L_scores_scores_2_6 * P_2_6_2  # n m
+        P_2_5_2 = tl.load(P_base_7).to(SUMS)  # a number
+        L_scores_scores_3_2_5_2 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
+        L_scores_scores_2_5_2 = P_2_5_2 * L_scores_scores_1_2 + L_scores_scores_3_2_5_2 * eps_5  # n m
+        L_scores_2_5_2 = tl.maximum(L_scores_scores_2_5_2, 0.0)  # n m
+        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_2_2 = d_L_scores_scores_1_2 + d_L_scores_scores_2_5 * P_2_5_2  # n m
+        P_2_4_2 = tl.load(P_base_5).to(SUMS)  # a number
+        L_scores_scores_3_2_4_2 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
+        L_scores_scores_2_4_2 = P_2_4_2 * L_scores_scores_1_2 + L_scores_scores_3_2_4_2 * eps_4  # n m
+        L_scores_2_4_2 = tl.maximum(L_scores_scores_2_4_2, 0.0)  # n m
+        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_2_3 = d_L_scores_scores_1_2_2 + d_L_scores_scores_2_4 * P_2_4_2  # n m
+        P_2_3_2 = tl.load(P_base_3).to(SUMS)  # a number
+        L_scores_scores_3_2_3_2 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
+        L_scores_scores_2_3_2 = P_2_3_2 * L_scores_scores_1_2 + L_scores_scores_3_2_3_2 * eps_3  # n m
+        L_scores_2_3_2 = tl.maximum(L_scores_scores_2_3_2, 0.0)  # n m
+        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_2_4 = d_L_scores_scores_1_2_3 + d_L_scores_scores_2_3 * P_2_3_2  # n m
+        P_2_2_2 = tl.load(P_base).to(SUMS)  # a number
+        L_scores_scores_3_2_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
+        L_scores_scores_2_2_2 = P_2_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2_2 * eps_2  # n m
+        L_scores_2_2_2 = tl.maximum(L_scores_scores_2_2_2, 0.0)  # n m
+        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_2_5 = d_L_scores_scores_1_2_4 + d_L_scores_scores_2_2 * P_2_2_2  # n m
+        P_2_1_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_2_1_2 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
+        L_scores_scores_2_1_2 = P_2_1_2 * L_scores_scores_1_2 + L_scores_scores_3_2_1_2 * eps_1  # n m
+        L_scores_2_1_2 = tl.maximum(L_scores_scores_2_1_2, 0.0)  # n m
+        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_2_6 = d_L_scores_scores_1_2_5 + d_L_scores_scores_2_1 * P_2_1_2  # n m
+        P_2_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_2_0_2 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
+        L_scores_scores_2_0_2 = P_2_0_2 * L_scores_scores_1_2 + L_scores_scores_3_2_0_2 * eps_0  # n m
+        L_scores_2_0_2 = tl.maximum(L_scores_scores_2_0_2, 0.0)  # n m
+        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_2_7 = d_L_scores_scores_1_2_6 + d_L_scores_scores_2_0 * P_2_0_2  # n m
+        d_Q_2 = dot_of(d_L_scores_scores_1_2_7, K_tile_2, DOT, SUMS)  # n d
+        d_Q_2_2 += d_Q_2
+        P_1_7_2 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_7_2 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
+        L_scores_scores_1_7_2 = P_1_7_2 * L_scores_scores_1_1 + L_scores_scores_3_1_7_2 * eps_7  # n m
+        L_scores_1_7_2 = tl.maximum(L_scores_scores_1_7_2, 0.0)  # n m
+        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7, 0.0)  # n m
+        P_1_6_2 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_6_2 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
+        L_scores_scores_1_6_2 = P_1_6_2 * L_scores_scores_1_1 + L_scores_scores_3_1_6_2 * eps_6  # n m
+        L_scores_1_6_2 = tl.maximum(L_scores_scores_1_6_2, 0.0)  # n m
+        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_1 = d_L_scores_scores_1_7 * P_1_7_2 + d_L_scores_scores_1_6 * P_1_6_2  # n m
+        P_1_5_2 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_5_2 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
+        L_scores_scores_1_5_2 = P_1_5_2 * L_scores_scores_1_1 + L_scores_scores_3_1_5_2 * eps_5  # n m
+        L_scores_1_5_2 = tl.maximum(L_scores_scores_1_5_2, 0.0)  # n m
+        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_1_2 = d_L_scores_scores_1_1 + d_L_scores_scores_1_5 * P_1_5_2  # n m
+        P_1_4_2 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_4_2 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
+        L_scores_scores_1_4_2 = P_1_4_2 * L_scores_scores_1_1 + L_scores_scores_3_1_4_2 * eps_4  # n m
+        L_scores_1_4_2 = tl.maximum(L_scores_scores_1_4_2, 0.0)  # n m
+        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_1_3 = d_L_scores_scores_1_1_2 + d_L_scores_scores_1_4 * P_1_4_2  # n m
+        P_1_3_2 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_3_2 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
+        L_scores_scores_1_3_3 = P_1_3_2 * L_scores_scores_1_1 + L_scores_scores_3_1_3_2 * eps_3  # n m
+        L_scores_1_3_2 = tl.maximum(L_scores_scores_1_3_3, 0.0)  # n m
+        d_L_scores_scores_1_3_8 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_1_4 = d_L_scores_scores_1_1_3 + d_L_scores_scores_1_3_8 * P_1_3_2  # n m
+        P_1_2_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_2_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
+        L_scores_scores_1_2_3 = P_1_2_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2_2 * eps_2  # n m
+        L_scores_1_2_2 = tl.maximum(L_scores_scores_1_2_3, 0.0)  # n m
+        d_L_scores_scores_1_2_8 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_1_5 = d_L_scores_scores_1_1_4 + d_L_scores_scores_1_2_8 * P_1_2_2  # n m
+        P_1_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_1_2 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
+        L_scores_scores_1_1_3 = P_1_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_1_2 * eps_1  # n m
+        L_scores_1_1_2 = tl.maximum(L_scores_scores_1_1_3, 0.0)  # n m
+        d_L_scores_scores_1_1_6 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_1_7 = d_L_scores_scores_1_1_5 + d_L_scores_scores_1_1_6 * P_1_1_2  # n m
+        P_1_0_2 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_1_0_2 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
+        L_scores_scores_1_0_3 = P_1_0_2 * L_scores_scores_1_1 + L_scores_scores_3_1_0_2 * eps_0  # n m
+        L_scores_1_0_2 = tl.maximum(L_scores_scores_1_0_3, 0.0)  # n m
+        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_1_8 = d_L_scores_scores_1_1_7 + d_L_scores_scores_1_0 * P_1_0_2  # n m
+        d_Q_1 = dot_of(d_L_scores_scores_1_1_8, K_tile_1, DOT, SUMS)  # n d
+        d_Q_1_2 += d_Q_1
+        P_0_7_2 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_7_2 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
+        L_scores_scores_0_7_2 = P_0_7_2 * L_scores_scores_1_0 + L_scores_scores_3_0_7_2 * eps_7  # n m
+        L_scores_0_7_2 = tl.maximum(L_scores_scores_0_7_2, 0.0)  # n m
+        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7, 0.0)  # n m
+        P_0_6_2 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_6_2 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
+        L_scores_scores_0_6_2 = P_0_6_2 * L_scores_scores_1_0 + L_scores_scores_3_0_6_2 * eps_6  # n m
+        L_scores_0_6_2 = tl.maximum(L_scores_scores_0_6_2, 0.0)  # n m
+        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_0_2 = d_L_scores_scores_0_7 * P_0_7_2 + d_L_scores_scores_0_6 * P_0_6_2  # n m
+        P_0_5_2 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_5_2 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
+        L_scores_scores_0_5_2 = P_0_5_2 * L_scores_scores_1_0 + L_scores_scores_3_0_5_2 * eps_5  # n m
+        L_scores_0_5_2 = tl.maximum(L_scores_scores_0_5_2, 0.0)  # n m
+        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_0_3 = d_L_scores_scores_1_0_2 + d_L_scores_scores_0_5 * P_0_5_2  # n m
+        P_0_4_2 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_4_2 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
+        L_scores_scores_0_4_2 = P_0_4_2 * L_scores_scores_1_0 + L_scores_scores_3_0_4_2 * eps_4  # n m
+        L_scores_0_4_2 = tl.maximum(L_scores_scores_0_4_2, 0.0)  # n m
+        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_0_4 = d_L_scores_scores_1_0_3 + d_L_scores_scores_0_4 * P_0_4_2  # n m
+        P_0_3_2 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_3_2 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
+        L_scores_scores_0_3_2 = P_0_3_2 * L_scores_scores_1_0 + L_scores_scores_3_0_3_2 * eps_3  # n m
+        L_scores_0_3_2 = tl.maximum(L_scores_scores_0_3_2, 0.0)  # n m
+        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_0_5 = d_L_scores_scores_1_0_4 + d_L_scores_scores_0_3 * P_0_3_2  # n m
+        P_0_2_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_2_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
+        L_scores_scores_0_2_2 = P_0_2_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2_2 * eps_2  # n m
+        L_scores_0_2_2 = tl.maximum(L_scores_scores_0_2_2, 0.0)  # n m
+        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_0_6 = d_L_scores_scores_1_0_5 + d_L_scores_scores_0_2 * P_0_2_2  # n m
+        P_0_1_2 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_1_2 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
+        L_scores_scores_0_1_2 = P_0_1_2 * L_scores_scores_1_0 + L_scores_scores_3_0_1_2 * eps_1  # n m
+        L_scores_0_1_2 = tl.maximum(L_scores_scores_0_1_2, 0.0)  # n m
+        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_0_7 = d_L_scores_scores_1_0_6 + d_L_scores_scores_0_1 * P_0_1_2  # n m
+        P_0_0_2 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
+        L_scores_scores_3_0_0_2 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
+        L_scores_scores_0_0_2 = P_0_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_0_2 * eps_0  # n m
+        L_scores_0_0_2 = tl.maximum(L_scores_scores_0_0_2, 0.0)  # n m
+        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_0_8 = d_L_scores_scores_1_0_7 + d_L_scores_scores_0_0 * P_0_0_2  # n m
+        d_Q_0 = dot_of(d_L_scores_scores_1_0_8, K_tile_0, DOT, SUMS)  # n d
+        d_Q_0_2 += d_Q_0
         if mask_grad is not None:
             store_2d(mask_grad + (pair * 4 + 3) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_3_scores)
         if mask_grad is not None:
@@ -2553,277 +5081,77 @@ def y_1_tiles_rows(
         if mask_grad is not None:
             store_2d(mask_grad + (pair * 4 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_0_scores)
         d_eps_7 = (
-            d_L_scores_scores_3_7 * L_scores_scores_3_3_7
-            + d_L_scores_scores_2_7 * L_scores_scores_3_2_7
-            + d_L_scores_scores_1_7 * L_scores_scores_3_1_7
-            + d_L_scores_scores_0_7 * L_scores_scores_3_0_7
+            d_L_scores_scores_3_7 * L_scores_scores_3_3_7_2
+            + d_L_scores_scores_2_7 * L_scores_scores_3_2_7_2
+            + d_L_scores_scores_1_7 * L_scores_scores_3_1_7_2
+            + d_L_scores_scores_0_7 * L_scores_scores_3_0_7_2
         )  # n m
         if eps_grad is not None:
             store_2d(eps_grad + (pair * 8 + 7) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_7)
         d_eps_6 = (
-            d_L_scores_scores_3_6 * L_scores_scores_3_3_6
-            + d_L_scores_scores_2_6 * L_scores_scores_3_2_6
-            + d_L_scores_scores_1_6 * L_scores_scores_3_1_6
-            + d_L_scores_scores_0_6 * L_scores_scores_3_0_6
+            d_L_scores_scores_3_6 * L_scores_scores_3_3_6_2
+            + d_L_scores_scores_2_6 * L_scores_scores_3_2_6_2
+            + d_L_scores_scores_1_6 * L_scores_scores_3_1_6_2
+            + d_L_scores_scores_0_6 * L_scores_scores_3_0_6_2
         )  # n m
         if eps_grad is not None:
             store_2d(eps_grad + (pair * 8 + 6) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_6)
         d_eps_5 = (
-            d_L_scores_scores_3_5 * L_scores_scores_3_3_5
-            + d_L_scores_scores_2_5 * L_scores_scores_3_2_5
-            + d_L_scores_scores_1_5 * L_scores_scores_3_1_5
-            + d_L_scores_scores_0_5 * L_scores_scores_3_0_5
+            d_L_scores_scores_3_5 * L_scores_scores_3_3_5_2
+            + d_L_scores_scores_2_5 * L_scores_scores_3_2_5_2
+            + d_L_scores_scores_1_5 * L_scores_scores_3_1_5_2
+            + d_L_scores_scores_0_5 * L_scores_scores_3_0_5_2
         )  # n m
         if eps_grad is not None:
             store_2d(eps_grad + (pair * 8 + 5) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_5)
         d_eps_4 = (
-            d_L_scores_scores_3_4 * L_scores_scores_3_3_4
-            + d_L_scores_scores_2_4 * L_scores_scores_3_2_4
-            + d_L_scores_scores_1_4 * L_scores_scores_3_1_4
-            + d_L_scores_scores_0_4 * L_scores_scores_3_0_4
+            d_L_scores_scores_3_4 * L_scores_scores_3_3_4_2
+            + d_L_scores_scores_2_4 * L_scores_scores_3_2_4_2
+            + d_L_scores_scores_1_4 * L_scores_scores_3_1_4_2
+            + d_L_scores_scores_0_4 * L_scores_scores_3_0_4_2
         )  # n m
         if eps_grad is not None:
             store_2d(eps_grad + (pair * 8 + 4) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_4)
         d_eps_3 = (
-            d_L_scores_scores_3_3 * L_scores_scores_3_3_3
-            + d_L_scores_scores_2_3 * L_scores_scores_3_2_3
-            + d_L_scores_scores_1_3 * L_scores_scores_3_1_3
-            + d_L_scores_scores_0_3 * L_scores_scores_3_0_3
+            d_L_scores_scores_3_3 * L_scores_scores_3_3_3_2
+            + d_L_scores_scores_2_3 * L_scores_scores_3_2_3_2
+            + d_L_scores_scores_1_3_8 * L_scores_scores_3_1_3_2
+            + d_L_scores_scores_0_3 * L_scores_scores_3_0_3_2
         )  # n m
         if eps_grad is not None:
             store_2d(eps_grad + (pair * 8 + 3) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_3)
         d_eps_2 = (
-            d_L_scores_scores_3_2 * L_scores_scores_3_3_2
-            + d_L_scores_scores_2_2 * L_scores_scores_3_2_2
-            + d_L_scores_scores_1_2 * L_scores_scores_3_1_2
-            + d_L_scores_scores_0_2 * L_scores_scores_3_0_2
+            d_L_scores_scores_3_2 * L_scores_scores_3_3_2_2
+            + d_L_scores_scores_2_2 * L_scores_scores_3_2_2_2
+            + d_L_scores_scores_1_2_8 * L_scores_scores_3_1_2_2
+            + d_L_scores_scores_0_2 * L_scores_scores_3_0_2_2
         )  # n m
         if eps_grad is not None:
             store_2d(eps_grad + (pair * 8 + 2) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_2)
         d_eps_1 = (
-            d_L_scores_scores_3_1 * L_scores_scores_3_3_1
-            + d_L_scores_scores_2_1 * L_scores_scores_3_2_1
-            + d_L_scores_scores_1_1 * L_scores_scores_3_1_1
-            + d_L_scores_scores_0_1 * L_scores_scores_3_0_1
+            d_L_scores_scores_3_1 * L_scores_scores_3_3_1_2
+            + d_L_scores_scores_2_1 * L_scores_scores_3_2_1_2
+            + d_L_scores_scores_1_1_6 * L_scores_scores_3_1_1_2
+            + d_L_scores_scores_0_1 * L_scores_scores_3_0_1_2
         )  # n m
         if eps_grad is not None:
             store_2d(eps_grad + (pair * 8 + 1) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_1)
         d_eps_0 = (
-            d_L_scores_scores_3_0 * L_scores_scores_3_3_0
-            + d_L_scores_scores_2_0 * L_scores_scores_3_2_0
-            + d_L_scores_scores_1_0 * L_scores_scores_3_1_0
-            + d_L_scores_scores_0_0 * L_scores_scores_3_0_0
+            d_L_scores_scores_3_0 * L_scores_scores_3_3_0_2
+            + d_L_scores_scores_2_0 * L_scores_scores_3_2_0_2
+            + d_L_scores_scores_1_0 * L_scores_scores_3_1_0_2
+            + d_L_scores_scores_0_0 * L_scores_scores_3_0_0_2
         )  # n m
         if eps_grad is not None:
             store_2d(eps_grad + (pair * 8 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_0)
-    if b2_grad is not None:
-        tl.store(b2_grad + ((pair * blocks + block) * 4 + 3), d_b2_3)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 31), d_W2_7_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 27), d_W2_6_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 23), d_W2_5_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 19), d_W2_4_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 15), d_W2_3_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 11), d_W2_2_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 7), d_W2_1_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 3), d_W2_0_3_4)
-    if b2_grad is not None:
-        tl.store(b2_grad + ((pair * blocks + block) * 4 + 2), d_b2_2)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 30), d_W2_7_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 26), d_W2_6_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 22), d_W2_5_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 18), d_W2_4_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 14), d_W2_3_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 10), d_W2_2_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 6), d_W2_1_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 2), d_W2_0_2_4)
-    if b2_grad is not None:
-        tl.store(b2_grad + ((pair * blocks + block) * 4 + 1), d_b2_1)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 29), d_W2_7_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 25), d_W2_6_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 21), d_W2_5_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 17), d_W2_4_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 13), d_W2_3_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 9), d_W2_2_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 5), d_W2_1_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 1), d_W2_0_1_4)
-    if b2_grad is not None:
-        tl.store(b2_grad + ((pair * blocks + block) * 4 + 0), d_b2_0)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 31), d_L_scores_scores_3_3_7_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 31), d_P_3_7_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 23), d_L_scores_scores_3_2_7_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 23), d_P_2_7_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 15), d_L_scores_scores_3_1_7_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 15), d_P_1_7_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 7), d_L_scores_scores_3_0_7_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 7), d_P_0_7_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 28), d_W2_7_0_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 30), d_L_scores_scores_3_3_6_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 30), d_P_3_6_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 22), d_L_scores_scores_3_2_6_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 22), d_P_2_6_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 14), d_L_scores_scores_3_1_6_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 14), d_P_1_6_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 6), d_L_scores_scores_3_0_6_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 6), d_P_0_6_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 24), d_W2_6_0_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 29), d_L_scores_scores_3_3_5_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 29), d_P_3_5_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 21), d_L_scores_scores_3_2_5_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 21), d_P_2_5_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 13), d_L_scores_scores_3_1_5_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 13), d_P_1_5_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 5), d_L_scores_scores_3_0_5_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 5), d_P_0_5_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 20), d_W2_5_0_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 28), d_L_scores_scores_3_3_4_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 28), d_P_3_4_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 20), d_L_scores_scores_3_2_4_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 20), d_P_2_4_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 12), d_L_scores_scores_3_1_4_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 12), d_P_1_4_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 4), d_L_scores_scores_3_0_4_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 4), d_P_0_4_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 16), d_W2_4_0_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 27), d_L_scores_scores_3_3_3_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 27), d_P_3_3_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 19), d_L_scores_scores_3_2_3_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 19), d_P_2_3_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 11), d_L_scores_scores_3_1_3_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 11), d_P_1_3_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 3), d_L_scores_scores_3_0_3_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 3), d_P_0_3_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 12), d_W2_3_0_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 26), d_L_scores_scores_3_3_2_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 26), d_P_3_2_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 18), d_L_scores_scores_3_2_2_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 18), d_P_2_2_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 10), d_L_scores_scores_3_1_2_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 10), d_P_1_2_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 2), d_L_scores_scores_3_0_2_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 2), d_P_0_2_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 8), d_W2_2_0_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 25), d_L_scores_scores_3_3_1_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 25), d_P_3_1_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 17), d_L_scores_scores_3_2_1_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 17), d_P_2_1_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 9), d_L_scores_scores_3_1_1_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 9), d_P_1_1_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 1), d_L_scores_scores_3_0_1_4)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 1), d_P_0_1_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 4), d_W2_1_0_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 24), d_L_scores_scores_3_3_0_4)
     if Q_grad is not None:
         store_2d(Q_grad + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3_2)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 24), d_P_3_0_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 16), d_L_scores_scores_3_2_0_4)
     if Q_grad is not None:
         store_2d(Q_grad + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2_2)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 16), d_P_2_0_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 8), d_L_scores_scores_3_1_0_4)
     if Q_grad is not None:
         store_2d(Q_grad + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_1_2)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 8), d_P_1_0_4)
-    if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 0), d_L_scores_scores_3_0_0_4)
     if Q_grad is not None:
         store_2d(Q_grad + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_0_2)
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 0), d_P_0_0_4)
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 0), d_W2_0_0_4)
 
 
 @triton.jit
@@ -2846,11 +5174,11 @@ def y_1_tiles_keys(
     seed,
     Q_step,
     K_step,
-    P_step,
-    L_of_of_p3_step,
+    P_step: tl.constexpr,
+    L_of_of_p3_step: tl.constexpr,
     eps_step,
-    W2_step,
-    b2_step,
+    W2_step: tl.constexpr,
+    b2_step: tl.constexpr,
     V_step,
     mask_step,
     key_mask_step,
@@ -2877,212 +5205,112 @@ def y_1_tiles_keys(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     W2_base = W2 + batch * W2_step[0] + (h_at * 4 + 3) * W2_step[2]
-    W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
-    P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
     K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    L_scores_scores_3_0_0 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
     lead_2 = batch * 8 + 0
-    P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
     K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
     L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1]
-    L_scores_scores_3_1_0 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
-    P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
     K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
     L_of_of_p3_base_2 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1]
-    L_scores_scores_3_2_0 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
-    P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
     K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
     L_of_of_p3_base_3 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1]
-    L_scores_scores_3_3_0 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
     W2_base_2 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_1_3 = tl.load(W2_base_2).to(SUMS)  # a number
-    P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_4 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[2]
-    L_scores_scores_3_0_1 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
     lead_3 = batch * 8 + 1
-    P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_5 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + L_of_of_p3_step[2]
-    L_scores_scores_3_1_1 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
-    P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_6 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
-    L_scores_scores_3_2_1 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
-    P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_7 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + L_of_of_p3_step[2]
-    L_scores_scores_3_3_1 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
     W2_base_3 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_2_3 = tl.load(W2_base_3).to(SUMS)  # a number
-    P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_8 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
     lead_4 = batch * 8 + 2
-    P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_9 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
     P_base = P + batch * P_step[0] + 2 * P_step[1] + 2 * P_step[2]
-    P_2_2 = tl.load(P_base).to(SUMS)  # a number
     L_of_of_p3_base_10 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
     P_base_2 = P + batch * P_step[0] + 3 * P_step[1] + 2 * P_step[2]
-    P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
     L_of_of_p3_base_11 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 2 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
     W2_base_4 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_3_3 = tl.load(W2_base_4).to(SUMS)  # a number
-    P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_12 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_3 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
     lead_5 = batch * 8 + 3
-    P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_13 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_3 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
     P_base_3 = P + batch * P_step[0] + 2 * P_step[1] + 3 * P_step[2]
-    P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
     L_of_of_p3_base_14 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_3 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
     P_base_4 = P + batch * P_step[0] + 3 * P_step[1] + 3 * P_step[2]
-    P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
     L_of_of_p3_base_15 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 3 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_3 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
     W2_base_5 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_4_3 = tl.load(W2_base_5).to(SUMS)  # a number
-    P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_16 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_4 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
     lead_6 = batch * 8 + 4
-    P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_17 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_4 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
     P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + 4 * P_step[2]
-    P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
     L_of_of_p3_base_18 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_4 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
     P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + 4 * P_step[2]
-    P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
     L_of_of_p3_base_19 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 4 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_4 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
     W2_base_6 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_5_3 = tl.load(W2_base_6).to(SUMS)  # a number
-    P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_20 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_5 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
     lead_7 = batch * 8 + 5
-    P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_21 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_5 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
     P_base_7 = P + batch * P_step[0] + 2 * P_step[1] + 5 * P_step[2]
-    P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
     L_of_of_p3_base_22 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_5 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
     P_base_8 = P + batch * P_step[0] + 3 * P_step[1] + 5 * P_step[2]
-    P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
     L_of_of_p3_base_23 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 5 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_5 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
     W2_base_7 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_6_3 = tl.load(W2_base_7).to(SUMS)  # a number
-    P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_24 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_6 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
     lead_8 = batch * 8 + 6
-    P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_25 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_6 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
     P_base_9 = P + batch * P_step[0] + 2 * P_step[1] + 6 * P_step[2]
-    P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
     L_of_of_p3_base_26 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_6 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
     P_base_10 = P + batch * P_step[0] + 3 * P_step[1] + 6 * P_step[2]
-    P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
     L_of_of_p3_base_27 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 6 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_6 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
     W2_base_8 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 3) * W2_step[2]
-    W2_7_3 = tl.load(W2_base_8).to(SUMS)  # a number
-    P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_28 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_0_7 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
     lead_9 = batch * 8 + 7
-    P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
     L_of_of_p3_base_29 = L_of_of_p3 + batch * L_of_of_p3_step[0] + L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_1_7 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
     P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + 7 * P_step[2]
-    P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
     L_of_of_p3_base_30 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 2 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_2_7 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
     P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + 7 * P_step[2]
-    P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
     L_of_of_p3_base_31 = L_of_of_p3 + batch * L_of_of_p3_step[0] + 3 * L_of_of_p3_step[1] + 7 * L_of_of_p3_step[2]
-    L_scores_scores_3_3_7 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
     b2_base = b2 + batch * b2_step[0] + (h_at * 4 + 3) * b2_step[1]
-    b2_3 = tl.load(b2_base).to(SUMS)  # a number
     mask_base = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
-    d_V_3_2 = tl.zeros((m_block, d_wide), SUMS)
-    W2_base_9 = W2 + batch * W2_step[0] + (h_at * 4 + 2) * W2_step[2]
-    W2_0_2 = tl.load(W2_base_9).to(SUMS)  # a number
-    W2_base_10 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_1_2 = tl.load(W2_base_10).to(SUMS)  # a number
-    W2_base_11 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
-    W2_base_12 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_3_2 = tl.load(W2_base_12).to(SUMS)  # a number
-    W2_base_13 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_4_2 = tl.load(W2_base_13).to(SUMS)  # a number
-    W2_base_14 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_5_2 = tl.load(W2_base_14).to(SUMS)  # a number
-    W2_base_15 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_6_2 = tl.load(W2_base_15).to(SUMS)  # a number
-    W2_base_16 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
-    W2_7_2 = tl.load(W2_base_16).to(SUMS)  # a number
-    b2_base_2 = b2 + batch * b2_step[0] + (h_at * 4 + 2) * b2_step[1]
-    b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
-    mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
-    d_V_2_2 = tl.zeros((m_block, d_wide), SUMS)
-    W2_base_17 = W2 + batch * W2_step[0] + (h_at * 4 + 1) * W2_step[2]
-    W2_0_1 = tl.load(W2_base_17).to(SUMS)  # a number
-    W2_base_18 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_1_1 = tl.load(W2_base_18).to(SUMS)  # a number
-    W2_base_19 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_2_1 = tl.load(W2_base_19).to(SUMS)  # a number
-    W2_base_20 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_3_1 = tl.load(W2_base_20).to(SUMS)  # a number
-    W2_base_21 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_4_1 = tl.load(W2_base_21).to(SUMS)  # a number
-    W2_base_22 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_5_1 = tl.load(W2_base_22).to(SUMS)  # a number
-    W2_base_23 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_6_1 = tl.load(W2_base_23).to(SUMS)  # a number
-    W2_base_24 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
-    W2_7_1 = tl.load(W2_base_24).to(SUMS)  # a number
-    b2_base_3 = b2 + batch * b2_step[0] + (h_at * 4 + 1) * b2_step[1]
-    b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
-    mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
-    d_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
-    W2_base_25 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 4 * W2_step[2]
-    W2_1_0 = tl.load(W2_base_25).to(SUMS)  # a number
-    W2_base_26 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_2_0 = tl.load(W2_base_26).to(SUMS)  # a number
-    W2_base_27 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_3_0 = tl.load(W2_base_27).to(SUMS)  # a number
-    W2_base_28 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_4_0 = tl.load(W2_base_28).to(SUMS)  # a number
-    W2_base_29 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_5_0 = tl.load(W2_base_29).to(SUMS)  # a number
-    W2_base_30 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_6_0 = tl.load(W2_base_30).to(SUMS)  # a number
-    W2_base_31 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 4 * W2_step[2]
-    W2_7_0 = tl.load(W2_base_31).to(SUMS)  # a number
-    b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
-    mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
-    d_V_0_2 = tl.zeros((m_block, d_wide), SUMS)
     V_tile_3 = load_2d(
         V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
     )  # m d
+    W2_base_9 = W2 + batch * W2_step[0] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_10 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_11 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_12 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_13 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_14 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_15 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    W2_base_16 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
+    b2_base_2 = b2 + batch * b2_step[0] + (h_at * 4 + 2) * b2_step[1]
+    mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
     V_tile_2 = load_2d(
         V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
     )  # m d
+    W2_base_17 = W2 + batch * W2_step[0] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_18 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_19 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_20 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_21 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_22 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_23 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    W2_base_24 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
+    b2_base_3 = b2 + batch * b2_step[0] + (h_at * 4 + 1) * b2_step[1]
+    mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
     V_tile_1 = load_2d(
         V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
     )  # m d
+    W2_base_25 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_26 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_27 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_28 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_29 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_30 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 4 * W2_step[2]
+    W2_base_31 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 4 * W2_step[2]
+    mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
     V_tile_0 = load_2d(V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+    d_V_3_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_V_2_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_V_0_2 = tl.zeros((m_block, d_wide), SUMS)
     d_K_3_2 = tl.zeros((m_block, d_wide), SUMS)
     d_K_2_2 = tl.zeros((m_block, d_wide), SUMS)
     d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
@@ -3094,12 +5322,16 @@ def y_1_tiles_keys(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             there &= (own != 0)[None, :]
+        tl.debug_barrier()  # so that numbers are read for each block, and not held
         lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
         lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
         lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
         lse_3 = load_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end)
+        W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
+        P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
         Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         L_scores_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        L_scores_scores_3_0_0 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
         eps_0 = noise_2d(
             eps + batch * eps_step[0],
             n,
@@ -3118,19 +5350,28 @@ def y_1_tiles_keys(
         )  # n m
         L_scores_scores_0_0 = P_0_0 * L_scores_scores_1_0 + L_scores_scores_3_0_0 * eps_0  # n m
         L_scores_0_0 = tl.maximum(L_scores_scores_0_0, 0.0)  # n m
+        P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
         Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         L_scores_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        L_scores_scores_3_1_0 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
         L_scores_scores_1_0_2 = P_1_0 * L_scores_scores_1_1 + L_scores_scores_3_1_0 * eps_0  # n m
         L_scores_1_0 = tl.maximum(L_scores_scores_1_0_2, 0.0)  # n m
+        P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
         Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         L_scores_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        L_scores_scores_3_2_0 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
         L_scores_scores_2_0 = P_2_0 * L_scores_scores_1_2 + L_scores_scores_3_2_0 * eps_0  # n m
         L_scores_2_0 = tl.maximum(L_scores_scores_2_0, 0.0)  # n m
+        P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
         Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         L_scores_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        L_scores_scores_3_3_0 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
         L_scores_scores_3_0 = P_3_0 * L_scores_scores_1_3 + L_scores_scores_3_3_0 * eps_0  # n m
         L_scores_3_0 = tl.maximum(L_scores_scores_3_0, 0.0)  # n m
         L_0 = L_scores_0_0 + L_scores_1_0 + L_scores_2_0 + L_scores_3_0  # n m
+        W2_1_3 = tl.load(W2_base_2).to(SUMS)  # a number
+        P_0_1 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_1 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
         eps_1 = noise_2d(
             eps + batch * eps_step[0] + eps_step[1],
             n,
@@ -3149,13 +5390,22 @@ def y_1_tiles_keys(
         )  # n m
         L_scores_scores_0_1 = P_0_1 * L_scores_scores_1_0 + L_scores_scores_3_0_1 * eps_1  # n m
         L_scores_0_1 = tl.maximum(L_scores_scores_0_1, 0.0)  # n m
+        P_1_1 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_1 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
         L_scores_scores_1_1_2 = P_1_1 * L_scores_scores_1_1 + L_scores_scores_3_1_1 * eps_1  # n m
         L_scores_1_1 = tl.maximum(L_scores_scores_1_1_2, 0.0)  # n m
+        P_2_1 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_2_1 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
         L_scores_scores_2_1 = P_2_1 * L_scores_scores_1_2 + L_scores_scores_3_2_1 * eps_1  # n m
         L_scores_2_1 = tl.maximum(L_scores_scores_2_1, 0.0)  # n m
+        P_3_1 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_3_1 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
         L_scores_scores_3_1 = P_3_1 * L_scores_scores_1_3 + L_scores_scores_3_3_1 * eps_1  # n m
         L_scores_3_1 = tl.maximum(L_scores_scores_3_1, 0.0)  # n m
         L_1 = L_scores_0_1 + L_scores_1_1 + L_scores_2_1 + L_scores_3_1  # n m
+        W2_2_3 = tl.load(W2_base_3).to(SUMS)  # a number
+        P_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
         eps_2 = noise_2d(
             eps + batch * eps_step[0] + 2 * eps_step[1],
             n,
@@ -3174,13 +5424,22 @@ def y_1_tiles_keys(
         )  # n m
         L_scores_scores_0_2 = P_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2 * eps_2  # n m
         L_scores_0_2 = tl.maximum(L_scores_scores_0_2, 0.0)  # n m
+        P_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
         L_scores_scores_1_2_2 = P_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2 * eps_2  # n m
         L_scores_1_2 = tl.maximum(L_scores_scores_1_2_2, 0.0)  # n m
+        P_2_2 = tl.load(P_base).to(SUMS)  # a number
+        L_scores_scores_3_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
         L_scores_scores_2_2 = P_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2 * eps_2  # n m
         L_scores_2_2 = tl.maximum(L_scores_scores_2_2, 0.0)  # n m
+        P_3_2 = tl.load(P_base_2).to(SUMS)  # a number
+        L_scores_scores_3_3_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
         L_scores_scores_3_2 = P_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2 * eps_2  # n m
         L_scores_3_2 = tl.maximum(L_scores_scores_3_2, 0.0)  # n m
         L_2 = L_scores_0_2 + L_scores_1_2 + L_scores_2_2 + L_scores_3_2  # n m
+        W2_3_3 = tl.load(W2_base_4).to(SUMS)  # a number
+        P_0_3 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_3 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
         eps_3 = noise_2d(
             eps + batch * eps_step[0] + 3 * eps_step[1],
             n,
@@ -3199,13 +5458,22 @@ def y_1_tiles_keys(
         )  # n m
         L_scores_scores_0_3 = P_0_3 * L_scores_scores_1_0 + L_scores_scores_3_0_3 * eps_3  # n m
         L_scores_0_3 = tl.maximum(L_scores_scores_0_3, 0.0)  # n m
+        P_1_3 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_3 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
         L_scores_scores_1_3_2 = P_1_3 * L_scores_scores_1_1 + L_scores_scores_3_1_3 * eps_3  # n m
         L_scores_1_3 = tl.maximum(L_scores_scores_1_3_2, 0.0)  # n m
+        P_2_3 = tl.load(P_base_3).to(SUMS)  # a number
+        L_scores_scores_3_2_3 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
         L_scores_scores_2_3 = P_2_3 * L_scores_scores_1_2 + L_scores_scores_3_2_3 * eps_3  # n m
         L_scores_2_3 = tl.maximum(L_scores_scores_2_3, 0.0)  # n m
+        P_3_3 = tl.load(P_base_4).to(SUMS)  # a number
+        L_scores_scores_3_3_3 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
         L_scores_scores_3_3 = P_3_3 * L_scores_scores_1_3 + L_scores_scores_3_3_3 * eps_3  # n m
         L_scores_3_3 = tl.maximum(L_scores_scores_3_3, 0.0)  # n m
         L_3 = L_scores_0_3 + L_scores_1_3 + L_scores_2_3 + L_scores_3_3  # n m
+        W2_4_3 = tl.load(W2_base_5).to(SUMS)  # a number
+        P_0_4 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_4 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
         eps_4 = noise_2d(
             eps + batch * eps_step[0] + 4 * eps_step[1],
             n,
@@ -3224,13 +5492,22 @@ def y_1_tiles_keys(
         )  # n m
         L_scores_scores_0_4 = P_0_4 * L_scores_scores_1_0 + L_scores_scores_3_0_4 * eps_4  # n m
         L_scores_0_4 = tl.maximum(L_scores_scores_0_4, 0.0)  # n m
+        P_1_4 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_4 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
         L_scores_scores_1_4 = P_1_4 * L_scores_scores_1_1 + L_scores_scores_3_1_4 * eps_4  # n m
         L_scores_1_4 = tl.maximum(L_scores_scores_1_4, 0.0)  # n m
+        P_2_4 = tl.load(P_base_5).to(SUMS)  # a number
+        L_scores_scores_3_2_4 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
         L_scores_scores_2_4 = P_2_4 * L_scores_scores_1_2 + L_scores_scores_3_2_4 * eps_4  # n m
         L_scores_2_4 = tl.maximum(L_scores_scores_2_4, 0.0)  # n m
+        P_3_4 = tl.load(P_base_6).to(SUMS)  # a number
+        L_scores_scores_3_3_4 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
         L_scores_scores_3_4 = P_3_4 * L_scores_scores_1_3 + L_scores_scores_3_3_4 * eps_4  # n m
         L_scores_3_4 = tl.maximum(L_scores_scores_3_4, 0.0)  # n m
         L_4 = L_scores_0_4 + L_scores_1_4 + L_scores_2_4 + L_scores_3_4  # n m
+        W2_5_3 = tl.load(W2_base_6).to(SUMS)  # a number
+        P_0_5 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_5 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
         eps_5 = noise_2d(
             eps + batch * eps_step[0] + 5 * eps_step[1],
             n,
@@ -3249,13 +5526,22 @@ def y_1_tiles_keys(
         )  # n m
         L_scores_scores_0_5 = P_0_5 * L_scores_scores_1_0 + L_scores_scores_3_0_5 * eps_5  # n m
         L_scores_0_5 = tl.maximum(L_scores_scores_0_5, 0.0)  # n m
+        P_1_5 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_5 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
         L_scores_scores_1_5 = P_1_5 * L_scores_scores_1_1 + L_scores_scores_3_1_5 * eps_5  # n m
         L_scores_1_5 = tl.maximum(L_scores_scores_1_5, 0.0)  # n m
+        P_2_5 = tl.load(P_base_7).to(SUMS)  # a number
+        L_scores_scores_3_2_5 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
         L_scores_scores_2_5 = P_2_5 * L_scores_scores_1_2 + L_scores_scores_3_2_5 * eps_5  # n m
         L_scores_2_5 = tl.maximum(L_scores_scores_2_5, 0.0)  # n m
+        P_3_5 = tl.load(P_base_8).to(SUMS)  # a number
+        L_scores_scores_3_3_5 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
         L_scores_scores_3_5 = P_3_5 * L_scores_scores_1_3 + L_scores_scores_3_3_5 * eps_5  # n m
         L_scores_3_5 = tl.maximum(L_scores_scores_3_5, 0.0)  # n m
         L_5 = L_scores_0_5 + L_scores_1_5 + L_scores_2_5 + L_scores_3_5  # n m
+        W2_6_3 = tl.load(W2_base_7).to(SUMS)  # a number
+        P_0_6 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_6 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
         eps_6 = noise_2d(
             eps + batch * eps_step[0] + 6 * eps_step[1],
             n,
@@ -3274,13 +5560,22 @@ def y_1_tiles_keys(
         )  # n m
         L_scores_scores_0_6 = P_0_6 * L_scores_scores_1_0 + L_scores_scores_3_0_6 * eps_6  # n m
         L_scores_0_6 = tl.maximum(L_scores_scores_0_6, 0.0)  # n m
+        P_1_6 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_6 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
         L_scores_scores_1_6 = P_1_6 * L_scores_scores_1_1 + L_scores_scores_3_1_6 * eps_6  # n m
         L_scores_1_6 = tl.maximum(L_scores_scores_1_6, 0.0)  # n m
+        P_2_6 = tl.load(P_base_9).to(SUMS)  # a number
+        L_scores_scores_3_2_6 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
         L_scores_scores_2_6 = P_2_6 * L_scores_scores_1_2 + L_scores_scores_3_2_6 * eps_6  # n m
         L_scores_2_6 = tl.maximum(L_scores_scores_2_6, 0.0)  # n m
+        P_3_6 = tl.load(P_base_10).to(SUMS)  # a number
+        L_scores_scores_3_3_6 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
         L_scores_scores_3_6 = P_3_6 * L_scores_scores_1_3 + L_scores_scores_3_3_6 * eps_6  # n m
         L_scores_3_6 = tl.maximum(L_scores_scores_3_6, 0.0)  # n m
         L_6 = L_scores_0_6 + L_scores_1_6 + L_scores_2_6 + L_scores_3_6  # n m
+        W2_7_3 = tl.load(W2_base_8).to(SUMS)  # a number
+        P_0_7 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_7 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
         eps_7 = noise_2d(
             eps + batch * eps_step[0] + 7 * eps_step[1],
             n,
@@ -3299,10 +5594,16 @@ def y_1_tiles_keys(
         )  # n m
         L_scores_scores_0_7 = P_0_7 * L_scores_scores_1_0 + L_scores_scores_3_0_7 * eps_7  # n m
         L_scores_0_7 = tl.maximum(L_scores_scores_0_7, 0.0)  # n m
+        P_1_7 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_7 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
         L_scores_scores_1_7 = P_1_7 * L_scores_scores_1_1 + L_scores_scores_3_1_7 * eps_7  # n m
         L_scores_1_7 = tl.maximum(L_scores_scores_1_7, 0.0)  # n m
+        P_2_7 = tl.load(P_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_7 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
         L_scores_scores_2_7 = P_2_7 * L_scores_scores_1_2 + L_scores_scores_3_2_7 * eps_7  # n m
         L_scores_2_7 = tl.maximum(L_scores_scores_2_7, 0.0)  # n m
+        P_3_7 = tl.load(P_base_12).to(SUMS)  # a number
+        L_scores_scores_3_3_7 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
         L_scores_scores_3_7 = P_3_7 * L_scores_scores_1_3 + L_scores_scores_3_3_7 * eps_7  # n m
         L_scores_3_7 = tl.maximum(L_scores_scores_3_7, 0.0)  # n m
         L_7 = L_scores_0_7 + L_scores_1_7 + L_scores_2_7 + L_scores_3_7  # n m
@@ -3316,6 +5617,7 @@ def y_1_tiles_keys(
             + W2_6_3 * L_6
             + W2_7_3 * L_7
         )  # n m
+        b2_3 = tl.load(b2_base).to(SUMS)  # a number
         A_scores_3 = A_scores_1_3 + b2_3  # n m
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
@@ -3323,8 +5625,18 @@ def y_1_tiles_keys(
         seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V_3 = dot_of(tl.trans(A_3), d_3, DOT, SUMS)  # m d
-        d_V_3_2 += d_V_3
+        d_A_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
+        A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
+        add = d_A_3 - A_3_sums[:, None]  # n m
+        d_A_3_scores = A_3 * add  # n m
+        W2_0_2 = tl.load(W2_base_9).to(SUMS)  # a number
+        W2_1_2 = tl.load(W2_base_10).to(SUMS)  # a number
+        W2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
+        W2_3_2 = tl.load(W2_base_12).to(SUMS)  # a number
+        W2_4_2 = tl.load(W2_base_13).to(SUMS)  # a number
+        W2_5_2 = tl.load(W2_base_14).to(SUMS)  # a number
+        W2_6_2 = tl.load(W2_base_15).to(SUMS)  # a number
+        W2_7_2 = tl.load(W2_base_16).to(SUMS)  # a number
         A_scores_1_2 = (
             W2_0_2 * L_0
             + W2_1_2 * L_1
@@ -3335,6 +5647,7 @@ def y_1_tiles_keys(
             + W2_6_2 * L_6
             + W2_7_2 * L_7
         )  # n m
+        b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
         A_scores_2 = A_scores_1_2 + b2_2  # n m
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
@@ -3342,8 +5655,18 @@ def y_1_tiles_keys(
         seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V_2 = dot_of(tl.trans(A_2), d_2, DOT, SUMS)  # m d
-        d_V_2_2 += d_V_2
+        d_A_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
+        A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
+        add_2 = d_A_2 - A_2_sums[:, None]  # n m
+        d_A_2_scores = A_2 * add_2  # n m
+        W2_0_1 = tl.load(W2_base_17).to(SUMS)  # a number
+        W2_1_1 = tl.load(W2_base_18).to(SUMS)  # a number
+        W2_2_1 = tl.load(W2_base_19).to(SUMS)  # a number
+        W2_3_1 = tl.load(W2_base_20).to(SUMS)  # a number
+        W2_4_1 = tl.load(W2_base_21).to(SUMS)  # a number
+        W2_5_1 = tl.load(W2_base_22).to(SUMS)  # a number
+        W2_6_1 = tl.load(W2_base_23).to(SUMS)  # a number
+        W2_7_1 = tl.load(W2_base_24).to(SUMS)  # a number
         A_scores_1_1 = (
             W2_0_1 * L_0
             + W2_1_1 * L_1
@@ -3354,6 +5677,7 @@ def y_1_tiles_keys(
             + W2_6_1 * L_6
             + W2_7_1 * L_7
         )  # n m
+        b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
         A_scores_1 = A_scores_1_1 + b2_1  # n m
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
@@ -3361,8 +5685,18 @@ def y_1_tiles_keys(
         seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V_1 = dot_of(tl.trans(A_1), d_1, DOT, SUMS)  # m d
-        d_V_1_2 += d_V_1
+        d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
+        A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
+        add_3 = d_A_1 - A_1_sums[:, None]  # n m
+        d_A_1_scores = A_1 * add_3  # n m
+        W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
+        W2_1_0 = tl.load(W2_base_25).to(SUMS)  # a number
+        W2_2_0 = tl.load(W2_base_26).to(SUMS)  # a number
+        W2_3_0 = tl.load(W2_base_27).to(SUMS)  # a number
+        W2_4_0 = tl.load(W2_base_28).to(SUMS)  # a number
+        W2_5_0 = tl.load(W2_base_29).to(SUMS)  # a number
+        W2_6_0 = tl.load(W2_base_30).to(SUMS)  # a number
+        W2_7_0 = tl.load(W2_base_31).to(SUMS)  # a number
         A_scores_1_0 = (
             W2_0_0 * L_0
             + W2_1_0 * L_1
@@ -3373,6 +5707,7 @@ def y_1_tiles_keys(
             + W2_6_0 * L_6
             + W2_7_0 * L_7
         )  # n m
+        b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
         A_scores_0 = A_scores_1_0 + b2_0  # n m
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
@@ -3380,115 +5715,298 @@ def y_1_tiles_keys(
         seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V_0 = dot_of(tl.trans(A_0), d_0, DOT, SUMS)  # m d
-        d_V_0_2 += d_V_0
-        d_A_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
-        A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
-        add = d_A_3 - A_3_sums[:, None]  # n m
-        d_A_3_scores = A_3 * add  # n m
-        d_A_scores_3 = d_A_3_scores * number_0  # n m
-        d_A_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
-        A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
-        add_2 = d_A_2 - A_2_sums[:, None]  # n m
-        d_A_2_scores = A_2 * add_2  # n m
-        d_A_scores_2 = d_A_2_scores * number_0  # n m
-        d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-        A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
-        add_3 = d_A_1 - A_1_sums[:, None]  # n m
-        d_A_1_scores = A_1 * add_3  # n m
-        d_A_scores_1 = d_A_1_scores * number_0  # n m
         d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
         A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
         add_4 = d_A_0 - A_0_sums[:, None]  # n m
         d_A_0_scores = A_0 * add_4  # n m
+        tl.debug_barrier()  # so that what follows is made again, and not held
+        d_V_3 = dot_of(tl.trans(A_3), d_3, DOT, SUMS)  # m d
+        d_V_3_2 += d_V_3
+        d_V_2 = dot_of(tl.trans(A_2), d_2, DOT, SUMS)  # m d
+        d_V_2_2 += d_V_2
+        d_V_1 = dot_of(tl.trans(A_1), d_1, DOT, SUMS)  # m d
+        d_V_1_2 += d_V_1
+        d_V_0 = dot_of(tl.trans(A_0), d_0, DOT, SUMS)  # m d
+        d_V_0_2 += d_V_0
+        P_3_7_2 = tl.load(P_base_12).to(SUMS)  # a number
+        L_scores_scores_3_3_7_2 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
+        L_scores_scores_3_7_2 = P_3_7_2 * L_scores_scores_1_3 + L_scores_scores_3_3_7_2 * eps_7  # n m
+        L_scores_3_7_2 = tl.maximum(L_scores_scores_3_7_2, 0.0)  # n m
+        d_A_scores_3 = d_A_3_scores * number_0  # n m
+        W2_7_3_2 = tl.load(W2_base_8).to(SUMS)  # a number
+        d_A_scores_2 = d_A_2_scores * number_0  # n m
+        W2_7_2_2 = tl.load(W2_base_16).to(SUMS)  # a number
+        d_A_scores_1 = d_A_1_scores * number_0  # n m
+        W2_7_1_2 = tl.load(W2_base_24).to(SUMS)  # a number
         d_A_scores_0 = d_A_0_scores * number_0  # n m
-        d_L_7 = d_A_scores_3 * W2_7_3 + d_A_scores_2 * W2_7_2 + d_A_scores_1 * W2_7_1 + d_A_scores_0 * W2_7_0  # n m
-        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7 > 0, d_L_7, 0.0)  # n m
-        d_L_6 = d_A_scores_3 * W2_6_3 + d_A_scores_2 * W2_6_2 + d_A_scores_1 * W2_6_1 + d_A_scores_0 * W2_6_0  # n m
-        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6 > 0, d_L_6, 0.0)  # n m
-        d_L_5 = d_A_scores_3 * W2_5_3 + d_A_scores_2 * W2_5_2 + d_A_scores_1 * W2_5_1 + d_A_scores_0 * W2_5_0  # n m
-        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5 > 0, d_L_5, 0.0)  # n m
-        d_L_4 = d_A_scores_3 * W2_4_3 + d_A_scores_2 * W2_4_2 + d_A_scores_1 * W2_4_1 + d_A_scores_0 * W2_4_0  # n m
-        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4 > 0, d_L_4, 0.0)  # n m
-        d_L_3 = d_A_scores_3 * W2_3_3 + d_A_scores_2 * W2_3_2 + d_A_scores_1 * W2_3_1 + d_A_scores_0 * W2_3_0  # n m
-        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3 > 0, d_L_3, 0.0)  # n m
-        d_L_2 = d_A_scores_3 * W2_2_3 + d_A_scores_2 * W2_2_2 + d_A_scores_1 * W2_2_1 + d_A_scores_0 * W2_2_0  # n m
-        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2 > 0, d_L_2, 0.0)  # n m
-        d_L_1 = d_A_scores_3 * W2_1_3 + d_A_scores_2 * W2_1_2 + d_A_scores_1 * W2_1_1 + d_A_scores_0 * W2_1_0  # n m
-        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1 > 0, d_L_1, 0.0)  # n m
-        d_L_0 = d_A_scores_3 * W2_0_3 + d_A_scores_2 * W2_0_2 + d_A_scores_1 * W2_0_1 + d_A_scores_0 * W2_0_0  # n m
-        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_3 = (
-            d_L_scores_scores_3_7 * P_3_7
-            + d_L_scores_scores_3_6 * P_3_6
-            + d_L_scores_scores_3_5 * P_3_5
-            + d_L_scores_scores_3_4 * P_3_4
-            + d_L_scores_scores_3_3 * P_3_3
-            + d_L_scores_scores_3_2 * P_3_2
-            + d_L_scores_scores_3_1 * P_3_1
-            + d_L_scores_scores_3_0 * P_3_0
+        W2_7_0_2 = tl.load(W2_base_31).to(SUMS)  # a number
+        d_L_7 = (
+            d_A_scores_3 * W2_7_3_2
+            + d_A_scores_2 * W2_7_2_2
+            + d_A_scores_1 * W2_7_1_2
+            + d_A_scores_0 * W2_7_0_2
         )  # n m
-        d_K_3 = dot_of(tl.trans(d_L_scores_scores_1_3), Q_tile_3, DOT, SUMS)  # m d
+        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7, 0.0)  # n m
+        P_3_6_2 = tl.load(P_base_10).to(SUMS)  # a number
+        L_scores_scores_3_3_6_2 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
+        L_scores_scores_3_6_2 = P_3_6_2 * L_scores_scores_1_3 + L_scores_scores_3_3_6_2 * eps_6  # n m
+        L_scores_3_6_2 = tl.maximum(L_scores_scores_3_6_2, 0.0)  # n m
+        W2_6_3_2 = tl.load(W2_base_7).to(SUMS)  # a number
+        W2_6_2_2 = tl.load(W2_base_15).to(SUMS)  # a number
+        W2_6_1_2 = tl.load(W2_base_23).to(SUMS)  # a number
+        W2_6_0_2 = tl.load(W2_base_30).to(SUMS)  # a number
+        d_L_6 = (
+            d_A_scores_3 * W2_6_3_2
+            + d_A_scores_2 * W2_6_2_2
+            + d_A_scores_1 * W2_6_1_2
+            + d_A_scores_0 * W2_6_0_2
+        )  # n m
+        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_3 = d_L_scores_scores_3_7 * P_3_7_2 + d_L_scores_scores_3_6 * P_3_6_2  # n m
+        P_3_5_2 = tl.load(P_base_8).to(SUMS)  # a number
+        L_scores_scores_3_3_5_2 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
+        L_scores_scores_3_5_2 = P_3_5_2 * L_scores_scores_1_3 + L_scores_scores_3_3_5_2 * eps_5  # n m
+        L_scores_3_5_2 = tl.maximum(L_scores_scores_3_5_2, 0.0)  # n m
+        W2_5_3_2 = tl.load(W2_base_6).to(SUMS)  # a number
+        W2_5_2_2 = tl.load(W2_base_14).to(SUMS)  # a number
+        W2_5_1_2 = tl.load(W2_base_22).to(SUMS)  # a number
+        W2_5_0_2 = tl.load(W2_base_29).to(SUMS)  # a number
+        d_L_5 = (
+            d_A_scores_3 * W2_5_3_2
+            + d_A_scores_2 * W2_5_2_2
+            + d_A_scores_1 * W2_5_1_2
+            + d_A_scores_0 * W2_5_0_2
+        )  # n m
+        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_3_2 = d_L_scores_scores_1_3 + d_L_scores_scores_3_5 * P_3_5_2  # n m
+        P_3_4_2 = tl.load(P_base_6).to(SUMS)  # a number
+        L_scores_scores_3_3_4_2 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
+        L_scores_scores_3_4_2 = P_3_4_2 * L_scores_scores_1_3 + L_scores_scores_3_3_4_2 * eps_4  # n m
+        L_scores_3_4_2 = tl.maximum(L_scores_scores_3_4_2, 0.0)  # n m
+        W2_4_3_2 = tl.load(W2_base_5).to(SUMS)  # a number
+        W2_4_2_2 = tl.load(W2_base_13).to(SUMS)  # a number
+        W2_4_1_2 = tl.load(W2_base_21).to(SUMS)  # a number
+        W2_4_0_2 = tl.load(W2_base_28).to(SUMS)  # a number
+        d_L_4 = (
+            d_A_scores_3 * W2_4_3_2
+            + d_A_scores_2 * W2_4_2_2
+            + d_A_scores_1 * W2_4_1_2
+            + d_A_scores_0 * W2_4_0_2
+        )  # n m
+        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_3_3 = d_L_scores_scores_1_3_2 + d_L_scores_scores_3_4 * P_3_4_2  # n m
+        P_3_3_2 = tl.load(P_base_4).to(SUMS)  # a number
+        L_scores_scores_3_3_3_2 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
+        L_scores_scores_3_3_8 = P_3_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_3_2 * eps_3  # n m
+        L_scores_3_3_2 = tl.maximum(L_scores_scores_3_3_8, 0.0)  # n m
+        W2_3_3_2 = tl.load(W2_base_4).to(SUMS)  # a number
+        W2_3_2_2 = tl.load(W2_base_12).to(SUMS)  # a number
+        W2_3_1_2 = tl.load(W2_base_20).to(SUMS)  # a number
+        W2_3_0_2 = tl.load(W2_base_27).to(SUMS)  # a number
+        d_L_3 = (
+            d_A_scores_3 * W2_3_3_2
+            + d_A_scores_2 * W2_3_2_2
+            + d_A_scores_1 * W2_3_1_2
+            + d_A_scores_0 * W2_3_0_2
+        )  # n m
+        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_3_4 = d_L_scores_scores_1_3_3 + d_L_scores_scores_3_3 * P_3_3_2  # n m
+        P_3_2_2 = tl.load(P_base_2).to(SUMS)  # a number
+        L_scores_scores_3_3_2_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_8 = P_3_2_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2_2 * eps_2  # n m
+        L_scores_3_2_2 = tl.maximum(L_scores_scores_3_2_8, 0.0)  # n m
+        W2_2_3_2 = tl.load(W2_base_3).to(SUMS)  # a number
+        W2_2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
+        W2_2_1_2 = tl.load(W2_base_19).to(SUMS)  # a number
+        W2_2_0_2 = tl.load(W2_base_26).to(SUMS)  # a number
+        d_L_2 = (
+            d_A_scores_3 * W2_2_3_2
+            + d_A_scores_2 * W2_2_2_2
+            + d_A_scores_1 * W2_2_1_2
+            + d_A_scores_0 * W2_2_0_2
+        )  # n m
+        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_3_5 = d_L_scores_scores_1_3_4 + d_L_scores_scores_3_2 * P_3_2_2  # n m
+        P_3_1_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_3_1_2 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
+        L_scores_scores_3_1_8 = P_3_1_2 * L_scores_scores_1_3 + L_scores_scores_3_3_1_2 * eps_1  # n m
+        L_scores_3_1_2 = tl.maximum(L_scores_scores_3_1_8, 0.0)  # n m
+        W2_1_3_2 = tl.load(W2_base_2).to(SUMS)  # a number
+        W2_1_2_2 = tl.load(W2_base_10).to(SUMS)  # a number
+        W2_1_1_2 = tl.load(W2_base_18).to(SUMS)  # a number
+        W2_1_0_2 = tl.load(W2_base_25).to(SUMS)  # a number
+        d_L_1 = (
+            d_A_scores_3 * W2_1_3_2
+            + d_A_scores_2 * W2_1_2_2
+            + d_A_scores_1 * W2_1_1_2
+            + d_A_scores_0 * W2_1_0_2
+        )  # n m
+        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_3_6 = d_L_scores_scores_1_3_5 + d_L_scores_scores_3_1 * P_3_1_2  # n m
+        P_3_0_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_3_0_2 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
+        L_scores_scores_3_0_8 = P_3_0_2 * L_scores_scores_1_3 + L_scores_scores_3_3_0_2 * eps_0  # n m
+        L_scores_3_0_2 = tl.maximum(L_scores_scores_3_0_8, 0.0)  # n m
+        W2_0_3_2 = tl.load(W2_base).to(SUMS)  # a number
+        W2_0_2_2 = tl.load(W2_base_9).to(SUMS)  # a number
+        W2_0_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
+        W2_0_0_2 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
+        d_L_0 = (
+            d_A_scores_3 * W2_0_3_2
+            + d_A_scores_2 * W2_0_2_2
+            + d_A_scores_1 * W2_0_1_2
+            + d_A_scores_0 * W2_0_0_2
+        )  # n m
+        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_3_7 = d_L_scores_scores_1_3_6 + d_L_scores_scores_3_0 * P_3_0_2  # n m
+        d_K_3 = dot_of(tl.trans(d_L_scores_scores_1_3_7), Q_tile_3, DOT, SUMS)  # m d
         d_K_3_2 += d_K_3
-        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7 > 0, d_L_7, 0.0)  # n m
-        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6 > 0, d_L_6, 0.0)  # n m
-        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5 > 0, d_L_5, 0.0)  # n m
-        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4 > 0, d_L_4, 0.0)  # n m
-        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3 > 0, d_L_3, 0.0)  # n m
-        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2 > 0, d_L_2, 0.0)  # n m
-        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1 > 0, d_L_1, 0.0)  # n m
-        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_2 = (
-            d_L_scores_scores_2_7 * P_2_7
-            + d_L_scores_scores_2_6 * P_2_6
-            + d_L_scores_scores_2_5 * P_2_5
-            + d_L_scores_scores_2_4 * P_2_4
-            + d_L_scores_scores_2_3 * P_2_3
-            + d_L_scores_scores_2_2 * P_2_2
-            + d_L_scores_scores_2_1 * P_2_1
-            + d_L_scores_scores_2_0 * P_2_0
-        )  # n m
-        d_K_2 = dot_of(tl.trans(d_L_scores_scores_1_2), Q_tile_2, DOT, SUMS)  # m d
+        P_2_7_2 = tl.load(P_base_11).to(SUMS)  # a number
+        L_scores_scores_3_2_7_2 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
+        L_scores_scores_2_7_2 = P_2_7_2 * L_scores_scores_1_2 + L_scores_scores_3_2_7_2 * eps_7  # n m
+        L_scores_2_7_2 = tl.maximum(L_scores_scores_2_7_2, 0.0)  # n m
+        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7, 0.0)  # n m
+        P_2_6_2 = tl.load(P_base_9).to(SUMS)  # a number
+        L_scores_scores_3_2_6_2 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
+        L_scores_scores_2_6_2 = P_2_6_2 * L_scores_scores_1_2 + L_scores_scores_3_2_6_2 * eps_6  # n m
+        L_scores_2_6_2 = tl.maximum(L_scores_scores_2_6_2, 0.0)  # n m
+        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_2 = d_L_scores_scores_2_7 * P_2_7_2 + d_L_scores_scores_2_6 * P_2_6_2  # n m
+        P_2_5_2 = tl.load(P_base_7).to(SUMS)  # a number
+        L_scores_scores_3_2_5_2 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
+        L_scores_scores_2_5_2 = P_2_5_2 * L_scores_scores_1_2 + L_scores_scores_3_2_5_2 * eps_5  # n m
+        L_scores_2_5_2 = tl.maximum(L_scores_scores_2_5_2, 0.0)  # n m
+        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_2_2 = d_L_scores_scores_1_2 + d_L_scores_scores_2_5 * P_2_5_2  # n m
+        P_2_4_2 = tl.load(P_base_5).to(SUMS)  # a number
+        L_scores_scores_3_2_4_2 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
+        L_scores_scores_2_4_2 = P_2_4_2 * L_scores_scores_1_2 + L_scores_scores_3_2_4_2 * eps_4  # n m
+        L_scores_2_4_2 = tl.maximum(L_scores_scores_2_4_2, 0.0)  # n m
+        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_2_3 = d_L_scores_scores_1_2_2 + d_L_scores_scores_2_4 * P_2_4_2  # n m
+        P_2_3_2 = tl.load(P_base_3).to(SUMS)  # a number
+        L_scores_scores_3_2_3_2 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
+        L_scores_scores_2_3_2 = P_2_3_2 * L_scores_scores_1_2 + L_scores_scores_3_2_3_2 * eps_3  # n m
+        L_scores_2_3_2 = tl.maximum(L_scores_scores_2_3_2, 0.0)  # n m
+        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_2_4 = d_L_scores_scores_1_2_3 + d_L_scores_scores_2_3 * P_2_3_2  # n m
+        P_2_2_2 = tl.load(P_base).to(SUMS)  # a number
+        L_scores_scores_3_2_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
+        L_scores_scores_2_2_2 = P_2_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2_2 * eps_2  # n m
+        L_scores_2_2_2 = tl.maximum(L_scores_scores_2_2_2, 0.0)  # n m
+        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_2_5 = d_L_scores_scores_1_2_4 + d_L_scores_scores_2_2 * P_2_2_2  # n m
+        P_2_1_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_2_1_2 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
+        L_scores_scores_2_1_2 = P_2_1_2 * L_scores_scores_1_2 + L_scores_scores_3_2_1_2 * eps_1  # n m
+        L_scores_2_1_2 = tl.maximum(L_scores_scores_2_1_2, 0.0)  # n m
+        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_2_6 = d_L_scores_scores_1_2_5 + d_L_scores_scores_2_1 * P_2_1_2  # n m
+        P_2_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_2_0_2 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
+        L_scores_scores_2_0_2 = P_2_0_2 * L_scores_scores_1_2 + L_scores_scores_3_2_0_2 * eps_0  # n m
+        L_scores_2_0_2 = tl.maximum(L_scores_scores_2_0_2, 0.0)  # n m
+        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_2_7 = d_L_scores_scores_1_2_6 + d_L_scores_scores_2_0 * P_2_0_2  # n m
+        d_K_2 = dot_of(tl.trans(d_L_scores_scores_1_2_7), Q_tile_2, DOT, SUMS)  # m d
         d_K_2_2 += d_K_2
-        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7 > 0, d_L_7, 0.0)  # n m
-        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6 > 0, d_L_6, 0.0)  # n m
-        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5 > 0, d_L_5, 0.0)  # n m
-        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4 > 0, d_L_4, 0.0)  # n m
-        d_L_scores_scores_1_3_2 = tl.where(L_scores_scores_1_3_2 > 0, d_L_3, 0.0)  # n m
-        d_L_scores_scores_1_2_2 = tl.where(L_scores_scores_1_2_2 > 0, d_L_2, 0.0)  # n m
-        d_L_scores_scores_1_1 = tl.where(L_scores_scores_1_1_2 > 0, d_L_1, 0.0)  # n m
-        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_2 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_1_2 = (
-            d_L_scores_scores_1_7 * P_1_7
-            + d_L_scores_scores_1_6 * P_1_6
-            + d_L_scores_scores_1_5 * P_1_5
-            + d_L_scores_scores_1_4 * P_1_4
-            + d_L_scores_scores_1_3_2 * P_1_3
-            + d_L_scores_scores_1_2_2 * P_1_2
-            + d_L_scores_scores_1_1 * P_1_1
-            + d_L_scores_scores_1_0 * P_1_0
-        )  # n m
-        d_K_1 = dot_of(tl.trans(d_L_scores_scores_1_1_2), Q_tile_1, DOT, SUMS)  # m d
+        P_1_7_2 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_7_2 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
+        L_scores_scores_1_7_2 = P_1_7_2 * L_scores_scores_1_1 + L_scores_scores_3_1_7_2 * eps_7  # n m
+        L_scores_1_7_2 = tl.maximum(L_scores_scores_1_7_2, 0.0)  # n m
+        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7, 0.0)  # n m
+        P_1_6_2 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_6_2 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
+        L_scores_scores_1_6_2 = P_1_6_2 * L_scores_scores_1_1 + L_scores_scores_3_1_6_2 * eps_6  # n m
+        L_scores_1_6_2 = tl.maximum(L_scores_scores_1_6_2, 0.0)  # n m
+        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_1 = d_L_scores_scores_1_7 * P_1_7_2 + d_L_scores_scores_1_6 * P_1_6_2  # n m
+        P_1_5_2 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_5_2 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
+        L_scores_scores_1_5_2 = P_1_5_2 * L_scores_scores_1_1 + L_scores_scores_3_1_5_2 * eps_5  # n m
+        L_scores_1_5_2 = tl.maximum(L_scores_scores_1_5_2, 0.0)  # n m
+        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_1_2 = d_L_scores_scores_1_1 + d_L_scores_scores_1_5 * P_1_5_2  # n m
+        P_1_4_2 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_4_2 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
+        L_scores_scores_1_4_2 = P_1_4_2 * L_scores_scores_1_1 + L_scores_scores_3_1_4_2 * eps_4  # n m
+        L_scores_1_4_2 = tl.maximum(L_scores_scores_1_4_2, 0.0)  # n m
+        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_1_3 = d_L_scores_scores_1_1_2 + d_L_scores_scores_1_4 * P_1_4_2  # n m
+        P_1_3_2 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_3_2 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
+        L_scores_scores_1_3_3 = P_1_3_2 * L_scores_scores_1_1 + L_scores_scores_3_1_3_2 * eps_3  # n m
+        L_scores_1_3_2 = tl.maximum(L_scores_scores_1_3_3, 0.0)  # n m
+        d_L_scores_scores_1_3_8 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_1_4 = d_L_scores_scores_1_1_3 + d_L_scores_scores_1_3_8 * P_1_3_2  # n m
+        P_1_2_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_2_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
+        L_scores_scores_1_2_3 = P_1_2_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2_2 * eps_2  # n m
+        L_scores_1_2_2 = tl.maximum(L_scores_scores_1_2_3, 0.0)  # n m
+        d_L_scores_scores_1_2_8 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_1_5 = d_L_scores_scores_1_1_4 + d_L_scores_scores_1_2_8 * P_1_2_2  # n m
+        P_1_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_1_1_2 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
+        L_scores_scores_1_1_3 = P_1_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_1_2 * eps_1  # n m
+        L_scores_1_1_2 = tl.maximum(L_scores_scores_1_1_3, 0.0)  # n m
+        d_L_scores_scores_1_1_6 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_1_7 = d_L_scores_scores_1_1_5 + d_L_scores_scores_1_1_6 * P_1_1_2  # n m
+        P_1_0_2 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
+        L_scores_scores_3_1_0_2 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
+        L_scores_scores_1_0_3 = P_1_0_2 * L_scores_scores_1_1 + L_scores_scores_3_1_0_2 * eps_0  # n m
+        L_scores_1_0_2 = tl.maximum(L_scores_scores_1_0_3, 0.0)  # n m
+        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_1_8 = d_L_scores_scores_1_1_7 + d_L_scores_scores_1_0 * P_1_0_2  # n m
+        d_K_1 = dot_of(tl.trans(d_L_scores_scores_1_1_8), Q_tile_1, DOT, SUMS)  # m d
         d_K_1_2 += d_K_1
-        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7 > 0, d_L_7, 0.0)  # n m
-        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6 > 0, d_L_6, 0.0)  # n m
-        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5 > 0, d_L_5, 0.0)  # n m
-        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4 > 0, d_L_4, 0.0)  # n m
-        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3 > 0, d_L_3, 0.0)  # n m
-        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2 > 0, d_L_2, 0.0)  # n m
-        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1 > 0, d_L_1, 0.0)  # n m
-        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0 > 0, d_L_0, 0.0)  # n m
-        d_L_scores_scores_1_0_2 = (
-            d_L_scores_scores_0_7 * P_0_7
-            + d_L_scores_scores_0_6 * P_0_6
-            + d_L_scores_scores_0_5 * P_0_5
-            + d_L_scores_scores_0_4 * P_0_4
-            + d_L_scores_scores_0_3 * P_0_3
-            + d_L_scores_scores_0_2 * P_0_2
-            + d_L_scores_scores_0_1 * P_0_1
-            + d_L_scores_scores_0_0 * P_0_0
-        )  # n m
-        d_K_0 = dot_of(tl.trans(d_L_scores_scores_1_0_2), Q_tile_0, DOT, SUMS)  # m d
+        P_0_7_2 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_7_2 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
+        L_scores_scores_0_7_2 = P_0_7_2 * L_scores_scores_1_0 + L_scores_scores_3_0_7_2 * eps_7  # n m
+        L_scores_0_7_2 = tl.maximum(L_scores_scores_0_7_2, 0.0)  # n m
+        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7, 0.0)  # n m
+        P_0_6_2 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_6_2 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
+        L_scores_scores_0_6_2 = P_0_6_2 * L_scores_scores_1_0 + L_scores_scores_3_0_6_2 * eps_6  # n m
+        L_scores_0_6_2 = tl.maximum(L_scores_scores_0_6_2, 0.0)  # n m
+        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_0_2 = d_L_scores_scores_0_7 * P_0_7_2 + d_L_scores_scores_0_6 * P_0_6_2  # n m
+        P_0_5_2 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_5_2 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
+        L_scores_scores_0_5_2 = P_0_5_2 * L_scores_scores_1_0 + L_scores_scores_3_0_5_2 * eps_5  # n m
+        L_scores_0_5_2 = tl.maximum(L_scores_scores_0_5_2, 0.0)  # n m
+        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_0_3 = d_L_scores_scores_1_0_2 + d_L_scores_scores_0_5 * P_0_5_2  # n m
+        P_0_4_2 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_4_2 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
+        L_scores_scores_0_4_2 = P_0_4_2 * L_scores_scores_1_0 + L_scores_scores_3_0_4_2 * eps_4  # n m
+        L_scores_0_4_2 = tl.maximum(L_scores_scores_0_4_2, 0.0)  # n m
+        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_0_4 = d_L_scores_scores_1_0_3 + d_L_scores_scores_0_4 * P_0_4_2  # n m
+        P_0_3_2 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_3_2 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
+        L_scores_scores_0_3_2 = P_0_3_2 * L_scores_scores_1_0 + L_scores_scores_3_0_3_2 * eps_3  # n m
+        L_scores_0_3_2 = tl.maximum(L_scores_scores_0_3_2, 0.0)  # n m
+        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_0_5 = d_L_scores_scores_1_0_4 + d_L_scores_scores_0_3 * P_0_3_2  # n m
+        P_0_2_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_2_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
+        L_scores_scores_0_2_2 = P_0_2_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2_2 * eps_2  # n m
+        L_scores_0_2_2 = tl.maximum(L_scores_scores_0_2_2, 0.0)  # n m
+        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_0_6 = d_L_scores_scores_1_0_5 + d_L_scores_scores_0_2 * P_0_2_2  # n m
+        P_0_1_2 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
+        L_scores_scores_3_0_1_2 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
+        L_scores_scores_0_1_2 = P_0_1_2 * L_scores_scores_1_0 + L_scores_scores_3_0_1_2 * eps_1  # n m
+        L_scores_0_1_2 = tl.maximum(L_scores_scores_0_1_2, 0.0)  # n m
+        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_0_7 = d_L_scores_scores_1_0_6 + d_L_scores_scores_0_1 * P_0_1_2  # n m
+        P_0_0_2 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
+        L_scores_scores_3_0_0_2 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
+        L_scores_scores_0_0_2 = P_0_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_0_2 * eps_0  # n m
+        L_scores_0_0_2 = tl.maximum(L_scores_scores_0_0_2, 0.0)  # n m
+        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_0_8 = d_L_scores_scores_1_0_7 + d_L_scores_scores_0_0 * P_0_0_2  # n m
+        d_K_0 = dot_of(tl.trans(d_L_scores_scores_1_0_8), Q_tile_0, DOT, SUMS)  # m d
         d_K_0_2 += d_K_0
     if V_grad is not None:
         store_2d(V_grad + (pair * 4 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_3_2)
@@ -3520,10 +6038,11 @@ region(
     sizes={"g": 4, "k": 8, "h": 8},
     reads=[[0], [1], [2], [3]],
     loops={},
-    live={"forward": 24, "rows": 99, "keys": 85},
-    kept={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
-    given={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
+    live={"forward": 25, "numbers": 25, "numbers_2": 42, "numbers_3": 42, "rows": 61, "keys": 44},
+    kept={"forward": ["d", "d", "d", "d"], "numbers": [], "numbers_2": [], "numbers_3": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
+    given={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_3": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
+    streamed={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_3": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
     random=True,
     noise=("eps",),
-    kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
+    kernels={"forward": y_1_tiles_forward, "numbers": y_1_tiles_numbers, "numbers_2": y_1_tiles_numbers_2, "numbers_3": y_1_tiles_numbers_3, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -398,17 +398,20 @@ def configured(kernel: str, sizes: tuple, candidates: list[dict], need) -> dict:
 
 
 def first_fitting(candidates: list[dict], need, target: int) -> dict:
-    """The first candidate that fits the target, the last where none does.
+    """The first candidate that fits the target; where none does, of those with room in shared memory the last one whose
+    threads hold the fewest numbers, else the last.
 
     `need(**config)` gives the 32-bit numbers that a program holds at once, and its bytes of shared memory for one
     stage: every further stage has as many again.
     """
-    for config in candidates:
+    held, room = {}, 1024 * SHARED.get(target, min(SHARED.values()))
+    for number, config in enumerate(candidates):
         numbers, staged = need(**config)
-        threads, room = 32 * config["num_warps"], 1024 * SHARED.get(target, min(SHARED.values()))
-        if numbers <= REGISTERS * threads and staged * config["num_stages"] <= room:
-            return config
-    return candidates[-1]
+        if staged * config["num_stages"] <= room:
+            held[number] = numbers / (32 * config["num_warps"])
+            if held[number] <= REGISTERS:
+                return config
+    return candidates[min(reversed(held), key=held.__getitem__, default=-1)]
 
 
 def held_for(size: int) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import prod
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
 from tensornet_attn.emit.triton.nodes import at
-from tensornet_attn.emit.triton.region import Region
+from tensornet_attn.emit.triton.region import MOST_NUMBERS, Region
+from tensornet_attn.emit.triton.totals import add_totals
 from tensornet_attn.plan.tiles.derive import Gradients, gradients
 from tensornet_attn.plan.tiles.model import Node, below
+
+MOST_TILES = 32  # of queries x keys that a kernel holds; where there would be more, some are made again
 
 
 def row_sums(region: Region) -> str:
@@ -26,35 +29,75 @@ def row_sums(region: Region) -> str:
 
 def by_rows(region: Region, made: Gradients) -> str:
     """Gradients of what has query rows, or neither side."""
-    key = region.program.key
-    return backward(
-        region, made, region.program.query, "rows", lambda axes: key not in axes or (len(axes) == 2 and axes[0] != key)
-    )
+    query, others = region.program.query, {region.program.key, *region.program.relative}
+    if region.crowded:
+        mine = [(leaf, d) for leaf, d in made.leaves if query in leaf.axes]
+    else:
+        mine = [(leaf, d) for leaf, d in made.leaves if query in leaf.axes or not others & {*leaf.axes}]
+    return backward(region, made, query, "rows", mine)
+
+
+def by_numbers(region: Region, made: Gradients) -> dict[str, str]:
+    """Gradients of what has neither side, where these are many: kernels for some operands each, as they can be held."""
+    sides = {region.program.query, region.program.key, *region.program.relative}
+    found, groups = dict[int, list[tuple[Node, Node]]](), list[list[tuple[Node, Node]]]()
+    for leaf, d in made.leaves:
+        if not sides & {*leaf.axes}:
+            found.setdefault(leaf.data[0], []).append((leaf, d))
+    for leaves in found.values():
+        if not groups or len(groups[-1]) + len(leaves) > MOST_NUMBERS:
+            groups.append([])
+        groups[-1] += leaves
+    kinds = ["numbers", *(f"numbers_{i}" for i in range(2, 1 + len(groups)))]
+    query = region.program.query
+    return {kind: backward(region, made, query, kind, own) for kind, own in zip(kinds, groups, strict=True)}
 
 
 def by_keys(region: Region, made: Gradients) -> str:
     """Gradients of what has keys."""
-    return backward(region, made, region.program.key, "keys", lambda axes: axes[:1] == (region.program.key,))
+    mine = [(leaf, d) for leaf, d in made.leaves if leaf.axes[:1] == (region.program.key,)]
+    return backward(region, made, region.program.key, "keys", mine)
 
 
-def backward(region: Region, made: Gradients, fixed: str, kind: str, mine: Callable[[tuple[str, ...]], bool]) -> str:
-    leaves = [(leaf, d) for leaf, d in made.leaves if mine(leaf.axes)]
-    text = region.open(fixed, looped=looped(region, [leaf for leaf, _ in leaves]))
-    used = below([d for _, d in leaves])
-    for total, part in made.totals:
-        if total in used:
-            text.compute([part])
-            name = text.scope.local[total] = text.scope.label(total)
-            text.line(BEFORE, f"{name} = tl.zeros({region.shape(total.axes) if total.axes else '()'}, SUMS)")
-            text.line(INSIDE, f"{name} += {text.scope.ref(part, part.axes)}")
-            text.places[total] = AFTER
-            text.kept += [axis for axis in total.axes if axis in region.program.widths]
-    for leaf, d in leaves:
-        text.compute([d])
-        store_gradient(region, text, leaf, text.scope.ref(d, d.axes))
+def by_places(region: Region, made: Gradients) -> dict[str, str]:
+    """Gradients of what has relative positions: a program has all pairs that are about as far apart."""
+    if not region.program.relative:
+        return {}
+    (leg,) = region.program.relative
+    mine = [(leaf, d) for leaf, d in made.leaves if leg in leaf.axes]
+    return {"places": backward(region, made, leg, "places", mine)}
+
+
+def backward(region: Region, made: Gradients, fixed: str, kind: str, leaves: list[tuple[Node, Node]]) -> str:
+    text = gradient_text(region, made, fixed, leaves)
+    if text.live > MOST_TILES:
+        text = gradient_text(region, made, fixed, leaves, again=True)
     region.loops |= {kind: text.looped} if text.looped else {}
     names = [f"{name}_grad" for name in wanted(region, leaves)]
     return region.source(text, kind, "gradients", ["lse", "gradient", "sums", *names])
+
+
+def gradient_text(
+    region: Region, made: Gradients, fixed: str, leaves: list[tuple[Node, Node]], again: bool = False
+) -> KernelText:
+    """The lines of a kernel; `again`: what maps are made of is made again for its gradients."""
+    sides = {region.program.query, region.program.key}
+    held = not again and any(sides & {*leaf.axes} for leaf, _ in leaves)  # fewer spill so, as compiling has shown
+    text = region.open(fixed, looped=looped(region, [leaf for leaf, _ in leaves]), held=held)
+    used = below([d for _, d in leaves])
+    totals = [(total, part) for total, part in made.totals if total in used]
+    if again:
+        read = below([*used, *(part for _, part in totals)])
+        scores = [node for node in made.scores if node in read]
+        text.compute(scores)
+        text.again(scores)
+    carried = frozenset(d for leaf, d in leaves if d.op == "total" and over_all(region, text, leaf))
+    carried -= {arg for node in used for arg in node.args}
+    add_totals(region, text, totals, carried)
+    for leaf, d in leaves:
+        text.compute([d])
+        store_gradient(region, text, leaf, text.scope.ref(d, d.axes), d in carried)
+    return text
 
 
 def looped(region: Region, leaves: Iterable[Node]) -> str | None:
@@ -88,8 +131,25 @@ def leaf_name(region: Region, leaf: Node) -> str:
     return "mask" if leaf.op == "bias" else region.operands[leaf.data[0]]
 
 
-def store_gradient(region: Region, text: KernelText, leaf: Node, value: str) -> None:
-    heads = region.program.others if leaf.op == "bias" else region.program.operands[leaf.data[0]].heads
+def heads_of(region: Region, leaf: Node) -> tuple[str, ...]:
+    return region.program.others if leaf.op == "bias" else region.program.operands[leaf.data[0]].heads
+
+
+def in_loop(region: Region, leaf: Node) -> bool:
+    """Whether the gradient of a leaf is written in each block."""
+    return len(leaf.axes) == 2 and leaf.axes[1] == region.program.key
+
+
+def over_all(region: Region, text: KernelText, leaf: Node) -> bool:
+    """Whether all tiles of a looped leg add to the gradient of a leaf."""
+    sides = {region.program.query, region.program.key} & {*leaf.axes}
+    lacks = text.looped is not None and text.looped not in heads_of(region, leaf)
+    return lacks and bool(sides) and not in_loop(region, leaf)
+
+
+def store_gradient(region: Region, text: KernelText, leaf: Node, value: str, carried: bool) -> None:
+    """`carried`: the value has all tiles of a looped leg already."""
+    heads = heads_of(region, leaf)
     places = leaf.data[0] if leaf.op == "bias" else leaf.data[1]
     tile, tiles = 0, prod(region.program.heads[leg] for leg in heads)
     for leg, place in zip(heads, places, strict=True):
@@ -98,12 +158,14 @@ def store_gradient(region: Region, text: KernelText, leaf: Node, value: str) -> 
     if not {region.program.query, region.program.key} & {*leaf.axes}:
         pair = "(pair * blocks + block)"
     place = at(pair, tiles, tile)
-    where = INSIDE if len(leaf.axes) == 2 and leaf.axes[1] == region.program.key else AFTER
-    if text.looped and text.looped not in heads and where == AFTER and pair == "pair":
+    where = INSIDE if in_loop(region, leaf) else AFTER
+    if over_all(region, text, leaf) and not carried:
         total = text.scope.names.fresh(f"{name}_total")
         text.line(FIRST, f"{total} = tl.zeros({region.shape(leaf.axes)}, SUMS)")
         text.line(AFTER, f"{total} += {value}")
         text.kept += [axis for axis in leaf.axes if axis in region.program.widths]
-        where, value, place = LAST, total, at("lead", tiles, tile)
+        value = total
+    if over_all(region, text, leaf):
+        where, place = LAST, at("lead", tiles, tile)
     text.line(where, f"if {name} is not None:")
     text.line(where, "    " + region.stored(name, place, leaf.axes, value))

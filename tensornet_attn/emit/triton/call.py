@@ -80,6 +80,8 @@ def _source(made: Region, sources: dict[str, str]) -> str:
         f"live={made.live!r}",
         f"kept={made.kept!r}",
         f"given={made.given!r}",
+        f"streamed={made.streamed!r}",
+        *(f"relative={leg!r}" for leg in program.relative),
         f"random={made.random!r}",
         f"noise={tuple(made.operands[i] for i in made.noise)!r}",
         f"kernels={{{', '.join(f'{kind!r}: {made.name}_{kind}' for kind in sources)}}}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tensornet_attn.emit.triton.nodes import Scope, inlined
@@ -10,6 +10,7 @@ from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.plan.tiles.model import Node, Program, below
 
 _INDENT = "    "
+_BARRIER = "tl.debug_barrier()"
 _MADE = 9  # tiles of whole numbers, while random ones are made
 BEFORE, INSIDE, AFTER, FIRST, LAST = range(5)
 
@@ -25,15 +26,20 @@ class KernelText:
     fixed: str
     looped: str | None = None
     online: bool = False  # maps are not divided by their sums yet: these are found on the way
+    crowded: bool = False  # numbers are too many to be held: they are read where they are needed
+    repeats: bool = False  # some of it is made twice
     sections: tuple[list[str], ...] = field(default_factory=lambda: ([], [], [], [], []))
     places: dict[Node, int] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
-    order: list[Node] = field(default_factory=list)  # what is made inside of the loop
+    order: list[tuple[Node, tuple[Node, ...]]] = field(default_factory=list)  # made inside of the loop, of what
     kept: list[str] = field(default_factory=list)  # the widths of sums that are held all the time
     given: list[str] = field(default_factory=list)  # those of operands
+    streamed: list[str] = field(default_factory=list)  # those of operands that are loaded for each block
 
     def __post_init__(self) -> None:
         self.scope.before = self.sections[BEFORE]
+        if self.crowded:
+            self.line(INSIDE, f"{_BARRIER}  # so that numbers are read for each block, and not held")
 
     @property
     def program(self) -> Program:
@@ -42,6 +48,11 @@ class KernelText:
     @property
     def other(self) -> str:
         return self.program.key if self.fixed == self.program.query else self.program.query
+
+    @property
+    def moving(self) -> set[str]:
+        """The sides of which a program has another block each time around its loop."""
+        return {self.program.query, self.program.key, *self.program.relative} - {self.fixed}
 
     def line(self, place: int, text: str, node: Node | None = None) -> None:
         shape = "" if node is None else f"  # {' '.join(node.axes) or 'a number'}"
@@ -52,28 +63,58 @@ class KernelText:
             found = max((self.place(arg) for arg in node.args), default=BEFORE)
             if node.op == "total":
                 found = AFTER
-            self.places[node] = max(found, INSIDE if self.other in node.axes and found == BEFORE else found)
+            if self.crowded and node.op == "load" and not node.axes:
+                found = INSIDE
+            self.places[node] = max(found, INSIDE if self.moving & {*node.axes} and found == BEFORE else found)
         return self.places[node]
 
     def compute(self, ends: Iterable[Node]) -> None:
         """The lines of some nodes, and of all that they need."""
         ends = list(ends)
-        needed = below(ends)
+        needed = below(ends, self.scope.local)
         inside = inlined(self.scope, ends, needed)
         for node in needed:
-            if node.op in ("number", "bias") or node in self.scope.local or node in self.scope.inline:
+            if node.op in ("number", "bias") or node in self.scope.inline:
                 continue
+            there = self.after(node) if self.place(node) == AFTER else {}
             if node in inside:
                 self.scope.inline[node] = self.scope.text(node)
-                continue
-            self.make(node)
+            else:
+                self.make(node)
+            self.scope.local |= there
+
+    def after(self, node: Node) -> dict[Node, str]:
+        """Makes the numbers that a node after the loop needs there too; the names that they have inside."""
+        found: dict[Node, str] = {}
+        for arg in node.args:
+            if self.places.get(arg) == INSIDE:
+                found |= self.after(arg)
+                if arg in self.scope.inline:
+                    self.scope.inline[arg] = self.scope.text(arg)
+                    continue
+                found[arg] = self.scope.local.pop(arg)
+                self.places[arg] = AFTER
+                self.make(arg)
+        self.places |= dict.fromkeys(found, INSIDE)
+        return found
+
+    def again(self, kept: Container[Node]) -> None:
+        """From here on numbers are read, and what is computed entry by entry is made again, but what is kept."""
+        self.repeats = True
+        self.line(INSIDE, f"{_BARRIER}  # so that what follows is made again, and not held")
+        self.scope.inline.clear()
+        for node in [node for node, place in self.places.items() if place == INSIDE and node not in kept]:
+            if node.op in ("add", "mul", "map") or (node.op == "load" and not node.axes):
+                self.scope.local.pop(node, None)
 
     def make(self, node: Node) -> None:
         place = self.place(node)
-        self.order += [node] if place == INSIDE else []
+        self.order += [(node, tuple(self.read(node)))] if place == INSIDE else []
+        if place == INSIDE and self.scope.raw(node):
+            self.streamed += self.widths_of(node)
         if place == BEFORE:
             own = self.given if self.scope.raw(node) else self.kept
-            own += [axis for axis in node.axes if axis in self.program.widths]
+            own += self.widths_of(node)
         if node.op in ("softmax", "keep"):
             self.look(*node.data)
         if node.op == "softmax":
@@ -86,17 +127,28 @@ class KernelText:
             self.line(place, "if MASK == 2:")
             self.line(place, f"{_INDENT}{name} += {self.bias(bias)}")
 
+    def widths_of(self, node: Node) -> list[str]:
+        """Its widths, twice for relative positions: of these there are as many as of queries and keys together."""
+        often = 2 if {*self.program.relative} & {*node.axes} else 1
+        return often * [axis for axis in node.axes if axis in self.program.widths]
+
     @property
     def live(self) -> int:
         """The most tiles of queries x keys that are needed at once, with what is being made."""
-        last: dict[Node, int] = {}
-        for time, node in enumerate(self.order):
-            for arg in self.read(node):
-                last[arg] = time
-        pair = (self.program.query, self.program.key)
-        spans = [(time, last.get(node, time)) for time, node in enumerate(self.order) if node.axes == pair]
-        made = _MADE if any(node.op in ("noise", "drop") for node in self.order) else 1
-        return made + max((sum(a <= t <= b for a, b in spans) for t in range(len(self.order))), default=0)
+        first, last = dict[Node, int](), dict[int, int]()
+        for time, (node, args) in enumerate(self.order):
+            last |= {first[arg]: time for arg in args if arg in first}
+            first[node] = last[time] = time
+        made = _MADE if any(node.op in ("noise", "drop") for node, _ in self.order) else 1
+        spans = [(time, last[time], self.tiles_of(node)) for time, (node, _) in enumerate(self.order)]
+        return made + max((sum(c for a, b, c in spans if a <= t <= b) for t in range(len(self.order))), default=0)
+
+    def tiles_of(self, node: Node) -> int:
+        """As how many tiles of queries x keys a node counts: more where numbers move to other threads, to be used."""
+        query, key = self.program.query, self.program.key
+        if node.axes == (query, key):
+            return 2 if node.op == "noise" else 1
+        return 3 if self.program.relative and node.axes == (query, *self.program.relative) else 0
 
     def read(self, node: Node) -> Iterator[Node]:
         """What a line reads: the arguments of a node, and those of what stands inside it."""
@@ -139,13 +191,10 @@ class KernelText:
 
     def source(self, name: str, about: str, parameters: Iterable[str], bounds: tuple[str, str]) -> str:
         """The function."""
-        o = self.other
+        inside = [*self.block_lines(), *self.pair_lines(), *self.sections[INSIDE]]
         loop = [
-            f"for start in range({bounds[0]}, {bounds[1]}, {o}_block):",
-            *(
-                _INDENT + line
-                for line in [f"{o} = start + tl.arange(0, {o}_block)", *self.pair_lines(), *self.sections[INSIDE]]
-            ),
+            f"for start in range({bounds[0]}, {bounds[1]}, {self.other}_block):",
+            *(_INDENT + line for line in inside),
         ]
         tile = [*self.sections[BEFORE], *loop, *self.sections[AFTER]]
         if self.looped:
@@ -170,11 +219,12 @@ class KernelText:
     def opening(self) -> list[str]:
         """Which block, batch element and tiles of heads a program has."""
         f, rest = self.fixed, "lead" if self.looped else "pair"
-        lines = [
-            f"block, {rest} = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)",
-            f"first = block * {f}_block",
-            f"{f} = first + tl.arange(0, {f}_block)",
-        ]
+        lines = [f"block, {rest} = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)"]
+        if f in self.program.relative:
+            n, m = self.program.query, self.program.key
+            lines += [f"first = (block - (tl.cdiv({m}_end, {m}_block) - 1)) * {n}_block", *self.place_lines("first")]
+        else:
+            lines += [f"first = block * {f}_block", f"{f} = first + tl.arange(0, {f}_block)"]
         start = rest
         for leg in reversed([leg for leg in self.program.heads if leg not in self.program.whole]):
             own, count = (f"{leg}_part", f"{leg}_parts") if leg == self.looped else (f"{leg}_at", f"{leg}_programs")
@@ -182,6 +232,26 @@ class KernelText:
             rest = "batch"
         lines += ["batch = pair"] if rest == start else []
         return lines + [f"{axis} = tl.arange(0, {axis}_wide)" for axis in self.program.widths]
+
+    def place_lines(self, apart: str) -> list[str]:
+        """Relative positions of two blocks that begin so far apart: after the end where there are none before."""
+        m = self.program.key
+        return [
+            line
+            for p in self.program.relative
+            for line in (
+                f"{p} = {apart} + {m}_end - {m}_block + tl.arange(0, {p}_block)",
+                f"{p} = tl.where({p} < 0, {p}_end, {p})",
+            )
+        ]
+
+    def block_lines(self) -> list[str]:
+        """What stands in a block of the loop."""
+        n, m = self.program.query, self.program.key
+        if self.fixed in self.program.relative:
+            return [f"{n} = start + tl.arange(0, {n}_block)", f"{m} = start - first + tl.arange(0, {m}_block)"]
+        apart = "first - start" if self.fixed == n else "start - first"
+        return [f"{self.other} = start + tl.arange(0, {self.other}_block)", *self.place_lines(apart)]
 
     def pair_lines(self) -> list[str]:
         n, m = self.program.query, self.program.key

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from tensornet_attn.emit.triton.backward import by_keys, by_rows, row_sums
+from tensornet_attn.emit.triton.backward import by_keys, by_numbers, by_places, by_rows, row_sums
 from tensornet_attn.emit.triton.forward import forward, second, statistics
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.plan.tiles.derive import gradients
 
 
 def kernels(region: Region) -> dict[str, str]:
-    """The source of each kernel: `forward`, `rows` and `keys`; `statistics` and `sums` where maps are mixed."""
+    """The source of each kernel: `forward`, `rows` and `keys`; `statistics` and `sums` where maps are mixed,
+    `numbers` where there are many, `places` for relative positions."""
     _written(region)
     return _written(region)  # now that it is known which numbers they take
 
@@ -20,4 +21,6 @@ def _written(region: Region) -> dict[str, str]:
         {"forward": forward(region)} if region.online else {"statistics": statistics(region), "forward": second(region)}
     )
     found |= {} if region.online else {"sums": row_sums(region)}
+    found |= by_numbers(region, made) if region.crowded else {}
+    found |= by_places(region, made)
     return found | {"rows": by_rows(region, made), "keys": by_keys(region, made)}

@@ -149,6 +149,16 @@ def _spread(scope: Scope, node: Node) -> str:
     return f"tl.broadcast_to({scope.ref(node.args[0], node.axes)}, ({sides}))"
 
 
+def _shift(scope: Scope, node: Node) -> str:
+    n, m = node.axes
+    return f"at_keys({scope.ref(node.args[0], node.args[0].axes)}, {n}_block, {m}_block)"
+
+
+def _unshift(scope: Scope, node: Node) -> str:
+    (arg,), (n, m) = node.args, node.args[0].axes
+    return f"at_places({scope.ref(arg, arg.axes)}, {n}_block, {m}_block, {node.axes[1]}_block)"
+
+
 def _distance(scope: Scope, node: Node) -> str:
     return "apart.to(SUMS)"
 
@@ -251,6 +261,8 @@ _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
     "dot": _dot,
     "sum": _sum,
     "spread": _spread,
+    "shift": _shift,
+    "unshift": _unshift,
     "distance": _distance,
     "map": _map,
     "slope": _slope,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 
 from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.triton.kernel import BEFORE, INSIDE, KernelText
@@ -13,6 +14,8 @@ from tensornet_attn.plan.tiles.derive import one_map
 from tensornet_attn.plan.tiles.legs import RESERVED
 from tensornet_attn.plan.tiles.model import Node, Program
 from tensornet_attn.spec.arithmetic import Arith, Negative, Number
+
+MOST_NUMBERS = 40  # coefficients of a program that are held all the time, and parts of their gradients
 
 
 @dataclass
@@ -30,11 +33,12 @@ class Region:
         default_factory=dict
     )  # kernel: the widths of the sums that it holds all the time
     given: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of the operands that it holds
+    streamed: dict[str, list[str]] = field(default_factory=dict)  # kernel: those that it loads for each block
     loops: dict[str, str] = field(default_factory=dict)  # kernel: the head that its programs loop over
 
     def __post_init__(self) -> None:
         self.names = Names(self.taken | RESERVED)
-        for leg in (self.program.query, self.program.key, *self.program.widths):
+        for leg in self.program.nodes.order:
             self.names.taken.add(leg)
         wishes = [operand.use.name.replace(".", "_") for operand in self.program.operands]
         self.operands = tuple(self.names.fresh(wish) for wish in wishes)
@@ -49,6 +53,12 @@ class Region:
 
     def read(self, pairs: tuple[tuple[Node, Node | None], ...]) -> frozenset[Node | None]:
         return frozenset(one_map(maps, self.program) for maps, _ in pairs)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a program has more numbers than are held all the time."""
+        operands = [operand for operand in self.program.operands if not operand.axes]
+        return sum(prod(self.program.heads[leg] for leg in operand.heads) for operand in operands) > MOST_NUMBERS
 
     @property
     def reads(self) -> list[list[int]]:
@@ -80,16 +90,19 @@ class Region:
 
     def stored(self, name: str, place: str, axes: tuple[str, ...], value: str) -> str:
         """A store into [places, sides] numbers that lie side by side."""
-        ends = [f"{axis}_size" if axis in self.program.widths else f"{axis}_end" for axis in axes]
+        block = {axis: f"{axis}_block" for axis in self.program.relative}  # a block has a tensor of its own
+        ends = [block.get(axis, f"{axis}_size" if axis in self.program.widths else f"{axis}_end") for axis in axes]
         base = f"{name} + {place}{''.join(f' * {end}' for end in ends)}"
         if not axes:
             return f"tl.store({name} + {place}, {value})"
         steps = ["1"] if len(axes) == 1 else [ends[1], "1"]
-        sides = ", ".join(f"{axis}, {step}, {end}" for axis, step, end in zip(axes, steps, ends, strict=True))
+        index = [f"tl.arange(0, {axis}_block)" if axis in block else axis for axis in axes]
+        sides = ", ".join(f"{i}, {step}, {end}" for i, step, end in zip(index, steps, ends, strict=True))
         return f"store_{len(axes)}d({base}, {sides}, {value})"
 
-    def open(self, fixed: str, online: bool = False, looped: str | None = None) -> KernelText:
-        text = KernelText(self.scope(), fixed, looped, online)
+    def open(self, fixed: str, online: bool = False, looped: str | None = None, held: bool = False) -> KernelText:
+        """The begin of a kernel; `held`: its numbers are held even where they are many."""
+        text = KernelText(self.scope(), fixed, looped, online, self.crowded and not held)
         if not online:
             place = BEFORE if fixed == self.program.query else INSIDE
             for number in range(len(self.program.maps)):
@@ -99,7 +112,7 @@ class Region:
         return text
 
     def source(self, text: KernelText, kind: str, about: str, special: list[str]) -> str:
-        self.live[kind], self.given[kind] = text.live, text.given
+        self.live[kind], self.given[kind], self.streamed[kind] = text.live, text.given, text.streamed
         self.kept[kind] = [*text.kept, *self.sums_of(kind)]
         head = f"{self.about}: {about}." if kind != "forward" else f"{self.about}."
         return text.source(
@@ -113,8 +126,11 @@ class Region:
     def parameters(self, special: list[str], looped: str | None) -> Iterator[str]:
         yield from (*self.operands, "mask", "key_mask", *special)
         yield from (["seed"] if self.random else [])
-        yield from (f"{name}_step" for name in (*self.operands, "mask", "key_mask"))
-        yield from (f"{self.program.query}_end", f"{self.program.key}_end", "blocks")
+        for name, operand in zip(self.operands, self.program.operands, strict=True):
+            yield f"{name}_step: tl.constexpr" if self.crowded and not operand.axes else f"{name}_step"
+        yield from ("mask_step", "key_mask_step")
+        long = (self.program.query, self.program.key, *self.program.relative)
+        yield from (*(f"{leg}_end" for leg in long), "blocks")
         yield from (f"{leg}_programs" for leg in self.program.heads if leg not in self.program.whole)
         yield from (f"{looped}_{name}" for name in ("parts", "share") if looped)
         yield from (f"number_{i}: tl.constexpr" for i in range(len(self.numbers)))
@@ -123,7 +139,7 @@ class Region:
         yield from (f"{name}: tl.constexpr" for name in ("MASK", "KEYS"))
         yield from (["TRAIN: tl.constexpr"] if self.random else [])
         yield from (f"{self.operands[number]}_GIVEN: tl.constexpr" for number in self.noise)
-        yield from (f"{axis}_block: tl.constexpr" for axis in (self.program.query, self.program.key))
+        yield from (f"{leg}_block: tl.constexpr" for leg in long)
         yield from ("DOT: tl.constexpr", "SUMS: tl.constexpr")
 
     @property
@@ -134,6 +150,8 @@ class Region:
     def bounds(self, fixed: str) -> tuple[str, str]:
         """Where the loop begins and ends: blocks that no mask lets see are left out."""
         n, m = self.program.query, self.program.key
+        if fixed in self.program.relative:
+            return "tl.maximum(first, 0)", self.last_of_far()
         other = m if fixed == n else n
         left, right = self.reach()
         low, high = (left, right) if fixed == n else (right, left)
@@ -142,6 +160,16 @@ class Region:
         begin = "0" if low is None else f"tl.maximum({shift} - {low}, 0) // {other}_block * {other}_block"
         end = f"{other}_end" if high is None else f"tl.minimum({shift} + {fixed}_block + {high}, {other}_end)"
         return begin, end
+
+    def last_of_far(self) -> str:
+        """Where the loop over pairs that are about as far apart ends: at once where no mask lets them see."""
+        n, m = self.program.query, self.program.key
+        left, right = self.reach()
+        apart = f"first + {m}_end - {n}_end"
+        seen = [] if left is None else [f"({apart} - {m}_block < {left})"]
+        seen += [] if right is None else [f"({apart} + {n}_block > {-right})"]
+        end = f"tl.minimum({n}_end, {m}_end + first)"
+        return f"tl.where({' & '.join(seen)}, {end}, 0)" if seen else end
 
     def reach(self) -> tuple[int | None, int | None]:
         """How far before and after a query the farthest key stands that any part of the result reads."""

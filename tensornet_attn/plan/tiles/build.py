@@ -8,7 +8,7 @@ from itertools import product as every
 
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.plan.rows import made_inside
-from tensornet_attn.plan.tiles.legs import sides_of
+from tensornet_attn.plan.tiles.legs import relative, sides_of
 from tensornet_attn.plan.tiles.maps import MAPS
 from tensornet_attn.plan.tiles.model import Axes, Exit, Node, Nodes, Operand, Program, Unfit, below
 from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number, evaluate
@@ -20,8 +20,9 @@ def tile_program(graph: Graph, step: Step) -> Program:
     """The program of a kernel's body. Raises Unfit with the reason where there is none."""
     assert isinstance(step.op, Kernel)
     heads, whole, widths = sides_of(graph, step.op)
-    order = (str(graph.query), str(graph.key), *widths)
-    return _Builder(graph, step, step.op, heads, whole, widths, Nodes(order)).program()
+    places = relative(graph, step.op)
+    order = (str(graph.query), str(graph.key), *places, *widths)
+    return _Builder(graph, step, step.op, heads, whole, widths, places, Nodes(order)).program()
 
 
 @dataclass
@@ -32,6 +33,7 @@ class _Builder:
     heads: dict[str, int]
     whole: frozenset[str]
     widths: dict[str, tuple[str, ...]]
+    places: tuple[str, ...]  # the leg of relative positions
     nodes: Nodes
     operands: dict[Use, Operand] = field(default_factory=dict)
     values: dict[tuple[str, tuple[int, ...]], Node] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class _Builder:
         query, key = self.nodes.order[:2]
         found = Program(
             self.step, query, key, self.heads, self.whole, self.widths, tuple(self.operands.values()), exits, legs,
-            tuple(self.maps), tuple(self.masks), self.others or (), self.nodes,
+            tuple(self.maps), tuple(self.masks), self.others or (), self.nodes, self.places,
         )  # fmt: skip
         _check(found)
         return found
@@ -65,7 +67,7 @@ class _Builder:
         return tuple(index[leg] for leg in self.heads if leg in legs)
 
     def axes(self, legs: tuple[str, ...]) -> Axes:
-        sides = {self.nodes.order[0], self.nodes.order[1]} & {*legs}
+        sides = {*self.nodes.order[:2], *self.places} & {*legs}
         sides |= {axis for axis, own in self.widths.items() if {*own} & {*legs}}
         found = tuple(axis for axis in self.nodes.order if axis in sides)
         if len(found) > 2:
@@ -118,8 +120,8 @@ class _Builder:
             missing = [leg for axis in axes if axis in self.widths for leg in self.widths[axis] if leg not in use.legs]
             if missing:
                 raise Unfit(f"'{use.name}' has only some of the legs of a width: it lacks '{missing[0]}'")
-            if any(self.graph.leg[leg].kind == "relative" and self.graph.leg[leg].size is None for leg in use.legs):
-                raise Unfit(f"'{use.name}' has a leg of relative positions")
+            if {*self.places} & {*axes} and {*self.nodes.order[:2]} & {*axes}:
+                raise Unfit(f"'{use.name}' has relative positions beside '{axes[0]}'")
             self.operands[use] = Operand(use, heads, axes)
         return self.operands[use].axes, list(self.operands).index(use)
 
@@ -169,6 +171,9 @@ class _Builder:
         x = self.use(use, index)
         if self.graph.masked(step) and box.kind in ("softmax", "keep"):
             return self.masked(step, box, x, index, name)
+        if box.kind == "rel_shift" and box.leg in self.places:
+            query, key = self.nodes.order[:2]
+            return self.nodes.node("shift", (self.nodes.spread(x, (query, *self.places)),), (query, key), name)
         if box.kind == "map" and box.function is not None and box.function.name in MAPS:
             numbers = [self.number(argument) for argument in box.function.arguments]  # type: ignore[arg-type]
             return self.nodes.node("map", (x, *numbers), x.axes, name, (box.function.name,))

@@ -1,7 +1,8 @@
 """The gradients of a tile program: its nodes read backwards, every rule a function of one kind of node.
 
 What has query rows, or neither side, is summed over keys by a program of query rows; what has keys is summed over
-queries by a program of keys. Where a softmax A = exp(x - lse) is read, its scores have dx = A (dA - sum(A dA)).
+queries by a program of keys; what has relative positions by a program of pairs that are about as far apart. Where a
+softmax A = exp(x - lse) is read, its scores have dx = A (dA - sum(A dA)).
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from math import prod
 from tensornet_attn.plan.tiles.model import Node, Nodes, Program, Unfit, below
 from tensornet_attn.spec.arithmetic import ONE, Negative
 
+FEW = 4  # parts of a gradient that are added at once
+
 
 @dataclass(frozen=True)
 class Gradients:
     """`totals`: accumulators, each with what is added to it for each block of keys (of queries, where it has keys).
 
     `leaves`: (what was loaded, its gradient). `maps`: of each map the rows of A dA, summed over the keys of a block.
+    `scores`: the gradients of what the maps are made of.
     """
 
     totals: tuple[tuple[Node, Node], ...]
     leaves: tuple[tuple[Node, Node], ...]
     maps: tuple[Node, ...]
+    scores: tuple[Node, ...]
 
 
 def gradients(program: Program) -> Gradients:
@@ -39,6 +44,7 @@ class _Backward:
         self.totals: dict[Node, Node] = {}
         self.leaves: dict[Node, Node] = {}
         self.maps: dict[Node, Node] = {}
+        self.scores: list[Node] = []
 
     def found(self) -> Gradients:
         ends = []
@@ -54,8 +60,9 @@ class _Backward:
                 )
                 if values is not None:
                     self.give(values, self.nodes.product(maps, d, values.axes, f"d_{values.name}"))
-        wide = [node for node in below(ends) if node.axes == self.pair]
-        narrow = [node for node in below(ends) if node.axes != self.pair]
+        both = (self.pair, (self.program.query, *self.program.relative))
+        wide = [node for node in below(ends) if len(node.axes) == 2 and node.axes in both]
+        narrow = [node for node in below(ends) if node not in wide]
         for node in reversed(wide):
             self.back(node, self.own(node))
         for node in reversed(narrow):
@@ -63,7 +70,7 @@ class _Backward:
                 self.back(node, self.whole(node))
         self.check()
         kept = tuple(self.maps[node] for node in self.program.maps)
-        return Gradients(tuple(self.totals.items()), tuple(self.leaves.items()), kept)
+        return Gradients(tuple(self.totals.items()), tuple(self.leaves.items()), kept, tuple(self.scores))
 
     def check(self) -> None:
         """Every tile of an operand has its gradient, from one kernel. Raises Unfit."""
@@ -73,14 +80,22 @@ class _Backward:
             if len(leaves) != prod(self.program.heads[leg] for leg in operand.heads):
                 raise Unfit(f"only a part of '{operand.use.name}' is read")
         for leaf, d in self.leaves.items():
-            if key not in leaf.axes and any(key in one.axes for one in below([d]) if one.op == "total"):
-                raise Unfit(f"'{leaf.name}' is read beside keys, and not by maps")
+            for axis, told in ((key, "keys"), *((leg, "relative positions") for leg in self.program.relative)):
+                if axis not in leaf.axes and any(axis in one.axes for one in below([d]) if one.op == "total"):
+                    raise Unfit(f"'{leaf.name}' is read beside {told}, and not by maps")
 
     def give(self, node: Node, part: Node) -> None:
         self.parts.setdefault(node, []).append(part)
 
     def own(self, node: Node) -> Node | None:
-        return self.nodes.add(self.parts[node], f"d_{node.name or node.op}") if node in self.parts else None
+        if node not in self.parts:
+            return None
+        first, *more = self.parts[node]
+        if len(more) < FEW:
+            return self.nodes.add((first, *more), f"d_{node.name or node.op}")
+        for part in more:  # so that a part is added as soon as it is there, and not held
+            first = self.nodes.add((first, part), f"d_{node.name or node.op}")
+        return first
 
     def whole(self, node: Node) -> Node:
         """The gradient of what has no more than one of queries and keys: what its readers of both give is a total."""
@@ -110,7 +125,8 @@ class _Backward:
                 "sums", (), (self.program.query,), f"{node.name}_sums", (self.program.maps.index(node),)
             )
             rest = self.nodes.add([d, self.nodes.mul(self.minus, rows)])
-            self.give(node.args[0], self.nodes.mul(node, rest, f"d_{node.args[0].name}"))
+            self.scores.append(self.nodes.mul(node, rest, f"d_{node.args[0].name}"))
+            self.give(node.args[0], self.scores[-1])
         elif node.op not in ("number", "distance"):
             _RULES[node.op](self, node, d)
 
@@ -153,18 +169,24 @@ def _most(back: _Backward, node: Node, d: Node) -> None:
         back.give(arg, back.nodes.product(d, share, arg.axes))
 
 
+def _shift(back: _Backward, node: Node, d: Node) -> None:
+    back.give(node.args[0], back.nodes.node("unshift", (d,), node.args[0].axes, f"d_{node.args[0].name}"))
+
+
 def _again(back: _Backward, node: Node, d: Node) -> None:
     back.give(node.args[0], back.nodes.node(node.op, (d,), node.axes, f"d_{node.args[0].name}", node.data))
 
 
 _RULES: dict[str, Callable[[_Backward, Node, Node], None]] = {
     "add": _add,
+    "spread": _add,
     "mul": _mul,
     "dot": _mul,
     "sum": _sum,
     "map": _map,
     "lse": _lse,
     "most": _most,
+    "shift": _shift,
     "keep": _again,
     "drop": _again,
 }

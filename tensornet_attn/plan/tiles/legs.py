@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step
-from tensornet_attn.plan.rows import quadratic
+from tensornet_attn.plan.rows import quadratic, unbounded
 from tensornet_attn.plan.tiles.model import Unfit
 
 MOST = 4  # tiles of the result that a program has, where they share others: more spill
@@ -20,7 +20,7 @@ ALL = 64  # tiles of one value that a program may have
 RESERVED = frozenset(  # names that kernels need for something else than a leg
     "blocks block pair first start apart there own lead batch seed mask key_mask mask_step key_mask_step mask_grad "
     "gradient sums out lse range float tl triton MASK KEYS TRAIN DOT SUMS load_1d load_2d store_1d store_2d dot_of "
-    "online log_total softened log_add allowed bias_2d uniform noise_2d dropped".split()
+    "online log_total softened log_add allowed bias_2d uniform noise_2d dropped at_keys at_places".split()
 )
 
 
@@ -33,12 +33,22 @@ def sides_of(graph: Graph, op: Kernel) -> tuple[dict[str, int], frozenset[str], 
     while True:
         heads, whole = _heads(graph, op, apart)
         widths = _widths(graph, op, heads)
-        if taken := RESERVED & {str(graph.query), str(graph.key), *("_".join(legs) for legs in widths.values())}:
+        long = {str(graph.query), str(graph.key), *relative(graph, op)}
+        if taken := RESERVED & {*long, *("_".join(legs) for legs in widths.values())}:
             raise Unfit(f"kernels need the name '{min(taken)}' for something else than a leg")
         found = [one ^ other for one in widths for other in widths if one != other and one & other]
         if not found:
             return heads, whole, {"_".join(legs): legs for legs in widths.values()}
         apart |= found[0]
+
+
+def relative(graph: Graph, op: Kernel) -> tuple[str, ...]:
+    """The leg of relative positions that a body has, if it has one: a side of tiles as well. Raises Unfit."""
+    legs = (leg for step in op.body for own in (step.legs, *(use.legs for use in step.op.uses)) for leg in own)
+    found = tuple(dict.fromkeys(leg for leg in legs if unbounded(graph, leg)))
+    if len(found) > 1:
+        raise Unfit(f"'{found[0]}' and '{found[1]}' are both relative positions")
+    return found
 
 
 def _heads(graph: Graph, op: Kernel, apart: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
@@ -61,12 +71,12 @@ def _heads(graph: Graph, op: Kernel, apart: frozenset[str]) -> tuple[dict[str, i
 
 
 def _wide(graph: Graph, op: Kernel) -> Iterator[tuple[str, ...]]:
-    """The legs of each value of queries x keys, beside these two."""
+    """The legs of each value of queries x keys, or of queries x relative positions, beside these."""
     pair = (graph.query, graph.key)
     for step in op.body:
         for legs in (step.legs, *(use.legs for use in step.op.uses)):
             if quadratic(graph, legs):
-                yield tuple(leg for leg in legs if leg not in pair)
+                yield tuple(leg for leg in legs if leg not in pair and not unbounded(graph, leg))
 
 
 def _scores(graph: Graph, step: Step, heads: Iterable[str]) -> bool:
@@ -86,7 +96,7 @@ def _mixed(step: Step) -> Iterator[str]:
 
 def _widths(graph: Graph, op: Kernel, heads: Iterable[str]) -> dict[frozenset[str], tuple[str, ...]]:
     """The legs that stand together in what has no more than one of queries and keys."""
-    outside = {*heads, graph.query, graph.key}
+    outside = {*heads, graph.query, graph.key, *relative(graph, op)}
     found: dict[frozenset[str], tuple[str, ...]] = {}
     for step in op.body:
         for legs in (step.legs, *(use.legs for use in step.op.uses)):

@@ -1,12 +1,13 @@
 """The tile program of a region: what a kernel computes, as nodes over tiles of queries, keys and widths.
 
-Every node is assigned once. Its `axes` say which sides its tile has: of query rows, of keys, of a width (the legs that
-a score product sums or that a value carries, as one side), in this order; none: a number a program.
+Every node is assigned once. Its `axes` say which sides its tile has: of query rows, of keys, of relative positions, of
+a width (the legs that a score product sums or that a value carries, as one side), in this order; none: a number a
+program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,7 @@ class Node:
     | sum, spread | summed along data = (axis,); broadcast to its sides |
     | map | text in `maps.py`: data = (function, ...), arguments may follow the tile |
     | most, among | the largest of its arguments; 1 / (how many equal the last) where the first equals the last |
+    | shift, unshift | from relative positions to keys, and back: zeros where no key stands |
     | bias | what the mask of the call adds: data = (index of the tile,) |
     | softmax, keep | exp(x - lse), x, where a mask allows it: data = (number of the mask, index of the tile) |
     | drop | dropout: data = (stream, tree) |
@@ -130,6 +132,7 @@ class Program:
     masks: tuple[tuple[int | None, int | None], ...]
     others: tuple[str, ...]  # legs of a run-time mask beside query and key
     nodes: Nodes
+    relative: tuple[str, ...] = ()  # the leg of relative positions: a side of tiles that are shifted to keys
 
     @property
     def axes(self) -> Axes:
@@ -137,15 +140,15 @@ class Program:
         return (self.query, *(axis for axis, legs in self.widths.items() if {*legs} & {*self.legs}))
 
 
-def below(ends: Iterable[Node]) -> list[Node]:
-    """The nodes that some need, with them, each after what it needs."""
+def below(ends: Iterable[Node], known: Container[Node] = ()) -> list[Node]:
+    """The nodes that some need, with them, each after what it needs; none that are known, nor what these need."""
     found: dict[Node, None] = {}
     todo = [(node, False) for node in reversed(list(ends))]
     while todo:
         node, ready = todo.pop()
         if ready:
             found[node] = None
-        elif node not in found:
+        elif node not in found and node not in known:
             todo.append((node, True))
             todo += [(arg, False) for arg in reversed(node.args) if arg not in found]
     return list(found)

@@ -82,6 +82,22 @@ def bias_2d(base, n, n_step, n_end, m, m_step, m_end):
 
 
 @triton.jit
+def at_keys(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Relative positions as keys, for a block of both: entry (i, j) is x[i, i - j + COLUMNS - 1]."""
+    i, j = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    return tl.gather(x, i[:, None] - j[None, :] + COLUMNS - 1, 1)
+
+
+@triton.jit
+def at_places(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PLACES: tl.constexpr):
+    """Keys as relative positions, zeros where no key stands: what `at_keys` takes."""
+    i, p = tl.arange(0, ROWS), tl.arange(0, PLACES)
+    j = i[:, None] - p[None, :] + COLUMNS - 1
+    found = tl.gather(x, tl.minimum(tl.maximum(j, 0), COLUMNS - 1), 1)
+    return tl.where((j >= 0) & (j < COLUMNS), found, 0.0)
+
+
+@triton.jit
 def uniform(n, m, lead, stream, seed):
     """Two tiles of uniform numbers, the same for the same place in every kernel."""
     across = (n[:, None] * 0 + m[None, :]).to(tl.uint32)
@@ -89,6 +105,21 @@ def uniform(n, m, lead, stream, seed):
     rest = across * 0
     a, b, _, _ = tl.philox(tl.load(seed), across, down, rest + lead.to(tl.uint32), rest + stream)
     return tl.uint_to_uniform_float(a), tl.uint_to_uniform_float(b)
+
+
+@triton.jit
+def gaussian_of(a, b):
+    """Gaussian numbers from two tiles of uniform ones, without tl.log and tl.cos: these have branches, and spill."""
+    bits = tl.maximum(a, 1e-7).to(tl.int32, bitcast=True)
+    power = (bits - 0x3F3504F3) >> 23  # a is 2 ** power times a number from sqrt(1 / 2) to sqrt(2)
+    rest = (bits - (power << 23)).to(tl.float32, bitcast=True)
+    x = (rest - 1) / (rest + 1)
+    s = x * x
+    log = 0.6931471805599453 * power + 2 * x * (1 + s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s / 9))))
+    y = 6.283185307179586 * (tl.abs(b - 0.5) - 0.25)  # sin(y) is cos(2 pi b), and y at most pi / 2
+    s = y * y
+    sine = y * (1 - s / 6 * (1 - s / 20 * (1 - s / 42 * (1 - s / 72 * (1 - s / 110)))))
+    return tl.sqrt(-2 * log) * sine
 
 
 @triton.jit
@@ -102,8 +133,7 @@ def noise_2d(
         found = load_2d(base, n, n_step, n_end, m, m_step, m_end).to(SUMS)
     elif DRAW:
         a, b = uniform(n, m, lead, stream, seed)
-        first, _ = tl.pair_uniform_to_normal(a, b)
-        found = std * first.to(SUMS)
+        found = std * gaussian_of(a, b).to(SUMS)
     return found
 
 

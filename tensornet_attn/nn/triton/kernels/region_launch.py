@@ -23,11 +23,10 @@ BLOCKS = (  # of a program's own side, of the side that it loops over; warps; st
     (64, 32, 4, 2),
     (64, 32, 8, 1),
     (32, 32, 4, 2),
-    (32, 32, 8, 1),
-    (32, 16, 4, 1),
-    (16, 16, 4, 1),
-    (16, 16, 8, 1),
 )
+# For many tiles beside each other: small ones, whose columns are split among warps.
+FEW_QUERIES = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))
+FEW_KEYS = ((32, 32, 8, 1), (32, 16, 8, 1), (16, 16, 4, 1), (16, 16, 8, 1))
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,11 @@ class Region:
 
     `operands`: the legs of each, "g n d". `heads`: (leg, tiles of a program); all tiles of those that are `whole`.
     `widths`: the legs of each side that is a width. `others`: the legs of a mask beside query and key. `noise`: the
-    operands that are drawn where they are not given. `reads`: of each map the tiles of the result that it alone makes.
-    `sizes`: of heads, where no operand shows it. Of each of the `kernels`, `loops`: the head that its programs loop
-    over; `live`: the tiles of queries x keys that one holds at once; `kept`: the widths of the sums that it holds all
-    the time; `given`: those of the operands that it holds.
+    operands that are drawn where they are not given. `relative`: the leg of relative positions, if there is one.
+    `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
+    Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
+    one holds at once; `kept`: the widths of the sums that it holds all the time; `given`: those of the operands that
+    it holds; `streamed`: of those that it loads for each block.
     """
 
     sides: tuple[str, str]
@@ -55,9 +55,16 @@ class Region:
     live: dict[str, int]
     kept: dict[str, list[str]]
     given: dict[str, list[str]]
+    streamed: dict[str, list[str]]
     random: bool
     noise: tuple[str, ...]
     kernels: dict
+    relative: str = ""
+
+
+def copies(rows: int, columns: int, warps: int) -> int:
+    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
+    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
 
 
 def region(name: str, **arguments) -> None:
@@ -87,6 +94,7 @@ class Launch:
         batch = batch if apart else []  # else all of the batch are the same
         self.name, self.batch, self.count = name, batch, math.prod(batch)
         self.lengths = dict(zip(region.sides, (n, m), strict=True))
+        self.lengths |= {region.relative: n + m - 1} if region.relative else {}
         some = iter(given)
         self.given = {
             operand: next(some) if is_there else None for operand, is_there in zip(region.operands, there, strict=True)
@@ -166,21 +174,37 @@ class Launch:
         """The blocks of both sides for a kernel, and how a program is compiled."""
         region, (n, m) = self.region, self.region.sides
         fixed, other = (m, n) if kind == "keys" else (n, m)
+        cores = self.dtype.itemsize < 4  # products on tensor cores, whose results warps hold in parts of 16 x 8
         room, words = {leg: padded(length) for leg, length in self.lengths.items()}, self.sums.itemsize // 4
         candidates = [
             {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
-            for own, more, *warps in BLOCKS
+            for own, more, *warps in BLOCKS + (FEW_QUERIES if cores and kind != "keys" else FEW_KEYS)
             for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
         ]
-        kept, given = (sum(padded(self.width[axis]) for axis in axes[kind]) for axes in (region.kept, region.given))
-        wide = sum(padded(size) for size in self.width.values())
+        if region.relative:
+            candidates = [one | self.band(one) for one in candidates]
+        kept, given, streamed = (
+            sum(padded(self.width[axis]) for axis in axes[kind])
+            for axes in (region.kept, region.given, region.streamed)
+        )
+        wide = 2 * sum(padded(size) for size in self.width.values())
 
         def need(num_warps, num_stages, **block):
             own, more = block[f"{fixed}_block"], block[f"{other}_block"]
-            held = words * (own * more * region.live[kind] + own * kept) + own * given * self.dtype.itemsize // 4
-            return held * (5 if target_of() >= 90 else 7) // 4, 2 * (own + more) * wide * self.dtype.itemsize
+            tiles, rough = own * more * region.live[kind], 5 if target_of() >= 90 else 7  # quarters
+            if cores and own < 64:
+                tiles, rough = tiles * copies(block[f"{n}_block"], block[f"{m}_block"], num_warps), 4
+            held = words * (tiles + own * kept) + own * given * self.dtype.itemsize // 4
+            staged = max((own + more) * wide, own * given + more * streamed)
+            return held * rough // 4, staged * self.dtype.itemsize
 
         return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
+
+    def band(self, config: dict) -> dict:
+        """As many queries as keys, and the relative positions of their block."""
+        names = [f"{leg}_block" for leg in self.region.sides]
+        size = min(config[name] for name in names)
+        return dict.fromkeys(names, size) | {f"{self.region.relative}_block": 2 * size}
 
     def launch(self, kind: str, side: str, **special) -> None:
         """Runs a kernel with a program for each block of a side."""
@@ -203,7 +227,9 @@ class Launch:
         return {**self.programs, leg: -(-self.programs[leg] // share)}
 
     def blocks(self, kind: str, side: str) -> int:
-        """The blocks of a side that a kernel has programs for."""
+        """The blocks of a side that a kernel has programs for; of relative positions those of differences of blocks."""
+        if side == self.region.relative:
+            return sum(self.blocks(kind, leg) for leg in self.region.sides) - 1
         return -(-self.lengths[side] // self.config(kind)[f"{side}_block"])
 
     def tiles(self, legs: list[str]) -> int:
@@ -226,6 +252,8 @@ class Launch:
 
     def side_sizes(self, legs: list[str]) -> list[int]:
         found = [self.lengths[leg] for leg in self.region.sides if leg in legs]
+        if self.region.relative in legs:
+            found.append(self.config("places")[f"{self.region.relative}_block"])
         return found + [size for axis, size in self.width.items() if self.region.widths[axis].split()[0] in legs]
 
     def joined(self, x: Tensor, legs: list[str], programs: dict[str, int] | None = None) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 from tensornet_attn.nn.functions.at_import import operation
 from tensornet_attn.nn.functions.autocast import autocast_kind
 from tensornet_attn.nn.functions.rows import element
-from tensornet_attn.nn.triton.kernels.region_launch import REGIONS, Launch, one_width, with_batch
+from tensornet_attn.nn.triton.kernels.region_launch import REGIONS, Launch, Region, one_width, with_batch
 
 
 def tiled(
@@ -114,30 +114,33 @@ def backward_of(
             else apart.to(run.sums) * apart_in_programs(run, out)
         )
         sums = torch.stack([product[:, read].sum(1) for read in region.reads], 1)
-    rooms = {kind: {} for kind in ("rows", "keys")}
+    rooms = {kind: {} for kind in region.kernels}
     names = [name for name, x in run.given.items() if x is not None]
     legs = {**region.operands, "mask": f"{region.others} {query} {key}"}
     for name in (*region.operands, "mask"):
         own = legs[name].split()
-        blocks = None if {query, key} & {*own} else run.blocks("rows", query)
+        by = kernel_for(region, name)
+        blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
         asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
-        by = "keys" if key in own and query not in own else "rows"
         rooms[by][name] = run.room(own, run.sums, blocks, by) if asked else None
-    for kind, side in (("rows", query), ("keys", key)):
-        taken = {
-            f"{name}_grad": room
-            for name, room in rooms[kind].items()
-            if f"{name}_grad" in region.kernels[kind].arg_names
-        }
+    for kind, own in rooms.items():
+        arguments = region.kernels[kind].arg_names
+        taken = {f"{name}_grad": room for name, room in own.items() if f"{name}_grad" in arguments}
         if any(room is not None for room in taken.values()):
+            side = {"keys": key, "places": region.relative}.get(kind, query)
             run.launch(kind, side, lse=lse, gradient=apart, sums=sums, **taken)
-    found = {**rooms["rows"], **rooms["keys"]}
+    found = {name: room for own in rooms.values() for name, room in own.items()}
     tensors = [*((name, run.given[name]) for name in names), *([("mask", mask)] if wanted[-1] else [])]
     return [
-        gathered(run, found[name], legs[name].split(), x, "keys" if name in rooms["keys"] else "rows", mask)
+        gathered(run, found[name], legs[name].split(), x, kernel_for(region, name), mask)
         for (name, x), asked in zip(tensors, wanted, strict=False)
         if asked
     ]
+
+
+def kernel_for(region: Region, name: str) -> str:
+    """The kernel that gives the gradient of an operand, or of the mask."""
+    return next((kind for kind, kernel in region.kernels.items() if f"{name}_grad" in kernel.arg_names), "rows")
 
 
 def apart_in_programs(run: Launch, x: Tensor) -> Tensor:
@@ -161,11 +164,20 @@ def gathered(run: Launch, room: Tensor, legs: list[str], x: Tensor, kind: str, m
     """The gradient of an operand from what the programs wrote."""
     programs = run.apart(kind, legs)
     if not {*run.region.sides} & {*legs}:
-        room, programs = room.sum(1), run.programs
+        room, programs = overlapping(run, room) if run.region.relative in legs else room.sum(1), run.programs
     found = run.joined(room, legs, programs)
     found = found.view(*run.batch, *found.shape[1:]) if run.batch else found[0]
     shape = run.mask_shape if x is mask else x.shape
     return found.sum_to_size(shape).reshape(x.shape).to(x.dtype)
+
+
+def overlapping(run: Launch, room: Tensor) -> Tensor:
+    """[pairs, blocks, tiles, positions, ...] as one row of positions: a later half is the next block's first one."""
+    size, keys = room.shape[3] // 2, run.lengths[run.region.sides[1]]
+    found = room.new_zeros(len(room), room.shape[1] + 1, room.shape[2], size, *room.shape[4:])
+    found[:, :-1] += room[:, :, :, :size]
+    found[:, 1:] += room[:, :, :, size:]
+    return found.movedim(1, 2).flatten(2, 3).narrow(2, -keys % size, run.lengths[run.region.relative])
 
 
 @tiles_backward.register_fake

@@ -1,0 +1,80 @@
+"""Programs with many numbers and tiles: kernels of their own for gradients of numbers, and what is made again."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.compiler import emit_source
+from tensornet_attn.emit.triton import backward, region
+from tests.plan.rows_cases import design
+from tests.triton.regions import draw, pair, same
+
+HEADS = {"f": 24, "h": 8, "d": 3}
+MANY = {
+    "talking_heads": HEADS | {"g": 8, "e": 8},
+    "gfish": HEADS | {"g": 4, "k": 8},
+    "gfish_release": HEADS | {"g": 4, "k": 8},
+}
+FEW = {
+    "talking_heads": {"f": 6, "g": 2, "h": 2, "d": 3, "e": 2},
+    "gfish": {"f": 6, "g": 2, "h": 2, "k": 3, "d": 3},
+}
+AGAIN = "# so that what follows is made again, and not held"
+
+
+def check(name: str, legs: dict[str, int]) -> str:
+    """Compares outputs and gradients, with noise and masks; the source."""
+    ours, oracle = pair(name, legs=legs)
+    graph = ours.plan.graph
+    sizes = {leg.name: leg.size or 19 for leg in graph.legs}
+    noise = {t.name: draw(2, *(sizes[leg] for leg in t.legs), seed=9) for t in graph.of_role("noise")}
+    mask = torch.where(draw(2, 19, 19, seed=3) < 0.8, draw(2, 19, 19, seed=4), -torch.inf)
+    same(ours, oracle, [draw(2, 19, legs["f"])], mask=mask, **({"noise": noise} if noise else {}))
+    return ours.source
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_where_few_are_many(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (region, backward):
+        monkeypatch.setattr(place, "MOST_NUMBERS", 5)
+    monkeypatch.setattr(backward, "MOST_TILES", 7)
+    source = check(name, FEW[name])
+    assert "def y_1_tiles_numbers_2(" in source
+    assert AGAIN in source
+
+
+def test_numbers_that_are_read_after_the_loop_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query of a head, c q, is made in the program: the gradient of q is a total times c."""
+    for place in (region, backward):
+        monkeypatch.setattr(place, "MOST_NUMBERS", 1)
+    monkeypatch.setattr(backward, "MOST_TILES", 2)
+    scores = {"map": "tanh", "of": "P[h g] U[h n d] K[m h d] -> g n m"}
+    source = design(scores, "A[g n m] P[h g] V[m h d] Wo[h d f] -> n f", U="c[h] q[n d] -> h n d")
+    source["weights"] |= {"c": "h", "Wq": "f d"}
+    source["diagram"] = {"q": "x[n f] Wq[f d] -> n d", **source["diagram"]}
+    ours, oracle = pair(source)
+    assert AGAIN in ours.source
+    same(ours, oracle, [draw(2, 18, 6), draw(2, 20, 6, seed=1)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MANY)
+def test_many(name: str) -> None:
+    assert (AGAIN in check(name, MANY[name])) is (name == "gfish")
+
+
+@pytest.mark.parametrize(("name", "count"), [("talking_heads", 2), ("gfish", 3), ("gfish_release", 2)])
+def test_kernels_of_numbers_have_some_operands_each(name: str, count: int) -> None:
+    source = emit_source(ta.load(name, legs=MANY[name]), backend="triton")
+    found = re.findall(r"def y_1_tiles_(numbers\w*)\(", source)
+    assert found == ["numbers", "numbers_2", "numbers_3"][:count]
+
+
+def test_few_numbers_are_held() -> None:
+    source = emit_source(ta.load("hard_fish"), backend="triton")
+    assert "tiles_numbers" not in source
+    assert "tl.debug_barrier" not in source
