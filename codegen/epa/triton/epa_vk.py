@@ -745,10 +745,11 @@ class Launch:
         """The blocks of both sides for a kernel, and how a program is compiled."""
         region, (n, m) = self.region, self.region.sides
         fixed, other = (m, n) if kind == "keys" else (n, m)
+        cores = self.dtype.itemsize < 4  # products on tensor cores, whose results warps hold in parts of 16 x 8
         room, words = {leg: padded(length) for leg, length in self.lengths.items()}, self.sums.itemsize // 4
         candidates = [
             {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
-            for own, more, *warps in BLOCKS + (FEW_KEYS if kind == "keys" else FEW_QUERIES)
+            for own, more, *warps in BLOCKS + (FEW_QUERIES if cores and kind != "keys" else FEW_KEYS)
             for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
         ]
         if region.relative:
@@ -761,10 +762,9 @@ class Launch:
 
         def need(num_warps, num_stages, **block):
             own, more = block[f"{fixed}_block"], block[f"{other}_block"]
-            rough = 4 if own < 64 else 5 if target_of() >= 90 else 7  # quarters
-            tiles = own * more * region.live[kind]
-            if own < 64:
-                tiles *= copies(block[f"{n}_block"], block[f"{m}_block"], num_warps)
+            tiles, rough = own * more * region.live[kind], 5 if target_of() >= 90 else 7  # quarters
+            if cores and own < 64:
+                tiles, rough = tiles * copies(block[f"{n}_block"], block[f"{m}_block"], num_warps), 4
             held = words * (tiles + own * kept) + own * given * self.dtype.itemsize // 4
             staged = max((own + more) * wide, own * given + more * streamed)
             return held * rough // 4, staged * self.dtype.itemsize
