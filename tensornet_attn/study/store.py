@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from tensornet_attn.errors import InputError, MissingPartError
@@ -92,7 +93,7 @@ class Store:
         """Marks as lost the trials of workers that have given no sign of life."""
         import optuna
 
-        with _quiet():
+        with _QUIET:
             optuna.storages.fail_stale_trials(self.optuna)
 
     @property
@@ -128,7 +129,7 @@ def open_store(url: str, study: Study, name: str = NAME, worker: Identity | None
 
     where = shown(url)
     try:
-        with reached(where), _quiet():
+        with reached(where), _QUIET:
             storage = database(url, _PATIENCE, HEARTBEAT, STALE, worker)
             own = _study(storage, study, name)
             there = own.user_attrs[STUDY]
@@ -182,16 +183,33 @@ def need_optuna() -> None:
         raise MissingPartError("a search needs optuna: pip install 'tensornet-attn[search]'.")
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Optuna says nothing about heartbeats being experimental, nor that a study was made."""
-    import optuna
+class _Quiet:
+    """Optuna says nothing about heartbeats being experimental, nor that a study was made.
 
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(level)
+    Filters of warnings belong to the process: of several threads the first sets them, and the last puts them back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._undo = ExitStack()
+
+    def __enter__(self) -> None:
+        import optuna
+
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._undo.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
+                self._undo.enter_context(warnings.catch_warnings())
+                optuna.logging.set_verbosity(optuna.logging.ERROR)
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._undo.close()
+
+
+_QUIET = _Quiet()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +23,8 @@ def opened(folder: Path, study: Study | None = None, worker: Identity | None = N
 
 def asked(store: Store) -> optuna.Trial:
     """A trial that has begun, and that nobody gives signs of life for any more."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Heartbeat of storage is supposed to be used with Study.optimize")
-        return store.optuna.ask()
+    study = store.optuna  # its ask() would warn about heartbeats, and filters of warnings are not for threads
+    return optuna.Trial(study, study._storage.create_new_trial(study._study_id))
 
 
 def finish(store: Store, number: int, record: Trial) -> None:
