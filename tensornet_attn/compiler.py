@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from warnings import warn
 
-from tensornet_attn.errors import DesignError, InputError, Problem, nearest
+from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
 from tensornet_attn.plan.aim import TRAINING, Aim, Wanted, aim_of
 from tensornet_attn.plan.cache import Kept
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tensornet_attn.cost.report import Report
     from tensornet_attn.emit.module import Emitted
     from tensornet_attn.nn.module import CompiledDesign, Made
+    from tensornet_attn.nn.triton.resources import Used
     from tensornet_attn.plan.model import Plan
 
 Overrides = Mapping[str, int | float | str]
@@ -196,6 +197,39 @@ def emit_source(design: Source, causal: bool | None = None, backend: str = "auto
     """
     design = _design(design)
     return _emitted(design, plan_of(build(design, causal), backend, aim_of(**wanted))).source
+
+
+def kernels(
+    design: Source, target: int = 90, dtype: torch.dtype | None = None, causal: bool | None = None
+) -> list[Used]:
+    """What each Triton kernel of a design uses of a GPU, forward and backward; the GPU need not be there.
+
+    `target`: 80 or 90 (sm_80, sm_90); `dtype`: bfloat16 if absent. Registers and `stack` (bytes) are those of a thread,
+    `shared` (bytes) that of a program; `reasons_against` says where it is too much. Compiled for 256 queries and keys,
+    at the configurations of the launcher; empty where the design has no kernels. Raises MissingPartError without
+    triton, InputError in its interpreter and for another target.
+    """
+    need_triton()
+    import torch
+
+    from tensornet_attn.nn.module import CompiledDesign
+    from tensornet_attn.nn.triton.survey import TARGETS, used_by_module
+
+    if target not in TARGETS:
+        raise InputError(f"there is no target {target}: {' or '.join(map(str, TARGETS))}.")
+    design = _design(design)
+    plan = plan_of(build(design, causal), "triton")
+    if "triton" not in plan.backends.values():
+        return []
+    return used_by_module(CompiledDesign(design, plan, _realise, None, dtype or torch.bfloat16), plan.graph, target)
+
+
+def need_triton() -> None:
+    """Raises MissingPartError."""
+    from importlib.util import find_spec
+
+    if find_spec("triton") is None:
+        raise MissingPartError("kernels are compiled by triton: 'pip install triton' on Linux.")
 
 
 def _design(source: Source) -> Design:

@@ -806,10 +806,10 @@ def relative_to_key(x: Tensor, n: int, m: int, reach: int | None = None) -> Tens
     """
     if reach is not None:
         x = x.index_select(-1, torch.arange(1 - n, m, device=x.device).clamp(-reach, reach) + reach)
-    x = F.pad(x.flip(-1), (0, 1)).expand(*x.shape[:-2], n, n + m)
-    # One column more, read in rows one entry shorter: each row starts one entry earlier than the row above.
-    rows = x.flatten(-2)[..., n - 1 : n - 1 + n * (n + m - 1)]
-    return rows.unflatten(-1, (n, n + m - 1))[..., :m]
+    x = F.pad(x.flip(-1), (0, 2)).expand(*x.shape[:-2], n, n + m + 1)
+    # More columns, read in rows one entry shorter: each row starts one entry earlier than the row above.
+    rows = x.flatten(-2)[..., n - 1 : n - 1 + n * (n + m)]
+    return rows.unflatten(-1, (n, n + m))[..., :m]
 
 
 def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:

@@ -190,11 +190,11 @@ def rows(base: Path, comparison: Comparison) -> Iterator[str]:
         "design",
         "legs",
         "parameters",
+        "MACs a token",
         "learning rate",
         "seed 0, each rate",
         "seeds 1 to 3",
         "mean ± 95 %",
-        "minutes",
     )
     yield f"| {' | '.join(names)} |"
     yield f"|{' --- |' * len(names)}"
@@ -214,8 +214,8 @@ def rows(base: Path, comparison: Comparison) -> Iterator[str]:
         )
         each = ", ".join(f"{value:.3f}" for value in values)
         yield (
-            f"| {entry.name} | {legs} | {summary['parameters']:,} | {rate:g} | {swept} | {each} | {spread} | "
-            f"{summary['seconds'] / 60:.1f} |"
+            f"| {entry.name} | {legs} | {summary['parameters']:,} | {summary['macs_per_token']:,.0f} | {rate:g} | "
+            f"{swept} | {each} | {spread} |"
         )
 
 

@@ -57,9 +57,9 @@ def _kernels() -> str:
     """What each Triton kernel uses of a GPU, as Markdown; minutes of work, for which no GPU is needed."""
     if _version("triton") is None:
         raise MissingPartError("--kernels: triton is not installed: 'pip install triton' on Linux.")
-    from tensornet_attn.nn.triton.survey import FAMILIES, survey, table
+    from tensornet_attn.nn.triton.survey import FAMILIES, survey, tables
 
-    return table({family: survey(family) for family in FAMILIES})
+    return tables({family: survey(family) for family in FAMILIES})
 
 
 def examine() -> dict[str, dict[str, str]]:

@@ -27,6 +27,7 @@ from tensornet_attn.cli.tables import OneDesign, TableName, show_table
 if TYPE_CHECKING:
     from tensornet_attn.spec import Design
 
+KERNEL_DTYPES = ("bfloat16", "float16", "float32")
 Backend = Annotated[str, typer.Option(help="reference, torch, inductor, triton or auto.")]
 
 
@@ -137,16 +138,23 @@ def explain(
     memory: Memory = None,
     linear_memory: Linear = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse regions on another backend.")] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Compile the Triton kernels, without a GPU: what they use of one.")
+    ] = False,
+    dtype: Annotated[str, typer.Option(help="Of the kernels: bfloat16, float16 or float32.")] = "bfloat16",
     causal: Causal = None,
     legs: Legs = None,
     settings: Settings = None,
 ) -> None:
-    """Say what the compiler chose, what it refused, and why."""
+    """Say what the compiler chose, what it refused, and why; or what its Triton kernels use of a GPU."""
     from tensornet_attn import compiler
     from tensornet_attn.cli.output import write
     from tensornet_attn.plan.aim import Wanted
 
     loaded = load(design, legs, settings)
+    if kernels:
+        write("-", _kernels(loaded, dtype, causal))
+        return
     if rewrites:
         write("-", f"{compiler.rewrites(loaded, causal)}\n")
         return
@@ -154,3 +162,24 @@ def explain(
     wanted |= {"linear_memory": linear_memory, "strict": strict}
     told = compiler.explain(loaded, backend, causal, **wanted)
     write("-", f"{told}\n")
+
+
+def _kernels(design: Design, dtype: str, causal: bool | None) -> str:
+    """What each Triton kernel of a design uses, forward and backward, for both targets, as Markdown."""
+    import torch
+
+    from tensornet_attn import compiler
+    from tensornet_attn.errors import InputError, nearest
+
+    if dtype not in KERNEL_DTYPES:
+        raise InputError(f"there are no kernels in '{dtype}'; {nearest(dtype, KERNEL_DTYPES)}")
+    compiler.need_triton()
+    from tensornet_attn.nn.triton.survey import TARGETS, head, table
+
+    used = [one for target in TARGETS for one in compiler.kernels(design, target, getattr(torch, dtype), causal)]
+    if not used:
+        return (
+            f"{design.name} has no Triton kernels; 'tensornet-attn explain {design.name} --backend triton' says why.\n"
+        )
+    against = [f"{one.kernel}, sm_{one.target}: {reason}." for one in used for reason in one.reasons_against]
+    return "\n".join([*head(), "", *table(used), *(["", *against] if against else []), ""])

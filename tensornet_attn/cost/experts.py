@@ -4,7 +4,7 @@
 
 Multiply-adds: k times the legs of x and W without e for each product, and k for each number of a result that sums over
 the chosen. Kept for backward beside operands and result: gates and numbers of the chosen experts, and the rows between
-two products. Time on a `Device`: rows are gathered, multiplied, put back.
+two products. Time on a `Device`: rows are gathered, multiplied, put back; a kernel gathers while it multiplies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from tensornet_attn.cost.scene import HELD, Scene, word
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
 
 Legs = tuple[str, ...]
-FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -149,8 +148,10 @@ def _ordered(scene: Scene, legs: Iterable[str]) -> Legs:
     return tuple(leg.name for leg in scene.graph.legs if leg.name in wanted)
 
 
-def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Device) -> int:
+def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Device, fused: bool = False) -> int:
     """The time of a product for the k chosen experts, in the device's units.
+
+    `fused`: by the Triton kernel, which reads rows where they stand and weighs them before it writes them.
 
     At the figures of the device 'generic' its ratio to the dense product came within a third of what a CPU measured,
     for widths from 64 on: what a CPU has more in bandwidth, it loses in small products and in sorting.
@@ -161,7 +162,11 @@ def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Devi
 
     c, o, tokens, heads = (size(legs) for legs in (product.summed, product.own, product.tokens, product.heads))
     rows, weight = tokens * heads * k, heads * sizes[product.expert] * c * o
-    gather = device.time(0, 2 * FLOAT * rows * c)
-    multiply = device.time(2 * rows * c * o, FLOAT * (rows * c + weight + rows * o))
     put = tokens * heads * o * (2 if product.total and heads > 1 else 1) if product.gated else rows * o
-    return gather + multiply + device.time(2 * rows * o, FLOAT * (rows * o + put))
+    if fused:  # the rows that several experts read stay in the second cache
+        read = c * tokens * (heads if {*product.heads} <= {*product.x.legs} else 1) * (k if product.slots else 1)
+        multiply = device.time(2 * rows * c * o, device.width * (read + weight + rows * o))
+        return multiply + (device.time(rows * o, device.width * (rows * o + put)) if product.gated else 0)
+    gather = device.time(0, 2 * device.width * rows * c)
+    multiply = device.time(2 * rows * c * o, device.width * (rows * c + weight + rows * o))
+    return gather + multiply + device.time(2 * rows * o, device.width * (rows * o + put))

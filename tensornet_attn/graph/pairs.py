@@ -9,7 +9,7 @@ a box, or fused attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -51,7 +51,7 @@ def split_products(graph: Graph, path_of: PathOf = left_to_right, sizes: Mapping
         result = legs + (BATCH,) * any(use.name in many for use in term.factors)
         return path_of(factors, result, known)
 
-    return replace(graph, steps=tuple(part for step in graph.steps for part in _split(step, path)))
+    return replace(graph, steps=tuple(part for step in graph.steps for part in _split(step, path, graph.step)))
 
 
 def primitive(op: Contraction | Box | Attention | Kernel) -> bool:
@@ -75,10 +75,10 @@ def summed(step: Step) -> frozenset[str]:
     return frozenset(leg for use in step.op.uses for leg in use.legs) - frozenset(step.legs)
 
 
-def _split(step: Step, path: Callable[[Term, Legs], Path]) -> list[Step]:
+def _split(step: Step, path: Callable[[Term, Legs], Path], taken: Container[str]) -> list[Step]:
     if not isinstance(step.op, Contraction) or primitive(step.op):
         return [step]
-    names = (f"{step.name}.p{i}" for i in count(1))
+    names = (name for i in count(1) if (name := f"{step.name}.p{i}") not in taken)
     if len(step.op.terms) == 1:
         (term,) = step.op.terms
         *inner, last = _products(term, step.legs, path(term, step.legs), names)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.experts import FLOAT, Product, chosen_time, held, read_product, topk_of
+from tensornet_attn.cost.experts import Product, chosen_time, held, read_product, topk_of
 from tensornet_attn.cost.routing import Routing
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.plan.lowering import Lowered
@@ -20,15 +20,16 @@ from tensornet_attn.plan.order import order
 from tensornet_attn.spec.arithmetic import ONE, evaluate
 
 Hidden = tuple[tuple[Step, Product | None], ...]  # steps before the last product, each that is one read as such
+EXPERTS = "grouped experts"
 CHOSEN = "grouped experts: rows sorted by expert, the {k} chosen of {e} computed"
 
 
-def lower_experts(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
-    """Every product with a topk as a factor for which that is possible and cheaper."""
+def lower_experts(graph: Graph, sizes: Mapping[str, int], device: Device, fused: bool = False) -> Lowered:
+    """Every product with a topk as a factor for which that is possible and cheaper; `fused`: by a Triton kernel."""
     known = {leg.name: leg.size for leg in graph.legs if leg.size is not None} | dict(sizes)
     lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
     for step, gate in _gates(graph):
-        made = _lowered(lowered, step, gate, known, device)
+        made = _lowered(lowered, step, gate, known, device, fused)
         if isinstance(made, str):
             refused[gate.name] = (*refused.get(gate.name, ()), made)
         else:
@@ -61,7 +62,9 @@ def _grouped(step: Step) -> bool:
     return isinstance(step.op, Kernel) and step.op.kind == "experts"
 
 
-def _lowered(graph: Graph, step: Step, gate: Use, sizes: Mapping[str, int], device: Device) -> tuple[Graph, str] | str:
+def _lowered(
+    graph: Graph, step: Step, gate: Use, sizes: Mapping[str, int], device: Device, fused: bool
+) -> tuple[Graph, str] | str:
     """The graph with one product as a kernel, and what to tell of it; or why not."""
     topk = graph.step[gate.name]
     assert isinstance(topk.op, Box)
@@ -79,7 +82,7 @@ def _lowered(graph: Graph, step: Step, gate: Use, sizes: Mapping[str, int], devi
     hidden = _hidden(graph, product) if product.slots else ()
     if isinstance(hidden, str):
         return hidden
-    if against := _dearer(product, hidden, k, sizes, device):
+    if against := _dearer(product, hidden, k, sizes, device, fused):
         return against
     body = (*(step for step, _ in hidden), product.step)
     kernel = replace(step, op=Kernel("experts", _outside(graph, joined, body), body))
@@ -122,16 +125,16 @@ def _hidden(graph: Graph, last: Product) -> Hidden | str:
     return f"'{use.name}' on leg '{last.expert}' is neither a product with experts nor a map of one"
 
 
-def _dearer(last: Product, hidden: Hidden, k: int, sizes: Mapping[str, int], device: Device) -> str:
+def _dearer(last: Product, hidden: Hidden, k: int, sizes: Mapping[str, int], device: Device, fused: bool) -> str:
     """Why choosing does not pay; empty where it does."""
     dense = ours = 0
     for step, product in (*hidden, (last.step, last)):
         if product is None:
-            rows = 2 * FLOAT * prod(sizes[leg] for leg in step.legs)
+            rows = 2 * device.width * prod(sizes[leg] for leg in step.legs)
             dense, ours = dense + device.time(0, rows), ours + device.time(0, rows * k // sizes[last.expert])
         else:
-            dense += order([use.legs for use in step.op.uses], step.legs, sizes, device).time
-            ours += chosen_time(product, k, sizes, device)
+            dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
+            ours += chosen_time(product, k, sizes, device, fused)
     if ours < dense:
         return ""
     took, instead = (f"{1e6 * device.seconds(time):.3g}" for time in (ours, dense))

@@ -13,7 +13,7 @@ from tensornet_attn.plan.aim import TRAINING, Aim
 from tensornet_attn.plan.band import lower_band
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.distribute import lower_distribution
-from tensornet_attn.plan.experts import lower_experts
+from tensornet_attn.plan.experts import EXPERTS, lower_experts
 from tensornet_attn.plan.fuse import FUSED, lower_attention
 from tensornet_attn.plan.linear import LINEAR, lower_linear
 from tensornet_attn.plan.lowering import Lower
@@ -31,7 +31,7 @@ LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
     LINEAR: lower_linear,
     TRITON: lower_triton,  # on this backend alone
     FUSED: lower_attention,
-    "grouped experts": lower_experts,
+    EXPERTS: lower_experts,
     ROWS: lower_rows,
 }
 
@@ -92,7 +92,11 @@ def _planned(
 
 def _lowerings(way: Way, aim: Aim, backend: str) -> dict[str, Lower]:
     """The lowerings of a way for an aim, in order; weights are absorbed in view of what comes after."""
-    found = {**LOWERINGS, ROWS: rows_for(way, aim)}
+    found: dict[str, Lower] = {
+        **LOWERINGS,
+        ROWS: rows_for(way, aim),
+        EXPERTS: partial(lower_experts, fused=backend == "triton"),
+    }
     without = way.without if backend == "triton" else (*way.without, TRITON)
     found = {name: lower for name, lower in found.items() if name not in without}
     if ABSORBED in found:

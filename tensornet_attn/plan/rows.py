@@ -7,15 +7,15 @@ What is made of the query by spreading it over more legs, `C[r s] Q[n s] -> r s 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import split_best
-from tensornet_attn.spec.arithmetic import evaluate
+from tensornet_attn.spec.arithmetic import ONE, evaluate
 
 BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU, 2 to 8 MB about alike
 LEAST = 16  # rows of a block
@@ -48,16 +48,39 @@ def lower_rows(graph: Graph, sizes: Mapping[str, int], device: Device, dearer: D
 
 
 def steps_with(graph: Graph, split: Graph, made: Mapping[str, Step], gone: set[str]) -> Iterator[Step]:
-    """The steps as they were, but those that take part in a kernel, and what else their products were split into."""
+    """The steps as they were, but those that take part in a kernel, and what else there is of these, in one product."""
     parts: dict[str, list[Step]] = {}
     for part in split.steps:
         parts.setdefault(part.name if part.name in graph.step else part.name.rpartition(".")[0], []).append(part)
+    held = {use.name for step in made.values() for use in step.op.uses}
     for step in graph.steps:
         own = parts[step.name]
         if any(part.name in made or part.name in gone for part in own):
-            yield from (made.get(part.name, part) for part in own if part.name not in gone)
+            yield from rejoined([made.get(part.name, part) for part in own if part.name not in gone], held)
         else:
             yield step
+
+
+def rejoined(parts: Sequence[Step], held: set[str]) -> list[Step]:
+    """The parts that one step was split into, with products that only another one reads, no kernel, as its factors."""
+    read = {use.name for part in parts if isinstance(part.op, Contraction) for use in part.op.uses} - held
+    products = {part.name: part.op.terms[0] for part in parts if part.name in read and _one_product(part)}  # type: ignore[union-attr]
+
+    def factors(term: Term) -> Iterator[Use]:
+        for use in term.factors:
+            yield from factors(products[use.name]) if use.name in products else (use,)
+
+    found = []
+    for part in parts:
+        if isinstance(part.op, Contraction) and part.name not in products:
+            terms = tuple(replace(term, factors=tuple(factors(term))) for term in part.op.terms)
+            part = replace(part, op=Contraction(terms))
+        found += [] if part.name in products else [part]
+    return found
+
+
+def _one_product(part: Step) -> bool:
+    return isinstance(part.op, Contraction) and len(part.op.terms) == 1 and part.op.terms[0].coefficient == ONE
 
 
 def quadratic(graph: Graph, legs: Iterable[str]) -> bool:

@@ -228,7 +228,7 @@ def test_rotate(fraction: float, legs: str) -> None:
     agree(rope.rotate(x, positions.query_positions(5, 5), *dims, 50, int(4 * fraction)), wanted, [x])
 
 
-@pytest.mark.parametrize(("n", "m"), SIZES)
+@pytest.mark.parametrize(("n", "m"), [*SIZES, (0, 3), (3, 0)])
 @pytest.mark.parametrize("reach", [None, 1, 2, 9])
 @pytest.mark.parametrize("one_table", [False, True])
 def test_relative_to_key(n: int, m: int, reach: int | None, one_table: bool) -> None:

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Contraction, Kernel
+from tensornet_attn.plan.aim import aim_of
 from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.model import Plan
 
 LETTERS = "v k q o vk vq kq ko vo qo vkq vko vqo kqo vkqo rope xl".split()
 EPA = ["epa", *(f"epa_{letters}" for letters in LETTERS if letters != "vo")]
@@ -37,8 +39,7 @@ def twins(source: Any, **options: Any) -> tuple[nn.Module, nn.Module]:
 
 def kernels(module: nn.Module) -> list[str]:
     """The products that are grouped."""
-    steps = [step for step in module.plan.schedule.steps if isinstance(step.op, Kernel) and step.op.kind == "experts"]
-    return [step.name for step in steps if isinstance(step.op.body[-1].op, Contraction)]
+    return made_by(module.plan)
 
 
 def results(module: nn.Module, x: Tensor, **masks: Tensor) -> list[Tensor]:
@@ -298,3 +299,26 @@ def test_chosen_attention_heads_are_all_computed(name: str, leg: str) -> None:
 def test_at_the_sizes_of_the_file_experts_are_grouped(name: str) -> None:
     schedule = make_plan(build(ta.load(name))).schedule
     assert any(isinstance(step.op, Kernel) and step.op.kind == "experts" for step in schedule.steps)
+
+
+@pytest.mark.parametrize("name", ["epa", "epa_kqo", "epa_o", "epa_xl"])
+def test_what_a_kernel_leaves_of_a_product_is_planned_as_one(name: str) -> None:
+    """y = A V Wo G: beside kernels for y.p1 = A V, the rest is a product with chosen experts, as it is without them."""
+    plan = make_plan(build(ta.load(name)), "triton")
+    steps = {step.name: step.op for step in plan.schedule.steps}
+    assert len(steps) == len(plan.schedule.steps)
+    assert [op.kind for op in (steps["y.p1"], steps["y"]) if isinstance(op, Kernel)] == ["tiles", "experts"]
+
+
+def test_a_kernel_that_gathers_is_cheaper() -> None:
+    """On a fast GPU the rows that plain functions copy would take as long as all experts."""
+    design = build(ta.load("epa_v"))
+    aim = aim_of(torch.bfloat16, device_costs="h200-bfloat16", n=4096)
+    taken = {backend: "V" in made_by(make_plan(design, backend, aim)) for backend in ("torch", "triton")}
+    assert taken == {"torch": False, "triton": True}
+
+
+def made_by(plan: Plan) -> list[str]:
+    """The products with chosen experts of a plan."""
+    steps = [step for step in plan.schedule.steps if isinstance(step.op, Kernel) and step.op.kind == "experts"]
+    return [step.name for step in steps if isinstance(step.op.body[-1].op, Contraction)]

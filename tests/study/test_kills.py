@@ -43,6 +43,7 @@ def test_workers_that_are_killed_twelve_times(tmp_path: Path) -> None:
     assert sum(trial.slot < 0 for trial in trials) >= 10
 
 
+@pytest.mark.slow
 def test_one_worker_killed_and_gone_on_with(tmp_path: Path) -> None:
     """The whole command is killed in the middle; the same one then proposes what it would have, byte for byte."""
     study = quick(trials=3)

@@ -40,7 +40,8 @@ def same(ours: nn.Module, oracle: nn.Module, inputs: list[Tensor], atol: float =
     for module in (ours, oracle):
         kind = next(module.parameters()).dtype
         leaves = [x.to(kind).requires_grad_() for x in inputs] + list(module.parameters())
-        y = module(*leaves[: len(inputs)], **call)
+        noise = {name: value.to(kind) for name, value in call.get("noise", {}).items()}
+        y = module(*leaves[: len(inputs)], **{**call, "noise": noise or None})
         loss = (y * draw(*y.shape, seed=5).to(kind)).sum()
         found.append([y, *torch.autograd.grad(loss, leaves, materialize_grads=True)])
     for got, want in zip(*found, strict=True):

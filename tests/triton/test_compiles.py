@@ -12,7 +12,7 @@ from tensornet_attn.cli.doctor import doctor
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.nn.triton import resources
 from tensornet_attn.nn.triton.resources import Used, compiling
-from tensornet_attn.nn.triton.survey import DTYPES, FAMILIES, TARGETS, WIDTHS, survey, table
+from tensornet_attn.nn.triton.survey import DTYPES, FAMILIES, TARGETS, WIDTHS, survey, tables
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
 KERNELS = {
@@ -55,7 +55,7 @@ def test_what_does_not_fit() -> None:
 def test_the_table() -> None:
     import triton
 
-    assert table({"linear attention": [FITS, replace(FITS, registers=3)]}).splitlines() == [
+    assert tables({"linear attention": [FITS, replace(FITS, registers=3)]}).splitlines() == [
         f"With triton {triton.__version__}. Registers and stack (bytes) are those of a thread, shared memory (bytes) "
         "that of a program: the most of the variants with these tiles.",
         "A GPU has 166,912 bytes (sm_80) and 232,448 bytes (sm_90) of it for a program.",
@@ -71,7 +71,7 @@ def test_the_table() -> None:
 def test_doctor_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("tensornet_attn.nn.triton.survey.FAMILIES", {})
     doctor(kernels=True)
-    assert capsys.readouterr().out == f"{table({})}\n"
+    assert capsys.readouterr().out == f"{tables({})}\n"
 
 
 def test_doctor_wants_triton(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,49 +1,84 @@
-"""Kernels of regions around a softmax compile for two GPUs, in their registers and memory."""
+"""Kernels of shipped designs compile for two GPUs, forward and backward, in their registers and memory."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
-import torch
 
 import tensornet_attn as ta
-from tensornet_attn import compiler
-from tensornet_attn.graph import build
-from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.nn.triton.resources import Used, compiling
+from tensornet_attn.cli.__main__ import main
+from tensornet_attn.cli.generate.catalogue import Catalogue
+from tensornet_attn.cli.generate.kernels import kernels_of_designs
+from tensornet_attn.errors import InputError
+from tensornet_attn.nn.triton.resources import Used
+from tests.designs.cases import ATTENTION
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
-ROWS = 256
-OTHERS = (
-    "alibi cross differential epa_xl fish gaussian gfish gfish_release gqa hard_gfish heads_only mgk mgk_hard mish moa "
-    "mqa skip_left skip_right smgk talking_heads thsa thsa_low_rank trainable_heads_only transformer_xl"
-).split()
+QUICK = ("mhsa", "hard_fish")
+ONE = Used("one", "fp32", "CHUNK 64", 90, 4, 255, 64, 500)
+FOUND = {"mhsa": [ONE, replace(ONE, registers=3, shared=9000)], "mlp": []}
 
 
-def used_by(name: str, target: int, dtype: torch.dtype) -> list[Used]:
-    """What each kernel of a shipped design uses, forward and backward, at its own sizes."""
-    design = ta.load(name)
-    module = CompiledDesign(design, compiler.plan_of(build(design), "triton"), compiler._realise, None, dtype)
-    sizes = [(1, ROWS, *(design.legs[leg] for leg in t.legs[1:])) for t in module.plan.graph.of_role("input")]
-    with compiling(target) as used:
-        module(*(torch.zeros(*size, dtype=dtype, requires_grad=True) for size in sizes)).sum().backward()
-    return [one for one in used if "_tiles_" in one.kernel]
-
-
-def check(name: str, target: int, dtype: torch.dtype) -> None:
-    used = used_by(name, target, dtype)
-    assert {one.kernel.rpartition("_")[2] for one in used} >= {"forward", "rows", "keys"}
+def check(name: str, target: int) -> None:
+    used = ta.kernels(name, target)
+    assert used
     assert [(one, one.reasons_against) for one in used if one.reasons_against] == []
+    if any("_tiles_" in one.kernel for one in used):
+        assert {one.kernel.rpartition("_")[2] for one in used} >= {"forward", "rows", "keys"}
 
 
-@pytest.mark.parametrize("name", ["mhsa", "hard_fish"])
+@pytest.mark.parametrize("name", QUICK)
 def test_a_slice(name: str) -> None:
-    check(name, 90, torch.bfloat16)
+    check(name, 90)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("target", [80, 90])
-def test_others(name: str, target: int) -> None:
-    check(name, target, torch.bfloat16)
+@pytest.mark.parametrize("name", sorted(ATTENTION))
+def test_all(name: str, target: int) -> None:
+    check(name, target)
+
+
+def test_a_design_without_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ta.kernels("mlp") == []
+    assert main(["explain", "mlp", "--kernels"]) == 0
+    assert capsys.readouterr().out == (
+        "mlp has no Triton kernels; 'tensornet-attn explain mlp --backend triton' says why.\n"
+    )
+
+
+def test_a_design_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Sizes, causal and dtype are those asked for; what does not fit is said below the table."""
+    words = ["explain", "mhsa", "--legs", "f=32,h=2", "--causal", "--kernels"]
+    assert main([*words, "--dtype", "float16"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("With triton 3.")
+    assert [line.split(" | ")[:2] for line in out[5:]] == [
+        [f"| `y_1_tiles_{part}`", "fp16 fp32"] for _ in (80, 90) for part in ("forward", "rows", "keys")
+    ]
+    assert main([*words, "--dtype", "int8"]) == 1
+    assert "there are no kernels in 'int8'" in capsys.readouterr().err
+
+
+def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"there is no target 70: 80 or 90"):
+        ta.kernels("mhsa", 70)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ta.MissingPartError, match="pip install triton"):
+        ta.kernels("mhsa")
+
+
+def test_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each design with kernels, of the most that any of them uses."""
+    catalogue = Catalogue()
+    few = [entry for entry in catalogue if entry.name in ("mhsa", "mlp")]
+    monkeypatch.setattr(Catalogue, "__iter__", lambda self: iter(few))
+    monkeypatch.setattr("tensornet_attn.compiler.kernels", lambda design, target: FOUND[design.name])
+    assert kernels_of_designs(catalogue).splitlines()[-3:] == [
+        "| design | kernels | registers, sm_80 | stack, sm_80 | shared memory, sm_80 "
+        "| registers, sm_90 | stack, sm_90 | shared memory, sm_90 |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| [mhsa](designs/mhsa.md) | 2 | 255 | 64 | 9,000 | 255 | 64 | 9,000 |",
+    ]

@@ -43,10 +43,8 @@ class EPAO(nn.Module):
     def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], true where a query may look."""
         n = m = x.shape[-2]
-
         Gd_of = torch.sigmoid((x @ self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:]))  # ... n h e
-        Gd = top_entries(Gd_of, Gd_of, 2, -1)  # ... n h e
-
+        Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
@@ -62,9 +60,7 @@ class EPAO(nn.Module):
             key_mask,
             [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
-
-        y_2 = Gd[..., None] * y_1.transpose(-3, -2)[..., None, :]  # ... n h e d
-        return y_2.flatten(-3) @ self.Wo.flatten(0, 2)  # ... n f
+        return triton_expert_sums(y_1.transpose(-3, -2).unsqueeze(-2), self.Wo, Gd, Gd_chosen, True)  # ... n f
 
 
 def operation(name: str) -> str:
@@ -81,6 +77,51 @@ def autocast_kind(x: Tensor) -> str:
     """The kind of device whose autocast acts on x; the CPU's where its own has none."""
     kind = x.device.type
     return kind if torch.amp.is_autocast_available(kind) else "cpu"
+
+
+def top_chosen(of: Tensor, by: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`of` at the k largest entries of `by` along the last dimension, and where these stand: [..., k] each."""
+    values, ranked = torch.broadcast_tensors(of, by)
+    chosen = top_indices(ranked, k, -1)
+    gates = values.gather(-1, chosen)
+    if by is not of:  # so that what `by` is made of gets gradients of zero
+        gates = torch.where(chosen >= 0, gates, ranked.gather(-1, chosen))
+    return gates, chosen
+
+
+def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, heads: int, slots: int) -> Tensor:
+    """`routed` with all experts computed, in plain code: it has derivatives of every order."""
+    every = torch.einsum("thkc,heco->thkeo", x.expand(-1, len(weight), -1, -1), weight)
+    place = chosen[..., None, None].expand(*chosen.shape, 1, weight.shape[-1])
+    picked = every.expand(-1, -1, chosen.shape[-1], -1, -1).gather(3, place).squeeze(3) * gates[..., None]
+    picked = picked.sum(2, keepdim=True) if slots == 1 else picked
+    return picked.sum(1, keepdim=True) if heads == 1 else picked
+
+
+def each_mapped(info, dims, arguments):
+    """The arguments of each element of a mapped dimension."""
+    for i in range(info.batch_size):
+        yield [
+            one.select(dim, i) if isinstance(one, Tensor) and dim is not None else one
+            for one, dim in zip(arguments, dims, strict=True)
+        ]
+
+
+def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The order that sorts choices [t, k] by expert, where each choice stands in it, where each expert's end."""
+    found, order = chosen.flatten().sort(stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    ends = torch.searchsorted(found, torch.arange(experts, device=found.device), right=True)
+    return order, place.view(chosen.shape), ends
+
+
+def row_numbers(x: Tensor, chosen: Tensor, head: int) -> Tensor:
+    """The rows of x [t, h or 1, k or 1, c], numbered from the first, that the choices of a head take: [t * k]."""
+    tokens, heads, slots, _ = x.shape
+    first = torch.arange(tokens, device=x.device) * heads + head % heads
+    slot = torch.arange(chosen.shape[-1], device=x.device) % slots
+    return (first[:, None] * slots + slot).flatten()
 
 
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
@@ -107,15 +148,6 @@ def element(arguments, dims, i: int) -> list:
 def top_indices(by: Tensor, k: int, dim: int) -> Tensor:
     """Where the k largest entries stand, largest first."""
     return by.sort(dim=dim, descending=True, stable=True).indices.narrow(dim, 0, k)
-
-
-def top_entries(values: Tensor, by: Tensor, k: int, dim: int) -> Tensor:
-    """`values` at the k largest entries of `by` along `dim`, zeros elsewhere."""
-    values, by = torch.broadcast_tensors(values, by)
-    none = torch.zeros_like(by, dtype=torch.bool)
-    chosen = none.scatter(dim, top_indices(by, k, dim), True)
-    zeros = torch.where(none, by, 0)  # so that what `by` is made of gets gradients of zero
-    return torch.where(chosen, values, zeros)
 
 
 SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99}  # KiB a program may have, by target
@@ -172,6 +204,14 @@ def first_fitting(candidates: list[dict], need, target: int) -> dict:
     return candidates[min(reversed(held), key=held.__getitem__, default=-1)]
 
 
+def held_for(size: int) -> int:
+    """32-bit registers for a number of a tile: wide ones are multiplied without tensor cores, from rows held whole.
+
+    `size`: bytes of a number. The 4 is what compiling for sm_80 and sm_90 has shown.
+    """
+    return 1 if size < 4 else size
+
+
 def padded(size: int, least: int = 16) -> int:
     """The power of two that holds so many; tl.dot takes no less than 16.
 
@@ -184,6 +224,287 @@ def padded(size: int, least: int = 16) -> int:
 def distinct(candidates: list[dict]) -> list[dict]:
     """The candidates without repetitions: small sizes make several the same."""
     return [one for i, one in enumerate(candidates) if one not in candidates[:i]]
+
+
+EXPERTS = (
+    (128, 64, 128, 8, 3),
+    (64, 64, 128, 8, 3),
+    (64, 64, 64, 4, 3),
+    (64, 32, 64, 4, 2),
+    (32, 32, 32, 4, 1),
+    (16, 16, 16, 4, 1),
+)
+
+
+def triton_expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False) -> Tensor:
+    """`expert_sums` of the same arguments."""
+    if weight.ndim == 3:
+        return triton_expert_sums(x.unsqueeze(-3), weight[None], gates.unsqueeze(-2), chosen.unsqueeze(-2), True)
+    out = triton_expert_product(x, weight, gates, chosen, 1 if total else len(weight), 1).squeeze(-2)
+    return out.squeeze(-2) if total else out
+
+
+def triton_expert_product(
+    x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int
+) -> Tensor:
+    """`expert_product` of the same arguments: [..., heads, slots, o]."""
+    lead = torch.broadcast_shapes(x.shape[:-3], chosen.shape[:-2])
+    dtype = weight.dtype
+    if dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+    x, weight = x.to(dtype).expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:]), weight.to(dtype)
+    chosen = chosen.expand(*lead, *chosen.shape[-2:]).reshape(-1, *chosen.shape[-2:])
+    if gates is not None:
+        gates = gates.to(dtype).expand(*lead, *gates.shape[-2:]).reshape(-1, *gates.shape[-2:])
+    return triton_routed(x, weight, gates, chosen, heads, slots).reshape(*lead, heads, slots, weight.shape[-1])
+
+
+@torch.library.custom_op(operation("triton_routed"), mutates_args=())
+def triton_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
+    """`routed` of the same arguments: [t, heads, slots, o], rows of all heads in one launch."""
+    with torch.cuda.device_of(x):
+        order, _, ends = by_expert(head_experts(chosen, weight), len(weight) * weight.shape[1])
+        source = all_row_numbers(x, chosen)[order]
+        out = grouped(x, weight, gates, order, source, ends)[0]
+        return summed(out.view(*chosen.shape, out.shape[-1]), heads, slots)
+
+
+@torch.library.custom_op(operation("triton_routed_gradients"), mutates_args=())
+def triton_routed_gradients(
+    gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, wanted: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and gates, where they are `wanted`, as `routed_gradients` has them."""
+    with torch.cuda.device_of(gradient):
+        order, _, ends = by_expert(head_experts(chosen, weight), len(weight) * weight.shape[1])
+        target, source = all_row_numbers(gradient, chosen)[order], all_row_numbers(x, chosen)[order]
+        dx, dweight, dgates = x.new_zeros(x.shape), weight.new_zeros(weight.shape), x.new_zeros(chosen.shape)
+        if wanted[0] or wanted[2]:
+            other = (x, source) if wanted[2] else None
+            back, dots = grouped(gradient, weight.mT, gates, order, target, ends, other)
+            dx = summed(back.view(*chosen.shape, back.shape[-1]), *x.shape[1:3])
+            dgates = dgates if dots is None else dots.sum(0).view(chosen.shape).to(x.dtype)
+        if wanted[1]:
+            outer(x, gradient, gates, dweight, order, source, target, ends)
+        return dx, dweight, dgates
+
+
+def head_experts(chosen: Tensor, weight: Tensor) -> Tensor:
+    """The experts of all heads numbered through: chosen [t, h, k] -> [t, h, k]."""
+    return chosen + weight.shape[1] * torch.arange(len(weight), device=chosen.device)[:, None]
+
+
+def all_row_numbers(x: Tensor, chosen: Tensor) -> Tensor:
+    """The rows of x [t, h or 1, k or 1, c], numbered from the first, that the choices [t, h, k] take: [t * h * k]."""
+    of_heads = [row_numbers(x, chosen[:, head], head).view_as(chosen[:, head]) for head in range(chosen.shape[1])]
+    return torch.stack(of_heads, 1).flatten()
+
+
+def summed(rows: Tensor, heads: int, slots: int) -> Tensor:
+    """What each choice gives [t, h, k, o], summed over h where `heads` is 1 and over k where `slots` is 1."""
+    over = [dim for dim, size in ((1, heads), (2, slots)) if size == 1 and rows.shape[dim] != 1]
+    return rows.sum(over, keepdim=True) if over else rows
+
+
+def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
+    """What the kernels are launched with for operands like x of these widths."""
+    size = x.element_size()
+    candidates = [
+        {"ROWS": min(most, padded(rows)), "INNER": min(inner, padded(width)), "OUTER": min(outer, padded(out_width)),
+         "num_warps": warps, "num_stages": stages} for most, inner, outer, warps, stages in EXPERTS
+    ]  # fmt: skip
+
+    def need(ROWS: int, INNER: int, OUTER: int, **launch: int) -> tuple[int, int]:
+        most = max(ROWS, INNER)  # the gradient of the weight holds a block INNER by OUTER
+        return (most * OUTER + INNER * (ROWS + OUTER)) * held_for(size), size * (ROWS * INNER + most * OUTER)
+
+    sizes = (width, out_width, min(padded(rows), 128), str(x.dtype).removeprefix("torch."))
+    kinds = {"DTYPE": tile_type(sums_of(x)), "PRECISION": "ieee"}
+    return configured("experts", sizes, distinct(candidates), need) | kinds
+
+
+def grouped(
+    given: Tensor,
+    weight: Tensor,
+    gates: Tensor | None,
+    order: Tensor,
+    source: Tensor,
+    ends: Tensor,
+    other: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """gates * given[source] weight[e] for each choice [choices, o], and parts of its products with other[0] rows.
+
+    weight [h, e, c, o] by its strides. There are no more tiles than full ones and one for each expert: nothing waits
+    for the device to count them.
+    """
+    width, out_width = weight.shape[-2:]
+    config, given = experts_config(given, width, out_width, len(order)), given.contiguous()
+    out, blocks = given.new_empty(len(order), out_width), -(-out_width // config["OUTER"])
+    dots = None if other is None else given.new_empty(blocks, len(order), dtype=sums_of(given))
+    if out.numel():
+        expert, first = tiles_of(ends, len(order), config["ROWS"])
+        rows, places = (None, None) if other is None else (other[0].contiguous(), other[1])
+        weight = weight.flatten(0, 1)
+        expert_products[(len(expert), blocks)](
+            given, weight, None if gates is None else gates.contiguous(), out, rows, dots,
+            order, source, places, expert, first, ends, len(order), *weight.stride(), width, out_width, **config,
+        )  # fmt: skip
+    return out, dots
+
+
+def tiles_of(ends: Tensor, choices: int, rows: int) -> tuple[Tensor, Tensor]:
+    """The expert and the first row of each tile of so many rows; for tiles beyond the last, a row beyond the last."""
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    last = ((counts + rows - 1) // rows).cumsum(0)  # tiles of this expert and those before
+    tile = torch.arange(-(-choices // rows) + len(ends), device=ends.device)
+    expert = torch.searchsorted(last, tile, right=True)
+    own = expert.clamp(max=len(ends) - 1)
+    before = torch.where(own > 0, last[own - 1], 0)
+    first = (ends - counts)[own] + (tile - before) * rows
+    return own, torch.where(expert < len(ends), first, choices)
+
+
+def outer(
+    x: Tensor,
+    gradient: Tensor,
+    gates: Tensor | None,
+    out: Tensor,
+    order: Tensor,
+    source: Tensor,
+    target: Tensor,
+    ends: Tensor,
+) -> None:
+    """Puts the sums of gates x^T gradient over the rows of each expert into out [h, e, c, o]."""
+    width, out_width = out.shape[-2:]
+    config = experts_config(x, width, out_width, len(order))
+    if out.numel():
+        expert_outers[(len(ends), -(-width // config["INNER"]), -(-out_width // config["OUTER"]))](
+            x.contiguous(), gradient.contiguous(), None if gates is None else gates.contiguous(), out,
+            order, source, target, ends, width, out_width, **config,
+        )  # fmt: skip
+
+
+@triton_routed.register_fake
+def triton_routed_shape(x, weight, gates, chosen, heads, slots):
+    """A tensor like the result."""
+    return x.new_empty(x.shape[0], heads, slots, weight.shape[-1])
+
+
+@triton_routed_gradients.register_fake
+def triton_routed_gradient_shapes(gradient, x, weight, gates, chosen, wanted):
+    """Tensors like the gradients."""
+    return x.new_empty(x.shape), weight.new_empty(weight.shape), x.new_empty(chosen.shape)
+
+
+def triton_routed_save(ctx, inputs, output):
+    """Keeps the operands, and nothing that is sorted."""
+    ctx.save_for_backward(*inputs[:4])
+
+
+def triton_routed_pull(ctx, gradient):
+    """The gradients of the operands that want one."""
+    wanted = list(ctx.needs_input_grad[:3])
+    found = triton_routed_gradients(gradient.contiguous(), *ctx.saved_tensors, wanted)
+    return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None
+
+
+def triton_routed_keep_all(ctx, inputs, output):
+    """Keeps all tensors."""
+    ctx.save_for_backward(*inputs[:5])
+
+
+def triton_routed_twice(ctx, *seconds):
+    """The gradients of the gradients, by those of plain code."""
+    gradient, x, weight, gates, chosen = ctx.saved_tensors
+    known = chosen.new_ones(chosen.shape, dtype=x.dtype) if gates is None else gates
+
+    def again(gradient, *operands):
+        def plain(*some):
+            return routed_of_all(*some, chosen, *gradient.shape[1:3])
+
+        return torch.func.vjp(plain, *operands)[1](gradient)
+
+    found = torch.func.vjp(again, gradient, x, weight, known)[1](seconds)
+    return *found[:3], None if gates is None else found[3], None, None
+
+
+triton_routed.register_autograd(triton_routed_pull, setup_context=triton_routed_save)
+
+
+triton_routed_gradients.register_autograd(triton_routed_twice, setup_context=triton_routed_keep_all)
+
+
+@triton_routed.register_vmap
+def triton_routed_each(info, dims, *arguments):
+    """One element of the mapped dimension after another."""
+    return torch.stack([triton_routed(*one) for one in each_mapped(info, dims, arguments)]), 0
+
+
+@triton_routed_gradients.register_vmap
+def triton_routed_gradients_each(info, dims, *arguments):
+    """One element of the mapped dimension after another."""
+    found = [triton_routed_gradients(*one) for one in each_mapped(info, dims, arguments)]
+    return tuple(torch.stack(same) for same in zip(*found, strict=True)), (0, 0, 0)
+
+
+@triton.jit
+def expert_products(
+    given, weight, gates, out, others, dots, order, source, other_source, expert, first, ends,
+    choices, weight_expert, weight_in, weight_out, width, out_width,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
+):  # fmt: skip
+    """out[order[r]] = gates[order[r]] given[source[r]] weight[expert of r], one tile of rows of one expert a program.
+
+    Tile t has the rows from first[t] to the end of expert[t]. given [., width], weight [experts, width, out_width] by
+    its strides, out [choices, out_width]. dots [blocks, choices]: the inner products with others[other_source[r]]
+    before the gates, one part for each block of columns.
+    """
+    own = tl.load(expert + tl.program_id(0))
+    row = tl.load(first + tl.program_id(0)) + tl.arange(0, ROWS)
+    there = row < tl.load(ends + own)
+    target, taken = tl.load(order + row, there, 0), tl.load(source + row, there, 0)
+    o = tl.program_id(1) * OUTER + tl.arange(0, OUTER)
+    in_o = (o < out_width)[None, :]
+    found = tl.zeros([ROWS, OUTER], DTYPE)
+    for begin in range(0, width, INNER):
+        c = begin + tl.arange(0, INNER)
+        x = tl.load(given + taken[:, None] * width + c[None, :], there[:, None] & (c < width)[None, :], 0.0)
+        at = weight + own * weight_expert + c[:, None] * weight_in + o[None, :] * weight_out
+        found += tl.dot(x, tl.load(at, (c < width)[:, None] & in_o, 0.0), input_precision=PRECISION)
+    if dots is not None:
+        other = tl.load(other_source + row, there, 0)
+        other = tl.load(others + other[:, None] * out_width + o[None, :], there[:, None] & in_o, 0.0)
+        tl.store(dots + tl.program_id(1) * choices + target, tl.sum(found * other.to(DTYPE), 1), there)
+    if gates is not None:
+        found *= tl.load(gates + target, there, 0.0).to(DTYPE)[:, None]
+    tl.store(out + target[:, None] * out_width + o[None, :], found, there[:, None] & in_o)
+
+
+@triton.jit
+def expert_outers(
+    given, gradient, gates, out, order, source, target, ends, width, out_width,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
+):  # fmt: skip
+    """out[e] = the sum over the rows r of expert e of gates[order[r]] given[source[r]]^T gradient[target[r]].
+
+    given [., width], gradient [., out_width], out [experts, width, out_width]; a program has one block of it.
+    """
+    own = tl.program_id(0).to(tl.int64)
+    begin, end = tl.load(ends + own - 1, own > 0, 0), tl.load(ends + own)
+    c = tl.program_id(1) * INNER + tl.arange(0, INNER)
+    o = tl.program_id(2) * OUTER + tl.arange(0, OUTER)
+    found = tl.zeros([INNER, OUTER], DTYPE)
+    for start in range(begin, end, ROWS):
+        row = start + tl.arange(0, ROWS)
+        there = row < end
+        taken, after = tl.load(source + row, there, 0), tl.load(target + row, there, 0)
+        x = tl.load(given + taken[None, :] * width + c[:, None], there[None, :] & (c < width)[:, None], 0.0)
+        g = tl.load(gradient + after[:, None] * out_width + o[None, :], there[:, None] & (o < out_width)[None, :], 0.0)
+        if gates is not None:
+            gate = tl.load(gates + tl.load(order + row, there, 0), there, 0.0)
+            g = (g.to(DTYPE) * gate.to(DTYPE)[:, None]).to(g.dtype)
+        found += tl.dot(x, g, input_precision=PRECISION)
+    place = out + own * width * out_width + c[:, None] * out_width + o[None, :]
+    tl.store(place, found, (c < width)[:, None] & (o < out_width)[None, :])
 
 
 @triton.jit
@@ -785,6 +1106,11 @@ class TiledGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *seconds):
         raise RuntimeError("Regions in Triton have first derivatives alone; those of backend 'torch' have all.")
+
+
+def sums_of(x: Tensor) -> torch.dtype:
+    """The dtype of sums of x: float32 at least."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def tile_type(dtype: torch.dtype):

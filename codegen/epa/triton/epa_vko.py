@@ -48,10 +48,8 @@ class EPAVKO(nn.Module):
         n = m = x.shape[-2]
         Gs_of = torch.sigmoid((x @ self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:]))  # ... m h e
         Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
-
         Gd_of = torch.sigmoid((x @ self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:]))  # ... n h e
-        Gd = top_entries(Gd_of, Gd_of, 2, -1)  # ... n h e
-
+        Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = triton_expert_sums(x[..., None, None, :], self.Wk, Gs, Gs_chosen)  # ... m h d
         V = triton_expert_sums(x[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d
@@ -67,9 +65,7 @@ class EPAVKO(nn.Module):
             key_mask,
             [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
-
-        y_2 = Gd[..., None] * y_1.transpose(-3, -2)[..., None, :]  # ... n h e d
-        return y_2.flatten(-3) @ self.Wo.flatten(0, 2)  # ... n f
+        return triton_expert_sums(y_1.transpose(-3, -2).unsqueeze(-2), self.Wo, Gd, Gd_chosen, True)  # ... n f
 
 
 def operation(name: str) -> str:
@@ -157,15 +153,6 @@ def element(arguments, dims, i: int) -> list:
 def top_indices(by: Tensor, k: int, dim: int) -> Tensor:
     """Where the k largest entries stand, largest first."""
     return by.sort(dim=dim, descending=True, stable=True).indices.narrow(dim, 0, k)
-
-
-def top_entries(values: Tensor, by: Tensor, k: int, dim: int) -> Tensor:
-    """`values` at the k largest entries of `by` along `dim`, zeros elsewhere."""
-    values, by = torch.broadcast_tensors(values, by)
-    none = torch.zeros_like(by, dtype=torch.bool)
-    chosen = none.scatter(dim, top_indices(by, k, dim), True)
-    zeros = torch.where(none, by, 0)  # so that what `by` is made of gets gradients of zero
-    return torch.where(chosen, values, zeros)
 
 
 SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99}  # KiB a program may have, by target

@@ -1,4 +1,7 @@
-"""`python -m tensornet_attn.cli.generate [--check] [codegen] [docs] [schema]`: everything, where no part is named."""
+"""`python -m tensornet_attn.cli.generate [--check] [codegen] [docs] [schema]`: everything, where no part is named.
+
+`resources` is a part that is made on demand alone: it compiles all Triton kernels.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,16 @@ import sys
 from collections.abc import Sequence
 
 from tensornet_attn.cli.generate.catalogue import Catalogue
-from tensornet_attn.cli.generate.files import PARTS, ROOT, stale
+from tensornet_attn.cli.generate.files import ON_DEMAND, PARTS, ROOT, stale
 from tensornet_attn.cli.output import write
 
 
 def main(arguments: Sequence[str]) -> int:
     """Writes the parts, or with `--check` says what is stale; the exit code."""
     parts = [argument for argument in arguments if argument != "--check"] or list(PARTS)
-    if unknown := [part for part in parts if part not in PARTS]:
-        print(f"error: there is no part '{unknown[0]}'; one of {', '.join(PARTS)}.", file=sys.stderr)
+    known = PARTS | ON_DEMAND
+    if unknown := [part for part in parts if part not in known]:
+        print(f"error: there is no part '{unknown[0]}'; one of {', '.join(known)}.", file=sys.stderr)
         return 2
     if "--check" in arguments:
         found = stale()
@@ -22,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1 if found else 0
     catalogue = Catalogue()
     for part in parts:
-        for make in PARTS[part]:
+        for make in known[part]:
             for path, text in make(catalogue):
                 (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
                 write(str(ROOT / path), text)

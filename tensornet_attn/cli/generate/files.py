@@ -11,6 +11,7 @@ from tensornet_attn import compiler, models, spec
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
 from tensornet_attn.cli.generate.costs import picture
 from tensornet_attn.cli.generate.index import index
+from tensornet_attn.cli.generate.kernels import kernels_of_designs
 from tensornet_attn.cli.generate.page import page
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,11 +60,18 @@ def schema(catalogue: Catalogue) -> Files:
         yield Path("docs", f"{name}.schema.json"), json.dumps(text, indent=2, ensure_ascii=False) + "\n"
 
 
+def resources(catalogue: Catalogue) -> Files:
+    """What the Triton kernels of each design use of two GPUs."""
+    yield Path("docs", "kernels-designs.md"), kernels_of_designs(catalogue)
+
+
 PARTS: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {
     "codegen": (codegen, kernels),
     "docs": (pages, diagrams),
     "schema": (schema,),
 }
+
+ON_DEMAND: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {"resources": (resources,)}  # half an hour of work
 
 
 def stale(root: Path = ROOT) -> list[str]:

@@ -1,4 +1,4 @@
-"""The kernels written by hand, compiled at their default configurations for GPUs that need not be there: a table."""
+"""Kernels compiled at their default configurations for GPUs that need not be there, and tables of what they use."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.triton.configure import SHARED
 from tensornet_attn.nn.triton.resources import Used, compiling
 
@@ -33,6 +34,19 @@ def survey(
                         out.sum().backward()
             found |= dict.fromkeys(used)
     return list(found)
+
+
+def used_by_module(module: nn.Module, graph: Graph, target: int) -> list[Used]:
+    """What each kernel of a module uses, forward and backward, with 256 queries and keys. Nothing is run."""
+    dtype = next((weight.dtype for weight in module.parameters()), torch.get_default_dtype())
+    size = {leg.name: leg.size or ROWS for leg in graph.legs}
+    inputs = [
+        torch.zeros(1, *(size[leg] for leg in tensor.legs), dtype=dtype, requires_grad=True)
+        for tensor in graph.of_role("input")
+    ]
+    with compiling(target) as used:
+        module(*inputs).sum().backward()
+    return used
 
 
 def _leaves(count: int, *shape: int, dtype: torch.dtype) -> list[Tensor]:
@@ -82,19 +96,27 @@ FAMILIES: dict[str, Callable[[int, torch.dtype], Iterator[Tensor]]] = {
 }
 
 
-def table(found: dict[str, list[Used]]) -> str:
-    """What the kernels of each family use, in Markdown; the versions it holds for stand first."""
+def head() -> list[str]:
+    """What numbers of a table mean, and the version they hold for."""
     import triton
 
-    lines = [
+    return [
         f"With triton {triton.__version__}. Registers and stack (bytes) are those of a thread, shared memory (bytes) "
         "that of a program: the most of the variants with these tiles.",
         f"A GPU has {' and '.join(f'{1024 * SHARED[t]:,} bytes (sm_{t})' for t in TARGETS)} of it for a program.",
     ]
-    for family, used in found.items():
-        lines += ["", f"## {family.capitalize()}", "", f"| {' | '.join(_HEAD)} |", f"|{' --- |' * len(_HEAD)}"]
-        lines += [f"| {' | '.join(_row(one))} |" for one in _most(used)]
-    return "\n".join(lines)
+
+
+def table(used: list[Used]) -> list[str]:
+    """What kernels use, as the lines of a table in Markdown."""
+    lines = [f"| {' | '.join(_HEAD)} |", f"|{' --- |' * len(_HEAD)}"]
+    return lines + [f"| {' | '.join(_row(one))} |" for one in _most(used)]
+
+
+def tables(found: dict[str, list[Used]]) -> str:
+    """A table for each family, in Markdown; the versions they hold for stand first."""
+    sections = [["", f"## {family.capitalize()}", "", *table(used)] for family, used in found.items()]
+    return "\n".join([*head(), *(line for lines in sections for line in lines)])
 
 
 def _most(used: list[Used]) -> list[Used]:

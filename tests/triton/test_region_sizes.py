@@ -1,0 +1,55 @@
+"""Every shipped design on Triton at many sizes, in the interpreter: values and gradients of the oracle.
+
+Of lengths x widths x dtypes each design has a few: it meets each width once, and all of them together meet each length
+with each width and dtype many times.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tests.designs.cases import ATTENTION, CASES
+from tests.designs.sizes import epa
+from tests.triton.agreement import WIDTHS
+from tests.triton.regions import draw, on_triton, pair, same
+
+LENGTHS = (1, 17, 64, 130)
+NEAR = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 3e-2}
+DTYPES = tuple(NEAR)
+PICKED = [  # name, length, width, dtype
+    (name, LENGTHS[(i + j) % 4], WIDTHS[j], DTYPES[(2 * i + j) % 3])
+    for i, name in enumerate(ATTENTION)
+    for j in range(len(WIDTHS))
+]
+
+
+def sized(name: str, width: int, dtype: torch.dtype) -> ta.Design:
+    """A design whose scores are sums of `width` products, or the next number that it can be made with.
+
+    What a rounded score decides is left open in float64 alone: elsewhere all experts are chosen.
+    """
+    case = CASES[name]
+    legs, settings = {**case.legs}, {**case.settings}
+    leg = "d" if "d" in legs else "s" if "s" in legs else None
+    if name in epa.CASES and dtype != torch.float64:
+        settings["k"] = legs.get("e") or legs["h"]
+    for size in (width, width + 1, width + 3):
+        made = legs | ({leg: size} if leg else {})
+        if not [p for p in ta.check(name, legs=made, settings=settings) if p.severity == "error"]:
+            return ta.load(name, legs=made, settings=settings)
+    raise AssertionError(f"{name} cannot be made with a width near {width}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "n", "width", "dtype"), PICKED, ids=lambda value: str(value).removeprefix("torch."))
+def test_sizes(name: str, n: int, width: int, dtype: torch.dtype) -> None:
+    design = sized(name, width, dtype)
+    ours, oracle = pair(design, dtype, positive=(*CASES[name].positive, "pi"))
+    assert on_triton(ours)
+    graph = ours.plan.graph
+    inputs = [draw(1, n, graph.leg["f"].size, seed=7 + i) for i, _ in enumerate(graph.of_role("input"))]
+    sizes = {leg.name: leg.size or n for leg in graph.legs}
+    noise = {t.name: draw(1, *(sizes[leg] for leg in t.legs), seed=9) for t in graph.of_role("noise")}
+    same(ours, oracle, inputs, NEAR[dtype], **({"noise": noise} if noise else {}))
