@@ -53,6 +53,7 @@ def test_json_on_standard_output_is_what_the_file_holds(run, tmp_path: Path) -> 
     assert found == json.loads(target.read_text())
 
 
+@pytest.mark.slow
 def test_patterns_causal_and_one_length_as_bars(run, tmp_path: Path) -> None:
     picture = tmp_path / "bars.svg"
     options = ("--n", "4", "--against", "softmax", "--legs", "f=8", "--repeats", "3", "--seconds", "0")

@@ -207,6 +207,7 @@ def traced_operands(batch: int, n: int, m: int) -> tuple[Tensor, ...]:
     return (*term, v, torch.rand(batch, m) < 0.8)
 
 
+@pytest.mark.slow
 def test_one_graph_for_all_lengths() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(heads_apart, fullgraph=True, dynamic=True, backend="aot_eager")

@@ -75,6 +75,7 @@ def test_operands_may_be_shared_and_in_any_layout() -> None:
     both([wide, k.detach().mT.contiguous().mT.requires_grad_(), v.detach()[:, :, :1].clone().requires_grad_()], 2, 1)
 
 
+@pytest.mark.slow
 def test_gradients_against_differences() -> None:
     given = [drawn(1, 4, 2, 2), drawn(1, 5, 1, 2), drawn(1, 5, 1, 2)]
 

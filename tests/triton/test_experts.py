@@ -81,6 +81,7 @@ def test_the_functions_that_modules_call() -> None:
     agree(triton_expert_rows(*one[:2], one[3]), expert_rows(*one[:2], one[3]), [x, weight])
 
 
+@pytest.mark.slow
 def test_gradients_against_differences() -> None:
     given, chosen = operands(4, 2, 3, 2, widths=(2, 2)), choices(4, 2, 3, 2)
     assert torch.autograd.gradcheck(lambda *x: triton_routed(*x, chosen, 2, 1), given, fast_mode=True)

@@ -101,6 +101,7 @@ def test_operands_in_any_layout() -> None:
     both([q, k, v], causal=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("causal", "normalize"), [(False, True), (True, True), (True, False)])
 def test_gradients_against_differences(causal: bool, normalize: bool) -> None:
     operands = [drawn(2, 2, positive=True), drawn(3, 2, positive=True), drawn(3, 1)]

@@ -37,7 +37,7 @@ def check(name: str, legs: dict[str, int]) -> str:
     return ours.source
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "gfish" else []) for n in FEW])
 def test_where_few_are_many(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for place in (region, backward):
         monkeypatch.setattr(place, "MOST_NUMBERS", 5)

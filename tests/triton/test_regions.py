@@ -24,7 +24,7 @@ def emitted(module: Any) -> Any:
     return sys.modules[module._run.__closure__[0].cell_contents.__module__]
 
 
-@pytest.mark.parametrize("n", [64, 130])
+@pytest.mark.parametrize("n", [64, pytest.param(130, marks=pytest.mark.slow)])
 def test_lengths(n: int) -> None:
     ours, oracle = pair("hard_fish", legs=SMALL)
     same(ours, oracle, [draw(1, n, 12)])
@@ -114,6 +114,7 @@ def test_dropout_keeps_the_share_it_should() -> None:
     assert abs(mean - 1) < 0.05
 
 
+@pytest.mark.slow
 def test_gradcheck() -> None:
     module, _ = pair("talking_heads", legs={"f": 4, "g": 2, "h": 2, "e": 2, "d": 2})
     assert torch.autograd.gradcheck(module, [draw(1, 3, 4).requires_grad_()])
