@@ -186,6 +186,7 @@ def design(base: Path, comparison: Comparison, entry: Entry) -> None:
 
 
 def rows(base: Path, comparison: Comparison) -> Iterator[str]:
+    """The table of the designs all of whose runs are done."""
     names = (
         "design",
         "legs",
@@ -202,16 +203,15 @@ def rows(base: Path, comparison: Comparison) -> Iterator[str]:
         rate = chosen(base, comparison, entry)
         if rate is None:
             continue
-        paths = [folder(base, comparison, entry, rate, seed) for seed in SEEDS]
-        values = [value for value in map(accuracy, paths) if value is not None]
+        values = [accuracy(folder(base, comparison, entry, rate, seed)) for seed in SEEDS]
+        if None in values:
+            continue
         summary = facts(folder(base, comparison, entry, rate, 0))
         swept = ", ".join(f"{accuracy(folder(base, comparison, entry, each, 0)):.3f}" for each in comparison.rates)
         legs = ", ".join(
             f"{name} {size}" for name, size in {**legs_of(entry, comparison.like), **entry.settings}.items()
         )
-        spread = (
-            f"{mean(values):.3f} ± {T_95 * stdev(values) / sqrt(len(values)):.3f}" if len(values) == len(SEEDS) else ""
-        )
+        spread = f"{mean(values):.3f} ± {T_95 * stdev(values) / sqrt(len(values)):.3f}"
         each = ", ".join(f"{value:.3f}" for value in values)
         yield (
             f"| {entry.name} | {legs} | {summary['parameters']:,} | {summary['macs_per_token']:,.0f} | {rate:g} | "
