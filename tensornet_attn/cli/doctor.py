@@ -55,8 +55,9 @@ def _calibrate() -> None:
 
 def _kernels() -> str:
     """What each Triton kernel uses of a GPU, as Markdown; minutes of work, for which no GPU is needed."""
-    if _version("triton") is None:
-        raise MissingPartError("--kernels: triton is not installed: 'pip install triton' on Linux.")
+    from tensornet_attn.compiler import need_triton
+
+    need_triton()
     from tensornet_attn.nn.triton.survey import FAMILIES, survey, tables
 
     return tables({family: survey(family) for family in FAMILIES})
