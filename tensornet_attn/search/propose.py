@@ -14,7 +14,8 @@ from tensornet_attn.search.roles import maps
 from tensornet_attn.search.sketch import Sketch, sketch_of
 from tensornet_attn.search.space import SECTIONS, Space, fitting, missing
 
-ATTEMPTS = 64  # drafts of one proposal, before the space is said to be empty
+ATTEMPTS = 160  # drafts of one proposal, before the space is said to be empty
+SEED_DRAFTS = 64  # of which a base that breaks a bound takes the dearest
 _SEEDS: dict[str, tuple[Proposal, ...]] = {}  # of the space that was asked for last, by its hash
 
 
@@ -40,7 +41,7 @@ def _seed(space: Space, place: int, base: Choice) -> Proposal | None:
     own = built(space, (base, *_own(space, (base,))))
     if isinstance(own, Proposal) or not own.bound:
         return own if isinstance(own, Proposal) else None
-    drawn = (built(space, completed(space, (base,), Luck("seeds", 0, place, count))) for count in range(ATTEMPTS))
+    drawn = (built(space, completed(space, (base,), Luck("seeds", 0, place, count))) for count in range(SEED_DRAFTS))
     fitting = [found for found in drawn if isinstance(found, Proposal)]
     return max(fitting, key=lambda found: (found.price.macs, found.hash), default=None)
 

@@ -30,19 +30,28 @@ class Confirmed:
 
 
 def finalists(study: Study, finished: Sequence[Trial]) -> tuple[int, ...]:
-    """The slots to confirm: of the front of each arm, up to `study.finalists`; a design of both arms once."""
+    """The slots to confirm: of each arm up to `study.finalists`; a design of both arms once.
+
+    Those of its front come first, then those of the front of what is left, and so on: what is behind by a little in the
+    search may be the best, and a single objective has a front of one.
+    """
     found: dict[str, int] = {}
     for arm in study.arms:
-        for trial in _chosen(study, front(study, [trial for trial in finished if trial.arm == arm])):
+        left, chosen = [trial for trial in finished if trial.arm == arm], list[Trial]()
+        while len(chosen) < study.finalists and (best := front(study, left)):
+            chosen += _chosen(study, best, study.finalists - len(chosen))
+            taken = {trial.essence for trial in best}
+            left = [trial for trial in left if trial.essence not in taken]
+        for trial in chosen:
             found.setdefault(trial.essence, trial.slot)
     return tuple(found.values())
 
 
-def _chosen(study: Study, best: Sequence[Trial]) -> list[Trial]:
+def _chosen(study: Study, best: Sequence[Trial], most: int) -> list[Trial]:
     """Of a front the best in the first objective, then those that add the most hypervolume, one after the other."""
     scale, edge = scaled(study, best), (EDGE,) * len(study.objectives)
     chosen: list[Trial] = []
-    while len(chosen) < min(study.finalists, len(best)):
+    while len(chosen) < min(most, len(best)):
         have = [scale[trial.slot] for trial in chosen]
         volumes = {
             t.slot: hypervolume([*have, scale[t.slot]], edge) if chosen else 0.0 for t in best if t not in chosen

@@ -108,6 +108,6 @@ def test_a_mistake_is_status_one(few: Path, capsys: pytest.CaptureFixture[str]) 
     few.write_text("space: 1\nbase: mhsa\nbounds: {macs: 5}\n")
     assert run(["space", str(few)]) == 1
     assert capsys.readouterr().err == (
-        "error: none of 64 drafts of the space 'space' is left: 64 by 'macs at most 5'; "
+        "error: none of 160 drafts of the space 'space' is left: 160 by 'macs at most 5'; "
         "the nearest had macs 71,303,168: widen that bound, or let smaller legs vary.\n"
     )

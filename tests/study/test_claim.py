@@ -137,7 +137,7 @@ def test_a_space_with_nothing_in_it(tmp_path: Path) -> None:
     study = made.study(bounds={"macs": {"most": 1.0}})
     with pytest.raises(InputError) as caught:
         taken(opened(tmp_path, study), study)
-    assert str(caught.value).startswith("none of 64 drafts of the space 'tiny' is left: 64 by 'macs at most 1'; ")
+    assert str(caught.value).startswith("none of 160 drafts of the space 'tiny' is left: 160 by 'macs at most 1'; ")
 
 
 def test_equal_designs_of_both_arms(tmp_path: Path) -> None:

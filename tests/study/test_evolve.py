@@ -204,7 +204,7 @@ def test_a_space_in_which_nothing_is_left() -> None:
             draft(own, load(SPACE), slot, [])
         assert not isinstance(error.value, Exhausted)
         assert str(error.value).startswith(
-            "none of 64 drafts of the space 'tiny' is left: 64 by 'macs at most 10'; the "
+            "none of 160 drafts of the space 'tiny' is left: 160 by 'macs at most 10'; the "
         )
 
 

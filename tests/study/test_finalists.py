@@ -28,7 +28,8 @@ def again(of: int, quality: float | None, place: int, **rest: str) -> Trial:
 
 def test_the_best_and_those_that_add_most_of_each_arm() -> None:
     assert finalists(study(), TRIALS) == (4, 6, 1, 3)
-    assert finalists(study(finalists=3), TRIALS) == (4, 6, 0, 1, 3)
+    assert finalists(study(finalists=3), TRIALS) == (4, 6, 0, 1, 3, 5)  # the last one is dominated
+    assert finalists(study(objectives=("quality",)), TRIALS) == (4, 6, 1, 3)  # fronts of one design
     both = [*TRIALS[:6], trial(6, quality=0.9, macs=300, essence="a"), trial(7, quality=0.9, macs=300, essence="a")]
     assert finalists(study(), both) == (4, 6, 3)  # one design of both arms
     assert finalists(study(finalists=1), TRIALS[::-1]) == (4, 1)

@@ -122,7 +122,7 @@ def test_mistakes(tmp_path: Path, given: dict[str, Any], message: str) -> None:
 def test_a_space_that_gives_nothing_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         searched(tmp_path / "out", bounds={"macs": 1})
-    assert str(caught.value).startswith("none of 64 drafts of the space 'tiny' is left: 64 by 'macs at most 1'; ")
+    assert str(caught.value).startswith("none of 160 drafts of the space 'tiny' is left: 160 by 'macs at most 1'; ")
     assert not (tmp_path / "out").exists()
 
 
