@@ -47,7 +47,7 @@ def test_search(run, space: str, tmp_path: Path) -> None:
 def test_a_space_on_standard_input(run, tmp_path: Path) -> None:
     outcome = run("search", "-", *FUNCTION, "--bound", "macs=1", "--out", str(tmp_path / "out"), stdin=SPACE.encode())
     assert outcome.code == 1
-    assert outcome.err.startswith("error: none of 64 drafts of the space 'tiny' is left: 64 by 'macs at most 1'; ")
+    assert outcome.err.startswith("error: none of 160 drafts of the space 'tiny' is left: 160 by 'macs at most 1'; ")
     assert outcome.out == ""
     assert not (tmp_path / "out").exists()
 

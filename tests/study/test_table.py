@@ -53,7 +53,8 @@ def test_confirmations_are_counted_when_all_proposals_are_finished() -> None:
     assert slots(asked, trials[:2]) == 3 + 2 * 5
     assert slots(asked, trials) == 3 + 2 * 5
     same = [replace(one, price=trials[0].price) for one in trials]
-    assert slots(asked, same) == 3 + 1 * 5  # one design is better than all others
+    assert slots(asked, same) == 3 + 2 * 5  # one design is better than all others: the second best is confirmed too
+    assert slots(study(trials=1, finalists=2, baseline=False), trials[:1]) == 1 + 1 * 5
 
 
 def test_the_time_left_is_that_of_the_median_trial() -> None:
