@@ -61,8 +61,9 @@ def _check_term(scope: Scope, term: Term, text: TermText, result: tuple[str, ...
             raise Refusal("dangling", message, hint, _last(text, leg).span)
         if times > 2 and scope.sizes.legs[leg].kind != "head" and leg not in scope.sizes.broken:
             message = f"leg '{leg}' is contracted over {times} tensors at once and is no head leg."
-            hint = "rename it where it is another leg"
-            hint += "." if scope.sizes.legs[leg].size is None else f", or declare '{leg}: head ...'."
+            sized = scope.sizes.legs[leg].size is not None
+            other = f"declare '{leg}: head ...'" if sized else "multiply two of them in a step of their own"
+            hint = f"rename it where it is another leg, or {other}."
             raise Refusal("junction", message, hint, _last(text, leg).span)
 
 

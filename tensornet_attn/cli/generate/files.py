@@ -71,7 +71,7 @@ PARTS: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {
     "schema": (schema,),
 }
 
-ON_DEMAND: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {"resources": (resources,)}  # half an hour of work
+ON_DEMAND: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {"resources": (resources,)}  # 15 minutes of work
 
 
 def stale(root: Path = ROOT) -> list[str]:
