@@ -13,7 +13,7 @@ from tensornet_attn.analyse import html
 from tensornet_attn.compare.look import STYLE
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.search.build import Proposal
-from tensornet_attn.search.count import Size, size_of
+from tensornet_attn.search.count import Size, every, size_of
 from tensornet_attn.search.path import to_text
 from tensornet_attn.search.price import COSTS
 from tensornet_attn.search.propose import propose
@@ -109,7 +109,11 @@ def survey(space: Space, samples: int = 12, seed: int = 0) -> Survey:
         known = known + 1 if proposal.essence in found else 0
         found.setdefault(proposal.essence, proposal)
         number += 1
-    return Survey(space, size_of(space), tuple(found.values()))
+    size = size_of(space)
+    if size.exact and len(found) < min(samples, size.count):  # what is drawn seldom
+        for proposal in every(space):
+            found.setdefault(proposal.essence, proposal)
+    return Survey(space, size, tuple(found.values())[:samples])
 
 
 def _card(sample: Proposal) -> str:

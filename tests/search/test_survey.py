@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,14 @@ def test_samples_differ_and_come_again() -> None:
     assert len({sample.essence for sample in seen.samples}) == 5
     assert seen.to_text() == survey(space, 5).to_text()
     assert len(survey(load({"space": 1, "base": "mhsa"}), 12).samples) == 1  # there is no more
+
+
+def test_of_a_small_space_all_is_shown_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["tensornet_attn.search.survey"], "TIRED", 1)  # one twice ends it
+    few = load({"space": 1, "base": "mhsa", "legs": {"f": 4, "h": 1, "d": {"range": [1, 5]}}, "bounds": {"n": 4}})
+    for samples in (4, 5, 99):
+        seen = survey(few, samples)
+        assert len({sample.essence for sample in seen.samples}) == len(seen.samples) == min(samples, 5)
 
 
 def test_the_text() -> None:
