@@ -1,4 +1,4 @@
-"""What is left of a study for people: a folder for each Pareto design, all trials as JSON, and the report."""
+"""What is left of a study for people: a folder for each Pareto design and finalist, all trials as JSON, the report."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _replace(target: Path, fill: Callable[[Path], None]) -> None:
 
 
 def _front(found: Findings, target: Path, out: Path) -> None:
-    for trial in found.front:
+    for trial in found.chosen:
         own = target / folder(trial)
         own.mkdir()
         _design(found, trial, own, out)
@@ -92,6 +92,7 @@ def facts(found: Findings, trial: Trial, design: Design) -> dict[str, Any]:
     return {
         "name": design.name,
         "trial": trial.slot,
+        "on_the_front": trial.essence in found.members,
         "arm": trial.arm,
         "how": trial.how,
         "parents": list(trial.parents),

@@ -51,12 +51,24 @@ class StudyResult:
             "out": str(self.out),
             "trials": len([trial for trial in self.trials if trial.slot >= 0]),
             "front": [_row(trial, known.get(trial.slot)) for trial in self.front],
+            "confirmed": [_row(self.trial(one.of), one) for one in self.confirmed],
         }
 
+    def trial(self, slot: int) -> Trial:
+        """The trial of a slot. Raises KeyError."""
+        return {trial.slot: trial for trial in self.trials}[slot]
+
     def __str__(self) -> str:
-        """The front as lines of text, the best in the first objective first."""
+        """The front as lines of text, the best in the first objective first; and the finalists, the highest mean first.
+
+        What is confirmed best need not be on the front, which the search's own scores decide.
+        """
         lines = [f"{len(self.front)} designs on the front of {self.as_dict()['trials']} trials; all is in '{self.out}'"]
-        return "\n".join([*lines, *map(self._line, self.front)])
+        lines += map(self._line, self.front)
+        if {one.of for one in self.confirmed} - {trial.slot for trial in self.front}:
+            lines += [f"means of {self.study.fresh_seeds} fresh seeds, of all that were confirmed"]
+            lines += map(self._mean, self.confirmed)
+        return "\n".join(lines)
 
     __repr__ = __str__
 
@@ -66,6 +78,10 @@ class StudyResult:
         known = next((one for one in self.confirmed if one.of == trial.slot), None)
         more = f"  confirmed {known.mean.to_text()}" if known is not None else ""
         return f"  {told}{more}  {to_text(trial.path)}"
+
+    def _mean(self, one: Confirmed) -> str:
+        path = to_text(self.trial(one.of).path)
+        return f"  quality {one.mean.to_text()}  in the search {_number(one.search)}  {path}"
 
 
 def _row(trial: Trial, known: Confirmed | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tensornet_attn.study.finalists import confirmed
 from tensornet_attn.study.rank import front
 from tensornet_attn.study.record import Trial, trial_from
 from tensornet_attn.study.report import pictures
+from tensornet_attn.study.report.findings import find
 from tensornet_attn.study.report.words import folder
 from tests.compare.folders import folder as run_folder
 from tests.study.report_made import made
@@ -56,12 +57,15 @@ def written(small: Made, out: Path) -> tuple[Trial, Path]:
     return best, out / "pareto" / folder(best)
 
 
-def test_a_folder_for_each_design_of_the_front(small: Made, tmp_path: Path) -> None:
-    study, _, trials = small
+def test_a_folder_for_each_design_of_the_front_and_each_finalist(small: Made, tmp_path: Path) -> None:
+    study, space, trials = small
     runs(trials, tmp_path)
     results.write(*small, tmp_path)
-    assert {path.name for path in (tmp_path / "pareto").iterdir()} == {folder(trial) for trial in front(study, trials)}
-    for trial in front(study, trials):
+    best, chosen = front(study, trials), find(study, space, trials).chosen
+    assert chosen[: len(best)] == tuple(best)
+    assert {one.essence for one in chosen} == {one.essence for one in best} | set(find(study, space, trials).ratings)
+    assert {path.name for path in (tmp_path / "pareto").iterdir()} == {folder(trial) for trial in chosen}
+    for trial in chosen:
         own = tmp_path / "pareto" / folder(trial)
         assert {path.name for path in own.iterdir()} == FILES
         assert ta.load(str(own / "design.yaml")).hash == trial.hash

@@ -11,6 +11,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
+from tensornet_attn.study.finalists import confirmed
 from tensornet_attn.study.folder import CONFIG, read_study
 from tensornet_attn.study.start import StudyResult
 from tests.study import functions, made
@@ -43,6 +44,27 @@ def test_a_study(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
     assert str(searched(tmp_path, finalists=1, baseline=False)) == str(found)
     assert capfd.readouterr().err == ""
+
+
+def test_the_best_by_fresh_seeds_is_told_where_it_is_not_on_the_front(tmp_path: Path) -> None:
+    study = made.study(objectives=("quality",), baseline=False, finalists=2)
+    searched = [made.trial(0, "evolution", 0.9), made.trial(2, "evolution", 0.8, path=made.path("gqa", h=4))]
+    fresh = [
+        made.trial(-1 - 5 * of - seed, "confirm", quality, of=of, fresh=1000 + seed)
+        for of, quality in ((0, 0.5), (2, 0.75))
+        for seed in range(5)
+    ]
+    found = StudyResult(
+        study, (*searched, *fresh), (searched[0],), tuple(confirmed(study, [*searched, *fresh])), tmp_path
+    )
+    assert str(found).splitlines()[1:] == [
+        "  quality 0.9  confirmed 0.5 ± 0  mhsa",
+        "means of 5 fresh seeds, of all that were confirmed",
+        "  quality 0.75 ± 0  in the search 0.8  gqa; h = 4",
+        "  quality 0.5 ± 0  in the search 0.9  mhsa",
+    ]
+    told = found.as_dict()["confirmed"]
+    assert [(one["slot"], one["confirmed"]["mean"]) for one in told] == [(2, 0.75), (0, 0.5)]
 
 
 @pytest.mark.slow

@@ -17,8 +17,7 @@ from tensornet_attn.study.report.pictures import design_of, pictures
 
 def cards(found: Findings) -> Iterator[str]:
     """A template for each proposal and one for the picture of each design; the best ones have room first."""
-    best = [*found.front, *(found.slots[one.of] for one in found.confirmed)]
-    drawn = pictures([*best, *order(found.study, found.proposals)])
+    drawn = pictures([*found.chosen, *order(found.study, found.proposals)])
     names = {essence: f"picture-{place}" for place, essence in enumerate(drawn)}
     for essence, picture in drawn.items():
         yield f'<template id="{names[essence]}">{picture}</template>'

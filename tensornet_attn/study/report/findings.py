@@ -36,6 +36,12 @@ class Findings:
         return frozenset(trial.essence for trial in self.front)
 
     @cached_property
+    def chosen(self) -> Sequence[Trial]:
+        """The front and then the other finalists, the highest mean first."""
+        others = (self.slots[one.of] for one in self.confirmed)
+        return (*self.front, *(trial for trial in others if trial.essence not in self.members))
+
+    @cached_property
     def ratings(self) -> Mapping[str, Confirmed]:
         """By essence, what confirming a design gave."""
         return {self.slots[one.of].essence: one for one in self.confirmed}
