@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import log
 
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.search.build import Proposal, Refused, built, finished, moved, start
@@ -13,6 +14,7 @@ from tensornet_attn.search.path import Choice, Path, base_of, of_kind
 from tensornet_attn.search.roles import maps
 from tensornet_attn.search.sketch import Sketch, sketch_of
 from tensornet_attn.search.space import SECTIONS, Space, fitting, missing
+from tensornet_attn.search.values import Value, Values
 
 ATTEMPTS = 160  # drafts of one proposal, before the space is said to be empty
 SEED_DRAFTS = 64  # of which a base that breaks a bound takes the dearest
@@ -57,12 +59,13 @@ def _own(space: Space, path: Path) -> Iterator[Choice]:
 def mutate(space: Space, path: Path, seed: int, number: int = 0) -> Proposal:
     """A proposal one change away from a path: a base, alternative or number, or a move added, dropped or changed.
 
+    Where the change alone breaks a bound, one number changes with it, as little as will do.
     Raises InputError as `propose` does, and where the path starts from no base of the space.
     """
     _check_base(space, path)
 
     def change(luck: Luck) -> Proposal | Refused:
-        found = built(space, completed(space, mutant(space, path, luck), luck))
+        found = _eased(space, completed(space, mutant(space, path, luck), luck), luck)
         same = isinstance(found, Proposal) and found.path == path
         return Refused("no change") if same else found
 
@@ -81,8 +84,35 @@ def cross(space: Space, first: Path, second: Path, seed: int, number: int = 0) -
         "cross",
         seed,
         number,
-        lambda luck: built(space, completed(space, child(space, first, second, luck), luck)),
+        lambda luck: _eased(space, completed(space, child(space, first, second, luck), luck), luck),
     )
+
+
+def _eased(space: Space, path: Path, luck: Luck) -> Proposal | Refused:
+    """What a path leads to; where it breaks a bound, one number of it takes the nearest value that keeps all bounds.
+
+    Good designs lie at their bounds, where more of one thing is less of another: two heads of 32 or four of 16.
+    """
+    found = built(space, path)
+    if isinstance(found, Proposal) or not found.bound:
+        return found
+    many = [c for kind in ("leg", "setting") for c in of_kind(path, kind) if len(space.numbers(kind)[c.name]) > 1]
+    if not many:
+        return found
+    one = luck.pick(many)
+    for value in _nearest_first(space.numbers(one.kind)[one.name], one.value):
+        other = built(space, tuple(Choice(c.kind, c.name, value) if c == one else c for c in path))
+        if isinstance(other, Proposal):
+            return other
+    return found
+
+
+def _nearest_first(values: Values, own: Value | None) -> Iterator[Value]:
+    """Other values, 1, 2, 3, 5, 8, 11, ... places below and above the one of a path."""
+    place = next(place for place in range(len(values)) if values[place] == own)
+    steps = sorted({round(1.5**power) for power in range(1 + int(log(len(values), 1.5)))})
+    for step in steps:
+        yield from (values[other] for other in (place - step, place + step) if 0 <= other < len(values))
 
 
 def _check_base(space: Space, path: Path) -> None:

@@ -120,6 +120,24 @@ def test_mutation_reaches_every_kind_of_choice() -> None:
     assert changed == {"base", "alternative", "leg", "move"}
 
 
+def test_what_breaks_a_bound_trades_one_number_for_another() -> None:
+    """At the bound one head of 16 becomes two of 8, which is two changes."""
+    legs = {"f": 16, "h": [1, 2], "d": [4, 8, 16]}
+    space = load({"space": 1, "base": "mhsa", "legs": legs, "moves": ["delta"], "bounds": {"n": 8, "parameters": 1024}})
+    start = built(space, (Choice("base", "mhsa"), *(Choice("leg", *leg) for leg in (("f", 16), ("h", 1), ("d", 16)))))
+    assert isinstance(start, Proposal)
+    assert start.price.parameters == 1024
+    found = [mutate(space, start.path, 0, number) for number in range(12)]
+    assert all(one.price.parameters <= 1024 for one in found)
+    texts = {to_text(one.path) for one in found}
+    assert "mhsa; f = 16; h = 2; d = 8" in texts  # of 4 and 8 the nearer one
+    assert any("delta" in text and "d = 8" in text for text in texts)  # a rule of its own has weights too
+    pair = [built(space, (*start.path[:2], Choice("leg", "h", h), Choice("leg", "d", d))) for h, d in ((1, 16), (2, 8))]
+    assert all(isinstance(one, Proposal) for one in pair)
+    child = cross(space, pair[0].path, pair[1].path, 0, 1)  # type: ignore[union-attr]
+    assert child.price.parameters <= 1024
+
+
 def test_seeds_are_the_bases() -> None:
     found = seeds(load(SPACE))
     assert [to_text(one.path) for one in found] == [
