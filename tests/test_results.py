@@ -1,4 +1,4 @@
-"""The tables of docs/results.md are those of the runs recorded beside them."""
+"""The tables of docs/results.md and docs/search.md are those of the runs and studies recorded beside them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tensornet_attn.search import load
+from tensornet_attn.study.evolve import draft
+from tensornet_attn.study.read import read
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
@@ -17,3 +21,21 @@ def test_tables(name: str, tmp_path: Path) -> None:
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert len(told.splitlines()) > 3
     assert told in RESULTS.with_suffix(".md").read_text()
+
+
+STUDIES = RESULTS / "studies"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("*.json")))
+def test_tables_of_studies(name: str) -> None:
+    words = [sys.executable, str(RESULTS / "studies.py"), name, "--table"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert len(told.splitlines()) == 2 + 2 * 3 + 1  # two arms of three studies, and the control
+    assert told in (RESULTS.parent / "search.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("*.yaml")))
+def test_studies_can_be_run_again(name: str) -> None:
+    study = read(STUDIES / f"{name}.yaml", {})
+    assert study.finalists == 3
+    assert len(draft(study, load(study.space), 0, ()).proposal.path) > 1

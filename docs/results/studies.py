@@ -1,0 +1,94 @@
+"""The studies behind docs/search.md: what each found, recorded from its folder and printed as the page shows it.
+
+tensornet-attn search --config docs/results/studies/recall.yaml --workers 2 --seed 0 --out runs/recall_0
+python docs/results/studies.py recall --record runs/recall_0   adds what was found to docs/results/studies/recall.json
+python docs/results/studies.py recall --table                  prints the table of what was recorded
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from tensornet_attn.compare.spread import mean_of
+from tensornet_attn.search.path import from_data, to_text
+
+HERE = Path(__file__).parent / "studies"
+KEPT = ("slot", "arm", "how", "same_as", "of", "fresh", "state", "reason", "seconds", "price")
+HEAD = "| study | arm | designs | best confirmed | parameters | MACs | seen | five fresh seeds | others | core-hours |"
+
+
+def record(name: str, folders: Sequence[Path]) -> None:
+    """Adds finished studies, by the names of their folders, to the file of that name."""
+    file = HERE / f"{name}.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
+    for folder in folders:
+        told = json.loads((folder / "trials.json").read_text())
+        seed, threads = told["study"].get("seed", 0), told["study"].get("threads", 1)
+        trials = [_kept(trial) for trial in told["trials"]]
+        found[folder.resolve().name] = {"seed": seed, "threads": threads, "trials": trials}
+    text = ",\n".join(f"{json.dumps(name)}: {_lines(told)}" for name, told in sorted(found.items()))
+    file.write_text(f"{{\n{text}\n}}\n")
+
+
+def _lines(told: dict[str, Any]) -> str:
+    """A study as JSON, a trial a line."""
+    trials = ",\n".join(json.dumps(trial) for trial in told["trials"])
+    return f'{{"seed": {told["seed"]}, "threads": {told["threads"]}, "trials": [\n{trials}]}}'
+
+
+def _kept(trial: dict[str, Any]) -> dict[str, Any]:
+    results = [result["quality"] for result in trial["results"] if result["rung"] > 0]
+    kept = {name: trial[name] for name in KEPT if trial.get(name) not in (None, "")}
+    return {**kept, "path": to_text(from_data(trial["path"])), "quality": results}
+
+
+def best_of(trial: dict[str, Any]) -> float:
+    """The best over learning rates on the last rung it was on."""
+    return max(float(value) for value in trial["quality"][-1] if value is not None)
+
+
+def rows(name: str) -> Iterator[str]:
+    yield HEAD
+    yield "|" + " --- |" * (HEAD.count("|") - 1)
+    for study, told in json.loads((HERE / f"{name}.json").read_text()).items():
+        for arm in ("evolution", "random"):
+            own = [trial for trial in told["trials"] if trial["arm"] == arm]
+            if own:
+                yield f"| {study} | {arm} | {_row(own, told)} |"
+
+
+def _row(own: Sequence[dict[str, Any]], told: dict[str, Any]) -> str:
+    """Of an arm: its designs, the finalist with the best mean over fresh seeds, the other means, and its hours."""
+    paths = {trial["path"] for trial in own}
+    again = [trial for trial in told["trials"] if trial["arm"] == "confirm" and trial["path"] in paths]
+    fresh: dict[str, list[float]] = {}
+    for trial in again:
+        fresh.setdefault(trial["path"], []).append(best_of(trial))
+    best, *others = sorted(fresh, key=lambda path: -mean(fresh[path]))
+    first = next(trial for trial in own if trial["path"] == best)
+    seconds = sum(trial["seconds"] for trial in (*own, *again) if "same_as" not in trial) * told["threads"]
+    means = ", ".join(f"{mean(fresh[path]):.3f}" for path in others)
+    price = (f"{first['price'][cost]:,}" for cost in ("parameters", "macs"))
+    cells = (len(own), best, *price, f"{best_of(first):.3f}", mean_of(fresh[best]).to_text(), means)
+    return " | ".join([*map(str, cells), f"{seconds / 3600:.2f}"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name")
+    parser.add_argument("--record", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    if given.record:
+        record(given.name, given.record)
+    if given.table:
+        print("\n".join(rows(given.name)))
+
+
+if __name__ == "__main__":
+    main()
