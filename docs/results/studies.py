@@ -44,7 +44,7 @@ def _lines(told: dict[str, Any]) -> str:
 def _kept(trial: dict[str, Any]) -> dict[str, Any]:
     results = [result["quality"] for result in trial["results"] if result["rung"] > 0]
     kept = {name: trial[name] for name in KEPT if trial.get(name) not in (None, "")}
-    return {**kept, "path": to_text(from_data(trial["path"])), "quality": results}
+    return {**kept, "essence": trial["essence"][:12], "path": to_text(from_data(trial["path"])), "quality": results}
 
 
 def best_of(trial: dict[str, Any]) -> float:
@@ -63,18 +63,21 @@ def rows(name: str) -> Iterator[str]:
 
 
 def _row(own: Sequence[dict[str, Any]], told: dict[str, Any]) -> str:
-    """Of an arm: its designs, the finalist with the best mean over fresh seeds, the other means, and its hours."""
-    paths = {trial["path"] for trial in own}
-    again = [trial for trial in told["trials"] if trial["arm"] == "confirm" and trial["path"] in paths]
+    """Of an arm: its designs, of those that were confirmed the one with the best mean, the other means, its hours.
+
+    A design of both arms counts for both.
+    """
+    designs = {trial["essence"] for trial in own}
+    again = [trial for trial in told["trials"] if trial["arm"] == "confirm" and trial["essence"] in designs]
     fresh: dict[str, list[float]] = {}
     for trial in again:
-        fresh.setdefault(trial["path"], []).append(best_of(trial))
-    best, *others = sorted(fresh, key=lambda path: -mean(fresh[path]))
-    first = next(trial for trial in own if trial["path"] == best)
+        fresh.setdefault(trial["essence"], []).append(best_of(trial))
+    best, *others = sorted(fresh, key=lambda essence: -mean(fresh[essence]))
+    first = next(trial for trial in own if trial["essence"] == best)
     seconds = sum(trial["seconds"] for trial in (*own, *again) if "same_as" not in trial) * told["threads"]
-    means = ", ".join(f"{mean(fresh[path]):.3f}" for path in others)
+    means = ", ".join(f"{mean(fresh[essence]):.3f}" for essence in others)
     price = (f"{first['price'][cost]:,}" for cost in ("parameters", "macs"))
-    cells = (len(own), best, *price, f"{best_of(first):.3f}", mean_of(fresh[best]).to_text(), means)
+    cells = (len(own), first["path"], *price, f"{best_of(first):.3f}", mean_of(fresh[best]).to_text(), means)
     return " | ".join([*map(str, cells), f"{seconds / 3600:.2f}"])
 
 
