@@ -108,8 +108,10 @@ def _eased(space: Space, path: Path, luck: Luck) -> Proposal | Refused:
 
 
 def _nearest_first(values: Values, own: Value | None) -> Iterator[Value]:
-    """Other values, 1, 2, 3, 5, 8, 11, ... places below and above the one of a path."""
-    place = next(place for place in range(len(values)) if values[place] == own)
+    """Other values, 1, 2, 3, 5, 8, 11, ... places below and above the one of a path; none where it is none of them."""
+    place = values.place(own)
+    if place is None:
+        return
     steps = sorted({round(1.5**power) for power in range(1 + int(log(len(values), 1.5)))})
     for step in steps:
         yield from (values[other] for other in (place - step, place + step) if 0 <= other < len(values))

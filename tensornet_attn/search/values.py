@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, log
 from typing import Any
 
 from tensornet_attn.spec.report import shown
@@ -52,6 +52,15 @@ class Values:
         step = place / (GRID - 1)
         number = self.low * (self.high / self.low) ** step if self.log else self.low + step * (self.high - self.low)
         return float(f"{number:.6g}")
+
+    def place(self, value: Any) -> int | None:
+        """The place of a value, or of the nearest one in a range of decimals; None where it is none of them."""
+        if self.items or not _number(value) or not self.low <= value <= self.high:
+            return self.items.index(value) if value in self.items else None
+        if self.whole:
+            return value - int(self.low) if _whole(value) else None
+        ends = self.high / self.low if self.log else self.high - self.low
+        return round((log(value / self.low, ends) if self.log else (value - self.low) / ends) * (GRID - 1))
 
 
 def read_values(value: Any) -> Values:

@@ -32,6 +32,14 @@ def test_a_range_of_decimals_is_a_grid_with_both_ends() -> None:
     assert (len(values), values[0], values[GRID - 1], values.at(0.5)) == (GRID, 0.5, 2.0, 1.25)
 
 
+@pytest.mark.parametrize("given", [*(given for given, _ in LISTS), {"range": [0.5, 2]}, {"log": [0.01, 1.0]}])
+def test_each_value_knows_its_place(given: Any) -> None:
+    values = read_values(given)
+    assert [values.place(values[place]) for place in range(len(values))] == list(range(len(values)))
+    assert [values.place(other) for other in (-1, 2**60, "no", None)] == [None] * 4
+    assert read_values({"range": [1, 2**53]}).place(2**52) == 2**52 - 1  # nothing is walked
+
+
 def test_a_log_range_draws_by_ratio() -> None:
     values = read_values({"log": [1, 1023]})
     drawn = [values.at((place + 0.5) / 10_000) for place in range(10_000)]
