@@ -27,8 +27,8 @@ from tensornet_attn.study.rank import order
 from tensornet_attn.study.record import Trial
 
 ATTEMPTS = 48  # proposals of one kind that are known already, or refused, before another kind is tried
-OFFSPRING = 8  # that are priced, which costs nothing beside training, so that the most promising one is taken
-STRANGERS = 4  # random designs beside them: where all kin is poor, one of these promises more
+OFFSPRING = 24  # that are priced, which costs nothing beside training, so that the most promising one is taken
+STRANGERS = 16  # random designs beside them: where all kin is poor, one of these promises more
 REFUSALS = 3  # random ones, each of many drafts, that are refused one after the other
 GRAIN = 0.01  # of the range of qualities: parents nearer than this are equally good, and the cheaper one is better
 _NUMBERS = 2**20  # numbers of proposals for a slot

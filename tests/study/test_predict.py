@@ -44,7 +44,7 @@ def test_of_equal_guesses_the_cheaper_comes_first() -> None:
 
 
 def test_what_is_guessed_to_be_beyond_a_bound_comes_last() -> None:
-    own = study(objectives=("macs",), bounds={"quality": Limit(least=0.7)})
+    own = study(objectives=("macs",), bounds={"quality": Limit(least=0.8)})
     candidates = [candidate(wider(GATE), 10), candidate(wider(SHARE), 900)]
     assert promising(own, KNOWN, candidates) == [1, 0]
 
