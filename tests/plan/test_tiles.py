@@ -19,7 +19,6 @@ from tensornet_attn.plan.tiles.model import Program, below
 from tests.plan.rows_cases import TAKEN
 
 REFUSED = {
-    "near positions": "there are no tiles of 'rel_shift', in 'U'",
     "top keys": "there are no tiles of 'topk', in 'A'",
     "a norm along the keys": "there are no tiles of 'l2norm', in 'A'",
     "a softmax over heads": "there is no softmax",

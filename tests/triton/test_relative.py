@@ -1,4 +1,5 @@
-"""Scores by relative position in kernels: lengths, masks, heads mixed, maps before the shift, and what is refused."""
+"""Scores by relative position in kernels: lengths, masks, heads mixed, maps before the shift, tables with a reach, and
+what is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.graph import build
-from tests.plan.rows_cases import SCORES, design
+from tests.plan.rows_cases import READ, SCORES, design
 from tests.triton.regions import F64, draw, on_triton, pair, same
 
 SMALL = {"f": 12, "h": 2}
@@ -80,3 +81,65 @@ def test_two_legs_of_relative_positions_have_no_tiles() -> None:
     plan = plan_of(build(ta.load(two)), "triton")
     told = {reason for region in plan.regions for low in region.refused for reason in low.against}
     assert "'l' and 'p' are both relative positions" in told
+
+
+BIASED = f"{SCORES[:-9]} + U[h n m] -> h n m"
+
+
+def reaching(of: Any, scores: str = BIASED, read: str = READ, reach: int = 4, **more: Any) -> dict[str, Any]:
+    """A design whose scores have a part from a table of distances t."""
+    legs = {"t": f"relative {reach}", **more.pop("legs", {})}
+    return design(scores, read, legs=legs, U={"rel_shift": "t", "to": "m", "of": of}, **more)
+
+
+TABLES = {
+    "a bias of each head": reaching("B"),
+    "a bias of all heads": reaching("R1", f"{SCORES[:-9]} + U[n m] -> h n m"),
+    "by query": reaching("Q[n h d] R2[t d] -> h n t"),
+    "a factor of scores": reaching({"map": "tanh", "of": "B"}, f"U[h n m] {SCORES}"),
+    "heads mixed, then again": reaching(
+        "B", "P[h g] Q[n h d] K[m h d] + P[h g] U[h n m] -> g n m", "A2[h n m] V[m h d] Wo[h d f] -> n f",
+        A2="A[g n m] P[h g] -> h n m",
+    ),
+    "a table made of others": reaching("b[h] R1[t] + far[t d] R4[d] -> h t",
+                                       constants={"far": {"legs": "t d", "value": "sinusoid"}}),
+    "one distance": reaching("B", reach=1),
+    "causal": reaching("B", causal=True),
+    "in a window": reaching("B", box={"mask": ["window(2, 6)"]}),
+    "beside relative positions without a reach": reaching(
+        "B", f"{SCORES[:-9]} + U[h n m] + U2[h n m] -> h n m", legs={"l": "relative"},
+        U2={"rel_shift": "l", "to": "m", "of": "Q[n h d] far[l d] -> h n l"}, constants=FAR,
+    ),
+    "two tables": reaching("B", f"{SCORES[:-9]} + U[h n m] + U2[h n m] -> h n m", legs={"p": "relative 2"},
+                           U2={"rel_shift": "p", "to": "m", "of": "Q[n h d] R3[p d] -> h n p"}),
+}  # fmt: skip
+for _name, _legs in (("R1", "t"), ("R2", "t d"), ("R3", "p d"), ("R4", "d")):
+    for _one in TABLES.values():
+        if _name in str(_one["diagram"]):
+            _one["weights"][_name] = _legs
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(("n", "m"), [(18, 35), pytest.param(40, 21, marks=pytest.mark.slow)])
+def test_tables(name: str, n: int, m: int) -> None:
+    same_length = "m" in TABLES[name]["legs"] and TABLES[name].get("causal", False)
+    ours, oracle = pair(TABLES[name])
+    assert on_triton(ours)
+    assert ours.plan.regions
+    keys = [draw(2, n if same_length else m, 6, seed=1)]
+    same(ours, oracle, [draw(2, n, 6), *keys], key_mask=draw(2, keys[0].shape[1], seed=5) < 0.8)
+
+
+def test_gradients_of_tables_are_the_same_each_time() -> None:
+    ours, _ = pair(TABLES["a bias of each head"])
+    found = [torch.autograd.grad(ours(draw(1, 20, 6), draw(1, 20, 6, seed=1)).sum(), ours.B)[0] for _ in range(2)]
+    assert torch.equal(*found)
+    ours.B.requires_grad_(False)
+    torch.autograd.grad(ours(draw(1, 20, 6), draw(1, 20, 6, seed=1)).sum(), ours.Wq)
+
+
+def test_a_table_that_is_made_for_each_block_has_no_tiles() -> None:
+    """More numbers than its factors, and read by this group alone: it is not kept for all rows."""
+    plan = plan_of(build(ta.load(reaching("S[n h] B[h t] -> h n t", legs={"n": "query 64"}))), "triton")
+    told = {reason for region in plan.regions for low in region.refused for reason in low.against}
+    assert "'U.of' is made for each block, and read at the distance of query and key" in told

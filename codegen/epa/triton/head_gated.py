@@ -284,6 +284,7 @@ class Region:
     `operands`: the legs of each, "g n d". `heads`: (leg, tiles of a program); all tiles of those that are `whole`.
     `widths`: the legs of each side that is a width. `others`: the legs of a mask beside query and key. `noise`: the
     operands that are drawn where they are not given. `relative`: the leg of relative positions, if there is one.
+    `tables`: the operands that are read by the distance of query and key, which is their last leg.
     `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
     Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
     one holds at once; `kept`: the widths of the sums that it holds all the time; `given`: those of the operands that
@@ -308,6 +309,12 @@ class Region:
     noise: tuple[str, ...]
     kernels: dict
     relative: str = ""
+    tables: tuple[str, ...] = ()
+
+    def legs_of_gradient(self, name: str) -> list[str]:
+        """The legs of what programs write for an operand: of a table rows for each query."""
+        own = self.operands[name].split()
+        return [*own[:-1], self.sides[0], own[-1]] if name in self.tables and self.sides[0] not in own else own
 
 
 def copies(rows: int, columns: int, warps: int) -> int:
@@ -488,7 +495,7 @@ class Launch:
         return self.programs if self.region.loops.get(kind) in legs else self.programs_of(kind)
 
     def room(self, legs: list[str], dtype: torch.dtype, blocks: int | None = None, kind: str = "forward") -> Tensor:
-        """An empty tensor of all programs' tiles: [pairs, (blocks), tiles, sides]."""
+        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Of tables not all is written: zeros."""
         programs = self.programs if blocks is not None else self.apart(kind, legs)
         shape = [
             self.count * math.prod(programs.values()),
@@ -496,13 +503,18 @@ class Launch:
             self.tiles(legs),
             *self.side_sizes(legs),
         ]
-        return torch.empty(shape, device=self.like.device, dtype=dtype)
+        make = torch.zeros if self.distances() & {*legs} else torch.empty
+        return make(shape, device=self.like.device, dtype=dtype)
 
     def side_sizes(self, legs: list[str]) -> list[int]:
         found = [self.lengths[leg] for leg in self.region.sides if leg in legs]
         if self.region.relative in legs:
             found.append(self.config("places")[f"{self.region.relative}_block"])
+        found += [self.sizes[leg] for leg in self.distances() if leg in legs]
         return found + [size for axis, size in self.width.items() if self.region.widths[axis].split()[0] in legs]
+
+    def distances(self) -> set[str]:
+        return {self.region.operands[name].split()[-1] for name in self.region.tables}
 
     def joined(self, x: Tensor, legs: list[str], programs: dict[str, int] | None = None) -> Tensor:
         """[pairs, tiles, sides] of all programs as [batch, legs]: parts of what several programs have are added."""
@@ -620,9 +632,9 @@ def backward_of(
         sums = torch.stack([product[:, read].sum(1) for read in region.reads], 1)
     rooms = {kind: {} for kind in region.kernels}
     names = [name for name, x in run.given.items() if x is not None]
-    legs = {**region.operands, "mask": f"{region.others} {query} {key}"}
-    for name in (*region.operands, "mask"):
-        own = legs[name].split()
+    legs = {name: region.legs_of_gradient(name) for name in region.operands}
+    legs["mask"] = [*region.others.split(), query, key]
+    for name, own in legs.items():
         by = kernel_for(region, name)
         blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
         asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
@@ -636,7 +648,7 @@ def backward_of(
     found = {name: room for own in rooms.values() for name, room in own.items()}
     tensors = [*((name, run.given[name]) for name in names), *([("mask", mask)] if wanted[-1] else [])]
     return [
-        gathered(run, found[name], legs[name].split(), x, kernel_for(region, name), mask)
+        gathered(run, name, found[name], legs[name], x, mask)
         for (name, x), asked in zip(tensors, wanted, strict=False)
         if asked
     ]
@@ -664,13 +676,15 @@ def apart_in_programs(run: Launch, x: Tensor) -> Tensor:
     return x.expand(shape).reshape(run.pairs, run.tiles(legs), *sides)
 
 
-def gathered(run: Launch, room: Tensor, legs: list[str], x: Tensor, kind: str, mask: Tensor | None) -> Tensor:
+def gathered(run: Launch, name: str, room: Tensor, legs: list[str], x: Tensor, mask: Tensor | None) -> Tensor:
     """The gradient of an operand from what the programs wrote."""
-    programs = run.apart(kind, legs)
+    programs = run.apart(kernel_for(run.region, name), legs)
     if not {*run.region.sides} & {*legs}:
         room, programs = overlapping(run, room) if run.region.relative in legs else room.sum(1), run.programs
     found = run.joined(room, legs, programs)
     found = found.view(*run.batch, *found.shape[1:]) if run.batch else found[0]
+    if name in run.region.tables and legs != run.region.operands[name].split():
+        found = found.sum(-2)  # the rows of all queries
     shape = run.mask_shape if x is mask else x.shape
     return found.sum_to_size(shape).reshape(x.shape).to(x.dtype)
 

@@ -60,6 +60,12 @@ def operand_legs(program: Program, operand: Operand) -> tuple[str, ...]:
     return (*operand.heads, *own)
 
 
+def _tables(made: Region) -> tuple[str, ...]:
+    """The operands that are read by the distance of query and key."""
+    pairs = zip(made.operands, made.program.operands, strict=True)
+    return tuple(name for name, operand in pairs if operand.table)
+
+
 def _source(made: Region, sources: dict[str, str]) -> str:
     """The kernels, and what makes them known to `tiled`."""
     program = made.program
@@ -82,6 +88,7 @@ def _source(made: Region, sources: dict[str, str]) -> str:
         f"given={made.given!r}",
         f"streamed={made.streamed!r}",
         *(f"relative={leg!r}" for leg in program.relative),
+        *([f"tables={tables!r}"] if (tables := _tables(made)) else []),
         f"random={made.random!r}",
         f"noise={tuple(made.operands[i] for i in made.noise)!r}",
         f"kernels={{{', '.join(f'{kind!r}: {made.name}_{kind}' for kind in sources)}}}",

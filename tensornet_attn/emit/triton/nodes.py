@@ -163,6 +163,15 @@ def _distance(scope: Scope, node: Node) -> str:
     return "apart.to(SUMS)"
 
 
+def _entry(scope: Scope, node: Node) -> str:
+    number, places, reach = node.data
+    operand, name = scope.program.operands[number], scope.operands[number]
+    base, first = scope.base(name, operand.heads, places), 1 + len(operand.heads)
+    rows = f"{name}_step[{first}]" if len(operand.axes) == 2 else "0"
+    step = f"{name}_step[{first + len(operand.axes) - 1}]"
+    return f"entries({base}, {node.axes[0]}, {rows}, apart, {step}, {reach}, there).to(SUMS)"
+
+
 def _filled(scope: Scope, node: Node, template: str, letters: str) -> str:
     refs = {}
     for letter, arg in zip(letters, node.args, strict=False):
@@ -264,6 +273,7 @@ _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
     "shift": _shift,
     "unshift": _unshift,
     "distance": _distance,
+    "entry": _entry,
     "map": _map,
     "slope": _slope,
     "most": _most,

@@ -123,6 +123,8 @@ class _Builder:
             if {*self.places} & {*axes} and {*self.nodes.order[:2]} & {*axes}:
                 raise Unfit(f"'{use.name}' has relative positions beside '{axes[0]}'")
             self.operands[use] = Operand(use, heads, axes)
+        if self.operands[use].table:
+            raise Unfit(f"'{use.name}' is read at the distance of query and key, and otherwise too")
         return self.operands[use].axes, list(self.operands).index(use)
 
     def noise(self, use: Use, index: Index) -> Node:
@@ -168,10 +170,12 @@ class _Builder:
         name, use = self.named(step.name, index), box.uses[0]
         if box.leg in self.heads:
             return self.along(box, [self.use(use, {**index, **one}) for one in self.indices((box.leg,))], index, name)
+        if box.kind == "rel_shift" and box.leg not in self.places:
+            return self.entry(use, str(box.leg), index, name)
         x = self.use(use, index)
         if self.graph.masked(step) and box.kind in ("softmax", "keep"):
             return self.masked(step, box, x, index, name)
-        if box.kind == "rel_shift" and box.leg in self.places:
+        if box.kind == "rel_shift":
             query, key = self.nodes.order[:2]
             return self.nodes.node("shift", (self.nodes.spread(x, (query, *self.places)),), (query, key), name)
         if box.kind == "map" and box.function is not None and box.function.name in MAPS:
@@ -181,6 +185,21 @@ class _Builder:
             return self.dropped(step, x, box.number("dropout"), index, name)
         told = box.function.name if box.function is not None else box.kind
         raise Unfit(f"there are no tiles of '{told}', in '{step.name}'")
+
+    def entry(self, use: Use, leg: str, index: Index, name: str) -> Node:
+        """What a table of distances, one for all queries or one for each, has at that of query and key."""
+        query, key = self.nodes.order[:2]
+        heads = tuple(one for one in self.heads if one in use.legs)
+        if others := {*use.legs} - {*heads, query, leg}:
+            raise Unfit(f"'{use.name}' has the leg '{min(others)}', which '{name}' would have beside queries and keys")
+        if any(step.name == use.name for step in self.op.body):
+            raise Unfit(f"'{use.name}' is made for each block, and read at the distance of query and key")
+        axes = (query, leg) if query in use.legs else (leg,)
+        found = Operand(use, heads, axes, leg)
+        if self.operands.setdefault(use, found) != found:
+            raise Unfit(f"'{use.name}' is read at the distance of query and key, and otherwise too")
+        data = (list(self.operands).index(use), self.place(use.legs, index), self.graph.leg[leg].reach)
+        return self.nodes.node("entry", (), (query, key), name, data)
 
     def along(self, box: Box, tiles: list[Node], index: Index, name: str) -> Node:
         """A box over tiles beside each other."""

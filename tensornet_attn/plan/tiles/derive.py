@@ -115,7 +115,7 @@ class _Backward:
         """Gives every argument of a node its part."""
         if d is None:
             return
-        if node.op in ("load", "noise", "bias"):
+        if node.op in ("load", "noise", "bias", "entry"):
             self.leaves[node] = self.nodes.spread(d, node.axes)
         elif node.op == "softmax":
             if any(part.op == "slope" for part in below([d])):  # which may be infinite where nothing is seen

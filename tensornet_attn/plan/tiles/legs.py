@@ -20,7 +20,8 @@ ALL = 64  # tiles of one value that a program may have
 RESERVED = frozenset(  # names that kernels need for something else than a leg
     "blocks block pair first start apart there own lead batch seed mask key_mask mask_step key_mask_step mask_grad "
     "gradient sums out lse range float tl triton MASK KEYS TRAIN DOT SUMS load_1d load_2d store_1d store_2d dot_of "
-    "online log_total softened log_add allowed bias_2d uniform noise_2d dropped at_keys at_places".split()
+    "online log_total softened log_add allowed bias_2d uniform noise_2d dropped at_keys at_places entries "
+    "store_entries".split()
 )
 
 
@@ -49,6 +50,12 @@ def relative(graph: Graph, op: Kernel) -> tuple[str, ...]:
     if len(found) > 1:
         raise Unfit(f"'{found[0]}' and '{found[1]}' are both relative positions")
     return found
+
+
+def tables(graph: Graph, op: Kernel) -> dict[str, str]:
+    """The leg with a reach of what is read at the distance of query and key, by its name."""
+    shifts = (step.op for step in op.body if isinstance(step.op, Box) and step.op.kind == "rel_shift")
+    return {box.uses[0].name: str(box.leg) for box in shifts if not unbounded(graph, str(box.leg))}
 
 
 def _heads(graph: Graph, op: Kernel, apart: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
@@ -96,7 +103,7 @@ def _mixed(step: Step) -> Iterator[str]:
 
 def _widths(graph: Graph, op: Kernel, heads: Iterable[str]) -> dict[frozenset[str], tuple[str, ...]]:
     """The legs that stand together in what has no more than one of queries and keys."""
-    outside = {*heads, graph.query, graph.key, *relative(graph, op)}
+    outside = {*heads, graph.query, graph.key, *relative(graph, op), *tables(graph, op).values()}
     found: dict[frozenset[str], tuple[str, ...]] = {}
     for step in op.body:
         for legs in (step.legs, *(use.legs for use in step.op.uses)):

@@ -35,6 +35,7 @@ class Node:
     | map | text in `maps.py`: data = (function, ...), arguments may follow the tile |
     | most, among | the largest of its arguments; 1 / (how many equal the last) where the first equals the last |
     | shift, unshift | from relative positions to keys, and back: zeros where no key stands |
+    | entry | of an operand the entries at the distance of query and key: data = (number of the operand, index, reach) |
     | bias | what the mask of the call adds: data = (index of the tile,) |
     | softmax, keep | exp(x - lse), x, where a mask allows it: data = (number of the mask, index of the tile) |
     | drop | dropout: data = (stream, tree) |
@@ -96,11 +97,15 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Operand:
-    """What a program reads: legs of it that are one tile each (`heads`), and the sides of these tiles."""
+    """What a program reads: legs of it that are one tile each (`heads`), and the sides of these tiles.
+
+    `table`: the leg of distances, last of `axes`, of what is read by the distance of query and key.
+    """
 
     use: Use
     heads: tuple[str, ...]
     axes: Axes
+    table: str = ""
 
 
 @dataclass(frozen=True)

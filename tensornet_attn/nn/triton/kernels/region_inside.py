@@ -98,6 +98,21 @@ def at_places(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PLACES: tl.constexpr
 
 
 @triton.jit
+def entries(base, n, n_step, apart, step, REACH: tl.constexpr, there):
+    """Of a table of distances, of each query n its own where they have one, the entries at these distances."""
+    far = tl.minimum(tl.maximum(apart, -REACH), REACH) + REACH
+    return tl.load(base + n[:, None] * n_step + far * step, there, 0)
+
+
+@triton.jit
+def store_entries(base, n, apart, REACH: tl.constexpr, there, x, before, after):
+    """Writes what each query has at the distances between the ends, and adds to what it has at both ends."""
+    tl.store(base + n[:, None] * (2 * REACH + 1) + apart + REACH, x, there & (apart > -REACH) & (apart < REACH))
+    before += tl.sum(tl.where(there & (apart <= -REACH), x, 0.0), 1)
+    return before, after + tl.sum(tl.where(there & (apart >= REACH), x, 0.0), 1)
+
+
+@triton.jit
 def uniform(n, m, lead, stream, seed):
     """Two tiles of uniform numbers, the same for the same place in every kernel."""
     across = (n[:, None] * 0 + m[None, :]).to(tl.uint32)

@@ -36,6 +36,7 @@ class Region:
     `operands`: the legs of each, "g n d". `heads`: (leg, tiles of a program); all tiles of those that are `whole`.
     `widths`: the legs of each side that is a width. `others`: the legs of a mask beside query and key. `noise`: the
     operands that are drawn where they are not given. `relative`: the leg of relative positions, if there is one.
+    `tables`: the operands that are read by the distance of query and key, which is their last leg.
     `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
     Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
     one holds at once; `kept`: the widths of the sums that it holds all the time; `given`: those of the operands that
@@ -60,6 +61,12 @@ class Region:
     noise: tuple[str, ...]
     kernels: dict
     relative: str = ""
+    tables: tuple[str, ...] = ()
+
+    def legs_of_gradient(self, name: str) -> list[str]:
+        """The legs of what programs write for an operand: of a table rows for each query."""
+        own = self.operands[name].split()
+        return [*own[:-1], self.sides[0], own[-1]] if name in self.tables and self.sides[0] not in own else own
 
 
 def copies(rows: int, columns: int, warps: int) -> int:
@@ -240,7 +247,7 @@ class Launch:
         return self.programs if self.region.loops.get(kind) in legs else self.programs_of(kind)
 
     def room(self, legs: list[str], dtype: torch.dtype, blocks: int | None = None, kind: str = "forward") -> Tensor:
-        """An empty tensor of all programs' tiles: [pairs, (blocks), tiles, sides]."""
+        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Of tables not all is written: zeros."""
         programs = self.programs if blocks is not None else self.apart(kind, legs)
         shape = [
             self.count * math.prod(programs.values()),
@@ -248,13 +255,18 @@ class Launch:
             self.tiles(legs),
             *self.side_sizes(legs),
         ]
-        return torch.empty(shape, device=self.like.device, dtype=dtype)
+        make = torch.zeros if self.distances() & {*legs} else torch.empty
+        return make(shape, device=self.like.device, dtype=dtype)
 
     def side_sizes(self, legs: list[str]) -> list[int]:
         found = [self.lengths[leg] for leg in self.region.sides if leg in legs]
         if self.region.relative in legs:
             found.append(self.config("places")[f"{self.region.relative}_block"])
+        found += [self.sizes[leg] for leg in self.distances() if leg in legs]
         return found + [size for axis, size in self.width.items() if self.region.widths[axis].split()[0] in legs]
+
+    def distances(self) -> set[str]:
+        return {self.region.operands[name].split()[-1] for name in self.region.tables}
 
     def joined(self, x: Tensor, legs: list[str], programs: dict[str, int] | None = None) -> Tensor:
         """[pairs, tiles, sides] of all programs as [batch, legs]: parts of what several programs have are added."""

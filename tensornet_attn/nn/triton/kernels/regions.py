@@ -116,9 +116,9 @@ def backward_of(
         sums = torch.stack([product[:, read].sum(1) for read in region.reads], 1)
     rooms = {kind: {} for kind in region.kernels}
     names = [name for name, x in run.given.items() if x is not None]
-    legs = {**region.operands, "mask": f"{region.others} {query} {key}"}
-    for name in (*region.operands, "mask"):
-        own = legs[name].split()
+    legs = {name: region.legs_of_gradient(name) for name in region.operands}
+    legs["mask"] = [*region.others.split(), query, key]
+    for name, own in legs.items():
         by = kernel_for(region, name)
         blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
         asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
@@ -132,7 +132,7 @@ def backward_of(
     found = {name: room for own in rooms.values() for name, room in own.items()}
     tensors = [*((name, run.given[name]) for name in names), *([("mask", mask)] if wanted[-1] else [])]
     return [
-        gathered(run, found[name], legs[name].split(), x, kernel_for(region, name), mask)
+        gathered(run, name, found[name], legs[name], x, mask)
         for (name, x), asked in zip(tensors, wanted, strict=False)
         if asked
     ]
@@ -160,13 +160,15 @@ def apart_in_programs(run: Launch, x: Tensor) -> Tensor:
     return x.expand(shape).reshape(run.pairs, run.tiles(legs), *sides)
 
 
-def gathered(run: Launch, room: Tensor, legs: list[str], x: Tensor, kind: str, mask: Tensor | None) -> Tensor:
+def gathered(run: Launch, name: str, room: Tensor, legs: list[str], x: Tensor, mask: Tensor | None) -> Tensor:
     """The gradient of an operand from what the programs wrote."""
-    programs = run.apart(kind, legs)
+    programs = run.apart(kernel_for(run.region, name), legs)
     if not {*run.region.sides} & {*legs}:
         room, programs = overlapping(run, room) if run.region.relative in legs else room.sum(1), run.programs
     found = run.joined(room, legs, programs)
     found = found.view(*run.batch, *found.shape[1:]) if run.batch else found[0]
+    if name in run.region.tables and legs != run.region.operands[name].split():
+        found = found.sum(-2)  # the rows of all queries
     shape = run.mask_shape if x is mask else x.shape
     return found.sum_to_size(shape).reshape(x.shape).to(x.dtype)
 
