@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Of the slow tests of kernels, `make test` runs another slice each day; all workers run that of the day it began.
-SLICES, LONG_SLICES = 60, {"test_region_sizes.py": 240}  # some of whose tests take a minute
+SLICES, LONG_SLICES = 90, {"test_region_sizes.py": 360}  # some of whose tests take a minute
 os.environ.setdefault("TENSORNET_TEST_SLICE", str(date.today().toordinal()))
 
 # Derandomized: a failure seen once is seen again. No deadline: a loaded machine is no failure.

@@ -62,6 +62,14 @@ def moves(path: Path) -> float:
     return 0.2 + 0.3 * len(of_kind(path, "move"))
 
 
+@pytest.fixture(autouse=True)
+def small_litters(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Fewer proposals are priced for each slot, but for the tests that ask how good they are."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(evolve, "OFFSPRING", 8)
+        monkeypatch.setattr(evolve, "STRANGERS", 4)
+
+
 STUDY = study(trials=10, population=5, crossover=0.5, seed=3)
 
 
