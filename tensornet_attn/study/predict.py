@@ -62,9 +62,8 @@ def guess(known: Sequence[tuple[Path, Values]], candidates: Sequence[Proposal]) 
 def _hopes(pairs: Sequence[tuple[Path, float]], paths: Sequence[Path]) -> list[float]:
     """For each path the mean of what is to be had, of which more is better, and deviations more; given pairs."""
     mean, deviation = regressed([path for path, _ in pairs], [value for _, value in pairs], paths)
-    return [
-        round(hope, 12) for hope in (mean + OPTIMISM * deviation).tolist()
-    ]  # what is equal but for rounding keeps its order
+    hopes = mean + OPTIMISM * deviation
+    return [round(hope, 12) for hope in hopes.tolist()]  # what is equal but for rounding keeps its order
 
 
 def _gains(study: Study, known: Sequence[Values], guesses: Sequence[Values]) -> list[float]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.compiler import plan_of
+from tensornet_attn.compiler import emit_source, plan_of
 from tensornet_attn.graph import build
 from tests.plan.rows_cases import READ, SCORES, design
 from tests.triton.regions import F64, draw, on_triton, pair, same
@@ -128,6 +128,26 @@ def test_tables(name: str, n: int, m: int) -> None:
     assert ours.plan.regions
     keys = [draw(2, n if same_length else m, 6, seed=1)]
     same(ours, oracle, [draw(2, n, 6), *keys], key_mask=draw(2, keys[0].shape[1], seed=5) < 0.8)
+
+
+def test_a_table_of_all_ranks_where_programs_loop_over_them() -> None:
+    """Its rows are added to by one program, rank after rank: not as many parts as there are ranks."""
+    ranks = design(
+        "C[r s] Q[n s] K[m s] + U[n m] -> r n m",
+        "A[r n m] V[m r] Wo[r f] -> n f",
+        legs={"r": "head 8", "s": "head 4", "t": "relative 3"},
+        U={"rel_shift": "t", "to": "m", "of": "R1"},
+    )
+    ranks["weights"] = {"C": "r s", "Wq": "f s", "Wk": "f s", "Wv": "f r", "Wo": "r f", "R1": "t"}
+    ranks["diagram"] |= {"Q": "x[n f] Wq[f s] -> n s", "K": "z[m f] Wk[f s] -> m s", "V": "z[m f] Wv[f r] -> m r"}
+    ranks["legs"] = {leg: size for leg, size in ranks["legs"].items() if leg in "nmfrst"}
+    ours, oracle = pair(ranks)
+    assert on_triton(ours)
+    source = emit_source(ta.load(ranks), backend="triton")
+    assert 'loops={"rows": "r"' in source
+    assert "R1_before, R1_after, True" in source
+    same(ours, oracle, [draw(2, 21, 6), draw(2, 35, 6, seed=1)])
+    same(ours, oracle, [draw(70, 6), draw(70, 6, seed=1)])
 
 
 def test_gradients_of_tables_are_the_same_each_time() -> None:

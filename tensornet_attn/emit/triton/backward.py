@@ -109,12 +109,9 @@ def looped(region: Region, leaves: Iterable[Node]) -> str | None:
     long = [operand for operand in region.program.operands if sides & {*operand.axes}]
     most = max(numbers_of(region, legs) for legs in (region.program.legs, *(operand.use.legs for operand in long)))
     numbers = {leaf.data[0] for leaf in leaves if leaf.op == "load"}
-    tables = [region.program.operands[leaf.data[0]].heads for leaf in leaves if leaf.op == "entry"]
     for operand in (operand for i, operand in enumerate(region.program.operands) if i in numbers and operand in long):
         for leg, tiles in region.program.heads.items():
             parts = numbers_of(region, (leg,)) // tiles
-            if any(leg not in heads for heads in tables):  # every program has rows of its own
-                continue
             if leg not in operand.heads and parts > 1 and parts * numbers_of(region, operand.use.legs) > most:
                 return leg
     return None
@@ -162,7 +159,8 @@ def store_gradient(region: Region, text: KernelText, leaf: Node, value: str, car
         pair = "(pair * blocks + block)"
     place = at(pair, tiles, tile)
     if leaf.op == "entry":
-        store_entries(region, text, leaf, value, f"{name} + {place}")
+        shared = text.looped is not None and text.looped not in heads
+        store_entries(region, text, leaf, value, f"{name} + {at('lead', tiles, tile) if shared else place}", shared)
         return
     where = INSIDE if in_loop(region, leaf) else AFTER
     if over_all(region, text, leaf) and not carried:
@@ -177,17 +175,21 @@ def store_gradient(region: Region, text: KernelText, leaf: Node, value: str, car
     text.line(where, "    " + region.stored(name, place, leaf.axes, value))
 
 
-def store_entries(region: Region, text: KernelText, leaf: Node, value: str, base: str) -> None:
-    """Each query has an entry of its own for each distance: one key has it, but for the ends, which are sums."""
+def store_entries(region: Region, text: KernelText, leaf: Node, value: str, base: str, shared: bool) -> None:
+    """Each query has an entry of its own for each distance: one key has it, but for the ends, which are sums.
+
+    `shared`: all tiles of a looped leg add to the same entries.
+    """
     query, (_, _, reach) = region.program.query, leaf.data
     size, operand = 2 * reach + 1, leaf_name(region, leaf)
     base = f"{base} * {query}_end * {size}"
     before, after = (text.scope.names.fresh(f"{operand}_{end}") for end in ("before", "after"))
+    opened, closed = (FIRST, LAST) if shared else (BEFORE, AFTER)
     for end in (before, after):
-        text.line(BEFORE, f"{end} = tl.zeros({region.shape(leaf.axes[:1])}, SUMS)")
-    given = f"{base}, {query}, apart, {reach}, there, {value}, {before}, {after}"
+        text.line(opened, f"{end} = tl.zeros({region.shape(leaf.axes[:1])}, SUMS)")
+    given = f"{base}, {query}, apart, {reach}, there, {value}, {before}, {after}, {shared}"
     text.line(INSIDE, f"if {operand}_grad is not None:")
     text.line(INSIDE, f"    {before}, {after} = store_entries({given})")
-    text.line(AFTER, f"if {operand}_grad is not None:")
+    text.line(closed, f"if {operand}_grad is not None:")
     for end, start in ((before, base), (after, f"{base} + {size - 1}")):
-        text.line(AFTER, f"    store_1d({start}, {query}, {size}, {query}_end, {end})")
+        text.line(closed, f"    store_1d({start}, {query}, {size}, {query}_end, {end})")

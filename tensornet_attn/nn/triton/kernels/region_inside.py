@@ -105,9 +105,17 @@ def entries(base, n, n_step, apart, step, REACH: tl.constexpr, there):
 
 
 @triton.jit
-def store_entries(base, n, apart, REACH: tl.constexpr, there, x, before, after):
-    """Writes what each query has at the distances between the ends, and adds to what it has at both ends."""
-    tl.store(base + n[:, None] * (2 * REACH + 1) + apart + REACH, x, there & (apart > -REACH) & (apart < REACH))
+def store_entries(base, n, apart, REACH: tl.constexpr, there, x, before, after, ADD: tl.constexpr):
+    """Writes what each query has at the distances between the ends, and adds to what it has at both ends.
+
+    ADD: to what the same program wrote before.
+    """
+    at, inside = base + n[:, None] * (2 * REACH + 1) + apart + REACH, there & (apart > -REACH) & (apart < REACH)
+    found = x
+    if ADD:
+        found += tl.load(at, inside, 0)
+        tl.debug_barrier()  # all have read before any writes
+    tl.store(at, found, inside)
     before += tl.sum(tl.where(there & (apart <= -REACH), x, 0.0), 1)
     return before, after + tl.sum(tl.where(there & (apart >= REACH), x, 0.0), 1)
 
