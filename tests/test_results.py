@@ -37,5 +37,5 @@ def test_tables_of_studies(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("*.yaml")))
 def test_studies_can_be_run_again(name: str) -> None:
     study = read(STUDIES / f"{name}.yaml", {})
-    assert study.finalists == 3
+    assert study.finalists >= 2
     assert len(draft(study, load(study.space), 0, ()).proposal.path) > 1
