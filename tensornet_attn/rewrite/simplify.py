@@ -105,12 +105,12 @@ def _read_instead(graph: Graph, place: str, name: str, order: tuple[int, ...]) -
         return Use(name, tuple(use.legs[i] for i in order)) if use.name == place else use
 
     readers = {step.name: [with_uses(step, change)] for step, _ in graph.readers[place]}
-    if any(_seen(graph, graph.step[name]) != _seen(graph, new) for name, (new,) in readers.items()):
+    if any(seen(graph, graph.step[name]) != seen(graph, new) for name, (new,) in readers.items()):
         return None
     return settled(graph, with_steps(graph, {**readers, place: []}))
 
 
-def _seen(graph: Graph, step: Step) -> Legs:
+def seen(graph: Graph, step: Step) -> Legs:
     """The legs that a run-time mask may name, in the order in which it names them; none where no mask acts."""
     pair = (graph.query, graph.key)
     if not isinstance(step.op, Box) or not graph.masked(step):

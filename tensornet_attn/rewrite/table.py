@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tensornet_attn.graph.model import Box, Graph
-from tensornet_attn.rewrite import absorb, products, projection, relu, scores, simplify, states, structure
+from tensornet_attn.rewrite import absorb, names, products, projection, relu, scores, simplify, states, structure
 from tensornet_attn.rewrite.engine import Rule, Trace, everywhere, rewritten
 from tensornet_attn.rewrite.whole import simplified
 
@@ -20,7 +20,7 @@ class Group:
     rules: tuple[Rule, ...]
 
 
-SIMPLE = Group("simpler", "done to every diagram", (*simplify.RULES, relu.RELU, *structure.SPLITS))
+SIMPLE = Group("simpler", "done to every diagram", (*simplify.RULES, names.OWN_NAMES, relu.RELU, *structure.SPLITS))
 CHOICES = (
     Group("weights first", "chosen by the search for the order of a product", (products.WEIGHTS,)),
     Group("values side by side", "chosen by the search for the order of a product", (products.MIXED, products.BESIDE)),

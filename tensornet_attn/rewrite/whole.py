@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.rewrite.engine import Trace, everywhere
+from tensornet_attn.rewrite.names import OWN_NAMES
 from tensornet_attn.rewrite.relu import RELU
 from tensornet_attn.rewrite.simplify import RULES
 from tensornet_attn.rewrite.structure import SPLITS, split_kron
@@ -17,9 +18,9 @@ def simplified(graph: Graph) -> tuple[Graph, Trace]:
     >>> simplified(build(load("mhsa_core")))[0].hash == build(load("mhsa")).hash
     True
     """
-    made, trace = everywhere(graph, (*RULES, RELU))
+    made, trace = everywhere(graph, (*RULES, OWN_NAMES, RELU))
     if any(split_kron(made, step.name) is not None for step in made.steps):
-        made, more = everywhere(made, (*SPLITS, *RULES))
+        made, more = everywhere(made, (*SPLITS, *RULES, OWN_NAMES))
         trace += more
     return made, trace
 

@@ -51,6 +51,12 @@ TAKEN = {
         "A2[h n m] V[m h d] Wo[h d f] -> n f",
         A2="A[g n m] P[h g] -> h n m",
     ),
+    "mixed heads read by the old letter": design(
+        {"map": "relu", "of": "U[h n m]"},
+        "A2[h n m] V[m h d] Wo[h d f] -> n f",
+        U="P[h g] Q[n h d] K[m h d] -> g n m",
+        A2="A[h n m] P[h g] -> g n m",
+    ),
     "a constant of every row": design(
         f"{SCORES[:-9]} + b[h] + 0.5 -> h n m", A2={"map": "square", "of": "A"}, read=READ.replace("A[", "A2[")
     ),
