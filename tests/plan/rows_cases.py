@@ -57,6 +57,12 @@ TAKEN = {
         U="P[h g] Q[n h d] K[m h d] -> g n m",
         A2="A[h n m] P[h g] -> g n m",
     ),
+    "maps beside mixed ones": design(
+        MAPPED,
+        "A3[h n m] V[m h d] Wo[h d f] -> n f",
+        A2="A[h n m] P[h g] -> g n m",
+        A3="A[h n m] - 0.5 * A2[h n m] -> h n m",
+    ),
     "a constant of every row": design(
         f"{SCORES[:-9]} + b[h] + 0.5 -> h n m", A2={"map": "square", "of": "A"}, read=READ.replace("A[", "A2[")
     ),

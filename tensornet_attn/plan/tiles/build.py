@@ -90,9 +90,11 @@ class _Builder:
         own = next((step for step in self.op.body if step.name == use.name), None)
         if own is None:
             return self.leaf(use, index)
-        if own.legs != use.legs:
+        read = dict(zip(own.legs, use.legs, strict=True))
+        if any(old != new and not {old, new} <= self.whole for old, new in read.items()):
             raise Unfit(f"'{use.name}' is read with its legs renamed")
-        return self.values[use.name, self.place(use.legs, index)]
+        at = {old: index[new] for old, new in read.items() if old in self.heads}
+        return self.values[use.name, self.place(own.legs, at)]
 
     def leaf(self, use: Use, index: Index) -> Node:
         if made_inside(self.graph, use):

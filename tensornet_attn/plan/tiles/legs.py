@@ -62,7 +62,7 @@ def _heads(graph: Graph, op: Kernel, apart: frozenset[str]) -> tuple[dict[str, i
     """(of each leg of the values of queries x keys, how many tiles of it a program has; those it has all of)."""
     wide = [*_wide(graph, op), tuple(apart)]
     legs = dict.fromkeys(leg for own in wide for leg in own)
-    whole = apart | {leg for step in op.body for leg in _mixed(step) if leg in legs}
+    whole = apart | {leg for step in op.body for leg in (*_mixed(step), *_renamed(op, step)) if leg in legs}
     wide.pop()
     tiles = {leg: _size(graph, leg) if leg in whole else 1 for leg in legs}
     room, shared = MOST, [step.legs for step in op.body if _scores(graph, step, legs)]
@@ -99,6 +99,14 @@ def _mixed(step: Step) -> Iterator[str]:
         yield from (leg for use in step.op.uses for leg in use.legs if leg not in step.legs)
     elif isinstance(step.op, Box) and step.op.leg is not None:
         yield step.op.leg
+
+
+def _renamed(op: Kernel, step: Step) -> Iterator[str]:
+    """The legs under which a step reads another one of a body for its own, and these: tile is read for tile."""
+    own = {one.name: one.legs for one in op.body}
+    for use in step.op.uses:
+        for pair in zip(own.get(use.name, use.legs), use.legs, strict=True):
+            yield from pair if pair[0] != pair[1] else ()
 
 
 def _widths(graph: Graph, op: Kernel, heads: Iterable[str]) -> dict[frozenset[str], tuple[str, ...]]:
