@@ -14,6 +14,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 OBJECTIVES = ("quality", *COSTS, "latency")  # quality is maximised, all others are minimised
 ARMS = ("evolution", "random")
+SEEDS = 1000  # that designs of a study are trained with; fresh ones follow
 
 
 class _Model(BaseModel):
@@ -83,3 +84,11 @@ class Study(_Model):
     def proposals(self) -> int:
         """How many slots hold proposals; slot s belongs to arm s modulo their number. Confirmations follow."""
         return self.trials * len(self.arms)
+
+    def seed_of(self, essence: str) -> int:
+        """The seed of a design, its own: what one seed favours would else pass for the merit of a family."""
+        return (self.seed + int(essence, 16) % SEEDS) % 2**63
+
+    def fresh_seed(self, place: int) -> int:
+        """The seed of a confirmation, which no design is chosen by."""
+        return (self.seed + SEEDS + place) % 2**63

@@ -40,6 +40,7 @@ class Evaluation:
     lost: Callable[[], bool] = lambda: False
     design: str = ""
     slot: int = 0
+    seed: int = 0
     end: float = field(default_factory=lambda: float("inf"))
 
     def proposal(self, draft: Draft, other: Trial | None, worker: str = "") -> Trial:
@@ -56,12 +57,13 @@ class Evaluation:
             if other.state != COMPLETE:
                 found = replace(trial, results=other.results, values=other.values)
                 return replace(found, state=other.state, reason=other.reason)
-        self.begin(other.design if other is not None else own, draft.slot)
+        self.begin(other.design if other is not None else own, draft.slot, self.study.seed_of(made.essence))
         trial = self.climbed(trial, other)
         return replace(trial, seconds=time.monotonic() - start)
 
-    def begin(self, design: str, slot: int) -> None:
-        self.design, self.slot, self.end = design, slot, time.monotonic() + self.study.seconds
+    def begin(self, design: str, slot: int, seed: int) -> None:
+        self.design, self.slot, self.seed = design, slot, seed
+        self.end = time.monotonic() + self.study.seconds
 
     def climbed(self, trial: Trial, other: Trial | None) -> Trial:
         """The trial after all rungs that it reaches."""
@@ -107,21 +109,21 @@ class Evaluation:
         start = time.monotonic()
         if rung == 0:
             place, first = next(trained(self.study))
-            loss = self.done(STATIC, rung=place, rates=first.rates[:1], seed=self.study.seed)
+            loss = self.done(STATIC, rung=place, rates=first.rates[:1])
             return Result(0, (-loss,), (0.0,), time.monotonic() - start)
         rates = self.study.rungs[rung - 1].rates
-        return self.runs(rung, rates, self.study.seed)
+        return self.runs(rung, rates)
 
-    def runs(self, rung: int, rates: tuple[float, ...], seed: int) -> Result:
+    def runs(self, rung: int, rates: tuple[float, ...]) -> Result:
         start = time.monotonic()
-        found = self.done(CLIMB, rung=rung, rates=rates, seed=seed)
+        found = self.done(CLIMB, rung=rung, rates=rates)
         quality, folders = zip(*found, strict=True)
         return Result(rung, quality, rates[: len(found)], time.monotonic() - start, tuple(filter(None, folders)))
 
     def done(self, kind: str, **given: Any) -> Any:
         """What a job gives. Raises EndedError where it gives nothing."""
         bound = Bound(self.end, self.study.seconds, self.study.gibibytes, self.lost)
-        job = Job(kind, self.study, self.design, str(self.out), **given)
+        job = Job(kind, self.study, self.design, str(self.out), seed=self.seed, **given)
         outcome = self.nursery.run(job, log_of(self.out, self.slot), bound)
         if outcome.state != COMPLETE:
             raise EndedError(outcome.state, outcome.reason)
@@ -135,7 +137,7 @@ class Evaluation:
     def confirmation(self, of: Confirmation, worker: str = "") -> Trial:
         """The finished trial of a confirmation: the last rung at the learning rate that was best, with a fresh seed."""
         start = time.monotonic()
-        self.begin(self.trained_design(of.of), of.slot)
+        self.begin(self.trained_design(of.of), of.slot, of.fresh)
         own: dict[str, Any] = {"slot": of.slot, "arm": "confirm", "how": "confirm", "of": of.of.slot, "fresh": of.fresh}
         own |= {"parents": (), "same_as": None, "results": (), "state": COMPLETE, "reason": "", "worker": worker}
         trial = replace(of.of, **own)
@@ -144,7 +146,7 @@ class Evaluation:
         try:
             rate = of.of.results[-1].rate
             assert rate is not None  # or it would not be on the front
-            trial = replace(trial, results=(self.runs(rung, (rate,), of.fresh),))
+            trial = replace(trial, results=(self.runs(rung, (rate,)),))
             trial = replace(trial, values={**(trial.values or {}), **_quality(trial)})
             if trial.results[-1].best is None:
                 raise EndedError(DIVERGED, f"with seed {of.fresh} loss or gradient are not finite.")

@@ -12,7 +12,6 @@ from tensornet_attn.study.rank import EDGE, front, hypervolume, scaled
 from tensornet_attn.study.record import Trial
 
 CONFIRM = "confirm"  # the arm of confirmations
-FRESH = 1000  # the first fresh seed is this far from the study's own
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def confirmations(study: Study, finished: Sequence[Trial]) -> list[tuple[int, in
     those which are finished stay what they are when a study is given more trials.
     """
     return [
-        (-(1 + of * study.fresh_seeds + place), of, (study.seed + FRESH + place) % 2**63)
+        (-(1 + of * study.fresh_seeds + place), of, study.fresh_seed(place))
         for of in finalists(study, finished)
         for place in range(study.fresh_seeds)
     ]

@@ -67,7 +67,7 @@ def first(study: Study) -> Draft:
 def test_all_rungs(tmp_path: Path) -> None:
     trial, children = evaluated(made.study(rungs=TWO), tmp_path)
     assert children.kinds == [STATIC, (CLIMB, 1), (CLIMB, 2)]
-    assert {job.seed for job in children.jobs} == {0}
+    assert {job.seed for job in children.jobs} == {made.study().seed_of(trial.essence)}
     assert [(r.rung, r.quality, r.rates) for r in trial.results] == [
         (0, (-4.1,), (0.0,)),
         (1, (0.1, 0.2, 0.3), (1e-3, 2e-3, 4e-3)),
@@ -192,3 +192,13 @@ def test_all_fail(state: str, reason: str, words: str) -> None:
     assert str(caught.value) == f"all 8 trials failed, 7 of them so: {words}, and begin again in another --out."
     with pytest.raises(InputError):
         check_hope(made.study(trials=1), failed[:2])
+
+
+def test_every_design_has_a_seed_of_its_own_and_none_has_a_fresh_one() -> None:
+    """Kin that is trained with one seed shares its luck, and would pass for a good family."""
+    study = made.study(seed=7)
+    seeds = [study.seed_of(f"{number:064x}") for number in range(3000)]
+    assert seeds == [made.study(seed=7, trials=99).seed_of(f"{number:064x}") for number in range(3000)]
+    assert len({*seeds}) == 1000
+    assert not {*seeds} & {study.fresh_seed(place) for place in range(50)}
+    assert max(made.study(seed=2**63 - 1).seed_of(f"{number:064x}") for number in range(3000)) < 2**63
