@@ -32,7 +32,8 @@ def test_a_study(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert {trial.fresh for trial in fresh} == {1000, 1001, 1002, 1003, 1004}
     assert [one.of for one in found.confirmed] == [fresh[0].of]
     for trial in found.trials:
-        assert trial.quality == functions.quality(ta.load(trial.design), trial.fresh or 0)
+        seed = found.study.seed_of(trial.essence) if trial.fresh is None else trial.fresh
+        assert trial.quality == functions.quality(ta.load(trial.design), seed)
     assert str(found).startswith(
         f"{len(found.front)} designs on the front of 3 trials; all is in '{tmp_path}'\n  quality "
     )
