@@ -34,6 +34,12 @@ def test_tables_of_studies(name: str) -> None:
     assert told in (RESULTS.parent / "search.md").read_text()
 
 
+def test_the_spread_of_scores_that_the_page_shows() -> None:
+    words = [sys.executable, str(RESULTS / "studies.py"), "small_copying", "--spread"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "".join(f"    {line}\n" for line in told.splitlines()) in (RESULTS.parent / "search.md").read_text()
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("*.yaml")))
 def test_studies_can_be_run_again(name: str) -> None:
     study = read(STUDIES / f"{name}.yaml", {})

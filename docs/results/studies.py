@@ -3,6 +3,7 @@
 tensornet-attn search --config docs/results/studies/recall.yaml --workers 2 --seed 0 --out runs/recall_0
 python docs/results/studies.py recall --record runs/recall_0   adds what was found to docs/results/studies/recall.json
 python docs/results/studies.py recall --table                  prints the table of what was recorded
+python docs/results/studies.py recall --spread                 prints how far designs lie apart, and seeds of one
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median, stdev, variance
 from typing import Any
 
 from tensornet_attn.compare.spread import mean_of
@@ -81,16 +82,39 @@ def _row(own: Sequence[dict[str, Any]], told: dict[str, Any]) -> str:
     return " | ".join([*map(str, cells), f"{seconds / 3600:.2f}"])
 
 
+def spreads(name: str) -> Iterator[str]:
+    """Of each study and arm the median score and the deviation of scores; of all confirmed designs that of seeds.
+
+    The last is the root of the mean variance.
+    """
+    variances: list[float] = []
+    for study, told in json.loads((HERE / f"{name}.json").read_text()).items():
+        fresh: dict[str, list[float]] = {}
+        scores: dict[str, list[float]] = {}
+        for trial in (trial for trial in told["trials"] if trial["quality"]):
+            arm = trial["arm"]
+            known, key = (fresh, trial["essence"]) if arm == "confirm" else (scores, arm)
+            known.setdefault(key, []).append(best_of(trial))
+        medians = ", ".join(f"{arm} {median(found):.3f}" for arm, found in sorted(scores.items()))
+        whole = [score for found in scores.values() for score in found]
+        yield f"{study}: median {medians}; deviation of designs {stdev(whole):.3f}"
+        variances += map(variance, fresh.values())
+    yield f"deviation of seeds, {len(variances)} designs: {mean(variances) ** 0.5:.3f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
     parser.add_argument("--record", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--spread", action="store_true")
     given = parser.parse_args()
     if given.record:
         record(given.name, given.record)
     if given.table:
         print("\n".join(rows(given.name)))
+    if given.spread:
+        print("\n".join(spreads(given.name)))
 
 
 if __name__ == "__main__":
