@@ -193,8 +193,10 @@ def reference(design: Source, causal: bool | None = None, **options: Any) -> Com
 def emit_source(design: Source, causal: bool | None = None, backend: str = "auto", **wanted: Unpack[Wanted]) -> str:
     """The Python source of a design: one nn.Module that needs torch alone, or triton too where that is the backend.
 
-    `wanted` as in `compile`.
+    `wanted` as in `compile`. Raises InputError for `reference`, which evaluates the diagram and has no source.
     """
+    if backend == "reference":
+        raise InputError("backend 'reference' evaluates the diagram and has no source; ask for 'torch' or 'triton'.")
     design = _design(design)
     return _emitted(design, plan_of(build(design, causal), backend, aim_of(**wanted))).source
 

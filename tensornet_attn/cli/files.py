@@ -56,6 +56,7 @@ def _format(output: str, form: str | None) -> str:
 def compile_design(
     design: DesignName,
     output: Output = "-",
+    backend: Annotated[str, typer.Option(help="torch, triton or auto.")] = "auto",
     causal: Causal = None,
     bucket: Bucket = "training",
     device: Costs = "generic",
@@ -69,8 +70,8 @@ def compile_design(
 ) -> None:
     """Write the PyTorch module a design compiles to.
 
-    One file that needs torch alone, on standard output unless -o names a file. It is right for every length, whatever
-    it is planned for.
+    One file that needs torch alone, or triton too with --backend triton, on standard output unless -o names a file. It
+    is right for every length, whatever it is planned for.
     """
     from tensornet_attn import compiler
     from tensornet_attn.cli.output import write
@@ -78,7 +79,7 @@ def compile_design(
 
     wanted = Wanted(bucket=bucket, device_costs=device, n=n, m=m, batch=batch, memory=memory)
     wanted |= {"linear_memory": linear_memory}
-    write(output, compiler.emit_source(load(design, legs, settings), causal, **wanted))
+    write(output, compiler.emit_source(load(design, legs, settings), causal, backend, **wanted))
 
 
 def schema(

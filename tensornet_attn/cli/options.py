@@ -20,6 +20,7 @@ Settings = Annotated[Pairs, typer.Option("--set", metavar="NAME=VALUE,...", help
 Causal = Annotated[bool | None, typer.Option("--causal/--no-causal", help="Override the design's own `causal`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The file to write; - is stdout.")]
+Backend = Annotated[str, typer.Option(help="reference, torch, inductor, triton or auto.")]
 Bucket = Annotated[str, typer.Option(help="What it is planned for: training, prefill or decoding.")]
 Costs = Annotated[
     str, typer.Option("--device", metavar="NAME", help="Of the cost table, e.g. generic, cpu, h200; or this.")

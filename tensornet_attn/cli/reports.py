@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensornet_attn.cli.options import (
+    Backend,
     Batch,
     Bucket,
     Causal,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tensornet_attn.spec import Design
 
 KERNEL_DTYPES = ("bfloat16", "float16", "float32")
-Backend = Annotated[str, typer.Option(help="reference, torch, inductor, triton or auto.")]
 
 
 def list_designs(

@@ -1,4 +1,4 @@
-"""Regions around a softmax as Triton kernels of their own: which regions, why not others, in which order of products.
+"""Regions of queries x keys as Triton kernels of their own: which regions, why not others, in which order of products.
 
 # A.of = Q K;  A = softmax over m of A.of;  y.p1 = A V;  y = y.p1 Wo     ->     y.p1 = tiles(Q, K, V);  y = y.p1 Wo
 """
@@ -25,7 +25,7 @@ TRITON = "Triton kernels"
 
 
 def lower_triton(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
-    """Every group of steps around a softmax over the keys that a tile program can compute."""
+    """Every group of steps with values of queries x keys that a tile program can compute."""
     orders = [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], device)]
     orders.append(split_products(graph, partial(_weights_first, graph), sizes))
     chosen, refused, made, gone = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()

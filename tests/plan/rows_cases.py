@@ -96,6 +96,55 @@ TAKEN = {
     "a norm along the keys": design(A={"l2norm": "m", "eps": 0.1, "of": SCORES}),
     "a softmax over heads": design(A={"softmax": "h", "of": SCORES}),
     "kept": design(A={"keep": "m", "of": {"map": "sigmoid", "of": SCORES}}),
+    "kept, and fading with the distance": design(
+        A={"keep": "m", "of": "U[h n m] U2[h n m] -> h n m"},
+        U=SCORES,
+        U2={"map": "exp", "of": "b[h] gap[n m] -> h n m"},
+        constants=GAP,
+        causal=True,
+    ),
+    "neither kept nor divided": design(
+        A={"map": "sigmoid", "of": SCORES},
+        T2="A[h n m] T[m h] -> h n",
+        read="T2[h n] Q[n h d] Wo[h d f] -> n f",
+        legs={"m": "key 8"},
+    ),
+    "two scores that are not zero where there is no key": design(
+        A={"map": "sigmoid", "of": SCORES},
+        U={"map": "exp", "of": "S[n h] T[m h] -> h n m"},
+        T2="A[h n m] U[h n m] -> h n",
+        read="T2[h n] Q[n h d] Wo[h d f] -> n f",
+        legs={"n": "query 8", "m": "key 8"},
+    ),
+    "a softmax less what is divided by sums": design(
+        A2={"normalize": "m", "of": {"map": "softplus", "of": SCORES}},
+        A3="A[h n m] - 0.5 * A2[h n m] -> h n m",
+        read="A3[h n m] V[m h d] Wo[h d f] -> n f",
+    ),
+    "divided by sums, and mixed": design(
+        A={"normalize": "m", "of": {"map": "exp", "of": SCORES}},
+        A2="A[g n m] P[h g] -> h n m",
+        read="A2[h n m] V[m h d] Wo[h d f] -> n f",
+    ),
+    "a table beside what no mask hides": design(
+        A2={"map": "relu", "of": f"{SCORES[:-9]} + U[h n m] -> h n m"},
+        A3="A[h n m] + A2[h n m] -> h n m",
+        legs={"p": "relative 2"},
+        U={"rel_shift": "p", "to": "m", "of": "Bp"},
+        read="A3[h n m] V[m h d] Wo[h d f] -> n f",
+    ),
+    "powers": design(
+        A={"normalize": "m", "eps": 0.1, "of": {"map": "power(1.5)", "of": {"map": "relu", "of": SCORES}}},
+        A2={"map": "power(5)", "of": "A"},
+        read=READ.replace("A[", "A2["),
+    ),
+    "the mean and the sum over keys": design(
+        A={"map": "relu", "of": SCORES},
+        T2={"mean": "m", "of": "A"},
+        T3={"sum": "m", "of": "A", "mask": ["band(2)"]},
+        read="T2[h n] T3[h n] Q[n h d] Wo[h d f] -> n f",
+        causal=True,
+    ),
     "divided by sums": design(A={"normalize": "m", "eps": 0.1, "of": {"map": "sigmoid", "of": SCORES}}),
     "read twice": design(
         MAPPED, "A[h n m] V[m h d] Wo[h d f] + A2[h n m] K[m h d] Wo[h d f] -> n f", A2={"map": "square", "of": "A"}

@@ -657,7 +657,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
@@ -884,9 +884,10 @@ def O_of_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K1_tile = load_2d(
             K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
         )  # m d
@@ -897,7 +898,7 @@ def O_of_1_tiles_forward(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -973,9 +974,10 @@ def O_of_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K1_tile = load_2d(
             K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
         )  # m d
@@ -986,7 +988,7 @@ def O_of_1_tiles_rows(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -1058,9 +1060,10 @@ def O_of_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q1_tile = load_2d(
             Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size
@@ -1072,7 +1075,7 @@ def O_of_1_tiles_keys(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -1167,9 +1170,10 @@ def O_of_3_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K2_tile = load_2d(
             K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
         )  # m d
@@ -1180,7 +1184,7 @@ def O_of_3_tiles_forward(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -1257,9 +1261,10 @@ def O_of_3_tiles_rows(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K2_tile = load_2d(
             K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
         )  # m d
@@ -1270,7 +1275,7 @@ def O_of_3_tiles_rows(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -1343,9 +1348,10 @@ def O_of_3_tiles_keys(
         n = start + tl.arange(0, n_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q2_tile = load_2d(
             Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size
@@ -1357,7 +1363,7 @@ def O_of_3_tiles_keys(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],

@@ -638,7 +638,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
@@ -866,15 +866,16 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile = load_2d(K + batch * K_step[0] + g_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         A_scores_2 = number_0 * A_scores  # n m
         if MASK == 2:
             A_scores_2 += bias_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-        seen_0_0_0 = allowed(there, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        seen_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
         A, fade_0, most_0, total_0 = online(A_scores_2, seen_0_0_0, most_0, total_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + g_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read_0_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
@@ -942,15 +943,16 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile = load_2d(K + batch * K_step[0] + g_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         A_scores_2 = number_0 * A_scores  # n m
         if MASK == 2:
             A_scores_2 += bias_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-        seen_0_0_0 = allowed(there, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        seen_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
         A = softened(A_scores_2, seen_0_0_0, lse_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + g_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_0_0, tl.trans(V_tile), DOT, SUMS)  # n m
@@ -1014,16 +1016,17 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q_base, n, Q_step[3], n_end, d, Q_step[4], d_size)  # n d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         A_scores_2 = number_0 * A_scores  # n m
         if MASK == 2:
             A_scores_2 += bias_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-        seen_0_0_0 = allowed(there, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        seen_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
         A = softened(A_scores_2, seen_0_0_0, lse_0)  # n m
         d_0_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V = dot_of(tl.trans(A), d_0_0, DOT, SUMS)  # m d

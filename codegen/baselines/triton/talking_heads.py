@@ -616,7 +616,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
@@ -911,9 +911,10 @@ def y_1_tiles_statistics(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -952,7 +953,7 @@ def y_1_tiles_statistics(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0, fade_0, most_0, total_0 = online(A_0_scores, seen_0_0, most_0, total_0)  # n m
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
         Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
@@ -978,7 +979,7 @@ def y_1_tiles_statistics(
                 mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_1 = allowed(
-            there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_1, fade_1, most_1, total_1 = online(A_1_scores, seen_0_1, most_1, total_1)  # n m
         Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
@@ -1005,7 +1006,15 @@ def y_1_tiles_statistics(
                 mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_2 = allowed(
-            there, mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 2 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_2, fade_2, most_2, total_2 = online(A_2_scores, seen_0_2, most_2, total_2)  # n m
         Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
@@ -1032,7 +1041,15 @@ def y_1_tiles_statistics(
                 mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_3 = allowed(
-            there, mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 3 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_3, fade_3, most_3, total_3 = online(A_3_scores, seen_0_3, most_3, total_3)  # n m
         Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
@@ -1059,7 +1076,15 @@ def y_1_tiles_statistics(
                 mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_4 = allowed(
-            there, mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 4 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_4, fade_4, most_4, total_4 = online(A_4_scores, seen_0_4, most_4, total_4)  # n m
         Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
@@ -1086,7 +1111,15 @@ def y_1_tiles_statistics(
                 mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_5 = allowed(
-            there, mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 5 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_5, fade_5, most_5, total_5 = online(A_5_scores, seen_0_5, most_5, total_5)  # n m
         Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
@@ -1113,7 +1146,15 @@ def y_1_tiles_statistics(
                 mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_6 = allowed(
-            there, mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 6 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_6, fade_6, most_6, total_6 = online(A_6_scores, seen_0_6, most_6, total_6)  # n m
         Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
@@ -1140,7 +1181,15 @@ def y_1_tiles_statistics(
                 mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_7 = allowed(
-            there, mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 7 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_7, fade_7, most_7, total_7 = online(A_7_scores, seen_0_7, most_7, total_7)  # n m
     store_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end, log_total(most_0, total_0))
@@ -1294,9 +1343,10 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -1335,7 +1385,7 @@ def y_1_tiles_forward(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
@@ -1362,7 +1412,7 @@ def y_1_tiles_forward(
                 mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_1 = allowed(
-            there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         Pw_1_0 = tl.load(Pw_base).to(SUMS)  # a number
@@ -1390,7 +1440,15 @@ def y_1_tiles_forward(
                 mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_2 = allowed(
-            there, mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 2 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         Pw_2_0 = tl.load(Pw_base_2).to(SUMS)  # a number
@@ -1418,7 +1476,15 @@ def y_1_tiles_forward(
                 mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_3 = allowed(
-            there, mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 3 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         Pw_3_0 = tl.load(Pw_base_3).to(SUMS)  # a number
@@ -1446,7 +1512,15 @@ def y_1_tiles_forward(
                 mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_4 = allowed(
-            there, mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 4 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
         Pw_4_0 = tl.load(Pw_base_4).to(SUMS)  # a number
@@ -1474,7 +1548,15 @@ def y_1_tiles_forward(
                 mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_5 = allowed(
-            there, mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 5 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
         Pw_5_0 = tl.load(Pw_base_5).to(SUMS)  # a number
@@ -1502,7 +1584,15 @@ def y_1_tiles_forward(
                 mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_6 = allowed(
-            there, mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 6 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
         Pw_6_0 = tl.load(Pw_base_6).to(SUMS)  # a number
@@ -1530,7 +1620,15 @@ def y_1_tiles_forward(
                 mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_7 = allowed(
-            there, mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 7 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
         Pw_7_0 = tl.load(Pw_base_7).to(SUMS)  # a number
@@ -1774,9 +1872,10 @@ def y_1_tiles_sums(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -1815,7 +1914,7 @@ def y_1_tiles_sums(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1865,7 +1964,7 @@ def y_1_tiles_sums(
                 mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_1 = allowed(
-            there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         Pw_1_3 = tl.load(Pw_base_4).to(SUMS)  # a number
@@ -1900,7 +1999,15 @@ def y_1_tiles_sums(
                 mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_2 = allowed(
-            there, mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 2 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         Pw_2_3 = tl.load(Pw_base_8).to(SUMS)  # a number
@@ -1935,7 +2042,15 @@ def y_1_tiles_sums(
                 mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_3 = allowed(
-            there, mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 3 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         Pw_3_3 = tl.load(Pw_base_12).to(SUMS)  # a number
@@ -1970,7 +2085,15 @@ def y_1_tiles_sums(
                 mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_4 = allowed(
-            there, mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 4 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
         Pw_4_3 = tl.load(Pw_base_16).to(SUMS)  # a number
@@ -2005,7 +2128,15 @@ def y_1_tiles_sums(
                 mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_5 = allowed(
-            there, mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 5 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
         Pw_5_3 = tl.load(Pw_base_20).to(SUMS)  # a number
@@ -2040,7 +2171,15 @@ def y_1_tiles_sums(
                 mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_6 = allowed(
-            there, mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 6 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
         Pw_6_3 = tl.load(Pw_base_24).to(SUMS)  # a number
@@ -2075,7 +2214,15 @@ def y_1_tiles_sums(
                 mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_7 = allowed(
-            there, mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 7 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
         Pw_7_3 = tl.load(Pw_base_28).to(SUMS)  # a number
@@ -2210,9 +2357,10 @@ def y_1_tiles_numbers(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -2258,7 +2406,15 @@ def y_1_tiles_numbers(
                 mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_7 = allowed(
-            there, mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 7 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
         d_Pw_7_3 = d_U_3 * A_7  # n m
@@ -2289,7 +2445,15 @@ def y_1_tiles_numbers(
                 mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_6 = allowed(
-            there, mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 6 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
         d_Pw_6_3 = d_U_3 * A_6  # n m
@@ -2320,7 +2484,15 @@ def y_1_tiles_numbers(
                 mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_5 = allowed(
-            there, mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 5 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
         d_Pw_5_3 = d_U_3 * A_5  # n m
@@ -2351,7 +2523,15 @@ def y_1_tiles_numbers(
                 mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_4 = allowed(
-            there, mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 4 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
         d_Pw_4_3 = d_U_3 * A_4  # n m
@@ -2382,7 +2562,15 @@ def y_1_tiles_numbers(
                 mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_3 = allowed(
-            there, mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 3 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         d_Pw_3_3 = d_U_3 * A_3  # n m
@@ -2413,7 +2601,15 @@ def y_1_tiles_numbers(
                 mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_2 = allowed(
-            there, mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 2 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         d_Pw_2_3 = d_U_3 * A_2  # n m
@@ -2444,7 +2640,7 @@ def y_1_tiles_numbers(
                 mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_1 = allowed(
-            there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         d_Pw_1_3 = d_U_3 * A_1  # n m
@@ -2472,7 +2668,7 @@ def y_1_tiles_numbers(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         d_Pw_0_3 = d_U_3 * A_0  # n m
         d_Pw_0_3_2 = tl.sum(d_Pw_0_3, 0)  # m
@@ -2805,9 +3001,10 @@ def y_1_tiles_numbers_2(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -2849,7 +3046,15 @@ def y_1_tiles_numbers_2(
                 mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_7 = allowed(
-            there, mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 7 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
         V_tile_3 = load_2d(
@@ -2932,7 +3137,15 @@ def y_1_tiles_numbers_2(
                 mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_6 = allowed(
-            there, mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 6 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
         Pw_6_3 = tl.load(Pw_base_5).to(SUMS)  # a number
@@ -2999,7 +3212,15 @@ def y_1_tiles_numbers_2(
                 mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_5 = allowed(
-            there, mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 5 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
         Pw_5_3 = tl.load(Pw_base_9).to(SUMS)  # a number
@@ -3066,7 +3287,15 @@ def y_1_tiles_numbers_2(
                 mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_4 = allowed(
-            there, mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 4 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
         Pw_4_3 = tl.load(Pw_base_13).to(SUMS)  # a number
@@ -3133,7 +3362,15 @@ def y_1_tiles_numbers_2(
                 mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_3 = allowed(
-            there, mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 3 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         Pw_3_3 = tl.load(Pw_base_17).to(SUMS)  # a number
@@ -3200,7 +3437,15 @@ def y_1_tiles_numbers_2(
                 mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_2 = allowed(
-            there, mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible,
+            mask + batch * mask_step[0] + 2 * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
         )
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         Pw_2_3 = tl.load(Pw_base_21).to(SUMS)  # a number
@@ -3267,7 +3512,7 @@ def y_1_tiles_numbers_2(
                 mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_1 = allowed(
-            there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            visible, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         Pw_1_3 = tl.load(Pw_base_25).to(SUMS)  # a number
@@ -3331,7 +3576,7 @@ def y_1_tiles_numbers_2(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         Pw_0_3 = tl.load(Pw_base_29).to(SUMS)  # a number
         Pw_0_2 = tl.load(Pw_base_30).to(SUMS)  # a number
@@ -3763,9 +4008,10 @@ def y_1_tiles_rows(
             m = start + tl.arange(0, m_block)
             apart = (n + (m_end - n_end))[:, None] - m[None, :]
             there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            visible = there
             if KEYS:
                 own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-                there &= (own != 0)[None, :]
+                visible &= (own != 0)[None, :]
             K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
             K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -3798,7 +4044,7 @@ def y_1_tiles_rows(
                     mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_7 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 7 * mask_step[1],
                 n,
                 mask_step[2],
@@ -3845,7 +4091,7 @@ def y_1_tiles_rows(
                     mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_6 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 6 * mask_step[1],
                 n,
                 mask_step[2],
@@ -3877,7 +4123,7 @@ def y_1_tiles_rows(
                     mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_5 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 5 * mask_step[1],
                 n,
                 mask_step[2],
@@ -3909,7 +4155,7 @@ def y_1_tiles_rows(
                     mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_4 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 4 * mask_step[1],
                 n,
                 mask_step[2],
@@ -3941,7 +4187,7 @@ def y_1_tiles_rows(
                     mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_3 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 3 * mask_step[1],
                 n,
                 mask_step[2],
@@ -3973,7 +4219,7 @@ def y_1_tiles_rows(
                     mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_2 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 2 * mask_step[1],
                 n,
                 mask_step[2],
@@ -4005,7 +4251,15 @@ def y_1_tiles_rows(
                     mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_1 = allowed(
-                there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                visible,
+                mask + batch * mask_step[0] + mask_step[1],
+                n,
+                mask_step[2],
+                n_end,
+                m,
+                mask_step[3],
+                m_end,
+                MASK,
             )
             A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
             d_A_1 = d_U_3 * Pw_1_3 + d_U_2 * Pw_1_2 + d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
@@ -4028,7 +4282,9 @@ def y_1_tiles_rows(
                 A_0_scores += bias_2d(
                     mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
-            seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            seen_0_0 = allowed(
+                visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            )
             A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
             d_A_0 = d_U_3 * Pw_0_3 + d_U_2 * Pw_0_2 + d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
             add_8 = d_A_0 - A_0_sums[:, None]  # n m
@@ -4390,9 +4646,10 @@ def y_1_tiles_keys(
             n = start + tl.arange(0, n_block)
             apart = (n + (m_end - n_end))[:, None] - m[None, :]
             there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            visible = there
             if KEYS:
                 own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-                there &= (own != 0)[None, :]
+                visible &= (own != 0)[None, :]
             lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
             lse_1 = load_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end)
             lse_2 = load_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end)
@@ -4432,7 +4689,9 @@ def y_1_tiles_keys(
                 A_0_scores += bias_2d(
                     mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
-            seen_0_0 = allowed(there, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            seen_0_0 = allowed(
+                visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            )
             A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
             A_scores_1 = (
                 Pl_0_1 * A_scores_1_0
@@ -4450,7 +4709,15 @@ def y_1_tiles_keys(
                     mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_1 = allowed(
-                there, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                visible,
+                mask + batch * mask_step[0] + mask_step[1],
+                n,
+                mask_step[2],
+                n_end,
+                m,
+                mask_step[3],
+                m_end,
+                MASK,
             )
             A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
             A_scores_2 = (
@@ -4469,7 +4736,7 @@ def y_1_tiles_keys(
                     mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_2 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 2 * mask_step[1],
                 n,
                 mask_step[2],
@@ -4496,7 +4763,7 @@ def y_1_tiles_keys(
                     mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_3 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 3 * mask_step[1],
                 n,
                 mask_step[2],
@@ -4523,7 +4790,7 @@ def y_1_tiles_keys(
                     mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_4 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 4 * mask_step[1],
                 n,
                 mask_step[2],
@@ -4550,7 +4817,7 @@ def y_1_tiles_keys(
                     mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_5 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 5 * mask_step[1],
                 n,
                 mask_step[2],
@@ -4577,7 +4844,7 @@ def y_1_tiles_keys(
                     mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_6 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 6 * mask_step[1],
                 n,
                 mask_step[2],
@@ -4604,7 +4871,7 @@ def y_1_tiles_keys(
                     mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_7 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + 7 * mask_step[1],
                 n,
                 mask_step[2],

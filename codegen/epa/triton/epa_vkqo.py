@@ -950,7 +950,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
@@ -1179,9 +1179,10 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         A_scores_2 = number_0 * A_scores  # n m
@@ -1190,7 +1191,7 @@ def y_1_tiles_forward(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -1263,9 +1264,10 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         A_scores_2 = number_0 * A_scores  # n m
@@ -1274,7 +1276,7 @@ def y_1_tiles_rows(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -1343,9 +1345,10 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -1355,7 +1358,7 @@ def y_1_tiles_keys(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],

@@ -1001,7 +1001,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
@@ -1242,9 +1242,10 @@ def y_1_tiles_forward(
         p = tl.where(p < 0, p_end, p)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         content_p2_tile = load_1d(content_p2_base, m, content_p2_step[2], m_end).to(SUMS)  # m
@@ -1263,7 +1264,7 @@ def y_1_tiles_forward(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there & (apart >= 0),
+            visible & (apart >= 0),
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -1351,9 +1352,10 @@ def y_1_tiles_places(
         m = start - first + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -1370,7 +1372,7 @@ def y_1_tiles_places(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there & (apart >= 0),
+            visible & (apart >= 0),
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -1468,9 +1470,10 @@ def y_1_tiles_rows(
         p = tl.where(p < 0, p_end, p)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         content_p2_tile = load_1d(content_p2_base, m, content_p2_step[2], m_end).to(SUMS)  # m
@@ -1489,7 +1492,7 @@ def y_1_tiles_rows(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there & (apart >= 0),
+            visible & (apart >= 0),
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -1576,9 +1579,10 @@ def y_1_tiles_keys(
         p = tl.where(p < 0, p_end, p)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -1597,7 +1601,7 @@ def y_1_tiles_keys(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there & (apart >= 0),
+            visible & (apart >= 0),
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],

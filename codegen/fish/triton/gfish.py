@@ -684,7 +684,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
@@ -1022,9 +1022,10 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
         P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
@@ -1321,7 +1322,7 @@ def y_1_tiles_forward(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0, fade_0, most_0, total_0 = online(A_0_scores, seen_0_0, most_0, total_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1351,7 +1352,7 @@ def y_1_tiles_forward(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1, fade_1, most_1, total_1 = online(A_1_scores, seen_0_1, most_1, total_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1381,7 +1382,7 @@ def y_1_tiles_forward(
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2, fade_2, most_2, total_2 = online(A_2_scores, seen_0_2, most_2, total_2)  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1411,7 +1412,7 @@ def y_1_tiles_forward(
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3, fade_3, most_3, total_3 = online(A_3_scores, seen_0_3, most_3, total_3)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1625,9 +1626,10 @@ def y_1_tiles_numbers(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
         P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
@@ -1924,7 +1926,7 @@ def y_1_tiles_numbers(
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1991,7 +1993,7 @@ def y_1_tiles_numbers(
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -2058,7 +2060,7 @@ def y_1_tiles_numbers(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -2125,7 +2127,7 @@ def y_1_tiles_numbers(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -2403,9 +2405,10 @@ def y_1_tiles_numbers_2(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
         P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
@@ -2702,7 +2705,7 @@ def y_1_tiles_numbers_2(
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -2733,7 +2736,7 @@ def y_1_tiles_numbers_2(
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -2764,7 +2767,7 @@ def y_1_tiles_numbers_2(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -2795,7 +2798,7 @@ def y_1_tiles_numbers_2(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -3402,9 +3405,10 @@ def y_1_tiles_numbers_3(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
         P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
@@ -3701,7 +3705,7 @@ def y_1_tiles_numbers_3(
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -3732,7 +3736,7 @@ def y_1_tiles_numbers_3(
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -3763,7 +3767,7 @@ def y_1_tiles_numbers_3(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -3794,7 +3798,7 @@ def y_1_tiles_numbers_3(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -4405,9 +4409,10 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
         P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
@@ -4704,7 +4709,7 @@ def y_1_tiles_rows(
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -4735,7 +4740,7 @@ def y_1_tiles_rows(
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -4766,7 +4771,7 @@ def y_1_tiles_rows(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -4797,7 +4802,7 @@ def y_1_tiles_rows(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -5333,9 +5338,10 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
         lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
@@ -5636,7 +5642,7 @@ def y_1_tiles_keys(
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_A_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
@@ -5666,7 +5672,7 @@ def y_1_tiles_keys(
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_A_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
@@ -5696,7 +5702,7 @@ def y_1_tiles_keys(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
@@ -5726,7 +5732,7 @@ def y_1_tiles_keys(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m

@@ -625,7 +625,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
@@ -942,9 +942,10 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         L_scores_scores_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
         L_scores_up_0 = tl.maximum(L_scores_scores_0, 0.0)  # n m
@@ -981,7 +982,7 @@ def y_1_tiles_forward(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0, fade_0, most_0, total_0 = online(A_0_scores, seen_0_0, most_0, total_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1004,7 +1005,7 @@ def y_1_tiles_forward(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1, fade_1, most_1, total_1 = online(A_1_scores, seen_0_1, most_1, total_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1027,7 +1028,7 @@ def y_1_tiles_forward(
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2, fade_2, most_2, total_2 = online(A_2_scores, seen_0_2, most_2, total_2)  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1050,7 +1051,7 @@ def y_1_tiles_forward(
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3, fade_3, most_3, total_3 = online(A_3_scores, seen_0_3, most_3, total_3)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1284,9 +1285,10 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         L_scores_scores_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
         L_scores_up_0 = tl.maximum(L_scores_scores_0, 0.0)  # n m
@@ -1323,7 +1325,7 @@ def y_1_tiles_rows(
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1383,7 +1385,7 @@ def y_1_tiles_rows(
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1443,7 +1445,7 @@ def y_1_tiles_rows(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1503,7 +1505,7 @@ def y_1_tiles_rows(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1849,9 +1851,10 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
         lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
         lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
@@ -1892,7 +1895,7 @@ def y_1_tiles_keys(
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V_3 = dot_of(tl.trans(A_3), d_3, DOT, SUMS)  # m d
@@ -1913,7 +1916,7 @@ def y_1_tiles_keys(
         A_2_scores = number_0 * A_scores_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V_2 = dot_of(tl.trans(A_2), d_2, DOT, SUMS)  # m d
@@ -1934,7 +1937,7 @@ def y_1_tiles_keys(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V_1 = dot_of(tl.trans(A_1), d_1, DOT, SUMS)  # m d
@@ -1955,7 +1958,7 @@ def y_1_tiles_keys(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V_0 = dot_of(tl.trans(A_0), d_0, DOT, SUMS)  # m d

@@ -672,7 +672,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
@@ -932,9 +932,10 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_2 = dot_of(A_of_p1_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
         K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -964,7 +965,7 @@ def y_1_tiles_forward(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0, fade_0, most_0, total_0 = online(A_0_scores, seen_0_0, most_0, total_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -978,7 +979,7 @@ def y_1_tiles_forward(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1, fade_1, most_1, total_1 = online(A_1_scores, seen_0_1, most_1, total_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -992,7 +993,7 @@ def y_1_tiles_forward(
         A_2_scores = number_0 * A_scores_2_6  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2, fade_2, most_2, total_2 = online(A_2_scores, seen_0_2, most_2, total_2)  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1006,7 +1007,7 @@ def y_1_tiles_forward(
         A_3_scores = number_0 * A_scores_3_2  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3, fade_3, most_3, total_3 = online(A_3_scores, seen_0_3, most_3, total_3)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1147,9 +1148,10 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_2 = dot_of(A_of_p1_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
         K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -1166,7 +1168,7 @@ def y_1_tiles_rows(
         A_3_scores = number_0 * A_scores_3_2  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1185,7 +1187,7 @@ def y_1_tiles_rows(
         A_2_scores = number_0 * A_scores_2_6  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1204,7 +1206,7 @@ def y_1_tiles_rows(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1236,7 +1238,7 @@ def y_1_tiles_rows(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -1376,9 +1378,10 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
         lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
         lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
@@ -1401,7 +1404,7 @@ def y_1_tiles_keys(
         A_3_scores = number_0 * A_scores_3_2  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(there, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
         d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V_3 = dot_of(tl.trans(A_3), d_3, DOT, SUMS)  # m d
@@ -1413,7 +1416,7 @@ def y_1_tiles_keys(
         A_2_scores = number_0 * A_scores_2_6  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(there, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
         d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V_2 = dot_of(tl.trans(A_2), d_2, DOT, SUMS)  # m d
@@ -1425,7 +1428,7 @@ def y_1_tiles_keys(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(there, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
         d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V_1 = dot_of(tl.trans(A_1), d_1, DOT, SUMS)  # m d
@@ -1450,7 +1453,7 @@ def y_1_tiles_keys(
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(there, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
         A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
         d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V_0 = dot_of(tl.trans(A_0), d_0, DOT, SUMS)  # m d

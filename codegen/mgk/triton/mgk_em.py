@@ -22,7 +22,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor, nn
@@ -72,15 +71,16 @@ class MGKEm(nn.Module):
 
         if self.training:
             with torch.no_grad():
-                # L.p1, L, responsibility, prior.of: a block of rows at a time, again in the backward
-                prior_of = blocked_rows(
-                    "prior_of_rows",
-                    [Q.transpose(-3, -2), K.movedim(-2, -4), logprior, k2.movedim(-3, -1), mask, key_mask],
+                # L.p1, L, responsibility, prior.of: kernels, again in the backward
+                prior_of = tiled(
+                    "prior_of_tiles",
+                    [Q.transpose(-3, -2), K.transpose(-4, -2), logprior, k2.transpose(-3, -1)],
                     n,
                     m,
                     (*x.shape[:-2],),
-                    (16, 65536),
-                    sizes=(self.Wq.shape[2],),
+                    mask,
+                    key_mask,
+                    [self.Wq.shape[2] ** -0.5],
                 )  # ... h r n
 
                 prior = prior_of.mean(-1)  # ... h r
@@ -126,413 +126,12 @@ def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
     raise ValueError(f"mask: {mask.ndim} dimensions where {wanted} are wanted.")
 
 
-def key_keep(key_mask: Tensor, others: int, query: bool = True) -> Tensor:
-    """A key mask [batch..., m] as [batch..., ones for the other legs, (1 for the query leg), m]."""
-    return key_mask[(..., *[None] * (others + query), slice(None))]
-
-
-def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """Where two masks both allow it; None allows everything."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b
-
-
-def visible_and_bias(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """A run-time mask as (where one may look, what is added there); minus infinity means may not look."""
-    if mask is None or mask.dtype == torch.bool:
-        return mask, None
-    visible = mask != float("-inf")
-    return visible, torch.where(visible, mask, 0)
-
-
-def visible(
-    own: Tensor | None, mask: Tensor | None, key_mask: Tensor | None, batch: int, others: int, query: bool = True
-) -> tuple[Tensor | None, Tensor | None]:
-    """Where a box may look and what is added there: its own mask [n, m] together with those of the call.
-
-    `batch` and `others` count dimensions: those of the batch, and the legs of the box beside query and key.
-    """
-    keep, bias = visible_and_bias(None if mask is None or not query else run_time_mask(mask, batch, others))
-    keep = both(own, keep)
-    return keep if key_mask is None else both(keep, key_keep(key_mask, others, query)), bias
-
-
-def kept(x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """x where visible, zeros elsewhere."""
-    return x if keep is None else torch.where(keep, x, 0)
-
-
-def masked_mean(x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """The mean of the visible entries: [..., m] -> [...]."""
-    return x.mean(-1) if keep is None else kept(x, keep).sum(-1) / keep.sum(-1).clamp(min=1)
-
-
-def added(x: Tensor, bias: Tensor | None) -> Tensor:
-    """x + bias, where there is one."""
-    return x if bias is None else x + bias.to(x.dtype)
-
-
-TILES: dict = {}  # name: (function, legs of each operand, place of the result's query leg), as `row_tile` was told them
-
-
-class Rows:
-    """What a function of a block of rows knows beside its operands.
-
-    `at`: the positions of its rows, [block]; `n`: the queries of the whole call; `m`: the keys that the rows see, from
-    the first on; `batch`: the block's batch dimensions; `sizes`: sizes that no operand shows; `random`: the generator
-    to draw from.
-    """
-
-    def __init__(self, piece: tuple, call: tuple, keys: int, random: torch.Generator | None, device: torch.device):
-        _, self.n, m, batch, _, self.training, self.sizes, _ = call
-        _, elements, first, count = piece
-        self.m = keys
-        self.batch = [elements, *batch[1:]] if batch else []
-        self.at = torch.arange(first + m - self.n, first + m - self.n + count, device=device)
-        self.random = random
-
-
-def row_tile(
-    rows: tuple[int, ...],
-    out: int,
-    spans: tuple[int, ...] = (),
-    keys: tuple[int, ...] = (),
-    legs: tuple[int, ...] = (),
-):
-    """Makes a function of a block, f(rows: Rows, *operands), known to `blocked_rows` by its name.
-
-    `rows`: of each operand the dimension, from the end, of its query leg, 0 where it has none; `spans`: that of a leg
-    of relative positions, of which a block of b rows that see m keys has b + m - 1; `out`: that of the query leg of the
-    result. `keys`: that of the key leg, told where no row sees a later key: a block then has the keys up to its last
-    row. `legs`: how many dimensions of each operand are not of the batch, -1 for a mask: all but its last two may be.
-    Not told, a block has the whole batch.
-    """
-
-    def known(function):
-        none = [0] * len(rows)
-        places = zip(rows, spans or none, keys or none, legs or none, strict=True)
-        TILES[function.__name__] = function, tuple(places), out
-        return function
-
-    return known
-
-
-def blocked_rows(
-    tile: str,
-    operands: list[Tensor | None],
-    n: int,
-    m: int,
-    batch: tuple[int, ...],
-    block: tuple[int, ...],
-    training: bool = False,
-    random: bool = False,
-    sizes: tuple[int, ...] = (),
-) -> Tensor:
-    """The function `tile` of all n query rows, a block of them at a time: the numbers of one block stand in memory.
-
-    `block`: the least number of rows; the pairs of a query and a key; and the keys that a row counts for at least,
-    where its own numbers take more room than that. A block has rows of one element of the batch, of several where all
-    its rows are too few: wide products are faster, and less is added to the gradients of keys and values.
-
-    The backward computes each block again; what is drawn, where `random`, it draws alike.
-    """
-    given = [x for x in operands if x is not None]
-    kind = autocast_kind(given[0])
-    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-    seed = torch.randint(2**62, (), device="cpu") if random else None
-    call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
-    for x, (rows, *_) in zip(given, legs_of(tile, call), strict=True):
-        if rows and x.shape[rows] not in (1, n):
-            raise ValueError(
-                f"'{tile}': an operand of shape {list(x.shape)} has not 1 or {n} rows on dimension {rows}."
-            )
-    if torch.compiler.is_compiling():
-        return rows_forward(given, seed, tile, *call)
-    return BlockedRows.apply(seed, (tile, *call), *given)
-
-
-def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
-    """The function of these operands, under the autocast of the call."""
-    some = iter(given)
-    operands = [next(some) if is_there else None for is_there in call[0]]
-    with torch.autocast(autocast_kind(given[0]), call[-1], call[-1] is not None, False):
-        return TILES[tile][0](rows, *operands)
-
-
-def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
-    """(piece, Rows, the operands' parts) for each block; a piece is its first element, elements, first row, rows."""
-    legs, random = legs_of(tile, call), None if seed is None else torch.Generator(given[0].device)
-    # What each block reads whole is laid out once, so that no product has to.
-    found = zip(given, legs, strict=True)
-    given = [x if rows or x.dtype == torch.bool else x.contiguous() for x, (rows, *_) in found]
-    for number, piece in enumerate(pieces_of(given, legs, call)):
-        if random is not None:
-            random.manual_seed(seed.item() + number)
-        parts = [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
-        yield piece, Rows(piece, call, keys_seen(legs, piece, call), random, given[0].device), parts
-
-
-def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple[int, int, int, int]]:
-    """The pieces that make up the whole call."""
-    _, n, m, batch, (least, pairs, *keys), *_ = call
-    every = batch[0] if batch else 1
-    apart = any(in_batch(x, own, batch) for x, (*_, own) in zip(given, legs, strict=True))
-    row = max(1, m, *keys) * max(1, math.prod(batch[1:] if apart else batch))  # pairs of a row
-    block, elements = max(least, pairs // row), every
-    if apart:
-        elements = 1 if block < n else max(1, pairs // (row * max(1, n)))
-    starts = [(element, min(elements, every - element)) for element in range(0, max(1, every), max(1, elements))]
-    return [(*start, first, min(block, n - first)) for start in starts for first in range(0, max(1, n), block)]
-
-
-def legs_of(tile: str, call: tuple) -> list[tuple[int, int, int, int]]:
-    """(query leg, relative leg, key leg, number of legs) of each operand that was given."""
-    return [legs for legs, is_there in zip(TILES[tile][1], call[0], strict=True) if is_there]
-
-
-def in_batch(x: Tensor, own: int, batch: list[int]) -> bool:
-    """Whether an operand has an entry for each element of the first dimension of the batch."""
-    has = x.ndim > 2 if own < 0 else own > 0 and x.ndim == own + len(batch)
-    return bool(batch) and has and x.shape[0] > 1
-
-
-def keys_seen(legs: list[tuple], piece: tuple, call: tuple) -> int:
-    """The keys that a piece sees: all, or where a row sees none later than itself those up to its last row."""
-    _, n, m, *_ = call
-    if not any(keys for _, _, keys, _ in legs):
-        return m
-    _, _, first, count = piece
-    return max(min(1, m), min(m, first + count + m - n))
-
-
-def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[tuple[int, int, int]]:
-    """(dimension, first, length) of what a piece sees of the operand at a place; one entry stands for all."""
-    (element, elements, first, count), (rows, span, key, own) = piece, legs[place]
-    keys = keys_seen(legs, piece, call)
-    found = [(rows, first, count), (span, first + call[2] - keys, count + keys - 1), (key, 0, keys)]
-    found = [place for place in found if place[0] and x.shape[place[0]] > 1]
-    return [*found, (-x.ndim, element, elements)] if in_batch(x, own, call[3]) else found
-
-
-def seen(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
-    """The part of the operand at a place that a piece sees."""
-    for part in places(x, place, legs, piece, call):
-        x = x.narrow(*part)
-    return x
-
-
-def result_part(whole: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
-    """The part of the result that a piece gives."""
-    element, elements, first, count = piece
-    whole = whole.narrow(TILES[tile][2], first, count)
-    return whole.narrow(0, element, elements) if call[3] and elements < call[3][0] else whole
-
-
-@torch.library.custom_op(operation("rows_forward"), mutates_args=())
-def rows_forward(
-    given: list[Tensor],
-    seed: Tensor | None,
-    tile: str,
-    present: list[bool],
-    n: int,
-    m: int,
-    batch: list[int],
-    block: list[int],
-    training: bool,
-    sizes: list[int],
-    cast: torch.dtype | None,
-) -> Tensor:
-    """`blocked_rows` as one operation; `given`: the operands that are `present`."""
-    call, whole = (present, n, m, batch, block, training, sizes, cast), None
-    for piece, rows, parts in blocks(tile, given, seed, call):
-        part = computed(tile, parts, call, rows)
-        whole = result_like(part, tile, piece, call) if whole is None else whole
-        result_part(whole, tile, piece, call).copy_(part)
-    return whole
-
-
-def result_like(part: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
-    """An empty tensor for all rows and the whole batch."""
-    shape = list(part.shape)
-    shape[TILES[tile][2]] = call[1]
-    if call[3] and piece[1] < call[3][0]:
-        shape[0] = call[3][0]
-    return part.new_empty(shape)
-
-
-@rows_forward.register_fake
-def rows_shape(given, seed, tile, *call):
-    """The shape: that of all rows at once, computed without numbers."""
-    piece = (0, call[3][0] if call[3] else 1, 0, call[1])
-    rows = Rows(piece, call, call[2], None, given[0].device)
-    return result_like(computed(tile, given, call, rows), tile, piece, call)
-
-
-@torch.library.custom_op(operation("rows_backward"), mutates_args=())
-def rows_backward(
-    gradient: Tensor,
-    wanted: list[int],
-    given: list[Tensor],
-    seed: Tensor | None,
-    tile: str,
-    present: list[bool],
-    n: int,
-    m: int,
-    batch: list[int],
-    block: list[int],
-    training: bool,
-    sizes: list[int],
-    cast: torch.dtype | None,
-) -> list[Tensor]:
-    """The gradients of the operands at the places `wanted`, summed in float32 at least."""
-    call, legs = (present, n, m, batch, block, training, sizes, cast), legs_of(tile, (present,))
-    exact = [torch.promote_types(given[i].dtype, torch.float32) for i in wanted]
-    totals = [torch.zeros(given[i].shape, dtype=d, device=gradient.device) for i, d in zip(wanted, exact, strict=True)]
-    gradient = gradient.contiguous()  # what is made of it takes its layout, as large as a block
-    for piece, rows, parts in blocks(tile, given, seed, call):
-        own = result_part(gradient, tile, piece, call)
-        for i, total, one in zip(wanted, totals, pulled(own, parts, wanted, tile, call, rows), strict=True):
-            seen(total, i, legs, piece, call).add_(one)
-    return [total.to(given[i].dtype) for i, total in zip(wanted, totals, strict=True)]
-
-
-def pulled(own: Tensor, parts: list[Tensor], wanted: list[int], tile: str, call: tuple, rows: Rows) -> tuple:
-    """The gradients of a block's operands at the places `wanted`; `own`: the gradient of its result."""
-
-    def again(*some):
-        return computed(tile, with_new(parts, wanted, some), call, rows)
-
-    part, pull = torch.func.vjp(again, *(parts[i] for i in wanted))
-    return pull(own if own.shape == part.shape else own.sum(TILES[tile][2], keepdim=True))  # one part for all rows
-
-
-def with_new(parts: list[Tensor], places: list[int], new: tuple) -> list[Tensor]:
-    """The same with others at these places."""
-    parts = list(parts)
-    for i, one in zip(places, new, strict=True):
-        parts[i] = one
-    return parts
-
-
-@rows_backward.register_fake
-def rows_gradients(gradient, wanted, given, *rest):
-    """The shapes of the gradients."""
-    return [given[i].new_empty(given[i].shape) for i in wanted]
-
-
-def rows_save(ctx, inputs, output):
-    """Keeps the operands, nothing of the size of a block."""
-    given, seed, *ctx.call = inputs
-    ctx.seeded = seed is not None
-    ctx.save_for_backward(*given, *([seed] if ctx.seeded else []))
-
-
-def rows_pull(ctx, gradient):
-    """The gradients of the operands that want one."""
-    *given, seed = ctx.saved_tensors if ctx.seeded else (*ctx.saved_tensors, None)
-    wanted = [i for i in range(len(given)) if ctx.needs_input_grad[0][i]]
-    found = rows_backward(gradient, wanted, given, seed, *ctx.call)
-    tensors = [found[wanted.index(i)] if i in wanted else None for i in range(len(given))]
-    return tensors, None, *([] if one == [] else None for one in ctx.call)  # an empty list might be one of tensors
-
-
-rows_forward.register_autograd(rows_pull, setup_context=rows_save)
-
-
-@rows_forward.register_vmap
-def rows_mapped(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    return torch.stack([rows_forward(*element(arguments, dims, i)) for i in range(info.batch_size)]), 0
-
-
-@rows_backward.register_vmap
-def gradients_mapped(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    found = [rows_backward(*element(arguments, dims, i)) for i in range(info.batch_size)]
-    return [torch.stack(same) for same in zip(*found, strict=True)], [0] * len(found[0])
-
-
 def element(arguments, dims, i: int) -> list:
     """Element i of the arguments that are mapped; lists of tensors are mapped one by one."""
     return [
         element(one, dim, i) if isinstance(dim, list | tuple) else one if dim is None else one.select(dim, i)
         for one, dim in zip(arguments, dims, strict=True)
     ]
-
-
-class BlockedRows(torch.autograd.Function):
-    """The same for eager code, where transforms of torch.func want a Function."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(seed, call, *given):
-        return rows_forward(list(given), seed, *call)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        seed, ctx.call, *given = inputs
-        ctx.seeded = seed is not None
-        ctx.save_for_backward(*given, *([seed] if ctx.seeded else []))
-
-    @staticmethod
-    def backward(ctx, gradient):
-        *given, seed = ctx.saved_tensors if ctx.seeded else (*ctx.saved_tensors, None)
-        wanted = [i for i in range(len(given)) if ctx.needs_input_grad[2 + i]]
-        found = BlockedRowsGradient.apply(gradient, wanted, seed, ctx.call, *given)
-        return None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
-
-
-class BlockedRowsGradient(torch.autograd.Function):
-    """Its backward; what differentiates that again is plain code."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(gradient, wanted, seed, call, *given):
-        return tuple(rows_backward(gradient, wanted, list(given), seed, *call))
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        gradient, ctx.wanted, seed, ctx.call, *given = inputs
-        ctx.seeded = seed is not None
-        ctx.save_for_backward(gradient, *given, *([seed] if ctx.seeded else []))
-
-    @staticmethod
-    def backward(ctx, *seconds):
-        gradient, *given, seed = ctx.saved_tensors if ctx.seeded else (*ctx.saved_tensors, None)
-        asked = [i for i in range(len(given)) if ctx.needs_input_grad[4 + i]]
-        own, *found = rows_twice(seconds, gradient, ctx.wanted, asked, given, seed, *ctx.call)
-        return own, None, None, None, *(found[asked.index(i)] if i in asked else None for i in range(len(given)))
-
-
-def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> list[Tensor]:
-    """The gradients of `rows_backward`: of its `gradient`, and of the operands at the places `asked`.
-
-    `seconds`: the gradients of its results. Plain code, block by block: it has derivatives of every order.
-    """
-    legs, totals = legs_of(tile, call), [torch.zeros_like(given[i]) for i in asked]
-    owns: dict[int, list[Tensor]] = {}
-    for piece, rows, parts in blocks(tile, given, seed, call):
-
-        def again(own, *some, parts=parts, rows=rows):
-            return pulled(own, with_new(parts, asked, some), wanted, tile, call, rows)
-
-        own = result_part(gradient, tile, piece, call)
-        _, pull = torch.func.vjp(again, own, *(parts[i] for i in asked))
-        one, *some = pull(tuple(seen(x, i, legs, piece, call) for x, i in zip(seconds, wanted, strict=True)))
-        owns.setdefault(piece[0], []).append(one)
-        found = zip(totals, asked, some, strict=True)
-        totals = [total + among_zeros(one, given[i], i, legs, piece, call) for total, i, one in found]
-    return [torch.cat([torch.cat(same, TILES[tile][2]) for same in owns.values()]), *totals]
-
-
-def among_zeros(one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
-    """What a piece gives to x, as large as x: the opposite of `seen`."""
-    for dim, first, length in places(x, place, legs, piece, call):
-        one = F.pad(one, [0, 0] * (-1 - dim) + [first, x.shape[dim] - first - length])
-    return one
 
 
 def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:
@@ -657,6 +256,13 @@ def log_total(most, total):
     """The log of the sum of each row, of the sum without exp(most); zero where a row sees nothing."""
     some = total > 0
     return tl.where(some, most, 0.0) + tl.log(tl.where(some, total, 1.0))
+
+
+@triton.jit
+def inverse_of(total, eps):
+    """What rows are multiplied with that are divided by their sum and eps: zero where these are zero."""
+    whole = total + eps
+    return tl.where(whole == 0, 0.0, 1 / tl.where(whole == 0, 1.0, whole))
 
 
 @triton.jit
@@ -1057,7 +663,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
@@ -1239,18 +845,367 @@ def tile_type(dtype: torch.dtype):
     return getattr(tl, str(dtype).removeprefix("torch."))
 
 
-@row_tile(rows=(-2, 0, 0, 0, -2, 0), out=-1, legs=(3, 4, 0, 3, -1, 1))
-def prior_of_rows(
-    rows: Rows, Q: Tensor, K: Tensor, logprior: Tensor, k2: Tensor, mask: Tensor | None, key_mask: Tensor | None
-) -> Tensor:
-    """L.p1, L, responsibility, prior.of of a block of rows: Q [h n d], K [h m r d], logprior [h r], k2 [r h m] -> [h r
-    n]."""
-    (d,) = rows.sizes
-    L_1 = torch.einsum("...hnd,...hmrd->...hrnm", Q, K)  # ... h r n m
-    L = logprior[..., None, None] + d ** -0.5 * L_1 - k2.transpose(-3, -2)[..., None, :]  # ... h r n m
-    responsibility = L.softmax(-3)  # ... h r n m
-    keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
-    return masked_mean(added(responsibility, bias), keep)  # ... h r n
+@triton.jit
+def prior_of_tiles_forward(
+    Q,
+    K,
+    logprior,
+    k2,
+    mask,
+    key_mask,
+    out,
+    lse,
+    Q_step,
+    K_step,
+    logprior_step,
+    k2_step,
+    mask_step,
+    key_mask_step,
+    n_end,
+    m_end,
+    blocks,
+    h_programs,
+    number_0: tl.constexpr,
+    d_size: tl.constexpr,
+    d_wide: tl.constexpr,
+    MASK: tl.constexpr,
+    KEYS: tl.constexpr,
+    n_block: tl.constexpr,
+    m_block: tl.constexpr,
+    DOT: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """L.p1, L, responsibility, prior.of."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * n_block
+    n = first + tl.arange(0, n_block)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    total_0 = tl.zeros((n_block,), SUMS)
+    total_1 = tl.zeros((n_block,), SUMS)
+    logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
+    logprior_0 = tl.load(logprior_base).to(SUMS)  # a number
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    logprior_base_2 = logprior + batch * logprior_step[0] + h_at * logprior_step[1] + logprior_step[2]
+    logprior_1 = tl.load(logprior_base_2).to(SUMS)  # a number
+    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
+    out_0_0 = tl.zeros((n_block,), SUMS)
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + mask_step[2]
+    out_0_1 = tl.zeros((n_block,), SUMS)
+    for start in range(0, m_end, m_block):
+        m = start + tl.arange(0, m_block)
+        apart = (n + (m_end - n_end))[:, None] - m[None, :]
+        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
+        if KEYS:
+            own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
+            visible &= (own != 0)[None, :]
+        spread = tl.full((n_block, m_block), 1, SUMS)  # n m
+        seen_0_0_0 = allowed(
+            visible,
+            mask + batch * mask_step[0] + h_at * mask_step[1],
+            n,
+            mask_step[3],
+            n_end,
+            m,
+            mask_step[4],
+            m_end,
+            MASK,
+        )
+        prior_scores_0_share = tl.where(seen_0_0_0, spread, 0.0)  # n m
+        total_0 += tl.sum(prior_scores_0_share, 1)
+        K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+        L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
+        L_0 = logprior_0 + number_0 * L_1_0 - k2_tile_0[None, :]  # n m
+        K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+        L_1_1 = dot_of(Q_tile, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
+        L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
+        responsibility_0 = log_add(L_0, L_1)  # n m
+        add = L_0 - responsibility_0  # n m
+        responsibility_0_2 = tl.exp(add)  # n m
+        prior_scores_0 = prior_scores_0_share * responsibility_0_2  # n m
+        read_0_0 = tl.sum(prior_scores_0, 1)  # n
+        out_0_0 += read_0_0
+        seen_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        prior_scores_1_share = tl.where(seen_0_0_1, spread, 0.0)  # n m
+        total_1 += tl.sum(prior_scores_1_share, 1)
+        add_2 = L_1 - responsibility_0  # n m
+        responsibility_1 = tl.exp(add_2)  # n m
+        prior_scores_1 = prior_scores_1_share * responsibility_1  # n m
+        read_0_1 = tl.sum(prior_scores_1, 1)  # n
+        out_0_1 += read_0_1
+    store_1d(out + (pair * 2 + 0) * n_end, n, 1, n_end, out_0_0 * inverse_of(total_0, 0))
+    store_1d(out + (pair * 2 + 1) * n_end, n, 1, n_end, out_0_1 * inverse_of(total_1, 0))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, inverse_of(total_0, 0))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, inverse_of(total_1, 0))
+
+
+@triton.jit
+def prior_of_tiles_rows(
+    Q,
+    K,
+    logprior,
+    k2,
+    mask,
+    key_mask,
+    lse,
+    gradient,
+    sums,
+    logprior_grad,
+    Q_grad,
+    Q_step,
+    K_step,
+    logprior_step,
+    k2_step,
+    mask_step,
+    key_mask_step,
+    n_end,
+    m_end,
+    blocks,
+    h_programs,
+    number_0: tl.constexpr,
+    d_size: tl.constexpr,
+    d_wide: tl.constexpr,
+    MASK: tl.constexpr,
+    KEYS: tl.constexpr,
+    n_block: tl.constexpr,
+    m_block: tl.constexpr,
+    DOT: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """L.p1, L, responsibility, prior.of: gradients."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * n_block
+    n = first + tl.arange(0, n_block)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
+    lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
+    logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1] + logprior_step[2]
+    logprior_1 = tl.load(logprior_base).to(SUMS)  # a number
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
+    logprior_base_2 = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
+    logprior_0 = tl.load(logprior_base_2).to(SUMS)  # a number
+    d_0_1 = load_1d(gradient + (pair * 2 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + mask_step[2]
+    d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
+    d_logprior_1 = tl.zeros((), SUMS)
+    d_Q_3 = tl.zeros((n_block, d_wide), SUMS)
+    d_logprior_0 = tl.zeros((), SUMS)
+    for start in range(0, m_end, m_block):
+        m = start + tl.arange(0, m_block)
+        apart = (n + (m_end - n_end))[:, None] - m[None, :]
+        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
+        if KEYS:
+            own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
+            visible &= (own != 0)[None, :]
+        K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+        L_1_1 = dot_of(Q_tile, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
+        L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
+        K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+        L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
+        L_0 = logprior_0 + number_0 * L_1_0 - k2_tile_0[None, :]  # n m
+        responsibility_0 = log_add(L_0, L_1)  # n m
+        add = L_1 - responsibility_0  # n m
+        responsibility_1 = tl.exp(add)  # n m
+        d_0_1_2 = tl.broadcast_to(d_0_1[:, None], (n_block, m_block))  # n m
+        spread = tl.full((n_block, m_block), 1, SUMS)  # n m
+        seen_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        prior_scores_1_share = tl.where(seen_0_0_1, (spread) * lse_1[:, None], 0.0)  # n m
+        d_responsibility_1 = d_0_1_2 * prior_scores_1_share  # n m
+        d_ = d_responsibility_1 * responsibility_1  # n m
+        add_2 = L_0 - responsibility_0  # n m
+        responsibility_0_2 = tl.exp(add_2)  # n m
+        d_0_0_2 = tl.broadcast_to(d_0_0[:, None], (n_block, m_block))  # n m
+        seen_0_0_0 = allowed(
+            visible,
+            mask + batch * mask_step[0] + h_at * mask_step[1],
+            n,
+            mask_step[3],
+            n_end,
+            m,
+            mask_step[4],
+            m_end,
+            MASK,
+        )
+        prior_scores_0_share = tl.where(seen_0_0_0, (spread) * lse_0[:, None], 0.0)  # n m
+        d_responsibility_0 = d_0_0_2 * prior_scores_0_share  # n m
+        d__2 = d_responsibility_0 * responsibility_0_2  # n m
+        d_mul = d_ + d__2  # n m
+        d_responsibility_0_2 = d_mul * -1  # n m
+        d_L_1 = d_ + d_responsibility_0_2 * responsibility_1  # n m
+        sum = tl.sum(d_L_1, 0)  # m
+        sum_2 = tl.sum(sum, 0)  # a number
+        d_logprior_1 += sum_2
+        d_L_1_1 = d_L_1 * number_0  # n m
+        d_Q = dot_of(d_L_1_1, K_tile_1, DOT, SUMS)  # n d
+        d_L_0 = d__2 + d_responsibility_0_2 * responsibility_0_2  # n m
+        d_L_1_0 = d_L_0 * number_0  # n m
+        d_Q_2 = dot_of(d_L_1_0, K_tile_0, DOT, SUMS)  # n d
+        add_3 = d_Q + d_Q_2  # n d
+        d_Q_3 += add_3
+        sum_3 = tl.sum(d_L_0, 0)  # m
+        sum_4 = tl.sum(sum_3, 0)  # a number
+        d_logprior_0 += sum_4
+    if logprior_grad is not None:
+        tl.store(logprior_grad + ((pair * blocks + block) * 2 + 1), d_logprior_1)
+    if Q_grad is not None:
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3)
+    if logprior_grad is not None:
+        tl.store(logprior_grad + ((pair * blocks + block) * 2 + 0), d_logprior_0)
+
+
+@triton.jit
+def prior_of_tiles_keys(
+    Q,
+    K,
+    logprior,
+    k2,
+    mask,
+    key_mask,
+    lse,
+    gradient,
+    sums,
+    k2_grad,
+    K_grad,
+    Q_step,
+    K_step,
+    logprior_step,
+    k2_step,
+    mask_step,
+    key_mask_step,
+    n_end,
+    m_end,
+    blocks,
+    h_programs,
+    number_0: tl.constexpr,
+    d_size: tl.constexpr,
+    d_wide: tl.constexpr,
+    MASK: tl.constexpr,
+    KEYS: tl.constexpr,
+    n_block: tl.constexpr,
+    m_block: tl.constexpr,
+    DOT: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """L.p1, L, responsibility, prior.of: gradients."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * m_block
+    m = first + tl.arange(0, m_block)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1] + logprior_step[2]
+    logprior_1 = tl.load(logprior_base).to(SUMS)  # a number
+    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
+    K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
+    k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
+    logprior_base_2 = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
+    logprior_0 = tl.load(logprior_base_2).to(SUMS)  # a number
+    K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+    k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + mask_step[2]
+    d_L_1_2 = tl.zeros((m_block,), SUMS)
+    d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_L_0_2 = tl.zeros((m_block,), SUMS)
+    d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
+    for start in range(0, n_end, n_block):
+        n = start + tl.arange(0, n_block)
+        apart = (n + (m_end - n_end))[:, None] - m[None, :]
+        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
+        if KEYS:
+            own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
+            visible &= (own != 0)[None, :]
+        lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
+        lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
+        Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+        L_1_1 = dot_of(Q_tile, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
+        L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        L_0 = logprior_0 + number_0 * L_1_0 - k2_tile_0[None, :]  # n m
+        responsibility_0 = log_add(L_0, L_1)  # n m
+        add = L_1 - responsibility_0  # n m
+        responsibility_1 = tl.exp(add)  # n m
+        d_0_1 = load_1d(gradient + (pair * 2 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
+        d_0_1_2 = tl.broadcast_to(d_0_1[:, None], (n_block, m_block))  # n m
+        spread = tl.full((n_block, m_block), 1, SUMS)  # n m
+        seen_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        prior_scores_1_share = tl.where(seen_0_0_1, (spread) * lse_1[:, None], 0.0)  # n m
+        d_responsibility_1 = d_0_1_2 * prior_scores_1_share  # n m
+        d_ = d_responsibility_1 * responsibility_1  # n m
+        add_2 = L_0 - responsibility_0  # n m
+        responsibility_0_2 = tl.exp(add_2)  # n m
+        d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
+        d_0_0_2 = tl.broadcast_to(d_0_0[:, None], (n_block, m_block))  # n m
+        seen_0_0_0 = allowed(
+            visible,
+            mask + batch * mask_step[0] + h_at * mask_step[1],
+            n,
+            mask_step[3],
+            n_end,
+            m,
+            mask_step[4],
+            m_end,
+            MASK,
+        )
+        prior_scores_0_share = tl.where(seen_0_0_0, (spread) * lse_0[:, None], 0.0)  # n m
+        d_responsibility_0 = d_0_0_2 * prior_scores_0_share  # n m
+        d__2 = d_responsibility_0 * responsibility_0_2  # n m
+        d_mul = d_ + d__2  # n m
+        d_responsibility_0_2 = d_mul * -1  # n m
+        d_L_1 = d_ + d_responsibility_0_2 * responsibility_1  # n m
+        sum = tl.sum(d_L_1, 0)  # m
+        d_L_1_2 += sum
+        d_L_1_1 = d_L_1 * number_0  # n m
+        d_K_1 = dot_of(tl.trans(d_L_1_1), Q_tile, DOT, SUMS)  # m d
+        d_K_1_2 += d_K_1
+        d_L_0 = d__2 + d_responsibility_0_2 * responsibility_0_2  # n m
+        sum_2 = tl.sum(d_L_0, 0)  # m
+        d_L_0_2 += sum_2
+        d_L_1_0 = d_L_0 * number_0  # n m
+        d_K_0 = dot_of(tl.trans(d_L_1_0), Q_tile, DOT, SUMS)  # m d
+        d_K_0_2 += d_K_0
+    d_k2_1 = d_L_1_2 * -1  # m
+    if k2_grad is not None:
+        store_1d(k2_grad + (pair * 2 + 1) * m_end, m, 1, m_end, d_k2_1)
+    if K_grad is not None:
+        store_2d(K_grad + (pair * 2 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_1_2)
+    d_k2_0 = d_L_0_2 * -1  # m
+    if k2_grad is not None:
+        store_1d(k2_grad + (pair * 2 + 0) * m_end, m, 1, m_end, d_k2_0)
+    if K_grad is not None:
+        store_2d(K_grad + (pair * 2 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_0_2)
+
+
+region(
+    "prior_of_tiles",
+    sides=("n", "m"),
+    operands={"Q": "h n d", "K": "h r m d", "logprior": "h r", "k2": "h r m"},
+    heads={"h": 1, "r": 2},
+    whole=("r",),
+    widths={"d": "d"},
+    result="h r n",
+    others="h r",
+    sizes={"h": 8, "r": 2},
+    reads=[[0], [1]],
+    loops={},
+    live={"forward": 7, "rows": 9, "keys": 9},
+    kept={"forward": [], "rows": ["d"], "keys": ["d", "d"]},
+    given={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
+    streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d"]},
+    random=False,
+    noise=(),
+    kernels={"forward": prior_of_tiles_forward, "rows": prior_of_tiles_rows, "keys": prior_of_tiles_keys},
+)
 
 
 @triton.jit
@@ -1305,9 +1260,10 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
         L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
         k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
@@ -1323,7 +1279,7 @@ def y_1_tiles_forward(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -1409,9 +1365,10 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
         L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
         k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
@@ -1427,7 +1384,7 @@ def y_1_tiles_rows(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],
@@ -1532,9 +1489,10 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
@@ -1548,7 +1506,7 @@ def y_1_tiles_keys(
                 mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
             n,
             mask_step[2],

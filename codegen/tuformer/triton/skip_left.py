@@ -616,7 +616,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
@@ -869,16 +869,17 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
         A_scores_2 = dot_of(A_of_p1_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         A_scores_0 = C2_0 * A_scores_2  # n m
         A_0_scores = number_0 * A_scores_0  # n m
         if MASK == 2:
             A_0_scores += bias_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-        seen_0_0_0 = allowed(there, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        seen_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
         A_0, fade_0, most_0, total_0 = online(A_0_scores, seen_0_0_0, most_0, total_0)  # n m
         V_tile_0 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
         read_0_0 = A_0 * V_tile_0[None, :]  # n m
@@ -888,7 +889,7 @@ def y_1_tiles_forward(
         A_1_scores = number_0 * A_scores_1  # n m
         if MASK == 2:
             A_1_scores += bias_2d(mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-        seen_0_0_1 = allowed(there, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        seen_0_0_1 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
         A_1, fade_1, most_1, total_1 = online(A_1_scores, seen_0_0_1, most_1, total_1)  # n m
         V_tile_1 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
         read_0_1 = A_1 * V_tile_1[None, :]  # n m
@@ -898,7 +899,7 @@ def y_1_tiles_forward(
         A_2_scores = number_0 * A_scores_2_2  # n m
         if MASK == 2:
             A_2_scores += bias_2d(mask_base_3, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-        seen_0_0_2 = allowed(there, mask_base_3, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        seen_0_0_2 = allowed(visible, mask_base_3, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
         A_2, fade_2, most_2, total_2 = online(A_2_scores, seen_0_0_2, most_2, total_2)  # n m
         V_tile_2 = load_1d(V_base_3, m, V_step[3], m_end).to(SUMS)  # m
         read_0_2 = A_2 * V_tile_2[None, :]  # n m
@@ -908,7 +909,7 @@ def y_1_tiles_forward(
         A_3_scores = number_0 * A_scores_3  # n m
         if MASK == 2:
             A_3_scores += bias_2d(mask_base_4, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-        seen_0_0_3 = allowed(there, mask_base_4, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        seen_0_0_3 = allowed(visible, mask_base_4, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
         A_3, fade_3, most_3, total_3 = online(A_3_scores, seen_0_0_3, most_3, total_3)  # n m
         V_tile_3 = load_1d(V_base_4, m, V_step[3], m_end).to(SUMS)  # m
         read_0_3 = A_3 * V_tile_3[None, :]  # n m
@@ -1008,16 +1009,17 @@ def y_1_tiles_rows(
             m = start + tl.arange(0, m_block)
             apart = (n + (m_end - n_end))[:, None] - m[None, :]
             there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            visible = there
             if KEYS:
                 own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-                there &= (own != 0)[None, :]
+                visible &= (own != 0)[None, :]
             K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
             A_scores_2 = dot_of(A_of_p1_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             A_scores_3 = C2_3 * A_scores_2  # n m
             A_3_scores = number_0 * A_scores_3  # n m
             if MASK == 2:
                 A_3_scores += bias_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-            seen_0_0_3 = allowed(there, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            seen_0_0_3 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
             A_3 = softened(A_3_scores, seen_0_0_3, lse_3)  # n m
             V_tile_3 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
             add = d_0_3[:, None] * V_tile_3[None, :] - A_3_sums[:, None]  # n m
@@ -1031,7 +1033,7 @@ def y_1_tiles_rows(
             A_2_scores = number_0 * A_scores_2_2  # n m
             if MASK == 2:
                 A_2_scores += bias_2d(mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-            seen_0_0_2 = allowed(there, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            seen_0_0_2 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
             A_2 = softened(A_2_scores, seen_0_0_2, lse_2)  # n m
             V_tile_2 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
             add_2 = d_0_2[:, None] * V_tile_2[None, :] - A_2_sums[:, None]  # n m
@@ -1045,7 +1047,7 @@ def y_1_tiles_rows(
             A_1_scores = number_0 * A_scores_1  # n m
             if MASK == 2:
                 A_1_scores += bias_2d(mask_base_3, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-            seen_0_0_1 = allowed(there, mask_base_3, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            seen_0_0_1 = allowed(visible, mask_base_3, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
             A_1 = softened(A_1_scores, seen_0_0_1, lse_1)  # n m
             V_tile_1 = load_1d(V_base_3, m, V_step[3], m_end).to(SUMS)  # m
             add_3 = d_0_1[:, None] * V_tile_1[None, :] - A_1_sums[:, None]  # n m
@@ -1059,7 +1061,7 @@ def y_1_tiles_rows(
             A_0_scores = number_0 * A_scores_0  # n m
             if MASK == 2:
                 A_0_scores += bias_2d(mask_base_4, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-            seen_0_0_0 = allowed(there, mask_base_4, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            seen_0_0_0 = allowed(visible, mask_base_4, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
             A_0 = softened(A_0_scores, seen_0_0_0, lse_0)  # n m
             V_tile_0 = load_1d(V_base_4, m, V_step[3], m_end).to(SUMS)  # m
             add_4 = d_0_0[:, None] * V_tile_0[None, :] - A_0_sums[:, None]  # n m
@@ -1172,9 +1174,10 @@ def y_1_tiles_keys(
             n = start + tl.arange(0, n_block)
             apart = (n + (m_end - n_end))[:, None] - m[None, :]
             there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            visible = there
             if KEYS:
                 own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-                there &= (own != 0)[None, :]
+                visible &= (own != 0)[None, :]
             lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
             lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
             lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
@@ -1185,7 +1188,7 @@ def y_1_tiles_keys(
             A_3_scores = number_0 * A_scores_3  # n m
             if MASK == 2:
                 A_3_scores += bias_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-            seen_0_0_3 = allowed(there, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            seen_0_0_3 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
             A_3 = softened(A_3_scores, seen_0_0_3, lse_3)  # n m
             d_0_3 = load_1d(gradient + (pair * 4 + 3) * n_end, n, 1, n_end).to(SUMS)  # n
             d_V_3 = A_3 * d_0_3[:, None]  # n m
@@ -1195,7 +1198,7 @@ def y_1_tiles_keys(
             A_2_scores = number_0 * A_scores_2_2  # n m
             if MASK == 2:
                 A_2_scores += bias_2d(mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-            seen_0_0_2 = allowed(there, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            seen_0_0_2 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
             A_2 = softened(A_2_scores, seen_0_0_2, lse_2)  # n m
             d_0_2 = load_1d(gradient + (pair * 4 + 2) * n_end, n, 1, n_end).to(SUMS)  # n
             d_V_2 = A_2 * d_0_2[:, None]  # n m
@@ -1205,7 +1208,7 @@ def y_1_tiles_keys(
             A_1_scores = number_0 * A_scores_1  # n m
             if MASK == 2:
                 A_1_scores += bias_2d(mask_base_3, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-            seen_0_0_1 = allowed(there, mask_base_3, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            seen_0_0_1 = allowed(visible, mask_base_3, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
             A_1 = softened(A_1_scores, seen_0_0_1, lse_1)  # n m
             d_0_1 = load_1d(gradient + (pair * 4 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
             d_V_1 = A_1 * d_0_1[:, None]  # n m
@@ -1215,7 +1218,7 @@ def y_1_tiles_keys(
             A_0_scores = number_0 * A_scores_0  # n m
             if MASK == 2:
                 A_0_scores += bias_2d(mask_base_4, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
-            seen_0_0_0 = allowed(there, mask_base_4, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            seen_0_0_0 = allowed(visible, mask_base_4, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
             A_0 = softened(A_0_scores, seen_0_0_0, lse_0)  # n m
             d_0_0 = load_1d(gradient + (pair * 4 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
             d_V_0 = A_0 * d_0_0[:, None]  # n m

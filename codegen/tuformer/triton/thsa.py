@@ -613,7 +613,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
@@ -841,9 +841,10 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            there &= (own != 0)[None, :]
+            visible &= (own != 0)[None, :]
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
         A_scores = dot_of(A_scores_1, tl.trans(K_tile), DOT, SUMS)  # n m
         A_scores_2 = number_0 * A_scores  # n m
@@ -852,7 +853,7 @@ def y_1_tiles_forward(
                 mask + batch * mask_step[0] + r_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
             ).to(SUMS)
         seen_0_0 = allowed(
-            there,
+            visible,
             mask + batch * mask_step[0] + r_at * mask_step[1],
             n,
             mask_step[2],
@@ -927,9 +928,10 @@ def y_1_tiles_rows(
             m = start + tl.arange(0, m_block)
             apart = (n + (m_end - n_end))[:, None] - m[None, :]
             there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            visible = there
             if KEYS:
                 own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-                there &= (own != 0)[None, :]
+                visible &= (own != 0)[None, :]
             K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
             A_scores = dot_of(A_scores_1, tl.trans(K_tile), DOT, SUMS)  # n m
             A_scores_2 = number_0 * A_scores  # n m
@@ -938,7 +940,7 @@ def y_1_tiles_rows(
                     mask + batch * mask_step[0] + r_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_0 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + r_at * mask_step[1],
                 n,
                 mask_step[2],
@@ -1019,9 +1021,10 @@ def y_1_tiles_keys(
             n = start + tl.arange(0, n_block)
             apart = (n + (m_end - n_end))[:, None] - m[None, :]
             there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            visible = there
             if KEYS:
                 own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-                there &= (own != 0)[None, :]
+                visible &= (own != 0)[None, :]
             lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
             Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
             A_scores_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
@@ -1032,7 +1035,7 @@ def y_1_tiles_keys(
                     mask + batch * mask_step[0] + r_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
                 ).to(SUMS)
             seen_0_0 = allowed(
-                there,
+                visible,
                 mask + batch * mask_step[0] + r_at * mask_step[1],
                 n,
                 mask_step[2],

@@ -37,7 +37,7 @@ def _arguments(writer: Writer, made: Region) -> list[str]:
     operands = ", ".join(_operand(writer, program, operand) for operand in program.operands)
     lengths = [writer.length(graph.query), writer.length(graph.key)]
     found = [f'"{made.name}"', f"[{operands}]", *lengths, f"({writer.batch_shape},)"]
-    found += ["mask" if takes_mask(graph) else "None", "key_mask"]
+    found += ["mask" if program.masks and takes_mask(graph) else "None", "key_mask" if program.masks else "None"]
     numbers = [writer.number(tree) for tree in made.numbers]
     found += [f"[{', '.join(numbers)}]"] if numbers else []
     if made.random:

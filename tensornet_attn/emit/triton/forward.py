@@ -18,12 +18,15 @@ def forward(region: Region) -> str:
         assert one is not None
         text.compute([part])
         place = region.program.maps.index(one)
-        fade, total = f"fade_{place}", f"tl.where(total_{place} > 0, total_{place}, 1.0)"
         sides = "[:, None]" if len(part.axes) == 2 else ""
         name = accumulator(region, text, number)
-        text.line(INSIDE, f"{name} = {name} * {fade}{sides} + {text.scope.local[part]}")
-        whole = f"({total}){sides}" if sides else total
-        store_out(region, text, number, f"{name} / {whole}")
+        if one.op == "normalize":
+            text.line(INSIDE, f"{name} += {text.scope.local[part]}")
+            store_out(region, text, number, f"{name} * {inverse(region, one)}{sides}")
+            continue
+        total = f"tl.where(total_{place} > 0, total_{place}, 1.0)"
+        text.line(INSIDE, f"{name} = {name} * fade_{place}{sides} + {text.scope.local[part]}")
+        store_out(region, text, number, f"{name} / {f'({total}){sides}' if sides else total}")
     store_statistics(region, text)
     return region.source(text, "forward", "forward", ["out", "lse"])
 
@@ -66,15 +69,22 @@ def store_out(region: Region, text: KernelText, number: int, value: str) -> None
     text.line(AFTER, region.stored("out", at("pair", len(region.program.exits), number), region.program.axes, value))
 
 
+def inverse(region: Region, one: Node) -> str:
+    """What the rows of a normalized map are multiplied with."""
+    eps = region.number(Node("number", data=(one.data[2],)))
+    return f"inverse_of(total_{region.program.maps.index(one)}, {eps})"
+
+
 def statistic_lines(region: Region, text: KernelText) -> None:
     block = f"{region.program.query}_block"
-    for number in range(len(region.program.maps)):
-        text.line(BEFORE, f'most_{number} = tl.full(({block},), float("-inf"), SUMS)')
+    for number, one in enumerate(region.program.maps):
+        if one.op == "softmax":
+            text.line(BEFORE, f'most_{number} = tl.full(({block},), float("-inf"), SUMS)')
         text.line(BEFORE, f"total_{number} = tl.zeros(({block},), SUMS)")
 
 
 def store_statistics(region: Region, text: KernelText) -> None:
-    for number in range(len(region.program.maps)):
+    for number, one in enumerate(region.program.maps):
         place = at("pair", len(region.program.maps), number)
-        value = f"log_total(most_{number}, total_{number})"
+        value = f"log_total(most_{number}, total_{number})" if one.op == "softmax" else inverse(region, one)
         text.line(AFTER, region.stored("lse", place, (region.program.query,), value))

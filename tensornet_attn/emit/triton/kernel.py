@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tensornet_attn.emit.triton.nodes import Scope, inlined
 from tensornet_attn.emit.wrap import wrapped
-from tensornet_attn.plan.tiles.model import Node, Program, below
+from tensornet_attn.plan.tiles.model import ROWS, Node, Program, below
 
 _INDENT = "    "
 _BARRIER = "tl.debug_barrier()"
@@ -115,9 +115,9 @@ class KernelText:
         if place == BEFORE:
             own = self.given if self.scope.raw(node) else self.kept
             own += self.widths_of(node)
-        if node.op in ("softmax", "keep"):
-            self.look(*node.data)
-        if node.op == "softmax":
+        if node.op in (*ROWS, "keep"):
+            self.look(*node.data[:2])
+        if node.op in ROWS:
             self.soften(node)
             return
         text = self.scope.text(node)
@@ -174,16 +174,21 @@ class KernelText:
             return
         self.seen.add(name)
         left, right = self.program.masks[mask]
-        text = "there"
+        text = "visible"
         text += "" if left is None else f" & (apart <= {left})"
         text += "" if right is None else f" & (apart >= {-right})"
         self.line(INSIDE, f"{name} = allowed({text}, {self.mask_of(places)}, MASK)")
 
     def soften(self, node: Node) -> None:
         number, (scores,) = self.program.maps.index(node), node.args
-        seen, x = self.scope.seen(*node.data), self.scope.ref(scores, node.axes)
+        seen, x = self.scope.seen(*node.data[:2]), self.scope.ref(scores, node.axes)
         name = self.scope.local[node] = self.scope.label(node)
-        if self.online:
+        if node.op == "normalize":
+            whole = x if self.online else f"({x}) * lse_{number}[:, None]"
+            self.line(INSIDE, f"{name} = tl.where({seen}, {whole}, 0.0)", node)
+            if self.online:
+                self.line(INSIDE, f"total_{number} += tl.sum({name}, 1)")
+        elif self.online:
             most, total, fade = f"most_{number}", f"total_{number}", f"fade_{number}"
             self.line(INSIDE, f"{name}, {fade}, {most}, {total} = online({x}, {seen}, {most}, {total})", node)
         else:
@@ -258,9 +263,10 @@ class KernelText:
         return [
             f"apart = ({n} + ({m}_end - {n}_end))[:, None] - {m}[None, :]",
             f"there = ({n} < {n}_end)[:, None] & ({m} < {m}_end)[None, :]",
+            "visible = there",
             "if KEYS:",
             f"{_INDENT}own = load_1d(key_mask + batch * key_mask_step[0], {m}, key_mask_step[1], {m}_end)",
-            f"{_INDENT}there &= (own != 0)[None, :]",
+            f"{_INDENT}visible &= (own != 0)[None, :]",
         ]
 
 

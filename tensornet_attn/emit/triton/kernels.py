@@ -17,10 +17,13 @@ def kernels(region: Region) -> dict[str, str]:
 
 def _written(region: Region) -> dict[str, str]:
     made = gradients(region.program)
-    found = (
-        {"forward": forward(region)} if region.online else {"statistics": statistics(region), "forward": second(region)}
-    )
-    found |= {} if region.online else {"sums": row_sums(region)}
+    found = dict[str, str]()
+    if region.online:
+        found |= {"forward": forward(region)}
+    elif region.program.maps:
+        found |= {"statistics": statistics(region), "forward": second(region), "sums": row_sums(region)}
+    else:
+        found |= {"forward": second(region)}
     found |= by_numbers(region, made) if region.crowded else {}
     found |= by_places(region, made)
     return found | {"rows": by_rows(region, made), "keys": by_keys(region, made)}

@@ -146,7 +146,10 @@ def _sum(scope: Scope, node: Node) -> str:
 
 def _spread(scope: Scope, node: Node) -> str:
     sides = ", ".join(f"{axis}_{'wide' if axis in scope.program.widths else 'block'}" for axis in node.axes)
-    return f"tl.broadcast_to({scope.ref(node.args[0], node.axes)}, ({sides}))"
+    (arg,) = node.args
+    if arg.op == "number":
+        return f"tl.full(({sides}), {scope.numbers(arg)}, SUMS)"
+    return f"tl.broadcast_to({scope.ref(arg, node.axes)}, ({sides}))"
 
 
 def _shift(scope: Scope, node: Node) -> str:
@@ -263,6 +266,16 @@ def _keep(scope: Scope, node: Node) -> str:
     return f"tl.where({scope.seen(*node.data)}, {scope.ref(node.args[0], node.axes)}, 0.0)"
 
 
+def _inside(scope: Scope, node: Node) -> str:
+    sides = zip(node.axes, ("[:, None]", "[None, :]"), strict=True)
+    there = " & ".join(f"({axis} < {scope.end(axis)}){side}" for axis, side in sides)
+    return f"tl.where({there}, {scope.ref(node.args[0], node.axes)}, 0.0)"
+
+
+def _inverse(scope: Scope, node: Node) -> str:
+    return f"lse_{node.data[0]}"
+
+
 _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
     "load": Scope.load,
     "add": _add,
@@ -284,6 +297,8 @@ _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
     "noise": _noise,
     "drop": _drop,
     "keep": _keep,
+    "inside": _inside,
+    "inverse": _inverse,
 }
 
 

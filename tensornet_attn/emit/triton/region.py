@@ -12,7 +12,7 @@ from tensornet_attn.emit.triton.nodes import Scope, at
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.plan.tiles.derive import one_map
 from tensornet_attn.plan.tiles.legs import RESERVED
-from tensornet_attn.plan.tiles.model import Node, Program
+from tensornet_attn.plan.tiles.model import Node, Program, vanishes
 from tensornet_attn.spec.arithmetic import Arith, Negative, Number
 
 MOST_NUMBERS = 40  # coefficients of a program that are held all the time, and parts of their gradients
@@ -177,12 +177,3 @@ class Region:
             return None, None
         left, right = zip(*self.program.masks, strict=True)
         return (None if None in left else max(left)), (None if None in right else max(right))
-
-
-def vanishes(node: Node) -> bool:
-    """Whether a tile is zero where no mask lets a query look."""
-    if node.op in ("softmax", "keep"):
-        return True
-    if node.op in ("mul", "drop"):
-        return any(vanishes(arg) for arg in node.args)
-    return node.op == "add" and all(vanishes(arg) for arg in node.args)

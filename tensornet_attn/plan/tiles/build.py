@@ -10,7 +10,7 @@ from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Te
 from tensornet_attn.plan.rows import made_inside
 from tensornet_attn.plan.tiles.legs import relative, sides_of
 from tensornet_attn.plan.tiles.maps import MAPS
-from tensornet_attn.plan.tiles.model import Axes, Exit, Node, Nodes, Operand, Program, Unfit, below
+from tensornet_attn.plan.tiles.model import ROWS, Axes, Exit, Node, Nodes, Operand, Program, Unfit, below, vanishes
 from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number, evaluate
 
 Index = Mapping[str, int]  # a leg that has several tiles in a program: which of them
@@ -175,7 +175,7 @@ class _Builder:
         if box.kind == "rel_shift" and box.leg not in self.places:
             return self.entry(use, str(box.leg), index, name)
         x = self.use(use, index)
-        if self.graph.masked(step) and box.kind in ("softmax", "keep"):
+        if self.graph.masked(step) and box.kind in (*ROWS, "keep"):
             return self.masked(step, box, x, index, name)
         if box.kind == "rel_shift":
             query, key = self.nodes.order[:2]
@@ -225,22 +225,33 @@ class _Builder:
         return self.nodes.node("lse", tiles, (a for t in tiles for a in t.axes), name)
 
     def masked(self, step: Step, box: Box, x: Node, index: Index, name: str) -> Node:
-        """A softmax over the keys, or values where a query may look."""
+        """A softmax over the keys, what is divided by its sum over them, or values where a query may look."""
+        mask, place = self.mask(step, box, x, index)
+        if box.kind == "keep":
+            return self.nodes.node("keep", (x,), x.axes, name, (mask, place))
+        if box.kind == "normalize":
+            return self.kept(self.nodes.node("normalize", (x,), x.axes, name, (mask, place, box.number("eps"))))
+        bias = self.nodes.node("bias", (), x.axes, self.named("bias", index), (place,))
+        scores = self.nodes.add([self.scaled(x, box.number("scale"), name), bias], f"{name}_scores")
+        found = self.kept(self.nodes.node("softmax", (scores,), x.axes, name, (mask, place)))
+        return self.dropped(step, found, box.number("dropout"), index, name)
+
+    def mask(self, step: Step, box: Box, x: Node, index: Index) -> tuple[int, tuple[int, ...]]:
+        """The number of a box's mask, and the index of its tile."""
         if x.axes != self.nodes.order[:2]:
             raise Unfit(f"'{step.name}' has a tile of {' '.join(x.axes) or 'one number'}")
         others = tuple(leg for leg in box.operand("of").legs if leg not in self.nodes.order[:2])
         if self.others not in (None, others):
             raise Unfit(f"'{step.name}' has other legs than a box before it, and a mask of the call names them")
-        self.others, place = others, tuple(index.get(leg, 0) for leg in others)
-        mask = self.masks.setdefault(span_of(self.graph, step), len(self.masks))
-        if box.kind == "keep":
-            return self.nodes.node("keep", (x,), x.axes, name, (mask, place))
-        bias = self.nodes.node("bias", (), x.axes, self.named("bias", index), (place,))
-        scores = self.nodes.add([self.scaled(x, box.number("scale"), name), bias], f"{name}_scores")
-        found = self.nodes.node("softmax", (scores,), x.axes, name, (mask, place))
-        if found not in self.maps:
-            self.maps.append(found)
-        return self.dropped(step, found, box.number("dropout"), index, name)
+        self.others = others
+        number = self.masks.setdefault(span_of(self.graph, step), len(self.masks))
+        return number, tuple(index.get(leg, 0) for leg in others)
+
+    def kept(self, one: Node) -> Node:
+        """One of the maps."""
+        if one not in self.maps:
+            self.maps.append(one)
+        return one
 
     def dropped(self, step: Step, x: Node, tree: Arith, index: Index, name: str) -> Node:
         if evaluate(tree, self.graph.values) == 0:
@@ -254,12 +265,26 @@ class _Builder:
     # the result
 
     def exits(self, step: Step) -> Iterator[Exit]:
+        if isinstance(step.op, Box) and step.op.kind in ("sum", "mean"):
+            for index in self.indices(step.legs):
+                yield Exit(self.place(step.legs, index), ((self.summed(step, step.op, index), None),))
+            return
         if not isinstance(step.op, Contraction) or len(step.op.terms) != 1:
-            raise Unfit(f"'{step.name}' reads values of queries x keys otherwise than by a product")
+            raise Unfit(f"'{step.name}' reads values of queries x keys otherwise than by a product, a sum or a mean")
         (term,) = step.op.terms
         for index in self.indices(step.legs):
             pairs = tuple(self.pairs(step, term, index))
             yield Exit(self.place(step.legs, index), pairs)
+
+    def summed(self, step: Step, box: Box, index: Index) -> Node:
+        """What is summed over the keys that may be seen: for a mean divided by how many these are."""
+        x, name = self.use(box.uses[0], index), self.named(step.name, index)
+        mask = self.mask(step, box, x, index)
+        if box.kind == "sum":
+            return self.nodes.node("keep", (x,), x.axes, name, mask)
+        ones = self.nodes.spread(self.number(ONE), x.axes)
+        share = self.kept(self.nodes.node("normalize", (ones,), x.axes, f"{name}_share", (*mask, Number(0))))
+        return self.nodes.mul(share, x, name)
 
     def rank(self, node: Node) -> bool:
         return node.axes != self.nodes.order[:2]  # maps stand first
@@ -277,6 +302,8 @@ class _Builder:
                 if {*values[0].axes} - {query, key}:
                     raise Unfit(f"'{step.name}' reads maps by values without the key leg")
                 maps, values = self.nodes.mul(maps, values[0], maps.name), []
+            if not vanishes(maps):
+                maps = self.nodes.node("inside", (maps,), maps.axes, maps.name)
             yield maps, values[0] if values else None
 
 
@@ -295,11 +322,9 @@ def span_of(graph: Graph, step: Step) -> tuple[int | None, int | None]:
 def _check(program: Program) -> None:
     """Maps are read by the result, not by other maps."""
     for one in program.maps:
-        before = [node for node in below(one.args) if node.op == "softmax"]
+        before = [node for node in below(one.args) if node.op in ROWS]
         if before:
-            raise Unfit(f"'{one.name}' is a softmax of what is made of '{before[0].name}'")
-    if not program.maps:
-        raise Unfit("there is no softmax")
+            raise Unfit(f"'{one.name}' is a {one.op} of what is made of '{before[0].name}'")
     drawn = {node.data[0] for node in program.nodes.made.values() if node.op == "noise"}
     if len(drawn) == len(program.operands):
         raise Unfit("nothing is read but what is drawn")

@@ -2,7 +2,8 @@
 
 What has query rows, or neither side, is summed over keys by a program of query rows; what has keys is summed over
 queries by a program of keys; what has relative positions by a program of pairs that are about as far apart. Where a
-softmax A = exp(x - lse) is read, its scores have dx = A (dA - sum(A dA)).
+softmax A = exp(x - lse) is read, its scores have dx = A (dA - sum(A dA)); where A = x / (sum of x + eps),
+dx = (dA - sum(A dA)) / (sum of x + eps).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from tensornet_attn.plan.tiles.model import Node, Nodes, Program, Unfit, below
+from tensornet_attn.plan.tiles.model import ROWS, Node, Nodes, Program, Unfit, below
 from tensornet_attn.spec.arithmetic import ONE, Negative
 
 FEW = 4  # parts of a gradient that are added at once
@@ -117,18 +118,26 @@ class _Backward:
             return
         if node.op in ("load", "noise", "bias", "entry"):
             self.leaves[node] = self.nodes.spread(d, node.axes)
-        elif node.op == "softmax":
+        elif node.op in ROWS:
             if any(part.op == "slope" for part in below([d])):  # which may be infinite where nothing is seen
-                d = self.nodes.node("keep", (d,), node.axes, d.name, node.data)
+                d = self.nodes.node("keep", (d,), node.axes, d.name, node.data[:2])
             self.maps[node] = self.nodes.total(self.nodes.mul(node, d, "A_dA"), (self.program.query,))
             rows = self.nodes.node(
                 "sums", (), (self.program.query,), f"{node.name}_sums", (self.program.maps.index(node),)
             )
             rest = self.nodes.add([d, self.nodes.mul(self.minus, rows)])
-            self.scores.append(self.nodes.mul(node, rest, f"d_{node.args[0].name}"))
+            self.scores.append(self.of_scores(node, rest, f"d_{node.args[0].name}"))
             self.give(node.args[0], self.scores[-1])
         elif node.op not in ("number", "distance"):
             _RULES[node.op](self, node, d)
+
+    def of_scores(self, node: Node, rest: Node, name: str) -> Node:
+        """The gradient of what a map is made of, from that of the map without its sum along the row."""
+        if node.op == "softmax":
+            return self.nodes.mul(node, rest, name)
+        place = self.program.maps.index(node)
+        inverse = self.nodes.node("inverse", (), (self.program.query,), f"{node.name}_inverse", (place,))
+        return self.nodes.node("keep", (self.nodes.mul(rest, inverse),), node.axes, name, node.data[:2])
 
     @property
     def minus(self) -> Node:
@@ -188,6 +197,7 @@ _RULES: dict[str, Callable[[_Backward, Node, Node], None]] = {
     "most": _most,
     "shift": _shift,
     "keep": _again,
+    "inside": _again,
     "drop": _again,
 }
 

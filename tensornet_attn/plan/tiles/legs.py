@@ -18,10 +18,10 @@ from tensornet_attn.plan.tiles.model import Unfit
 MOST = 4  # tiles of the result that a program has, where they share others: more spill
 ALL = 64  # tiles of one value that a program may have
 RESERVED = frozenset(  # names that kernels need for something else than a leg
-    "blocks block pair first start apart there own lead batch seed mask key_mask mask_step key_mask_step mask_grad "
-    "gradient sums out lse range float tl triton MASK KEYS TRAIN DOT SUMS load_1d load_2d store_1d store_2d dot_of "
-    "online log_total softened log_add allowed bias_2d uniform noise_2d dropped at_keys at_places entries "
-    "store_entries".split()
+    "blocks block pair first start apart there visible own lead batch seed mask key_mask mask_step key_mask_step "
+    "mask_grad gradient sums out lse range float tl triton MASK KEYS TRAIN DOT SUMS load_1d load_2d store_1d store_2d "
+    "dot_of online log_total inverse_of power_of softened log_add allowed bias_2d uniform noise_2d dropped at_keys "
+    "at_places entries store_entries".split()
 )
 
 

@@ -21,9 +21,9 @@ MAPS: dict[str, Map] = {
     "tanh": Map(_TANH, "{d} * (1 - {y} * {y})"),
     "sigmoid": Map(_SIGMOID, "{d} * {y} * (1 - {y})"),
     "exp": Map("tl.exp({x})", "{d} * {y}"),
-    "log": Map("tl.log({x})", "{d} / {x}"),
+    "log": Map("tl.log({x})", "tl.where({d} == 0, 0.0, {d} / {x})"),
     "square": Map("{x} * {x}", "2 * {x} * {d}"),
-    "sqrt": Map("tl.sqrt({x})", "{d} / (2 * {y})"),
+    "sqrt": Map("tl.sqrt({x})", "tl.where({d} == 0, 0.0, {d} / (2 * {y}))"),
     "abs": Map("tl.abs({x})", "tl.where({x} > 0, {d}, tl.where({x} < 0, -{d}, 0.0))"),
     "softplus": Map(_LOG1P, "{d} / (1 + tl.exp(-{x}))"),
     "silu": Map("{x} / (1 + tl.exp(-{x}))", "{d} * (1 + {x} - {y}) / (1 + tl.exp(-{x}))"),
@@ -35,5 +35,6 @@ MAPS: dict[str, Map] = {
     "elu1": Map("tl.where({x} > 0, {x} + 1, tl.exp(tl.minimum({x}, 0.0)))", "tl.where({x} > 0, {d}, {d} * {y})"),
     "elu1_neg": Map("tl.where({x} < 0, 1 - {x}, tl.exp(tl.minimum(-{x}, 0.0)))", "tl.where({x} < 0, -{d}, -{d} * {y})"),
     "softcap": Map("{a} * (2 / (1 + tl.exp(-2 * {x} / {a})) - 1)", "{d} * (1 - ({y} / {a}) * ({y} / {a}))"),
+    "power": Map("power_of({x}, {a})", "tl.where({d} == 0, 0.0, {d} * {a} * power_of({x}, {a} - 1))"),
     "clamp": Map("tl.minimum(tl.maximum({x}, {a}), {b})", "tl.where(({x} >= {a}) & ({x} <= {b}), {d}, 0.0)"),
 }

@@ -14,6 +14,7 @@ from typing import Any
 from tensornet_attn.graph.model import Step, Use
 
 Axes = tuple[str, ...]
+ROWS = ("softmax", "normalize")  # nodes that divide by a sum over the keys
 
 
 class Unfit(Exception):  # a reason, caught by the lowering that asked
@@ -38,8 +39,11 @@ class Node:
     | entry | of an operand the entries at the distance of query and key: data = (number of the operand, index, reach) |
     | bias | what the mask of the call adds: data = (index of the tile,) |
     | softmax, keep | exp(x - lse), x, where a mask allows it: data = (number of the mask, index of the tile) |
+    | normalize | x / (sum of x along the row + eps), where a mask allows it: data = (..., ..., eps) |
+    | inside | x, but zero after the last query and after the last key |
     | drop | dropout: data = (stream, tree) |
-    | gradient, sums, total | in the backward: of the result, rows of sum(A dA), an accumulator |
+    | gradient, sums, inverse, total | in the backward: of the result, rows of sum(A dA), what rows are multiplied with
+      that are normalized, an accumulator |
     """
 
     op: str
@@ -143,6 +147,15 @@ class Program:
     def axes(self) -> Axes:
         """The sides of a tile of the result."""
         return (self.query, *(axis for axis, legs in self.widths.items() if {*legs} & {*self.legs}))
+
+
+def vanishes(node: Node) -> bool:
+    """Whether a tile is zero where no mask lets a query look."""
+    if node.op in (*ROWS, "keep"):
+        return True
+    if node.op in ("mul", "drop"):
+        return any(vanishes(arg) for arg in node.args)
+    return node.op == "add" and all(vanishes(arg) for arg in node.args)
 
 
 def below(ends: Iterable[Node], known: Container[Node] = ()) -> list[Node]:

@@ -1,4 +1,4 @@
-"""What kernels of regions around a softmax call: parts of tensors, one product, softmax rows, masks, random numbers."""
+"""What kernels of queries x keys call: parts of tensors, one product, softmax rows, masks, random numbers."""
 
 import triton
 import triton.language as tl
@@ -52,9 +52,36 @@ def log_total(most, total):
 
 
 @triton.jit
+def inverse_of(total, eps):
+    """What rows are multiplied with that are divided by their sum and eps: zero where these are zero."""
+    whole = total + eps
+    return tl.where(whole == 0, 0.0, 1 / tl.where(whole == 0, 1.0, whole))
+
+
+@triton.jit
 def softened(scores, seen, lse):
     """Softmax rows from the logs of their sums, zeros where they see nothing."""
     return tl.exp(tl.where(seen, scores - lse[:, None], float("-inf")))
+
+
+@triton.jit
+def power_of(x, P: tl.constexpr):
+    """x ** P: of negative numbers where P is a whole one, else NaN."""
+    if P == 0:
+        found = x * 0 + 1
+    elif P == 1:
+        found = x
+    elif P == 2:
+        found = x * x
+    elif P == 3:
+        found = x * x * x
+    else:
+        found = tl.exp(P * tl.log(tl.abs(x)))
+        if P % 2 == 1:
+            found = tl.where(x < 0, -found, found)
+        elif P % 2 != 0:
+            found = tl.where(x < 0, float("nan"), found)
+    return found
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Regions around a softmax as kernels that were written for them: how they are launched.
+"""Regions of queries x keys as kernels that were written for them: how they are launched.
 
 Operands come as [batch..., heads..., query or key, width...]; a program has one block of one side, and some tiles of
 the heads. What programs write lies side by side: [batch, programs of each head, tiles of a program, sides].

@@ -1,4 +1,4 @@
-"""Regions around a softmax as operations of torch, with their gradients; the kernels are made for each region."""
+"""Regions of queries x keys as operations of torch, with their gradients; the kernels are made for each region."""
 
 import torch
 from torch import Tensor
@@ -107,7 +107,7 @@ def backward_of(
     sums = torch.empty_like(lse)
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    else:
+    elif region.reads:
         product = (
             (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
             if apart.ndim > 3
