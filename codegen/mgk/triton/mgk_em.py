@@ -926,7 +926,12 @@ def prior_of_tiles_forward(
         responsibility_0 = log_add(L_0, L_1)  # n m
         add = L_0 - responsibility_0  # n m
         responsibility_0_2 = tl.exp(add)  # n m
-        prior_scores_0 = prior_scores_0_share * responsibility_0_2  # n m
+        prior_scores_0_terms = responsibility_0_2  # n m
+        if MASK == 2:
+            prior_scores_0_terms += bias_2d(
+                mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[3], n_end, m, mask_step[4], m_end
+            ).to(SUMS)
+        prior_scores_0 = prior_scores_0_share * prior_scores_0_terms  # n m
         read_0_0 = tl.sum(prior_scores_0, 1)  # n
         out_0_0 += read_0_0
         seen_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
@@ -934,7 +939,10 @@ def prior_of_tiles_forward(
         total_1 += tl.sum(prior_scores_1_share, 1)
         add_2 = L_1 - responsibility_0  # n m
         responsibility_1 = tl.exp(add_2)  # n m
-        prior_scores_1 = prior_scores_1_share * responsibility_1  # n m
+        prior_scores_1_terms = responsibility_1  # n m
+        if MASK == 2:
+            prior_scores_1_terms += bias_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end).to(SUMS)
+        prior_scores_1 = prior_scores_1_share * prior_scores_1_terms  # n m
         read_0_1 = tl.sum(prior_scores_1, 1)  # n
         out_0_1 += read_0_1
     store_1d(out + (pair * 2 + 0) * n_end, n, 1, n_end, out_0_0 * inverse_of(total_0, 0))
@@ -954,6 +962,7 @@ def prior_of_tiles_rows(
     lse,
     gradient,
     sums,
+    mask_grad,
     logprior_grad,
     Q_grad,
     Q_step,
@@ -1020,8 +1029,8 @@ def prior_of_tiles_rows(
         spread = tl.full((n_block, m_block), 1, SUMS)  # n m
         seen_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
         prior_scores_1_share = tl.where(seen_0_0_1, (spread) * lse_1[:, None], 0.0)  # n m
-        d_responsibility_1 = d_0_1_2 * prior_scores_1_share  # n m
-        d_ = d_responsibility_1 * responsibility_1  # n m
+        d_prior_scores_1_terms = d_0_1_2 * prior_scores_1_share  # n m
+        d_ = d_prior_scores_1_terms * responsibility_1  # n m
         add_2 = L_0 - responsibility_0  # n m
         responsibility_0_2 = tl.exp(add_2)  # n m
         d_0_0_2 = tl.broadcast_to(d_0_0[:, None], (n_block, m_block))  # n m
@@ -1037,17 +1046,17 @@ def prior_of_tiles_rows(
             MASK,
         )
         prior_scores_0_share = tl.where(seen_0_0_0, (spread) * lse_0[:, None], 0.0)  # n m
-        d_responsibility_0 = d_0_0_2 * prior_scores_0_share  # n m
-        d__2 = d_responsibility_0 * responsibility_0_2  # n m
+        d_prior_scores_0_terms = d_0_0_2 * prior_scores_0_share  # n m
+        d__2 = d_prior_scores_0_terms * responsibility_0_2  # n m
         d_mul = d_ + d__2  # n m
-        d_responsibility_0_2 = d_mul * -1  # n m
-        d_L_1 = d_ + d_responsibility_0_2 * responsibility_1  # n m
+        d_responsibility_0 = d_mul * -1  # n m
+        d_L_1 = d_ + d_responsibility_0 * responsibility_1  # n m
         sum = tl.sum(d_L_1, 0)  # m
         sum_2 = tl.sum(sum, 0)  # a number
         d_logprior_1 += sum_2
         d_L_1_1 = d_L_1 * number_0  # n m
         d_Q = dot_of(d_L_1_1, K_tile_1, DOT, SUMS)  # n d
-        d_L_0 = d__2 + d_responsibility_0_2 * responsibility_0_2  # n m
+        d_L_0 = d__2 + d_responsibility_0 * responsibility_0_2  # n m
         d_L_1_0 = d_L_0 * number_0  # n m
         d_Q_2 = dot_of(d_L_1_0, K_tile_0, DOT, SUMS)  # n d
         add_3 = d_Q + d_Q_2  # n d
@@ -1055,6 +1064,10 @@ def prior_of_tiles_rows(
         sum_3 = tl.sum(d_L_0, 0)  # m
         sum_4 = tl.sum(sum_3, 0)  # a number
         d_logprior_0 += sum_4
+        if mask_grad is not None:
+            store_2d(mask_grad + (pair * 2 + 1) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_prior_scores_1_terms)
+        if mask_grad is not None:
+            store_2d(mask_grad + (pair * 2 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_prior_scores_0_terms)
     if logprior_grad is not None:
         tl.store(logprior_grad + ((pair * blocks + block) * 2 + 1), d_logprior_1)
     if Q_grad is not None:
@@ -1140,8 +1153,8 @@ def prior_of_tiles_keys(
         spread = tl.full((n_block, m_block), 1, SUMS)  # n m
         seen_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
         prior_scores_1_share = tl.where(seen_0_0_1, (spread) * lse_1[:, None], 0.0)  # n m
-        d_responsibility_1 = d_0_1_2 * prior_scores_1_share  # n m
-        d_ = d_responsibility_1 * responsibility_1  # n m
+        d_prior_scores_1_terms = d_0_1_2 * prior_scores_1_share  # n m
+        d_ = d_prior_scores_1_terms * responsibility_1  # n m
         add_2 = L_0 - responsibility_0  # n m
         responsibility_0_2 = tl.exp(add_2)  # n m
         d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
@@ -1158,17 +1171,17 @@ def prior_of_tiles_keys(
             MASK,
         )
         prior_scores_0_share = tl.where(seen_0_0_0, (spread) * lse_0[:, None], 0.0)  # n m
-        d_responsibility_0 = d_0_0_2 * prior_scores_0_share  # n m
-        d__2 = d_responsibility_0 * responsibility_0_2  # n m
+        d_prior_scores_0_terms = d_0_0_2 * prior_scores_0_share  # n m
+        d__2 = d_prior_scores_0_terms * responsibility_0_2  # n m
         d_mul = d_ + d__2  # n m
-        d_responsibility_0_2 = d_mul * -1  # n m
-        d_L_1 = d_ + d_responsibility_0_2 * responsibility_1  # n m
+        d_responsibility_0 = d_mul * -1  # n m
+        d_L_1 = d_ + d_responsibility_0 * responsibility_1  # n m
         sum = tl.sum(d_L_1, 0)  # m
         d_L_1_2 += sum
         d_L_1_1 = d_L_1 * number_0  # n m
         d_K_1 = dot_of(tl.trans(d_L_1_1), Q_tile, DOT, SUMS)  # m d
         d_K_1_2 += d_K_1
-        d_L_0 = d__2 + d_responsibility_0_2 * responsibility_0_2  # n m
+        d_L_0 = d__2 + d_responsibility_0 * responsibility_0_2  # n m
         sum_2 = tl.sum(d_L_0, 0)  # m
         d_L_0_2 += sum_2
         d_L_1_0 = d_L_0 * number_0  # n m

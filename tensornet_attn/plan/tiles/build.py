@@ -231,10 +231,14 @@ class _Builder:
             return self.nodes.node("keep", (x,), x.axes, name, (mask, place))
         if box.kind == "normalize":
             return self.kept(self.nodes.node("normalize", (x,), x.axes, name, (mask, place, box.number("eps"))))
-        bias = self.nodes.node("bias", (), x.axes, self.named("bias", index), (place,))
-        scores = self.nodes.add([self.scaled(x, box.number("scale"), name), bias], f"{name}_scores")
+        scores = self.biased(self.scaled(x, box.number("scale"), name), place, index, f"{name}_scores")
         found = self.kept(self.nodes.node("softmax", (scores,), x.axes, name, (mask, place)))
         return self.dropped(step, found, box.number("dropout"), index, name)
+
+    def biased(self, x: Node, place: tuple[int, ...], index: Index, name: str) -> Node:
+        """x and what the mask of the call adds."""
+        bias = self.nodes.node("bias", (), x.axes, self.named("bias", index), (place,))
+        return self.nodes.add([x, bias], name)
 
     def mask(self, step: Step, box: Box, x: Node, index: Index) -> tuple[int, tuple[int, ...]]:
         """The number of a box's mask, and the index of its tile."""
@@ -280,6 +284,7 @@ class _Builder:
         """What is summed over the keys that may be seen: for a mean divided by how many these are."""
         x, name = self.use(box.uses[0], index), self.named(step.name, index)
         mask = self.mask(step, box, x, index)
+        x = self.biased(x, mask[1], index, f"{name}_terms")
         if box.kind == "sum":
             return self.nodes.node("keep", (x,), x.axes, name, mask)
         ones = self.nodes.spread(self.number(ONE), x.axes)
