@@ -14,6 +14,7 @@ from tensornet_attn.cli.generate.kernels import kernels_of_designs
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.triton.resources import Used
 from tests.designs.cases import ATTENTION
+from tests.plan.rows_cases import TAKEN
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
 QUICK = ("mhsa", "hard_fish")
@@ -32,6 +33,14 @@ def check(name: str, target: int) -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_a_slice(name: str) -> None:
     check(name, 90)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kept", "divided by sums", "powers", "the mean and the sum over keys"])
+def test_what_is_no_softmax(name: str) -> None:
+    used = ta.kernels(TAKEN[name], 90)
+    assert used
+    assert [(one, one.reasons_against) for one in used if one.reasons_against] == []
 
 
 @pytest.mark.slow

@@ -562,7 +562,7 @@ def tiles_forward(
     training: bool,
     cast: torch.dtype | None,
 ) -> list[Tensor]:
-    """The result of a region, [batch..., legs], and the log of the sum of each row of its maps."""
+    """The result of a region, [batch..., legs], and of each row of its maps the log of the sum, or 1 / (sum + eps)."""
     run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
     region, (query, _) = run.region, run.region.sides
     legs = region.result.split()
@@ -829,7 +829,7 @@ def y_1_tiles_statistics(
     DOT: tl.constexpr,
     SUMS: tl.constexpr,
 ):
-    """A.of.p1, A.of, A, U, y.p1: the log of the sum of each row."""
+    """A.of.p1, A.of, A, U, y.p1: what the sum of each row is."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)

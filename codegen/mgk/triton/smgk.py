@@ -572,7 +572,7 @@ def tiles_forward(
     training: bool,
     cast: torch.dtype | None,
 ) -> list[Tensor]:
-    """The result of a region, [batch..., legs], and the log of the sum of each row of its maps."""
+    """The result of a region, [batch..., legs], and of each row of its maps the log of the sum, or 1 / (sum + eps)."""
     run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
     region, (query, _) = run.region, run.region.sides
     legs = region.result.split()

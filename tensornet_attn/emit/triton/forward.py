@@ -32,12 +32,12 @@ def forward(region: Region) -> str:
 
 
 def statistics(region: Region) -> str:
-    """Of two passes the first: the log of the sum of each softmax row."""
+    """Of two passes the first: the log of the sum of each softmax row, 1 / (sum + eps) of a normalized one."""
     text = region.open(region.program.query, online=True)
     statistic_lines(region, text)
     text.compute(region.program.maps)
     store_statistics(region, text)
-    return region.source(text, "statistics", "the log of the sum of each row", ["lse"])
+    return region.source(text, "statistics", "what the sum of each row is", ["lse"])
 
 
 def second(region: Region) -> str:
