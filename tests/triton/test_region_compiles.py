@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 import tensornet_attn as ta
 from tensornet_attn.cli.__main__ import main
@@ -22,8 +23,8 @@ ONE = Used("one", "fp32", "CHUNK 64", 90, 4, 255, 64, 500)
 FOUND = {"mhsa": [ONE, replace(ONE, registers=3, shared=9000)], "mlp": []}
 
 
-def check(name: str, target: int) -> None:
-    used = ta.kernels(name, target)
+def check(name: str, target: int, dtype: torch.dtype | None = None) -> None:
+    used = ta.kernels(name, target, dtype)
     assert used
     assert [(one, one.reasons_against) for one in used if one.reasons_against] == []
     if any("_tiles_" in one.kernel for one in used):
@@ -33,6 +34,13 @@ def check(name: str, target: int) -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_a_slice(name: str) -> None:
     check(name, 90)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [80, 90])
+@pytest.mark.parametrize("name", ["mhsa", "mgk", "differential", "thsa", "transformer_xl"])
+def test_in_float32(name: str, target: int) -> None:
+    check(name, target, torch.float32)
 
 
 @pytest.mark.slow

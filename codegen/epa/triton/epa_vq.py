@@ -605,6 +605,17 @@ FEW_QUERIES = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))
 FEW_KEYS = ((32, 32, 8, 1), (32, 16, 8, 1), (16, 16, 4, 1), (16, 16, 8, 1))
 
 
+def blocks_for(kind: str, cores: bool) -> tuple:
+    """The candidates of a kernel. `cores`: products on tensor cores.
+
+    Else threads hold whole rows of what they multiply, and those of large blocks do not fit their registers, as
+    compiling for sm_80 and sm_90 has shown: small ones come first, but for the interpreter, which has no registers.
+    """
+    if cores and kind != "keys":
+        return BLOCKS + FEW_QUERIES
+    return BLOCKS + FEW_KEYS if cores or interpreted() else FEW_KEYS + BLOCKS
+
+
 @dataclass(frozen=True)
 class Region:
     """A region: legs of its operands and of its result, how many tiles of each head a program has, its kernels.
@@ -761,7 +772,7 @@ class Launch:
         room, words = {leg: padded(length) for leg, length in self.lengths.items()}, self.sums.itemsize // 4
         candidates = [
             {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
-            for own, more, *warps in BLOCKS + (FEW_QUERIES if cores and kind != "keys" else FEW_KEYS)
+            for own, more, *warps in blocks_for(kind, cores)
             for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
         ]
         if region.relative:
@@ -774,7 +785,9 @@ class Launch:
 
         def need(num_warps, num_stages, **block):
             own, more = block[f"{fixed}_block"], block[f"{other}_block"]
-            tiles, rough = own * more * region.live[kind], 5 if target_of() >= 90 else 7  # quarters
+            tiles, rough = own * more * region.live[kind], 5 if cores and target_of() >= 90 else 7  # quarters
+            if region.relative and not cores and not interpreted():
+                rough *= 2
             if cores and own < 64:
                 tiles, rough = tiles * copies(block[f"{n}_block"], block[f"{m}_block"], num_warps), 4
             held = words * (tiles + own * kept) + own * given * self.dtype.itemsize // 4
