@@ -3,7 +3,7 @@
 tensornet-attn search --config docs/results/studies/recall.yaml --workers 2 --seed 0 --out runs/recall_0
 python docs/results/studies.py recall --record runs/recall_0   adds what was found to docs/results/studies/recall.json
 python docs/results/studies.py recall --table                  prints the table of what was recorded
-python docs/results/studies.py recall --spread                 prints how far designs lie apart, and seeds of one
+python docs/results/studies.py recall --spread                 prints how far designs and seeds lie apart
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import mean, median, stdev, variance
+from statistics import correlation, mean, median, stdev, variance
 from typing import Any
 
 from tensornet_attn.compare.spread import mean_of
@@ -83,23 +83,36 @@ def _row(own: Sequence[dict[str, Any]], told: dict[str, Any]) -> str:
 
 
 def spreads(name: str) -> Iterator[str]:
-    """Of each study and arm the median score and the deviation of scores; of all confirmed designs that of seeds.
-
-    The last is the root of the mean variance.
+    """Of each study and arm the median score and the deviation of scores; of all confirmed designs that of seeds, the
+    root of the mean variance, and how the search's scores rank them beside the means of fresh seeds.
     """
     variances: list[float] = []
+    pairs: list[tuple[float, float, float]] = []  # the best of the learning rates, their mean, the mean of fresh seeds
     for study, told in json.loads((HERE / f"{name}.json").read_text()).items():
         fresh: dict[str, list[float]] = {}
         scores: dict[str, list[float]] = {}
+        rates: dict[str, list[float]] = {}
         for trial in (trial for trial in told["trials"] if trial["quality"]):
             arm = trial["arm"]
             known, key = (fresh, trial["essence"]) if arm == "confirm" else (scores, arm)
             known.setdefault(key, []).append(best_of(trial))
+            if arm != "confirm":
+                rates[trial["essence"]] = [float(value) for value in trial["quality"][-1] if value is not None]
         medians = ", ".join(f"{arm} {median(found):.3f}" for arm, found in sorted(scores.items()))
         whole = [score for found in scores.values() for score in found]
         yield f"{study}: median {medians}; deviation of designs {stdev(whole):.3f}"
         variances += map(variance, fresh.values())
+        pairs += [(max(rates[essence]), mean(rates[essence]), mean(found)) for essence, found in fresh.items()]
     yield f"deviation of seeds, {len(variances)} designs: {mean(variances) ** 0.5:.3f}"
+    best, means, confirmed = (_ranks(values) for values in zip(*pairs, strict=True))
+    by_best, by_mean = (correlation(own, confirmed) for own in (best, means))
+    told = f"{by_best:.2f} by the best rate, {by_mean:.2f} by the mean"
+    yield f"ranks in the search and with fresh seeds correlate: {told}"
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """The place of each in order; equal ones share theirs."""
+    return [sum(one < own for one in values) + sum(one == own for one in values) / 2 for own in values]
 
 
 def main() -> None:
