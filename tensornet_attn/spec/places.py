@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from tensornet_attn import limits
 from tensornet_attn.spec.tokens import Span
 
 Path = tuple[str | int, ...]
@@ -75,6 +76,16 @@ def _length(text: str, place: int, quote: str) -> int:
     return 2 if quote == "'" and text[place : place + 2] == "''" else 1
 
 
+class Room(NamedTuple):
+    """How much a file may hold: together with what it extends it has no more than one that stands alone."""
+
+    bytes: int = limits.FILE_BYTES
+    nodes: int = limits.YAML_NODES  # keys and values
+
+
+ALONE = Room()
+
+
 @dataclass
 class Document:
     """Plain data and where it came from. A design built in Python has no places: its problems name fields."""
@@ -84,6 +95,12 @@ class Document:
     keys: dict[Path, Place] = field(default_factory=dict)
     values: dict[Path, Place] = field(default_factory=dict)
     path: str | None = None  # the file's absolute path, which `extends` is relative to
+
+    def beside(self, room: Room) -> Room:
+        """What of the room is left beside this document."""
+        place = self.place((), key=False)
+        text = len(place.file.text) if place else 0
+        return Room(max(0, room.bytes - text), max(0, room.nodes - len(self.keys) - len(self.values)))
 
     def copy(self, data: dict[str, Any]) -> Document:
         """The same places around a copy of the data, which then may be changed."""

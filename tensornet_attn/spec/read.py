@@ -13,7 +13,7 @@ from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.spec.design import Design
 from tensornet_attn.spec.extend import merge
-from tensornet_attn.spec.places import Document, File, Path, Place
+from tensornet_attn.spec.places import ALONE, Document, File, Path, Place, Room
 from tensornet_attn.spec.report import Reporter, meant, shown
 from tensornet_attn.spec.sizes import KINDS
 from tensornet_attn.spec.sources import Source, document_of, file_document, location, text_document
@@ -80,8 +80,8 @@ def _read(document: Document, reporter: Reporter, legs: Mapping[str, Any], setti
     return _validated(document, reporter)
 
 
-def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], size: int = 0) -> Document:
-    """The document merged over what it `extends`; without data where that cannot be had. `size`: bytes read so far."""
+def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], room: Room = ALONE) -> Document:
+    """The document merged over what it `extends`; without data where that cannot be had. `room`: what it may have."""
     name = document.data.pop("extends", None)
     if name is None:
         return document
@@ -92,7 +92,7 @@ def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], siz
     source = name
     if "/" in name or name.endswith(".yaml"):
         source = os.path.normpath(os.path.join(os.path.dirname(document.path or ""), name))
-    seen, size = (*seen, document.path or ""), size + _size(document)
+    seen, room = (*seen, document.path or ""), document.beside(room)
     if location(source) in seen:
         message = f"'{name}' extends this design again."
         reporter.error("circular-extends", message, ("extends",), hint="let one of them stand alone.")
@@ -101,18 +101,13 @@ def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], siz
         message = f"more than {limits.EXTENDS_DEPTH} designs extend each other."
         reporter.error("too-deep", message, ("extends",), hint="shorten the chain.")
         return nothing
-    parent, told = file_document(source, max(0, limits.FILE_BYTES - size))
+    parent, told = file_document(source, room)
     if not {"tensornet", "extends"} & parent.data.keys():
         _no_parent(name, told, reporter)
         return nothing
-    parent = _extended(parent, told, seen, size)
+    parent = _extended(parent, told, seen, room)
     reporter.found += told.found
     return merge(parent, document, reporter) if parent.data else nothing
-
-
-def _size(document: Document) -> int:
-    place = document.place((), key=False)
-    return len(place.file.text) if place else 0
 
 
 def _no_parent(name: str, told: Reporter, reporter: Reporter) -> None:

@@ -14,7 +14,7 @@ from tensornet_attn import limits
 from tensornet_attn.errors import InputError, Problem
 from tensornet_attn.spec import library
 from tensornet_attn.spec.design import Design
-from tensornet_attn.spec.places import Document
+from tensornet_attn.spec.places import ALONE, Document, Room
 from tensornet_attn.spec.report import Reporter, shown
 from tensornet_attn.spec.tokens import Refusal
 from tensornet_attn.spec.yaml import parse
@@ -37,8 +37,8 @@ def document_of(source: Source) -> tuple[Document, Reporter]:
     return file_document(os.fsdecode(source))
 
 
-def file_document(source: str, room: int = limits.FILE_BYTES) -> tuple[Document, Reporter]:
-    """The document of a shipped name or a path; `room` is how many bytes it may have."""
+def file_document(source: str, room: Room = ALONE) -> tuple[Document, Reporter]:
+    """The document of a shipped name or a path; `room` is what of bytes, keys and values it may have."""
     name, path = source, location(source)
     if path is None:
         hint = Reporter(Document({}, "")).nearest(source, library.names())
@@ -47,7 +47,7 @@ def file_document(source: str, room: int = limits.FILE_BYTES) -> tuple[Document,
     if _is_name(source):
         name = os.path.basename(path)
     try:
-        data = _opened(path, room + 1)
+        data = _opened(path, room.bytes + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return unreadable(name, "unreadable", f"this file cannot be read: {reason}.", "give the path of a YAML file.")
@@ -61,14 +61,12 @@ def location(source: str) -> str | None:
     return str(library.path_of(source)) if source in library.names() else None
 
 
-def text_document(
-    data: bytes | str, name: str, path: str | None, room: int = limits.FILE_BYTES
-) -> tuple[Document, Reporter]:
+def text_document(data: bytes | str, name: str, path: str | None, room: Room = ALONE) -> tuple[Document, Reporter]:
     """The document of YAML text under the name that messages show."""
     name = shown(name, 200)
     if isinstance(data, str):
-        data = data[: room + 1].encode("utf-8", "surrogatepass")
-    if len(data) > room:
+        data = data[: room.bytes + 1].encode("utf-8", "surrogatepass")
+    if len(data) > room.bytes:
         message = f"this file is larger than {limits.FILE_BYTES // 1024} KiB, with what it extends."
         return unreadable(name, "too-large", message, "a design needs far less.")
     try:
@@ -77,7 +75,7 @@ def text_document(
         line = data[: error.start].count(b"\n") + 1
         message = f"byte {error.start} is not UTF-8."
         return unreadable(name, "not-utf-8", message, "save the file as UTF-8 text.", line)
-    document, reporter = parse(text.replace("\r\n", "\n").replace("\r", "\n"), name)
+    document, reporter = parse(text.replace("\r\n", "\n").replace("\r", "\n"), name, room.nodes)
     document.path = path
     return document, reporter
 

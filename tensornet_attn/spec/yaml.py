@@ -26,13 +26,13 @@ class Unreadable(Exception):
     """The text cannot be read any further; what was found so far is in the reporter."""
 
 
-def parse(text: str, name: str) -> tuple[Document, Reporter]:
-    """The document and what is wrong with its YAML; its data is empty where nothing could be read."""
+def parse(text: str, name: str, nodes: int = limits.YAML_NODES) -> tuple[Document, Reporter]:
+    """The document and what is wrong with its YAML; empty where nothing could be read. `nodes`: at most so many."""
     file = File(name, text, tuple(text.split("\n")))
     document = Document({}, name, values={(): Place(file, 0, 1, 0, 0)})
     reporter = Reporter(document)
     try:
-        data = _Parser(file, document, reporter).document()
+        data = _Parser(file, document, reporter, nodes).document()
     except Unreadable:
         return document, reporter
     if data is None or data == {}:
@@ -48,9 +48,9 @@ def parse(text: str, name: str) -> tuple[Document, Reporter]:
 class _Parser:
     """Builds data from ruamel's events, one at a time, so that no bound is passed before it is noticed."""
 
-    def __init__(self, file: File, document: Document, reporter: Reporter):
+    def __init__(self, file: File, document: Document, reporter: Reporter, most: int):
         self.file, self.out, self.reporter = file, document, reporter
-        self.nodes = 0
+        self.nodes, self.most = 0, most
         self.starts = [0, *accumulate(len(line) + 1 for line in file.lines)]
         self.events = YAML(typ="safe", pure=True).parse(file.text)
 
@@ -99,8 +99,8 @@ class _Parser:
 
     def _count(self) -> None:
         self.nodes += 1
-        if self.nodes > limits.YAML_NODES:
-            message = f"more than {limits.YAML_NODES} keys and values in one file."
+        if self.nodes > self.most:
+            message = f"this file holds more than {limits.YAML_NODES} keys and values, with what it extends."
             self._stop("too-large", message, "a design needs far fewer.")
 
     def _node(self, path: Path, depth: int) -> Any:

@@ -314,7 +314,18 @@ def test_a_chain_of_large_parents(tmp_path: Path) -> None:
         (tmp_path / f"d{i}.yaml").write_text(text)
     problems = timed(lambda: ta.check(tmp_path / "d14.yaml"))
     assert [problem.code for problem in problems] == ["unknown-design"]
+    assert "holds more than 20000 keys and values, with what it extends" in problems[0].message
+
+
+def test_a_chain_of_parents_with_long_comments(tmp_path: Path) -> None:
+    (tmp_path / "d0.yaml").write_text(MHSA)
+    for i in range(1, 8):
+        text = f"tensornet: 1\nname: d{i}\nextends: ./d{i - 1}.yaml\n# {'x' * 40 * KIB}\n"
+        (tmp_path / f"d{i}.yaml").write_text(text)
+    problems = timed(lambda: ta.check(tmp_path / "d7.yaml"))
+    assert [problem.code for problem in problems] == ["unknown-design"]
     assert "larger than 256 KiB, with what it extends" in problems[0].message
+    assert ta.check(tmp_path / "d6.yaml") == []
 
 
 def test_a_chain_that_is_too_long(tmp_path: Path) -> None:
