@@ -19,6 +19,7 @@ from tensornet_attn.compare.spread import mean_of
 from tensornet_attn.search.path import from_data, to_text
 
 HERE = Path(__file__).parent / "studies"
+HEADED = ("seed", "threads", "score")
 KEPT = ("slot", "arm", "how", "same_as", "of", "fresh", "state", "reason", "seconds", "price")
 HEAD = "| study | arm | designs | best confirmed | parameters | MACs | seen | five fresh seeds | others | core-hours |"
 
@@ -31,7 +32,8 @@ def record(name: str, folders: Sequence[Path]) -> None:
         told = json.loads((folder / "trials.json").read_text())
         seed, threads = told["study"].get("seed", 0), told["study"].get("threads", 1)
         trials = [_kept(trial) for trial in told["trials"]]
-        found[folder.resolve().name] = {"seed": seed, "threads": threads, "trials": trials}
+        score = told["study"]["rungs"][-1].get("score", "best")
+        found[folder.resolve().name] = {"seed": seed, "threads": threads, "score": score, "trials": trials}
     text = ",\n".join(f"{json.dumps(name)}: {_lines(told)}" for name, told in sorted(found.items()))
     file.write_text(f"{{\n{text}\n}}\n")
 
@@ -39,7 +41,7 @@ def record(name: str, folders: Sequence[Path]) -> None:
 def _lines(told: dict[str, Any]) -> str:
     """A study as JSON, a trial a line."""
     trials = ",\n".join(json.dumps(trial) for trial in told["trials"])
-    return f'{{"seed": {told["seed"]}, "threads": {told["threads"]}, "trials": [\n{trials}]}}'
+    return f'{{{json.dumps({key: told[key] for key in HEADED if key in told})[1:-1]}, "trials": [\n{trials}]}}'
 
 
 def _kept(trial: dict[str, Any]) -> dict[str, Any]:
@@ -48,9 +50,10 @@ def _kept(trial: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "essence": trial["essence"][:12], "path": to_text(from_data(trial["path"])), "quality": results}
 
 
-def best_of(trial: dict[str, Any]) -> float:
-    """The best over learning rates on the last rung it was on."""
-    return max(float(value) for value in trial["quality"][-1] if value is not None)
+def score_of(trial: dict[str, Any], score: str = "best") -> float:
+    """The best over learning rates on the last rung it was on, or their mean."""
+    known = [float(value) for value in trial["quality"][-1] if value is not None]
+    return max(known) if score == "best" else mean(known)
 
 
 def rows(name: str) -> Iterator[str]:
@@ -72,13 +75,14 @@ def _row(own: Sequence[dict[str, Any]], told: dict[str, Any]) -> str:
     again = [trial for trial in told["trials"] if trial["arm"] == "confirm" and trial["essence"] in designs]
     fresh: dict[str, list[float]] = {}
     for trial in again:
-        fresh.setdefault(trial["essence"], []).append(best_of(trial))
+        fresh.setdefault(trial["essence"], []).append(score_of(trial))
     best, *others = sorted(fresh, key=lambda essence: -mean(fresh[essence]))
     first = next(trial for trial in own if trial["essence"] == best)
     seconds = sum(trial["seconds"] for trial in (*own, *again) if "same_as" not in trial) * told["threads"]
     means = ", ".join(f"{mean(fresh[essence]):.3f}" for essence in others)
     price = (f"{first['price'][cost]:,}" for cost in ("parameters", "macs"))
-    cells = (len(own), first["path"], *price, f"{best_of(first):.3f}", mean_of(fresh[best]).to_text(), means)
+    seen = f"{score_of(first, told.get('score', 'best')):.3f}"
+    cells = (len(own), first["path"], *price, seen, mean_of(fresh[best]).to_text(), means)
     return " | ".join([*map(str, cells), f"{seconds / 3600:.2f}"])
 
 
@@ -95,7 +99,7 @@ def spreads(name: str) -> Iterator[str]:
         for trial in (trial for trial in told["trials"] if trial["quality"]):
             arm = trial["arm"]
             known, key = (fresh, trial["essence"]) if arm == "confirm" else (scores, arm)
-            known.setdefault(key, []).append(best_of(trial))
+            known.setdefault(key, []).append(score_of(trial, told.get("score", "best")))
             if arm != "confirm":
                 rates[trial["essence"]] = [float(value) for value in trial["quality"][-1] if value is not None]
         medians = ", ".join(f"{arm} {median(found):.3f}" for arm, found in sorted(scores.items()))

@@ -12,6 +12,7 @@ from tensornet_attn.search.price import COSTS
 Count = Annotated[int, Field(ge=1, lt=2**40)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Score = Literal["best", "mean"]
 OBJECTIVES = ("quality", *COSTS, "latency")  # quality is maximised, all others are minimised
 ARMS = ("evolution", "random")
 SEEDS = 1000  # that designs of a study are trained with; fresh ones follow
@@ -33,6 +34,8 @@ class Rung(_Model):
 
     `run`: keys of a run file, such as steps, batch, depth or mlp. `keep`: the share of the candidates that go on to the
     next rung, by non-dominated rank. `measure`: `accuracy` or `loss` (then quality is its negative, in nats).
+    `score`: `best`, of the learning rates, which share a training seed; or `mean`, each with a seed of its own, where a
+    seed decides whether a design learns at all.
     """
 
     task: str
@@ -41,6 +44,7 @@ class Rung(_Model):
     rates: Annotated[tuple[Rate, ...], Field(min_length=1, strict=False)] = (1e-3, 2e-3, 4e-3)
     keep: Share = 1 / 3
     measure: Literal["accuracy", "loss"] = "accuracy"
+    score: Score = "best"
 
 
 class Study(_Model):
@@ -85,9 +89,12 @@ class Study(_Model):
         """How many slots hold proposals; slot s belongs to arm s modulo their number. Confirmations follow."""
         return self.trials * len(self.arms)
 
-    def seed_of(self, essence: str) -> int:
-        """The seed of a design, its own: what one seed favours would else pass for the merit of a family."""
-        return (self.seed + int(essence, 16) % SEEDS) % 2**63
+    def seed_of(self, essence: str, place: int = 0) -> int:
+        """The seed of a design, its own: what one seed favours would else pass for the merit of a family.
+
+        `place`: of the learning rate, from 0, where each has a seed of its own.
+        """
+        return (self.seed + int(essence, 16) // SEEDS**place % SEEDS) % 2**63
 
     def fresh_seed(self, place: int) -> int:
         """The seed of a confirmation, which no design is chosen by."""

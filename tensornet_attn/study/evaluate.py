@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Evaluation:
     lost: Callable[[], bool] = lambda: False
     design: str = ""
     slot: int = 0
-    seed: int = 0
+    seeds: Callable[[int], int] = lambda place: 0
     end: float = field(default_factory=lambda: float("inf"))
 
     def proposal(self, draft: Draft, other: Trial | None, worker: str = "") -> Trial:
@@ -57,12 +58,13 @@ class Evaluation:
             if other.state != COMPLETE:
                 found = replace(trial, results=other.results, values=other.values)
                 return replace(found, state=other.state, reason=other.reason)
-        self.begin(other.design if other is not None else own, draft.slot, self.study.seed_of(made.essence))
+        self.begin(other.design if other is not None else own, draft.slot, partial(self.study.seed_of, made.essence))
         trial = self.climbed(trial, other)
         return replace(trial, seconds=time.monotonic() - start)
 
-    def begin(self, design: str, slot: int, seed: int) -> None:
-        self.design, self.slot, self.seed = design, slot, seed
+    def begin(self, design: str, slot: int, seeds: Callable[[int], int]) -> None:
+        """`seeds`: of the learning rates, by their place."""
+        self.design, self.slot, self.seeds = design, slot, seeds
         self.end = time.monotonic() + self.study.seconds
 
     def climbed(self, trial: Trial, other: Trial | None) -> Trial:
@@ -75,7 +77,7 @@ class Evaluation:
                 result = known.get(rung) or self.result(rung)
                 trial = replace(trial, results=(*trial.results, result))
                 trial = replace(trial, values={**(trial.values or {}), **_quality(trial)})
-                if result.best is None:
+                if result.counts is None:
                     raise EndedError(DIVERGED, self.not_finite(rung))
                 if rung < len(self.study.rungs) and not promoted(self.study, trial, self.finished()):
                     return trial
@@ -115,15 +117,17 @@ class Evaluation:
         return self.runs(rung, rates)
 
     def runs(self, rung: int, rates: tuple[float, ...]) -> Result:
-        start = time.monotonic()
-        found = self.done(CLIMB, rung=rung, rates=rates)
+        """The learning rates of the `best` share a seed, so that nothing but they decides; of a `mean` none do."""
+        start, score = time.monotonic(), self.study.rungs[rung - 1].score
+        seeds = tuple(self.seeds(place if score == "mean" else 0) for place in range(len(rates)))
+        found = self.done(CLIMB, rung=rung, rates=rates, seeds=seeds)
         quality, folders = zip(*found, strict=True)
-        return Result(rung, quality, rates[: len(found)], time.monotonic() - start, tuple(filter(None, folders)))
+        return Result(rung, quality, rates[: len(found)], time.monotonic() - start, tuple(filter(None, folders)), score)
 
     def done(self, kind: str, **given: Any) -> Any:
         """What a job gives. Raises EndedError where it gives nothing."""
         bound = Bound(self.end, self.study.seconds, self.study.gibibytes, self.lost)
-        job = Job(kind, self.study, self.design, str(self.out), seed=self.seed, **given)
+        job = Job(kind, self.study, self.design, str(self.out), **{"seeds": (self.seeds(0),), **given})
         outcome = self.nursery.run(job, log_of(self.out, self.slot), bound)
         if outcome.state != COMPLETE:
             raise EndedError(outcome.state, outcome.reason)
@@ -137,7 +141,7 @@ class Evaluation:
     def confirmation(self, of: Confirmation, worker: str = "") -> Trial:
         """The finished trial of a confirmation: the last rung at the learning rate that was best, with a fresh seed."""
         start = time.monotonic()
-        self.begin(self.trained_design(of.of), of.slot, of.fresh)
+        self.begin(self.trained_design(of.of), of.slot, lambda place: of.fresh)
         own: dict[str, Any] = {"slot": of.slot, "arm": "confirm", "how": "confirm", "of": of.of.slot, "fresh": of.fresh}
         own |= {"parents": (), "same_as": None, "results": (), "state": COMPLETE, "reason": "", "worker": worker}
         trial = replace(of.of, **own)
@@ -148,7 +152,7 @@ class Evaluation:
             assert rate is not None  # or it would not be on the front
             trial = replace(trial, results=(self.runs(rung, (rate,)),))
             trial = replace(trial, values={**(trial.values or {}), **_quality(trial)})
-            if trial.results[-1].best is None:
+            if trial.results[-1].counts is None:
                 raise EndedError(DIVERGED, f"with seed {of.fresh} loss or gradient are not finite.")
         except EndedError as ended:
             trial = replace(trial, state=ended.state, reason=ended.reason)

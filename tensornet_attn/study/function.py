@@ -55,9 +55,9 @@ def called(job: Job) -> list[tuple[float | None, str]]:
     known = signature(function).parameters
     design = compiler.load(job.design)
     found = []
-    for rate in job.rates if "rate" in known else job.rates[:1]:
-        folder = run_folder(job.design, job.rung, rate, job.seed)
-        given: dict[str, Any] = {"seed": job.seed, "rate": rate, "folder": Path(job.out) / folder}
+    for rate, seed in list(zip(job.rates, job.seeds, strict=True))[: None if "rate" in known else 1]:
+        folder = run_folder(job.design, job.rung, rate, seed)
+        given: dict[str, Any] = {"seed": seed, "rate": rate, "folder": Path(job.out) / folder}
         if "folder" in known:
             given["folder"].mkdir(parents=True, exist_ok=True)
         quality = function(design, **{name: value for name, value in given.items() if name in known})

@@ -12,7 +12,10 @@ STATIC, CLIMB, LATENCY = "static", "climb", "latency"
 
 @dataclass(frozen=True)
 class Job:
-    """`kind`: static, climb or latency. `design`: YAML; `out`: the folder of the study; `rung`: from 1."""
+    """`kind`: static, climb or latency. `design`: YAML; `out`: the folder of the study; `rung`: from 1.
+
+    `rates`: each with its own of `seeds`; one seed where there are none.
+    """
 
     kind: str
     study: Study
@@ -20,7 +23,7 @@ class Job:
     out: str
     rung: int = 1
     rates: tuple[float, ...] = ()
-    seed: int = 0
+    seeds: tuple[int, ...] = (0,)
 
 
 class NotFiniteError(InputError):

@@ -39,7 +39,7 @@ def static(job: Job) -> float:
     One step of the trainer checks shapes, and that the gradient is finite.
     """
     rung = job.study.rungs[job.rung - 1]
-    run = read({}, options(job, rung, rung.rates[0]))
+    run = read({}, options(job, rung, rung.rates[0], job.seeds[0]))
     need_parts(run)
     task = task_of(run)
     spec = spec_of(run, task)
@@ -63,27 +63,27 @@ def check_first(loss: float, answers: int) -> None:
         )
 
 
-def options(job: Job, rung: Rung, rate: float) -> dict[str, Any]:
+def options(job: Job, rung: Rung, rate: float, seed: int) -> dict[str, Any]:
     """The keys of a run file. What says how a machine does it is as the rung says, or kept small."""
     machine = {"tensorboard": False, "keep": 1, "threads": job.study.threads}
     design = compiler.load(job.design)
     return machine | rung.run | {
-        "task": rung.task, "options": rung.options, "design": design, "lr": rate, "seed": job.seed
+        "task": rung.task, "options": rung.options, "design": design, "lr": rate, "seed": seed
     }  # fmt: skip
 
 
 def climb(job: Job) -> list[tuple[float | None, str]]:
     """The quality with each learning rate and the folder of its run, all with equal compute; None where not finite."""
     rung = job.study.rungs[job.rung - 1]
-    return [_trained(job, rung, rate) for rate in job.rates]
+    return [_trained(job, rung, *one) for one in zip(job.rates, job.seeds, strict=True)]
 
 
-def _trained(job: Job, rung: Rung, rate: float) -> tuple[float | None, str]:
-    folder = run_folder(job.design, job.rung, rate, job.seed)
+def _trained(job: Job, rung: Rung, rate: float, seed: int) -> tuple[float | None, str]:
+    folder = run_folder(job.design, job.rung, rate, seed)
     out = Path(job.out) / folder
     _await_lock(out)
     try:
-        summary = train({}, out=out, command="tensornet-attn search", **options(job, rung, rate))
+        summary = train({}, out=out, command="tensornet-attn search", **options(job, rung, rate, seed))
     except InputError as error:
         if not isinstance(error.__cause__, Diverged):
             raise
@@ -109,7 +109,7 @@ def _await_lock(out: Path) -> None:
 def latency(job: Job) -> float:
     """Median seconds of a forward and a backward of the design alone, at the sizes that the space prices."""
     space = load(job.study.space)
-    case = Case(compiler.load(job.design), space.bounds.n, space.bounds.batch, seed=job.seed)
+    case = Case(compiler.load(job.design), space.bounds.n, space.bounds.batch, seed=job.seeds[0])
     case.check()
     module = compiler.compile(case.design)
     timed = interleaved({"design": runner(module, case, case.inputs(), TRAINING)}, REPEATS, SECONDS)

@@ -32,7 +32,7 @@ def values_of(price: Price, quality: float | None, latency: float | None = None)
 
 def values_at(trial: Trial, rung: int) -> dict[str, float]:
     """The values of a trial with the quality that one of its rungs gave; without any before the first one."""
-    found = (result.best for result in trial.results if result.rung == rung > 0)
+    found = (result.counts for result in trial.results if result.rung == rung > 0)
     return values_of(trial.price, next(found, None), (trial.values or {}).get("latency"))
 
 

@@ -19,7 +19,7 @@ def promoted(study: Study, trial: Trial, finished: Sequence[Trial]) -> bool:
     last result is not finite, and one on the last rung, have nowhere to go.
     """
     last = trial.results[-1] if trial.results else None
-    if last is None or last.best is None or last.rung == len(study.rungs):
+    if last is None or last.counts is None or last.rung == len(study.rungs):
         return False
     if last.rung == 0:
         return True

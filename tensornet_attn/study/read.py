@@ -32,9 +32,9 @@ PAGE = "docs/search.md lists all keys."
 def read(source: Source, options: Mapping[str, Any]) -> Study:
     """The study of a file or a mapping; `options` are its keys and win over what it says, where they are not None.
 
-    In place of `rungs` there may be one `task` with its `options`, `run`, `rates` and `measure`; a short one of mqar
-    then comes before it. A bound may be a number: the most of a cost, the least of quality. Paths are relative to the
-    file. Raises DesignError with all that is wrong in the file or its space, InputError for anything else.
+    In place of `rungs` there may be one `task` with its `options`, `run`, `rates`, `measure` and `score`; a short one
+    of mqar then comes before it. A bound may be a number: the most of a cost, the least of quality. Paths are relative
+    to the file. Raises DesignError with all that is wrong in the file or its space, InputError for anything else.
     """
     document, reporter = _document(source)
     _refuse(reporter)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from tensornet_attn.search.path import Path, as_data, from_data
 from tensornet_attn.search.price import Price
+from tensornet_attn.study.config import Score
 
 # How a trial ends. All but the last three have a proposal that was evaluated as far as it went.
 COMPLETE, FAILED, DIVERGED, MEMORY, LATE, BOUND = (
@@ -20,7 +22,8 @@ STATES = (COMPLETE, BOUND, DIVERGED, FAILED, MEMORY, LATE)
 class Result:
     """What one rung gave: the quality with each learning rate, None where a run was not finite. Rung 0 is `static`.
 
-    `folders`: of the runs, beside the store; `seconds`: by the clock, all runs together.
+    `score`: what counts of them, `best` or `mean`. `folders`: of the runs, beside the store; `seconds`: by the clock,
+    all runs together.
     """
 
     rung: int
@@ -28,16 +31,21 @@ class Result:
     rates: tuple[float, ...]
     seconds: float
     folders: tuple[str, ...] = ()
+    score: Score = "best"
 
     @property
-    def best(self) -> float | None:
-        """The highest quality of all learning rates."""
-        return max((value for value in self.quality if value is not None), default=None)
+    def counts(self) -> float | None:
+        """The highest quality of all learning rates, or their mean; None where no run was finite."""
+        known = [value for value in self.quality if value is not None]
+        if not known:
+            return None
+        return max(known) if self.score == "best" else fmean(known)
 
     @property
     def rate(self) -> float | None:
-        """The learning rate that gave it."""
-        return None if self.best is None else self.rates[self.quality.index(self.best)]
+        """The learning rate with the highest quality."""
+        most = max((value for value in self.quality if value is not None), default=None)
+        return None if most is None else self.rates[self.quality.index(most)]
 
 
 @dataclass(frozen=True)
@@ -73,12 +81,12 @@ class Trial:
     @property
     def rung(self) -> int:
         """The highest rung that gave a quality; -1 before any."""
-        return max((result.rung for result in self.results if result.best is not None), default=-1)
+        return max((result.rung for result in self.results if result.counts is not None), default=-1)
 
     @property
     def quality(self) -> float | None:
         """The quality on the highest rung it reached; None where that is the static one, which has none."""
-        found = (result.best for result in reversed(self.results) if result.rung > 0 and result.best is not None)
+        found = (result.counts for result in reversed(self.results) if result.rung > 0 and result.counts is not None)
         return next(found, None)
 
     def as_dict(self) -> dict[str, Any]:
@@ -89,7 +97,9 @@ class Trial:
 def trial_from(data: Mapping[str, Any]) -> Trial:
     """The trial of what `as_dict` gave."""
     results = tuple(
-        Result(r["rung"], tuple(r["quality"]), tuple(r["rates"]), r["seconds"], tuple(r["folders"]))
+        Result(
+            r["rung"], tuple(r["quality"]), tuple(r["rates"]), r["seconds"], tuple(r["folders"]), r.get("score", "best")
+        )
         for r in data["results"]
     )
     made = {"path": from_data(data["path"]), "price": Price(**data["price"]), "results": results}

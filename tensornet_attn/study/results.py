@@ -103,7 +103,7 @@ def facts(found: Findings, trial: Trial, design: Design) -> dict[str, Any]:
         "costs": {**trial.price.as_dict(), "n": found.space.bounds.n, "batch": found.space.bounds.batch},
         "values": dict(trial.values or {}),
         "rungs": [
-            {"rung": result.rung, "quality": result.best, "by_rate": _by_rate(result.rates, result.quality)}
+            {"rung": result.rung, "quality": result.counts, "by_rate": _by_rate(result.rates, result.quality)}
             for result in trial.results
         ],
         "runs": [run for result in trial.results for run in result.folders],

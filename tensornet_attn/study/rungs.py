@@ -11,7 +11,7 @@ from tensornet_attn.tasks import list_tasks, task_named
 from tensornet_attn.train.config import SIZES, Run
 from tensornet_attn.train.read import read
 
-SHORT = ("task", "options", "run", "rates", "measure")  # of one rung, beside the study's own keys
+SHORT = ("task", "options", "run", "rates", "measure", "score")  # of one rung, beside the study's own keys
 # What comes before a task that is longer: mqar, which tells designs apart that recall from those that do not.
 LENGTH = 64
 FIRST: Mapping[str, Any] = {"task": "mqar", "options": {"length": LENGTH}, "run": {"steps": 750, "mlp": "none"}}

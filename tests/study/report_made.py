@@ -87,7 +87,7 @@ def climbed(slot: int, arm: str, how: str, proposal: Proposal, last: bool, **key
 
 
 def trial(slot: int, arm: str, how: str, proposal: Proposal, done: tuple[Result, ...], **keys: Any) -> Trial:
-    best = done[-1].best if done else None
+    best = done[-1].counts if done else None
     values = {**proposal.price.as_dict(), **({} if best is None else {"quality": best})}
     made = (proposal.path, proposal.hash, proposal.essence, proposal.design.to_yaml(), proposal.price)
     seconds = sum(result.seconds for result in done)
@@ -112,8 +112,8 @@ def _next(study: Study, space: Space, slot: int, trials: Sequence[Trial]) -> Tri
     if slot % 13 == 9:
         state, reason = FAILURES[slot // 13 % len(FAILURES)]
         return trial(slot, arm, how, proposal, (), state=state, reason=reason, parents=parents)
-    first = results(proposal, 1, "search").best or 0.0
-    better = sum((t.results[1].best or 0.0) > first for t in own)
+    first = results(proposal, 1, "search").counts or 0.0
+    better = sum((t.results[1].counts or 0.0) > first for t in own)
     twin = next((t for t in trials if t.essence == proposal.essence and t.state == COMPLETE), None)
     if twin is not None:
         return trial(slot, arm, how, proposal, twin.results, parents=parents, same_as=twin.slot)

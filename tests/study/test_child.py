@@ -26,7 +26,7 @@ def nursery() -> Nursery:
 
 def job(task: str, folder: Path, **rest: object) -> Job:
     study = Study(space=made.SPACE, rungs=(Rung(task=task),))
-    return Job(CLIMB, study, "mhsa", str(folder), rates=(1e-3, 2e-3, 4e-3), **rest)  # type: ignore[arg-type]
+    return Job(CLIMB, study, "mhsa", str(folder), **{"rates": (1e-3, 2e-3, 4e-3), "seeds": (0, 0, 0), **rest})  # type: ignore[arg-type]
 
 
 def outcome(nursery: Nursery, name: str, folder: Path, bound: Bound | None = None) -> Outcome:

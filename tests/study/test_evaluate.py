@@ -67,7 +67,7 @@ def first(study: Study) -> Draft:
 def test_all_rungs(tmp_path: Path) -> None:
     trial, children = evaluated(made.study(rungs=TWO), tmp_path)
     assert children.kinds == [STATIC, (CLIMB, 1), (CLIMB, 2)]
-    assert {job.seed for job in children.jobs} == {made.study().seed_of(trial.essence)}
+    assert {seed for job in children.jobs for seed in job.seeds} == {made.study().seed_of(trial.essence)}
     assert [(r.rung, r.quality, r.rates) for r in trial.results] == [
         (0, (-4.1,), (0.0,)),
         (1, (0.1, 0.2, 0.3), (1e-3, 2e-3, 4e-3)),
@@ -156,7 +156,7 @@ def test_a_confirmation(tmp_path: Path) -> None:
     own = Evaluation(study, tmp_path, children, lambda: (trained, of))  # type: ignore[arg-type]
     trial = own.confirmation(Confirmation(-16, of, 1000))
     (job,) = children.jobs
-    assert (job.kind, job.rung, job.rates, job.seed, job.design) == (CLIMB, 2, (2e-3,), 1000, "its own text")
+    assert (job.kind, job.rung, job.rates, job.seeds, job.design) == (CLIMB, 2, (2e-3,), (1000,), "its own text")
     assert (trial.slot, trial.arm, trial.of, trial.fresh, trial.same_as) == (-16, "confirm", 3, 1000, None)
     assert (trial.quality, trial.values and trial.values["quality"], trial.essence) == (0.1, 0.1, of.essence)
     own.nursery = Children(lambda job: Outcome(LATE, reason="Late."))  # type: ignore[assignment]
@@ -194,10 +194,26 @@ def test_all_fail(state: str, reason: str, words: str) -> None:
         check_hope(made.study(trials=1), failed[:2])
 
 
+def test_the_mean_of_the_rates_where_each_has_a_seed_of_its_own(tmp_path: Path) -> None:
+    study = made.study(rungs=(Rung(task="mqar", score="mean"),))
+    trial, children = evaluated(study, tmp_path)
+    assert children.jobs[-1].seeds == tuple(study.seed_of(trial.essence, place) for place in range(3))
+    assert len({*children.jobs[-1].seeds}) == 3
+    assert (trial.results[-1].counts, trial.results[-1].rate) == (pytest.approx(0.2), 4e-3)
+    assert trial.quality == trial.results[-1].counts == (trial.values or {})["quality"]
+    part = Result(1, (None, 0.5, 0.25), (1e-3, 2e-3, 4e-3), 1.0, score="mean")
+    assert (part.counts, part.rate) == (0.375, 2e-3)
+    assert (Result(1, (None,), (1e-3,), 1.0).counts, Result(1, (None,), (1e-3,), 1.0, score="mean").rate) == (
+        None,
+        None,
+    )
+
+
 def test_every_design_has_a_seed_of_its_own_and_none_has_a_fresh_one() -> None:
     """Kin that is trained with one seed shares its luck, and would pass for a good family."""
     study = made.study(seed=7)
     seeds = [study.seed_of(f"{number:064x}") for number in range(3000)]
+    assert [study.seed_of(f"{12_034_567:064x}", place) for place in range(4)] == [574, 41, 19, 7]
     assert seeds == [made.study(seed=7, trials=99).seed_of(f"{number:064x}") for number in range(3000)]
     assert len({*seeds}) == 1000
     assert not {*seeds} & {study.fresh_seed(place) for place in range(50)}

@@ -27,7 +27,7 @@ DESIGN = ta.load("mhsa", legs={"f": 16, "h": 2}).to_yaml()
 def job(kind: str, out: Path, design: str = DESIGN, run: dict[str, Any] | None = None, **rest: Any) -> Job:
     rung = Rung(task="mqar", options=OPTIONS, run=RUN | (run or {}), measure=rest.pop("measure", "accuracy"))
     study = Study(space=made.SPACE, rungs=(rung,))
-    return Job(kind, study, design, str(out), **{"rates": (1e-3, 2e-3), **rest})
+    return Job(kind, study, design, str(out), **{"rates": (1e-3, 2e-3), "seeds": (0, 0), **rest})
 
 
 def test_the_first_loss(tmp_path: Path) -> None:
@@ -54,14 +54,14 @@ def test_a_first_step_that_is_not_finite(tmp_path: Path) -> None:
 
 
 def test_the_runs_of_a_rung(tmp_path: Path) -> None:
-    found = compute(job(CLIMB, tmp_path, seed=7))
-    assert [folder.rpartition("/")[2] for _, folder in found] == ["rung1-lr0.001-seed7", "rung1-lr0.002-seed7"]
-    for rate, (quality, folder) in zip((1e-3, 2e-3), found, strict=True):
+    found = compute(job(CLIMB, tmp_path, seeds=(7, 8)))
+    assert [folder.rpartition("/")[2] for _, folder in found] == ["rung1-lr0.001-seed7", "rung1-lr0.002-seed8"]
+    for rate, seed, (quality, folder) in zip((1e-3, 2e-3), (7, 8), found, strict=True):
         summary = json.loads((tmp_path / folder / "summary.json").read_text())
-        assert (summary["eval"]["eval_accuracy"], summary["seed"], summary["steps"]) == (quality, 7, 4)
+        assert (summary["eval"]["eval_accuracy"], summary["seed"], summary["steps"]) == (quality, seed, 4)
         lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
         assert json.loads(lines[0])["lr"] == rate
-    losses = compute(job(CLIMB, tmp_path / "other", measure="loss", seed=7))
+    losses = compute(job(CLIMB, tmp_path / "other", measure="loss", seeds=(7, 8)))
     assert [quality for quality, _ in losses] == [
         -json.loads((tmp_path / folder / "summary.json").read_text())["eval"]["eval_loss"] for _, folder in found
     ]

@@ -63,7 +63,7 @@ def _facts(found: Findings, trial: Trial) -> Iterator[str]:
     for result in trial.results:
         if result.rung > 0:
             rung = found.study.rungs[result.rung - 1]
-            yield _fact(f"{words.measure(rung)}, {words.task(rung)}", f"<b>{words.score(result.best) or 'none'}</b>")
+            yield _fact(f"{words.measure(rung)}, {words.task(rung)}", f"<b>{words.score(result.counts) or 'none'}</b>")
             yield f'<dd class="rates">learning rate {escape(_rates(result))}</dd>' if len(result.rates) > 1 else ""
     one = found.ratings.get(trial.essence)
     if one is not None:

@@ -26,7 +26,7 @@ def fronts(found: Findings) -> Iterator[str]:
 
 
 def _plot(found: Findings, rung: int, cost: str) -> str:
-    trained = sum(any(r.rung == rung and r.best is not None for r in t.results) for t in found.proposals)
+    trained = sum(any(r.rung == rung and r.counts is not None for r in t.results) for t in found.proposals)
     end = "" if rung == len(found.study.rungs) else " Pale marks went no further."
     told = f"<b>Rung {rung}: {escape(words.task(found.study.rungs[rung - 1]))}.</b>"
     words_ = f"{told} {words.counted(trained, 'trial')}.{end}"

@@ -28,7 +28,7 @@ def _rung(found: Findings, place: int, rung: Rung) -> list[str]:
         words.task(rung),
         ", ".join(f"{name} {value}" for name, value in rung.run.items()),
         ", ".join(f"{rate:g}" for rate in rung.rates),
-        words.measure(rung),
+        words.counts(rung),
         "" if place == len(found.study.rungs) else f"best {rung.keep:.0%}",
         *(str(sum(trial.arm == arm for trial in own)) for arm in found.study.arms),
         words.clock(median(times)) if times else "",

@@ -40,7 +40,7 @@ def _cell(shown: str, key: str | float | None) -> str:
 
 def _cells(found: Findings, trial: Trial, costs: Sequence[str]) -> Iterator[Cell]:
     values = {**trial.price.as_dict(), **(trial.values or {})}
-    reached = {result.rung: result.best for result in trial.results}
+    reached = {result.rung: result.counts for result in trial.results}
     yield f'<a href="#trial-{trial.slot}">{trial.slot}</a>', trial.slot
     yield f"{swatch(trial.arm)}{trial.arm}", trial.arm
     yield escape(words.origin(trial)), words.origin(trial)

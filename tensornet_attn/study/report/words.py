@@ -64,6 +64,14 @@ def measure(rung: Rung) -> str:
     return "accuracy" if rung.measure == "accuracy" else "minus the loss, nats"
 
 
+def counts(rung: Rung) -> str:
+    """
+    >>> counts(Rung(task="mqar", score="mean"))
+    'accuracy, mean of the rates'
+    """
+    return f"{measure(rung)}, {rung.score} of the rates" if len(rung.rates) > 1 else measure(rung)
+
+
 def column(name: str) -> str:
     return name.replace("_", " ")
 
