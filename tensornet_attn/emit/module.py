@@ -23,7 +23,7 @@ from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step
 from tensornet_attn.plan.model import Plan
-from tensornet_attn.rewrite.states import only_for_states
+from tensornet_attn.rewrite.apart import only_for_states
 
 _INDENT = "    "
 

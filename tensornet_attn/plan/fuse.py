@@ -13,9 +13,9 @@ from math import prod
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.rewrite.apart import STATE_APART
 from tensornet_attn.rewrite.engine import everywhere, rewritten
 from tensornet_attn.rewrite.scores import RULES
-from tensornet_attn.rewrite.states import STATE_APART
 from tensornet_attn.spec.arithmetic import ONE, Arith, Binary
 
 FUSED = "fused attention"

@@ -10,6 +10,7 @@ from tensornet_attn.graph.model import Attention, Box, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.plan.absorb import ABSORBED, lower_absorbed
 from tensornet_attn.plan.aim import TRAINING, Aim
+from tensornet_attn.plan.apart import APART, lower_apart
 from tensornet_attn.plan.band import lower_band
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.distribute import lower_distribution
@@ -25,6 +26,7 @@ from tensornet_attn.plan.ways import AS_PRICED, BAND, DISTRIBUTION, ROWS, WAYS, 
 from tensornet_attn.rewrite.whole import gone, simplified
 
 LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
+    APART: lower_apart,
     DISTRIBUTION: lower_distribution,
     ABSORBED: lower_absorbed,
     BAND: lower_band,
@@ -94,6 +96,7 @@ def _lowerings(way: Way, aim: Aim, backend: str) -> dict[str, Lower]:
     """The lowerings of a way for an aim, in order; weights are absorbed in view of what comes after."""
     found: dict[str, Lower] = {
         **LOWERINGS,
+        APART: partial(lower_apart, fused=backend != "triton"),
         ROWS: rows_for(way, aim),
         EXPERTS: partial(lower_experts, fused=backend == "triton"),
     }

@@ -10,6 +10,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.plan.absorb import ABSORBED
 from tensornet_attn.plan.aim import Aim
+from tensornet_attn.plan.apart import APART
 from tensornet_attn.plan.demands import against_linear
 from tensornet_attn.plan.fuse import FUSED
 from tensornet_attn.plan.linear import LINEAR
@@ -35,7 +36,7 @@ WAYS = (
     Way(AS_PRICED),
     Way("blocks of rows wherever possible", always=True),
     Way("blocks of rows instead of fused attention", (FUSED,), always=True),
-    Way("dense", (DISTRIBUTION, ABSORBED, BAND, LINEAR, FUSED, ROWS)),
+    Way("dense", (APART, DISTRIBUTION, ABSORBED, BAND, LINEAR, FUSED, ROWS)),
     Way("keys and values as written", (ABSORBED,)),
 )
 

@@ -261,6 +261,21 @@ def followed(draw: Draw) -> Diagram:
     )
 
 
+def shared_scores(draw: Draw) -> Diagram:
+    """One score that several maps read, or a map and something else."""
+    other = draw.choice([
+        ({"B": {"normalize": "m", "of": {"map": "exp", "of": "L[h n m]"}}}, "B[h n m] V[m h e]"),
+        ({"B": {"softmax": "m", "mask": ["window(1, 0)"], "of": "L[h n m]"}}, "B[h n m] V[m h e]"),
+        ({"B": {"keep": "m", "of": "L[h n m]"}}, "b[h] B[h n m] V[m h e]"),
+        ({"B": {"logsumexp": "m", "of": "L"}}, "A[h n m] V[m h e] B[h n]"),
+        ({"B": {"mean": "m", "of": "L"}}, "V[n h e] B[h n]"),
+    ])  # fmt: skip
+    steps, read = other
+    own = {"L": "Q[n h d] K[m h d] -> h n m"}
+    read = f"A[h n m] V[m h e] Wo[h e f] + {read} Wo[h e f] -> n f"
+    return attention(draw, before=own, of="L[h n m]", after=steps, read=read, weights={"b": "h"})
+
+
 KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "dead step": (twice,),
     "another name": (renamed,),
@@ -285,6 +300,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "sum before the product": (shared,),
     "features side by side": (by_side,),
     "state apart": (followed,),
+    "scores apart": (shared_scores,),
     "one projection": (plain, shared),
     "absorbed key": (plain, latent, core, mixture),
     "absorbed value": (plain, latent, mixed),

@@ -1,0 +1,34 @@
+"""Scores that several maps read: each map that can then be lowered by itself gets scores of its own.
+
+# S = Q K;  A = softmax over m of S;  L = softmax of S, in a band     ->     S = Q K;  A = ..;  S.apart = Q K;  L = ..
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.plan.band import lower_band
+from tensornet_attn.plan.distribute import lower_distribution
+from tensornet_attn.plan.fuse import lower_attention
+from tensornet_attn.plan.linear import lower_linear
+from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.rewrite.apart import maps_of, scores_of_their_own
+
+APART = "scores apart"
+
+
+def lower_apart(graph: Graph, sizes: Mapping[str, int], device: Device, fused: bool = True) -> Lowered:
+    """`fused`: whether fused attention comes later. What is lowered never stores scores: two of them take no memory."""
+    later = (lower_distribution, lower_band, lower_linear, *([lower_attention] if fused else []))
+    made = graph
+    for step in graph.steps:
+        maps = maps_of(made, step.name)
+        if maps:
+            trial = scores_of_their_own(made, step.name, maps)
+            for lower in later:
+                trial = lower(trial, sizes, device).graph
+            gone = [name for name in maps if name not in trial.step]
+            made = scores_of_their_own(made, step.name, gone) if gone else made
+    return Lowered(made)

@@ -1,0 +1,81 @@
+"""Rules for what several read: it is made for one of them once more.
+
+Alone with its reader, a step can go where another reader would hold it. A state's part runs in training only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Use
+from tensornet_attn.rewrite.change import fresh, kept, with_steps, with_uses
+from tensornet_attn.rewrite.engine import Rule
+from tensornet_attn.rewrite.simplify import draws
+
+MAPS = ("softmax", "normalize", "keep")
+
+
+def behind(graph: Graph, names: Iterable[str]) -> set[str]:
+    """Steps, and the steps that they are made of."""
+    found = set(names)
+    for step in reversed(graph.steps):
+        if step.name in found:
+            found |= {use.name for use in step.op.uses if use.name in graph.step}
+    return found
+
+
+def only_for_states(graph: Graph) -> set[str]:
+    """The steps without which the output would be the same."""
+    return {step.name for step in graph.steps} - behind(graph, [graph.output])
+
+
+def state_apart(graph: Graph, place: str) -> Graph | None:
+    """L = Q K; A = f(L); s = g(L), a state   ->   L = Q K; A = f(L); L' = Q K; s = g(L')"""
+    step, apart = graph.step[place], only_for_states(graph)
+    readers = {reader.name for reader, _ in graph.readers.get(place, ())}
+    if draws(graph, step) or place in apart or not readers & apart:
+        return None
+    if not {graph.query, graph.key} <= {*step.legs}:
+        return None
+    return _apart(graph, place, [readers & apart])
+
+
+def scores_apart(graph: Graph, place: str) -> Graph | None:
+    """S = Q K; A = f(S); L = g(S)   ->   S = Q K; A = f(S); S' = Q K; L = g(S')"""
+    maps = maps_of(graph, place)
+    return scores_of_their_own(graph, place, maps) if maps else None
+
+
+def maps_of(graph: Graph, place: str) -> tuple[str, ...]:
+    """The attention maps of a product of queries and keys that others read too; none where it has one reader."""
+    step, readers = graph.step[place], [step for step, _ in graph.readers.get(place, ())]
+    if not isinstance(step.op, Contraction) or not {graph.query, graph.key} <= {*step.legs}:
+        return ()
+    if len(readers) + kept(graph, place) < 2:
+        return ()
+    return tuple(dict.fromkeys(own.name for own in readers if isinstance(own.op, Box) and own.op.kind in MAPS))
+
+
+def scores_of_their_own(graph: Graph, place: str, maps: Collection[str]) -> Graph:
+    """The graph in which each of these maps reads scores that nothing else reads."""
+    others = {step.name for step, _ in graph.readers[place]} - {*maps}
+    first = [] if others or kept(graph, place) else list(maps)[:1]  # which may have the scores that are there
+    return _apart(graph, place, [{own} for own in maps if own not in first])
+
+
+def _apart(graph: Graph, place: str, groups: Iterable[Collection[str]]) -> Graph:
+    """The graph with a step made once more for each group of those that read it."""
+    for readers in groups:
+        name = fresh(graph, f"{place}.apart")
+
+        def change(use: Use, name: str = name) -> Use:
+            return Use(name, use.legs) if use.name == place else use
+
+        new: dict[str, list[Step]] = {own: [with_uses(graph.step[own], change)] for own in readers}
+        graph = with_steps(graph, new | {place: [graph.step[place], replace(graph.step[place], name=name)]})
+    return graph
+
+
+STATE_APART = Rule("state apart", "L = Q K; A = f(L); s = g(L) -> A = f(L); s = g(L'), L' = Q K", state_apart)
+SCORES_APART = Rule("scores apart", "S = Q K; A = f(S); L = g(S) -> A = f(S); L = g(S'), S' = Q K", scores_apart)
