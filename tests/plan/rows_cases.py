@@ -152,6 +152,14 @@ TAKEN = {
     "reduced along the keys": design(
         "U", "A[h n m] V[m h d] T2[h n] Wo[h d f] -> n f", U=MAPPED, T2={"logsumexp": "m", "of": "U"}
     ),
+    "summed as exponentials": design(
+        A={"softmax": "m", "scale": "d ** -0.5", "of": "U"},
+        U=SCORES,
+        T2={"logsumexp": "m", "of": "U"},
+        T3={"map": "sigmoid", "of": "T2[h n] - b[h] -> h n"},
+        read="A[h n m] V[m h d] T3[h n] Wo[h d f] -> n f",
+        causal=True,
+    ),
     "the most of each row": design(
         read="T2[h n] V2[h d] Wo[h d f] -> n f", A=MAPPED, T2={"max": "m", "of": "A"}, V2={"mean": "m", "of": "V"}
     ),

@@ -16,8 +16,12 @@ def forward(region: Region) -> str:
     for number, part in enumerate(parts(region)):
         (one,) = region.read(region.program.exits[number].pairs)
         assert one is not None
-        text.compute([part])
         place = region.program.maps.index(one)
+        if region.program.exits[number].log:
+            text.compute([one])
+            store_out(region, text, number, log_total(place))
+            continue
+        text.compute([part])
         sides = "[:, None]" if len(part.axes) == 2 else ""
         name = accumulator(region, text, number)
         if one.op == "normalize":
@@ -75,6 +79,11 @@ def inverse(region: Region, one: Node) -> str:
     return f"inverse_of(total_{region.program.maps.index(one)}, {eps})"
 
 
+def log_total(number: int) -> str:
+    """The log of what the rows of a softmax are divided by."""
+    return f"log_total(most_{number}, total_{number})"
+
+
 def statistic_lines(region: Region, text: KernelText) -> None:
     block = f"{region.program.query}_block"
     for number, one in enumerate(region.program.maps):
@@ -86,5 +95,5 @@ def statistic_lines(region: Region, text: KernelText) -> None:
 def store_statistics(region: Region, text: KernelText) -> None:
     for number, one in enumerate(region.program.maps):
         place = at("pair", len(region.program.maps), number)
-        value = f"log_total(most_{number}, total_{number})" if one.op == "softmax" else inverse(region, one)
+        value = log_total(number) if one.op == "softmax" else inverse(region, one)
         text.line(AFTER, region.stored("lse", place, (region.program.query,), value))

@@ -63,7 +63,8 @@ class Region:
     @property
     def reads(self) -> list[list[int]]:
         """Of each map the tiles of the result whose rows times their gradients sum to A dA."""
-        single = [next(iter(self.read(exit_.pairs))) for exit_ in self.program.exits]
+        exits = self.program.exits
+        single = [None if exit_.log else next(iter(self.read(exit_.pairs))) for exit_ in exits]
         return [[i for i, read in enumerate(single) if read is one] for one in self.program.maps]
 
     @property

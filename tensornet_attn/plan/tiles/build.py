@@ -269,16 +269,28 @@ class _Builder:
     # the result
 
     def exits(self, step: Step) -> Iterator[Exit]:
+        if isinstance(step.op, Box) and step.op.kind == "logsumexp":
+            for index in self.indices(step.legs):
+                yield Exit(self.place(step.legs, index), ((self.shares(step, step.op, index), None),), log=True)
+            return
         if isinstance(step.op, Box) and step.op.kind in ("sum", "mean"):
             for index in self.indices(step.legs):
                 yield Exit(self.place(step.legs, index), ((self.summed(step, step.op, index), None),))
             return
         if not isinstance(step.op, Contraction) or len(step.op.terms) != 1:
-            raise Unfit(f"'{step.name}' reads values of queries x keys otherwise than by a product, a sum or a mean")
+            known = "a product, a sum, a mean or a logsumexp"
+            raise Unfit(f"'{step.name}' reads values of queries x keys otherwise than by {known}")
         (term,) = step.op.terms
         for index in self.indices(step.legs):
             pairs = tuple(self.pairs(step, term, index))
             yield Exit(self.place(step.legs, index), pairs)
+
+    def shares(self, step: Step, box: Box, index: Index) -> Node:
+        """The softmax whose rows are divided by the sum that a logsumexp over the keys is the log of."""
+        x, name = self.use(box.uses[0], index), self.named(step.name, index)
+        mask = self.mask(step, box, x, index)
+        x = self.biased(x, mask[1], index, f"{name}_terms")
+        return self.kept(self.nodes.node("softmax", (x,), x.axes, f"{name}_shares", mask))
 
     def summed(self, step: Step, box: Box, index: Index) -> Node:
         """What is summed over the keys that may be seen: for a mean divided by how many these are."""

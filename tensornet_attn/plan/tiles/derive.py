@@ -3,7 +3,7 @@
 What has query rows, or neither side, is summed over keys by a program of query rows; what has keys is summed over
 queries by a program of keys; what has relative positions by a program of pairs that are about as far apart. Where a
 softmax A = exp(x - lse) is read, its scores have dx = A (dA - sum(A dA)); where A = x / (sum of x + eps),
-dx = (dA - sum(A dA)) / (sum of x + eps).
+dx = (dA - sum(A dA)) / (sum of x + eps). The log of the sum that a softmax divides by has dx = A dlog.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ class _Backward:
             d = self.nodes.node("gradient", (), self.program.axes, "_".join(["d", *map(str, exit_.index)]), (number,))
             for maps, values in exit_.pairs:
                 ends += [maps] if values is None else [maps, values]
+                if exit_.log:
+                    self.give_scores(
+                        maps, self.nodes.mul(maps, self.nodes.spread(d, self.pair), f"d_{maps.args[0].name}")
+                    )
+                    continue
                 self.give(
                     maps,
                     self.nodes.product(d, values, self.pair, f"d_{maps.name}")
@@ -70,7 +75,7 @@ class _Backward:
             if node in self.parts:
                 self.back(node, self.whole(node))
         self.check()
-        kept = tuple(self.maps[node] for node in self.program.maps)
+        kept = tuple(self.maps[node] for node in self.program.maps if node in self.maps)
         return Gradients(tuple(self.totals.items()), tuple(self.leaves.items()), kept, tuple(self.scores))
 
     def check(self) -> None:
@@ -87,6 +92,11 @@ class _Backward:
 
     def give(self, node: Node, part: Node) -> None:
         self.parts.setdefault(node, []).append(part)
+
+    def give_scores(self, node: Node, part: Node) -> None:
+        """Gives what a map is made of its gradient."""
+        self.scores.append(part)
+        self.give(node.args[0], part)
 
     def own(self, node: Node) -> Node | None:
         if node not in self.parts:
@@ -126,8 +136,7 @@ class _Backward:
                 "sums", (), (self.program.query,), f"{node.name}_sums", (self.program.maps.index(node),)
             )
             rest = self.nodes.add([d, self.nodes.mul(self.minus, rows)])
-            self.scores.append(self.of_scores(node, rest, f"d_{node.args[0].name}"))
-            self.give(node.args[0], self.scores[-1])
+            self.give_scores(node, self.of_scores(node, rest, f"d_{node.args[0].name}"))
         elif node.op not in ("number", "distance"):
             _RULES[node.op](self, node, d)
 

@@ -114,10 +114,14 @@ class Operand:
 
 @dataclass(frozen=True)
 class Exit:
-    """Tile `index` of the result: the sum over keys of maps times values, for each pair (None: of the map alone)."""
+    """Tile `index` of the result: the sum over keys of maps times values, for each pair (None: of the map alone).
+
+    `log`: it is the log of the sum that rows of the only map, a softmax, are divided by.
+    """
 
     index: tuple[int, ...]
     pairs: tuple[tuple[Node, Node | None], ...]
+    log: bool = False
 
 
 @dataclass(frozen=True)
