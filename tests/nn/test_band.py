@@ -132,7 +132,8 @@ def arguments(function: Callable[..., Tensor], batch: int, n: int, m: int) -> li
     return given if function is tied_call else [*given, some(n, m) < 1, some(batch, m) < 1]
 
 
-@pytest.mark.parametrize("function", [pytest.param(tied_call, marks=pytest.mark.slow), masked_call])
+@pytest.mark.slow
+@pytest.mark.parametrize("function", [tied_call, masked_call])
 def test_one_graph_for_all_lengths(function: Callable[..., Tensor]) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
