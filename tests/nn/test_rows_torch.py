@@ -69,7 +69,7 @@ def test_opcheck_of_what_is_drawn() -> None:
     torch.library.opcheck(rows_forward, call_of(given, "drawn_rows", seed, absent=1, training=True, sizes=[1]))
 
 
-@pytest.mark.parametrize("function", [masked, relative])
+@pytest.mark.parametrize("function", [masked, pytest.param(relative, marks=pytest.mark.slow)])
 def test_one_graph_for_all_lengths(function: Callable[..., Tensor]) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
