@@ -287,21 +287,23 @@ class _Builder:
 
     def shares(self, step: Step, box: Box, index: Index) -> Node:
         """The softmax whose rows are divided by the sum that a logsumexp over the keys is the log of."""
-        x, name = self.use(box.uses[0], index), self.named(step.name, index)
-        mask = self.mask(step, box, x, index)
-        x = self.biased(x, mask[1], index, f"{name}_terms")
-        return self.kept(self.nodes.node("softmax", (x,), x.axes, f"{name}_shares", mask))
+        x, mask = self.terms(step, box, index)
+        return self.kept(self.nodes.node("softmax", (x,), x.axes, f"{self.named(step.name, index)}_shares", mask))
 
     def summed(self, step: Step, box: Box, index: Index) -> Node:
         """What is summed over the keys that may be seen: for a mean divided by how many these are."""
-        x, name = self.use(box.uses[0], index), self.named(step.name, index)
-        mask = self.mask(step, box, x, index)
-        x = self.biased(x, mask[1], index, f"{name}_terms")
+        (x, mask), name = self.terms(step, box, index), self.named(step.name, index)
         if box.kind == "sum":
             return self.nodes.node("keep", (x,), x.axes, name, mask)
         ones = self.nodes.spread(self.number(ONE), x.axes)
         share = self.kept(self.nodes.node("normalize", (ones,), x.axes, f"{name}_share", (*mask, Number(0))))
         return self.nodes.mul(share, x, name)
+
+    def terms(self, step: Step, box: Box, index: Index) -> tuple[Node, tuple[int, tuple[int, ...]]]:
+        """What a box adds over the keys, with what the mask of the call adds to it; and its mask."""
+        x = self.use(box.uses[0], index)
+        mask = self.mask(step, box, x, index)
+        return self.biased(x, mask[1], index, f"{self.named(step.name, index)}_terms"), mask
 
     def rank(self, node: Node) -> bool:
         return node.axes != self.nodes.order[:2]  # maps stand first
