@@ -143,5 +143,9 @@ def _check_causal(graph: Graph, scope: Scope, causal: bool | None) -> None:
     if not graph.causal:
         return
     for step, message in causal_leaks(graph):
-        hint = "put a softmax, normalize or keep box around the scores, or leave the design non-causal."
+        op = graph.step[step].op
+        mistaken = isinstance(op, Box) and op.leg == graph.query and graph.key in op.operand("of").legs
+        mend = "put a softmax, normalize or keep box around the scores"
+        mend = f"run it along the key leg '{graph.key}'" if mistaken else mend
+        hint = f"{mend}, or leave the design non-causal."
         scope.reporter.error("causal-leak", message, scope.paths[step], hint=hint)

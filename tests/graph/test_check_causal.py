@@ -152,7 +152,7 @@ def test_the_whole_message() -> None:
     assert str(problem) == (
         "mhsa: diagram.A: causal-leak: step 'A' runs along the query leg 'n' with no causal mask,"
         " so a later position reaches a query.\n"
-        "  hint: put a softmax, normalize or keep box around the scores, or leave the design non-causal."
+        "  hint: run it along the key leg 'm', or leave the design non-causal."
     )
 
 
