@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import log
 
@@ -17,7 +17,8 @@ from tensornet_attn.search.space import SECTIONS, Space, fitting, missing
 from tensornet_attn.search.values import Value, Values
 
 ATTEMPTS = 160  # drafts of one proposal, before the space is said to be empty
-SEED_DRAFTS = 64  # of which a base that breaks a bound takes the dearest
+SEED_DRAFTS = 64  # of a base that breaks a bound
+SEED_STARTS = 4  # the dearest of them, which are raised to the bound
 _SEEDS: dict[str, tuple[Proposal, ...]] = {}  # of the space that was asked for last, by its hash
 
 
@@ -30,7 +31,8 @@ def seeds(space: Space) -> list[Proposal]:
     """The bases as proposals, as far as the bounds allow.
 
     What varies has the base's own value where that is one of its values, and the middle one else. A base that breaks
-    a bound with these has other numbers: the dearest, in multiply-adds, of some that are drawn and within bounds.
+    a bound with these has other numbers: of some that are drawn and within bounds the dearest, in multiply-adds, and
+    then dearer ones as far as the bounds allow, for good designs lie at their bounds.
     """
     if space.hash not in _SEEDS:
         found = (_seed(space, place, Choice("base", base)) for place, base in enumerate(space.bases))
@@ -44,8 +46,37 @@ def _seed(space: Space, place: int, base: Choice) -> Proposal | None:
     if isinstance(own, Proposal) or not own.bound:
         return own if isinstance(own, Proposal) else None
     drawn = (built(space, completed(space, (base,), Luck("seeds", 0, place, count))) for count in range(SEED_DRAFTS))
-    fitting = [found for found in drawn if isinstance(found, Proposal)]
-    return max(fitting, key=lambda found: (found.price.macs, found.hash), default=None)
+    unique = {found.essence: found for found in drawn if isinstance(found, Proposal)}
+    starts = sorted(unique.values(), key=_dearness, reverse=True)[:SEED_STARTS]
+    return max((_raised(space, found) for found in starts), key=_dearness, default=None)
+
+
+def _dearness(found: Proposal) -> tuple[int, str]:
+    return found.price.macs, found.hash
+
+
+def _raised(space: Space, found: Proposal) -> Proposal:
+    """A proposal with its numbers raised, one at a time or in trade for another, while it stays within bounds."""
+    while True:
+        dearest = max(_dearer(space, found.path), key=_dearness, default=found)
+        if dearest.price.macs <= found.price.macs:
+            return found
+        found = dearest
+
+
+def _dearer(space: Space, path: Path) -> Iterator[Proposal]:
+    """Proposals with one number raised; where that breaks a bound, another is lowered, as little as will do."""
+    many = [c for kind in ("leg", "setting") for c in of_kind(path, kind) if len(space.numbers(kind)[c.name]) > 1]
+    for one in many:
+        for value in _nearest_first(space.numbers(one.kind)[one.name], one.value, (1,)):
+            raised = tuple(Choice(c.kind, c.name, value) if c == one else c for c in path)
+            found = built(space, raised)
+            if isinstance(found, Proposal):
+                yield found
+            elif found.bound:
+                trades = (_traded(space, raised, other, (-1,)) for other in many if other != one)
+                yield from (trade for trade in trades if trade is not None)
+                break
 
 
 def _own(space: Space, path: Path) -> Iterator[Choice]:
@@ -99,22 +130,27 @@ def _eased(space: Space, path: Path, luck: Luck) -> Proposal | Refused:
     many = [c for kind in ("leg", "setting") for c in of_kind(path, kind) if len(space.numbers(kind)[c.name]) > 1]
     if not many:
         return found
-    one = luck.pick(many)
-    for value in _nearest_first(space.numbers(one.kind)[one.name], one.value):
-        other = built(space, tuple(Choice(c.kind, c.name, value) if c == one else c for c in path))
-        if isinstance(other, Proposal):
-            return other
-    return found
+    return _traded(space, path, luck.pick(many)) or found
 
 
-def _nearest_first(values: Values, own: Value | None) -> Iterator[Value]:
-    """Other values, 1, 2, 3, 5, 8, 11, ... places below and above the one of a path; none where it is none of them."""
+def _traded(space: Space, path: Path, one: Choice, ways: Sequence[int] = (-1, 1)) -> Proposal | None:
+    """What a path leads to with the nearest value of one of its numbers that keeps all bounds."""
+    for value in _nearest_first(space.numbers(one.kind)[one.name], one.value, ways):
+        found = built(space, tuple(Choice(c.kind, c.name, value) if c == one else c for c in path))
+        if isinstance(found, Proposal):
+            return found
+    return None
+
+
+def _nearest_first(values: Values, own: Value | None, ways: Sequence[int] = (-1, 1)) -> Iterator[Value]:
+    """Other values, 1, 2, 3, 5, 8, 11, ... places below (-1) and above (1) that of a path; none where it is none."""
     place = values.place(own)
     if place is None:
         return
     steps = sorted({round(1.5**power) for power in range(1 + int(log(len(values), 1.5)))})
     for step in steps:
-        yield from (values[other] for other in (place - step, place + step) if 0 <= other < len(values))
+        others = (place + way * step for way in ways)
+        yield from (values[other] for other in others if 0 <= other < len(values))
 
 
 def _check_base(space: Space, path: Path) -> None:

@@ -157,6 +157,17 @@ def test_a_base_beyond_the_bounds_is_made_smaller() -> None:
     assert seeds(load({**data, "bounds": {"n": 16, "macs": 10}})) == []
 
 
+def test_a_base_beyond_the_bounds_comes_to_lie_at_them() -> None:
+    data = {
+        "space": 1,
+        "base": "band",
+        "legs": {"f": 16, "h": [1, 2], "d": {"range": [2, 64]}},
+        "settings": {"k": [3, 5, 7]},
+    }
+    (found,) = seeds(load({**data, "bounds": {"n": 16, "macs": 24000}}))
+    assert to_text(found.path) == "band; f = 16; h = 1; d = 7; k = 7"  # the dearest of all that the space has
+
+
 FOREIGN = [
     ((), "a path begins with a base, e.g. (Choice('base', 'mhsa'),)."),
     ((Choice("base", "mhsb"),), "the space 'small' has no base 'mhsb'; did you mean 'mhsa'?"),
