@@ -146,6 +146,8 @@ def constant(run: Run, tensor: model.Tensor) -> Tensor:
         entry = torch.arange(sizes[1], device=run.device)
         angle = run.positions(tensor.legs[0])[:, None] * 10000.0 ** (-2 * (entry // 2).double() / sizes[1])
         return torch.where(entry % 2 == 0, angle.sin(), angle.cos())
+    if name == "position":
+        return run.positions(tensor.legs[0]).double()
     if name == "alibi_slopes":
         return torch.tensor(slopes(sizes[0]), dtype=torch.float64)
     if name == "distance":

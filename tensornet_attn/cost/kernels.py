@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tensornet_attn.cost.band import band_kept, band_work
 from tensornet_attn.cost.experts import experts_kept, experts_work
-from tensornet_attn.cost.linear import linear_kept, linear_work
+from tensornet_attn.cost.linear import linear_kept, linear_work, sums_kept, sums_work
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.model import Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
@@ -21,11 +21,13 @@ WORK: dict[str, Work] = {
     "band": band_work,
     "experts": experts_work,
     "linear": linear_work,
+    "sums": sums_work,
 }  # multiply-adds of one batch element by the legs they run over
 KEPT: dict[str, Kept] = {
     "band": band_kept,
     "experts": experts_kept,
     "linear": linear_kept,
+    "sums": sums_kept,
 }  # floats kept for backward beside operands and result, by a name of their own
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tensornet_attn.emit.band import emit_band
 from tensornet_attn.emit.experts import emit_experts
 from tensornet_attn.emit.join import emit_join
-from tensornet_attn.emit.linear import emit_linear
+from tensornet_attn.emit.linear import emit_linear, emit_sums
 from tensornet_attn.emit.rows import emit_rows
 from tensornet_attn.emit.triton.call import emit_tiles
 from tensornet_attn.emit.writer import Writer
@@ -18,6 +18,7 @@ KERNELS: dict[str, Callable[[Writer, Step], None]] = {
     "experts": emit_experts,
     "join": emit_join,
     "linear": emit_linear,
+    "sums": emit_sums,
     "rows": emit_rows,
     "tiles": emit_tiles,
 }

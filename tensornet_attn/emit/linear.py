@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tensornet_attn.cost.linear import Linear, Sides, causal, chunk_of, linear_of
+from collections.abc import Sequence
+
+from tensornet_attn.cost.linear import Linear, Sides, causal, chunk_of, linear_of, sums_of
 from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.values import ATOM, PRODUCT, Legs, Value
@@ -25,16 +27,39 @@ def emit_linear(writer: Writer, step: Step) -> None:
     writer.values[step.name] = value
 
 
+def emit_sums(writer: Writer, step: Step) -> None:
+    """The lines of one call that sums what would be scores along the keys."""
+    parts, query = sums_of(writer.graph, step), str(writer.graph.query)
+    writer.line(f"# {parts.box.name}: the keys are summed, nothing is {query} by {writer.graph.key}")
+    terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
+    options = [*_masks(writer, parts), *(["causal=True"] if causal(writer.graph, parts) else [])]
+    value = Value(writer.local[step.name], (*parts.heads, query), True)
+    writer.line(f"{value.text} = {writer.call('running_sums', f'[{terms}]', *options)}", value)
+    writer.values[step.name] = value
+
+
 def _term(writer: Writer, parts: Linear, term: Sides) -> str:
     """The names of query side, key side and core, which stand in lines of their own."""
     query, key = str(writer.graph.query), str(writer.graph.key)
     q = _line(writer, "q", _side(writer, parts, term.query, query, term))
     k = _line(writer, "k", _side(writer, parts, term.key, key, term))
+    if term.fades:
+        pairs = zip("ab", zip(*term.fades, strict=True), strict=True)
+        a, b = (_fading(writer, parts, name, uses, term.faded) for name, uses in pairs)
+        return f"({q}, {k}, {a}, {b})"
     if term.core is None:
         return f"({q}, {k})"
     value = writer.value(term.core)
     heads = parts.heads if value.batched or {*parts.heads} & {*value.legs} else ()
     return f"({q}, {k}, {_line(writer, 'core', _matrix(value, heads, term.groups, parts.mixed))})"
+
+
+def _fading(writer: Writer, parts: Linear, name: str, uses: Sequence[Use], faded: Legs) -> str:
+    """The name of one side of the exponents, which are added where a term has several factors that fade."""
+    sequence = str(writer.graph.query if name == "a" else writer.graph.key)
+    features = [faded if {*faded} & {*use.legs} else () for use in uses]
+    made = [_matrix(writer.value(use), parts.heads, (sequence,), own) for use, own in zip(uses, features, strict=True)]
+    return _line(writer, name, (" + ".join(text for text, _ in made), max((shape for _, shape in made), key=len)))
 
 
 def _side(writer: Writer, parts: Linear, use: Use | None, sequence: str, term: Sides) -> tuple[str, str]:
@@ -81,6 +106,14 @@ def _options(writer: Writer, parts: Linear) -> list[str]:
     """What follows the values in the call."""
     box = parts.box.op
     assert isinstance(box, Box)
+    eps = writer.number(box.number("eps")) if box.kind == "normalize" else "0"
+    options = [*_masks(writer, parts), *([f"eps={eps}"] if eps not in ("0", "0.0") else [])]
+    options += ["normalize=False"] if box.kind == "keep" else []
+    return [*options, *([f"causal=True, chunk={chunk_of(writer.graph, parts)}"] if causal(writer.graph, parts) else [])]
+
+
+def _masks(writer: Writer, parts: Linear) -> list[str]:
+    """The masks of the call, and how many dimensions there are before the sequence."""
     written = tuple(leg for leg in parts.box.legs if leg not in (writer.graph.query, writer.graph.key))
     order = tuple(written.index(leg) for leg in (*parts.heads, *parts.mixed))
     mask = "mask" if takes_mask(writer.graph) else "None"
@@ -88,8 +121,4 @@ def _options(writer: Writer, parts: Linear) -> list[str]:
         mask = writer.call(
             "heads_ordered", mask, writer.batch_dims, f"({', '.join(map(str, order))},)", str(len(parts.mixed))
         )
-    options = [mask, "key_mask", writer.batch_dims, str(len(parts.heads))]
-    eps = writer.number(box.number("eps")) if box.kind == "normalize" else "0"
-    options += [f"eps={eps}"] if eps not in ("0", "0.0") else []
-    options += ["normalize=False"] if box.kind == "keep" else []
-    return [*options, *([f"causal=True, chunk={chunk_of(writer.graph, parts)}"] if causal(writer.graph, parts) else [])]
+    return [mask, "key_mask", writer.batch_dims, str(len(parts.heads))]

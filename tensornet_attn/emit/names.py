@@ -43,8 +43,9 @@ class Names:
 
 def locals_of(graph: Graph, names: Names) -> dict[str, str]:
     """The local name of every tensor and step: the diagram's own come first."""
-    steps = [step.name for step in graph.steps if not step.nested]
-    found = {name: names.own(name) for name in (*(tensor.name for tensor in graph.tensors), *steps)}
+    tensors, steps = [tensor.name for tensor in graph.tensors], [step.name for step in graph.steps if not step.nested]
+    found = {name: names.own(name) for name in (*tensors, *steps) if "." not in name}
+    found |= {name: names.fresh(name.replace(".", "_")) for name in tensors if "." in name}
     return found | {step.name: names.fresh(_nested(graph, step.name)) for step in graph.steps if step.nested}
 
 

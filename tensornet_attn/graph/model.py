@@ -236,10 +236,13 @@ class Graph:
     @cached_property
     def tied(self) -> bool:
         """Whether a tensor declared on one sequence leg is used on the other: self-attention, both have one length."""
-        pair = {self.query, self.key}
+        pair, known = {self.query, self.key}, self.tensor.keys() | self.step.keys()
+        inside = [part.op for step in self.steps if isinstance(step.op, Kernel) for part in step.op.body]
         return any(
             own != leg and {own, leg} == pair
-            for _, use in self.uses()
+            for op in (*(step.op for step in self.steps), *inside)
+            for use in op.uses
+            if use.name in known
             for own, leg in zip(self.legs_of(use.name), use.legs, strict=True)
         )
 

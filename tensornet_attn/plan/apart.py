@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Graph
@@ -13,15 +14,23 @@ from tensornet_attn.plan.band import lower_band
 from tensornet_attn.plan.distribute import lower_distribution
 from tensornet_attn.plan.fuse import lower_attention
 from tensornet_attn.plan.linear import lower_linear
-from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.lowering import Lower, Lowered
 from tensornet_attn.rewrite.apart import maps_of, scores_of_their_own
 
 APART = "scores apart"
 
 
 def lower_apart(graph: Graph, sizes: Mapping[str, int], device: Device, fused: bool = True) -> Lowered:
-    """`fused`: whether fused attention comes later. What is lowered never stores scores: two of them take no memory."""
-    later = (lower_distribution, lower_band, lower_linear, *([lower_attention] if fused else []))
+    """`fused`: whether fused attention comes later, and linear attention knows scores that fade.
+
+    What is lowered never stores scores: two of them take no memory.
+    """
+    later: tuple[Lower, ...] = (
+        lower_distribution,
+        lower_band,
+        partial(lower_linear, fading=fused),
+        *([lower_attention] if fused else []),
+    )
     made = graph
     for step in graph.steps:
         maps = maps_of(made, step.name)

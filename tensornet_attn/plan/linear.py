@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 
 from tensornet_attn.cost.devices import DEVICES, Device
@@ -15,6 +16,7 @@ from tensornet_attn.cost.linear import Legs, causal, chunk_of, linear_of, linear
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.table import human
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
+from tensornet_attn.plan.fade import EXP, Fade, fade_of, fade_sides
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
 from tensornet_attn.spec.arithmetic import ONE
@@ -33,13 +35,23 @@ class Pattern:
     reader: Step
     term: int  # of the reader's terms
     value: Use
+    fades: tuple[Fade, ...] = ()  # factors of the scores
+
+    @property
+    def faded(self) -> set[str]:
+        return {fade.box.name for fade in self.fades}
 
 
-def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
-    """Every normalize and keep box over keys that allows it, where it takes fewer multiply-adds than the scores."""
+def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device, fading: bool = True) -> Lowered:
+    """Every normalize and keep box over keys that allows it, where it takes fewer multiply-adds than the scores.
+
+    `fading`: whether scores may have factors exp(a - b) of query and key.
+    """
     lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
     for box in linear_boxes(graph):
         found = match(lowered, box)
+        if isinstance(found, Pattern) and found.fades and not fading:
+            found = f"its kernels know no scores that fade, as by '{found.fades[0].box.name}'"
         made = found if isinstance(found, str) else _priced(lowered, found, sizes)
         if isinstance(made, str):
             refused[box.name] = (made,)
@@ -60,17 +72,50 @@ def match(graph: Graph, box: Step) -> Pattern | str:
     of = box.op.operand("of")
     scores, uses = graph.step.get(of.name), Counter(use.name for _, use in graph.uses())
     kept = {graph.output, *(step for _, step in graph.updates)}
-    if scores is None or not isinstance(scores.op, Contraction) or of.legs != scores.legs:
+    if scores is not None and isinstance(scores.op, Box) and scores.op.function == EXP:
+        scores = Step(f"{box.name}.f", Contraction((Term(ONE, (of,)),)), of.legs)  # all that is there fades
+        box = replace(box, op=replace(box.op, operands=(("of", Use(scores.name, of.legs)),)))
+    elif scores is None or not isinstance(scores.op, Contraction) or of.legs != scores.legs:
         return f"the scores are {_what(scores)}, not a sum of products"
     if uses[of.name] > 1 or {of.name, box.name} & kept:
         return "the scores or the attention map are used elsewhere too"
-    both = next((use.name for use in scores.op.uses if {graph.query, graph.key} <= {*use.legs}), None)
-    if both is not None:
-        return f"'{both}' in the scores depends on query and key at once"
+    both = dict.fromkeys(use for use in scores.op.uses if {graph.query, graph.key} <= {*use.legs})
+    fades = [fade_of(graph, scores, use) for use in both]
+    reason = next((fade for fade in fades if isinstance(fade, str)), None)
+    if reason is not None:
+        return reason
     mask = next((mask for mask in graph.masks(box) if mask != CAUSAL), None)
     if mask is not None:
         return f"a sum over all keys cannot leave out those that '{mask.name}' hides"
-    return _read(graph, scores, box)
+    found = _read(graph, scores, box)
+    return found if isinstance(found, str) else _fading(graph, replace(found, fades=tuple(fades)))  # type: ignore[arg-type]
+
+
+def _fading(graph: Graph, found: Pattern) -> Pattern | str:
+    """The pattern with fading scores, or why they cannot be summed first."""
+    for term, plain in zip(found.scores.op.terms, _plain(found), strict=True):  # type: ignore[union-attr]
+        sides = [{leg for use in plain if own in use.legs for leg in use.legs} for own in (graph.query, graph.key)]
+        features = (sides[0] & sides[1]) - {*found.box.legs}
+        for use in term.factors:
+            summed = {*use.legs} - {*found.box.legs} if use.name in found.faded else set[str]()
+            if summed and summed != features:
+                return f"'{use.name}' fades along {_listed(summed)}, and the scores sum {_listed(features)}"
+    if found.fades and mixed_legs(graph, found.box.legs, _factors(found.scores), found.value):
+        return "heads are mixed between fading scores and values"
+    return found
+
+
+def _listed(legs: set[str]) -> str:
+    return " and ".join(f"'{leg}'" for leg in sorted(legs)) or "no leg of both"
+
+
+def _factors(scores: Step) -> list[tuple[Use, ...]]:
+    return [term.factors for term in scores.op.terms]  # type: ignore[union-attr]
+
+
+def _plain(found: Pattern) -> list[tuple[Use, ...]]:
+    """The factors of each term of the scores that do not fade."""
+    return [tuple(use for use in own if use.name not in found.faded) for own in _factors(found.scores)]
 
 
 def _what(scores: Step | None) -> str:
@@ -112,13 +157,14 @@ def _priced(graph: Graph, found: Pattern, sizes: Mapping[str, int]) -> tuple[Gra
     parts = linear_of(made, kernel)
     how = f", in chunks of {chunk_of(made, parts, sizes)}" if causal(made, parts) else ""
     delta = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in graph.steps)  # it takes no mask
-    return made, f"{LINEAR}: the keys are summed first{how}" + ("" if delta else f"; {DENSE}")
+    fading = "".join(f", fading by '{fade.box.name}'" for fade in found.fades)
+    return made, f"{LINEAR}: the keys are summed first{how}{fading}" + ("" if delta else f"; {DENSE}")
 
 
 def _dense(kernel: Step, known: Mapping[str, int]) -> int:
     """The multiply-adds of the same with scores, in the best order."""
     assert isinstance(kernel.op, Kernel)
-    scores, box, product = kernel.op.body
+    scores, box, product = kernel.op.body[-3:]
     found = prod(known[leg] for leg in {*box.legs, *product.op.uses[1].legs})
     for term in scores.op.terms:  # type: ignore[union-attr]
         legs = [use.legs for use in term.factors]
@@ -131,15 +177,19 @@ def _dense(kernel: Step, known: Mapping[str, int]) -> int:
 def reassociated(graph: Graph, found: Pattern) -> Graph:
     """The graph with the box, its scores and the product with the values as one kernel."""
     box, value, before = found.box, found.value, list[Step]()
-    scores = _canonical(graph, found, before)
+    scores = canonical(graph, found, before)
+    places = {tensor.name: tensor for fade in found.fades for tensor in fade.places if tensor.name not in graph.tensor}
+    graph = replace(graph, tensors=(*graph.tensors, *places.values()))
+    fading = [fade_sides(graph, fade, f"{box.name}.{fade.box.name}", before) for fade in found.fades]
     legs = tuple(leg for leg in box.legs if leg != graph.key)
     legs += tuple(leg for leg in value.legs if leg not in box.legs)
     name = f"{box.name}.o"
-    body = (scores, box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), value)),)), legs))
-    before.append(Step(name, Kernel("linear", _outside(graph, before, body), body), legs))
+    body = (*chain(*fading), scores, box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), value)),)), legs))
+    before.append(Step(name, Kernel("linear", outside(graph, before, body), body), legs))
     reader = _reading(found, Use(name, legs), before)
     steps = [part for step in graph.steps for part in ([*before, reader] if step.name == reader.name else [step])]
-    return replace(graph, steps=tuple(step for step in steps if step.name not in (scores.name, box.name)))
+    gone = {scores.name, box.name, *(step.name for fade in found.fades for step in (fade.of, fade.box))}
+    return replace(graph, steps=tuple(step for step in steps if step.name not in gone))
 
 
 def _reading(found: Pattern, result: Use, before: list[Step]) -> Step:
@@ -156,25 +206,26 @@ def _reading(found: Pattern, result: Use, before: list[Step]) -> Step:
     return replace(found.reader, op=Contraction(tuple(terms)))
 
 
-def _outside(graph: Graph, before: Sequence[Step], body: Sequence[Step]) -> tuple[Use, ...]:
+def outside(graph: Graph, before: Sequence[Step], body: Sequence[Step]) -> tuple[Use, ...]:
     """What the body reads from outside, each tensor once under its own leg names."""
     own, made = {step.name for step in body}, {step.name: step.legs for step in before}
     names = dict.fromkeys(use.name for step in body for use in step.op.uses if use.name not in own)
     return tuple(Use(name, made.get(name) or graph.legs_of(name)) for name in names)
 
 
-def _canonical(graph: Graph, found: Pattern, before: list[Step]) -> Step:
+def canonical(graph: Graph, found: Pattern, before: list[Step]) -> Step:
     """The scores with at most one factor a side in each term, and one core where cores mix heads.
 
     What is made for that is put `before`. Where no core mixes heads, free factors go into the query side.
     """
     box, scores, terms = found.box, found.scores, []
     written = scores.op.terms  # type: ignore[union-attr]
-    mixed = mixed_legs(graph, box.legs, [term.factors for term in written], found.value)
-    for i, term in enumerate(written):
+    plain = _plain(found)
+    mixed = mixed_legs(graph, box.legs, _factors(scores), found.value)
+    for i, (term, factors) in enumerate(zip(written, plain, strict=True)):
         number = "" if len(written) == 1 else str(i + 1)
-        sides = [[use for use in term.factors if leg in use.legs] for leg in (graph.query, graph.key)]
-        free = [use for use in term.factors if not {graph.query, graph.key} & {*use.legs}]
+        sides = [[use for use in factors if leg in use.legs] for leg in (graph.query, graph.key)]
+        free = [use for use in factors if not {graph.query, graph.key} & {*use.legs}]
         if sides[0] and not any({*mixed} & {*use.legs} for use in free):
             sides[0], free = sides[0] + free, []
         uses: list[Use] = []
@@ -182,6 +233,7 @@ def _canonical(graph: Graph, found: Pattern, before: list[Step]) -> Step:
             others = {leg for use in term.factors if use not in own for leg in use.legs}
             if own:
                 uses.append(_joined(f"{box.name}.{letter}{number}", own, others | {*box.legs}, mixed, before))
+        uses += [use for use in term.factors if use.name in found.faded]
         terms.append(Term(term.coefficient, tuple(uses)))
     return replace(scores, op=Contraction(tuple(terms)))
 

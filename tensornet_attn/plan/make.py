@@ -21,6 +21,7 @@ from tensornet_attn.plan.lowering import Lower
 from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.rows import lower_rows, quadratic
+from tensornet_attn.plan.running import RUNNING, lower_running
 from tensornet_attn.plan.triton import TRITON, lower_triton
 from tensornet_attn.plan.ways import AS_PRICED, BAND, DISTRIBUTION, ROWS, WAYS, Way, chosen, rows_for
 from tensornet_attn.rewrite.whole import gone, simplified
@@ -31,6 +32,7 @@ LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
     ABSORBED: lower_absorbed,
     BAND: lower_band,
     LINEAR: lower_linear,
+    RUNNING: lower_running,
     TRITON: lower_triton,  # on this backend alone
     FUSED: lower_attention,
     EXPERTS: lower_experts,
@@ -97,6 +99,7 @@ def _lowerings(way: Way, aim: Aim, backend: str) -> dict[str, Lower]:
     found: dict[str, Lower] = {
         **LOWERINGS,
         APART: partial(lower_apart, fused=backend != "triton"),
+        LINEAR: partial(lower_linear, fading=backend != "triton"),
         ROWS: rows_for(way, aim),
         EXPERTS: partial(lower_experts, fused=backend == "triton"),
     }
@@ -130,9 +133,10 @@ def _regions(
 
 
 def _plain(graph: Graph, step: Step) -> bool:
-    """Whether a step is no more than a product or a box of its own, a choice of experts among them."""
+    """Whether a step is no more than a product or a box of its own, a choice of experts or a sum among them."""
     box = isinstance(step.op.body[-1].op if isinstance(step.op, Kernel) else step.op, Box)
-    fused = isinstance(step.op, Attention) or (isinstance(step.op, Kernel) and not (box and step.op.kind == "experts"))
+    small = box and isinstance(step.op, Kernel) and step.op.kind in ("experts", "sums")
+    fused = isinstance(step.op, Attention) or (isinstance(step.op, Kernel) and not small)
     return not fused and not quadratic(graph, step.legs)
 
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.nn.functions.autocast import exact_products
+from tensornet_attn.nn.functions.fading import faded_reads, faded_scores, faded_sides
 from tensornet_attn.nn.functions.masks import causal_mask, key_keep, visible
 from tensornet_attn.nn.functions.normalize import kept, normalized
 
@@ -27,27 +28,49 @@ def linear_attention(
 
     The scores are the sum over `terms` (q, k) of q k^T, q [..., n, d] and k [..., m, d]. In a term (q, k, core), core
     [..., g, h], the features are g groups side by side and the values h heads: the scores of head h are the sum over g
-    of core[g, h] times those of group g. `batch` and `heads` count dimensions before the sequence. With a `mask` the
-    scores are made: it may hide any pair.
+    of core[g, h] times those of group g. In a term (q, k, a, b), a [..., n, w] and b [..., m, w], w 1 or d, the
+    products of features are multiplied by exp(a - b). `batch` and `heads` count dimensions before the sequence. With a
+    `mask` the scores are made: it may hide any pair.
     """
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
     if key_mask is not None:
         seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
-        terms = [(q, torch.where(seen, k, 0), *core) for q, k, *core in terms]
+        terms = [(q, torch.where(seen, k, 0), *rest) for q, k, *rest in terms]
     if not normalize:
-        return sum(read for read, _ in term_reads(terms, v, causal, chunk))
+        return sum(read for read, _ in term_reads(terms, v, causal, chunk, False))
     if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
         return divided_reads(terms, v, eps, causal, chunk)
     with exact_products(v):  # products and row sums nearly cancel in the gradient: neither is rounded before
         wide = torch.promote_types(v.dtype, torch.float32)
-        terms = [tuple(x.to(wide) for x in term) for term in terms]
+        terms = [tuple(x.to(torch.promote_types(x.dtype, wide)) for x in term) for term in terms]
         return divided_reads(terms, v.to(wide), eps, causal, chunk).to(v.dtype)
 
 
-def term_reads(terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int) -> list[tuple[Tensor, Tensor]]:
-    """What each term reads, and the sums of its rows."""
-    return [causal_reads(q, k, v, chunk, *core) if causal else key_reads(q, k, v, *core) for q, k, *core in terms]
+def term_reads(
+    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool = True
+) -> list[tuple[Tensor, Tensor | None]]:
+    """What each term reads, and the sums of its rows, which may be left out where not `rows`."""
+    found = []
+    for q, k, *rest in terms:
+        if len(rest) < 2:
+            found.append(causal_reads(q, k, v, chunk, *rest) if causal else key_reads(q, k, v, *rest))
+        elif causal:
+            found.append(fading_reads(q, k, v, *rest, chunk, rows))
+        else:
+            found.append(key_reads(*faded_sides(q, k, *rest), v))
+    return found
+
+
+def fading_reads(
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: int, rows: bool
+) -> tuple[Tensor, Tensor | None]:
+    """`causal_reads` of a term whose scores fade by exp(a - b)."""
+    width, heads = v.shape[-1], torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, a, b)))
+    stretch = 0 if torch.compiler.is_compiling() else stretch_of(math.prod(heads), chunk)
+    v = torch.cat((v, torch.ones_like(v[..., :1])), -1) if rows else v
+    out = faded_reads(q, k, v, a, b, stretch, chunk)
+    return out[..., :width], out[..., width:]
 
 
 def divided_reads(terms: list[tuple[Tensor, ...]], v: Tensor, eps: float, causal: bool, chunk: int) -> Tensor:
@@ -71,7 +94,7 @@ def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | Non
     """
     n, m = q.shape[-2], k.shape[-2]
     traced = torch.compiler.is_compiling()
-    stretch = m if traced else stretch_of(q, v, chunk, core)
+    stretch = m if traced else stretch_of(math.prod(v.shape[:-2]), chunk, core)
     q = F.pad(q, (0, 0, m - n, 0))
     parts, before = [], None
     for part in [(q, k, v)] if m <= stretch else zip(*(t.split(stretch, -2) for t in (q, k, v)), strict=True):
@@ -81,9 +104,9 @@ def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | Non
     return tuple(F.pad(t, (0, 0, n - m, 0)) for t in found)
 
 
-def stretch_of(q: Tensor, v: Tensor, chunk: int, core: Tensor | None) -> int:
-    """Keys whose scores are about 2 ** 19 numbers, in whole chunks."""
-    scores = chunk * (1 if core is None else sum(core.shape[-2:])) * max(1, math.prod(v.shape[:-2]))
+def stretch_of(heads: int, chunk: int, core: Tensor | None = None) -> int:
+    """Keys whose scores are about 2 ** 19 numbers, in whole chunks; `heads` counts batch elements too."""
+    scores = chunk * (1 if core is None else sum(core.shape[-2:])) * max(1, heads)
     return chunk * max(4, (1 << 19) // (scores * chunk))
 
 
@@ -165,13 +188,14 @@ def dense_linear(
     causal: bool,
 ) -> Tensor:
     """The same with every score made, for a mask [n, m], [batch..., n, m] or [batch..., heads..., n, m]."""
-    cores = [core for _, _, *rest in terms for core in rest]
-    parts = [linear_scores(q, k, *core) for q, k, *core in terms]
+    cores = [term[2] for term in terms if len(term) == 3]
+    n, m = terms[0][0].shape[-2], v.shape[-2]
+    own = causal_mask(n, m, v.device) if causal else None
+    keep, _ = visible(own, mask, key_mask, batch, heads + bool(cores))
+    parts = [faded_scores(*term, keep) if len(term) == 4 else linear_scores(*term) for term in terms]
     if cores:
         parts = [part if len(term) > 2 else part.unsqueeze(-3) for part, term in zip(parts, terms, strict=True)]
     scores = sum(parts)
-    own = causal_mask(scores.shape[-2], scores.shape[-1], v.device) if causal else None
-    keep, _ = visible(own, mask, key_mask, batch, heads + bool(cores))
     maps = normalized(scores, keep, eps) if normalize else kept(scores, keep)
     return scores_read(maps, v, cores[0] if cores else None)
 

@@ -1,0 +1,99 @@
+"""Fading scores: a factor exp(a - b), a of queries and b of keys, lets the keys be summed first all the same.
+
+# D = exp(a[n] - b[m]);  A.of = Q K D     ->     a chunk of keys keeps what it sums under a scale of its own
+
+Such factors are powers of a rate by distance (retention) and products of gates between a key and a query.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.spec.arithmetic import ONE, Negative, Number
+
+EXP, ONES = Function("exp"), Function("ones")
+POSITION = Function("position")
+
+
+@dataclass(frozen=True)
+class Fade:
+    """A factor of scores. `box`: the exp that makes it; `query`, `key`: the terms of a and of b."""
+
+    box: Step
+    of: Step
+    query: tuple[Term, ...]
+    key: tuple[Term, ...]
+    places: tuple[Tensor, ...]  # constants that the terms read and the graph lacks
+
+
+def fade_of(graph: Graph, scores: Step, use: Use) -> Fade | str:
+    """What a factor of scores, with legs of queries and keys, is made of; or why it is no fading."""
+    box = graph.step.get(use.name)
+    if box is None or not isinstance(box.op, Box) or box.op.kind != "map" or box.op.function != EXP:
+        return f"'{use.name}' in the scores depends on query and key at once"
+    of = graph.step.get(box.op.operand("of").name)
+    if of is None or not isinstance(of.op, Contraction) or box.op.operand("of").legs != of.legs or use.legs != box.legs:
+        return f"the exponent of '{use.name}' in the scores is no sum of a part of queries and one of keys"
+    uses, here = Counter(other.name for _, other in graph.uses()), scores.op.uses.count(use)
+    kept = {graph.output, *(step for _, step in graph.updates)}
+    if uses[of.name] > 1 or uses[box.name] > here or {of.name, box.name} & kept:
+        return f"'{use.name}' in the scores is used elsewhere too"
+    return _parted(graph, box, of)
+
+
+def _parted(graph: Graph, box: Step, of: Step) -> Fade | str:
+    """The terms of an exponent by the side that they stand on."""
+    query, key, places = list[Term](), list[Term](), dict[str, Tensor]()
+    for written in of.op.terms:  # type: ignore[union-attr]
+        term = replace(written, factors=tuple(use for use in written.factors if not _ones(graph, use, of)))
+        sides = {leg for use in term.factors for leg in use.legs} & {graph.query, graph.key}
+        gaps = [use for use in term.factors if _gap(graph, use)]
+        if len(sides) < 2:
+            (key if graph.key in sides else query).append(term if graph.key not in sides else _minus(term))
+        elif len(gaps) == 1 and len([use for use in term.factors if {graph.query, graph.key} & {*use.legs}]) == 1:
+            for leg, terms in ((str(graph.query), query), (str(graph.key), key)):
+                place = f"{gaps[0].name}.{leg}"
+                places[place] = Tensor(place, "constant", (leg,), POSITION)
+                terms.append(
+                    replace(term, factors=tuple(Use(place, (leg,)) if u == gaps[0] else u for u in term.factors))
+                )
+        else:
+            return f"the exponent of '{box.name}' in the scores is no sum of a part of queries and one of keys"
+    for leg, terms in ((str(graph.query), query), (str(graph.key), key)):
+        if not any(leg in use.legs for term in terms for use in term.factors):
+            place = f"{box.name}.{leg}"  # one number for the whole side
+            places[place] = Tensor(place, "constant", (leg,), ONES)
+            first, *rest = terms or [Term(Number(0), ())]
+            terms[:] = [replace(first, factors=(*first.factors, Use(place, (leg,)))), *rest]
+    return Fade(box, of, tuple(query), tuple(key), tuple(places.values()))
+
+
+def _ones(graph: Graph, use: Use, step: Step) -> bool:
+    """Whether a factor is 1, there for its legs alone."""
+    tensor = graph.tensor.get(use.name)
+    return tensor is not None and tensor.role == "constant" and tensor.init == ONES and {*use.legs} <= {*step.legs}
+
+
+def _gap(graph: Graph, use: Use) -> bool:
+    """Whether a use is the distance of query and key."""
+    tensor = graph.tensor.get(use.name)
+    return tensor is not None and tensor.init == Function("distance") and use.legs == tensor.legs
+
+
+def _minus(term: Term) -> Term:
+    own = term.coefficient
+    return replace(term, coefficient=own.of if isinstance(own, Negative) else Negative(own))
+
+
+def fade_sides(graph: Graph, fade: Fade, name: str, before: list[Step]) -> list[Step]:
+    """The steps that make a fading of its sides, `name` in front, which are put `before`."""
+    uses: list[Use] = []
+    for letter, leg, terms in (("a", str(graph.query), fade.query), ("b", str(graph.key), fade.key)):
+        found = {other for term in terms for use in term.factors for other in use.legs}
+        legs = (*(other for other in fade.box.legs if other in found and other not in (graph.query, graph.key)), leg)
+        before.append(Step(f"{name}.{letter}", Contraction(terms), legs))
+        uses.append(Use(f"{name}.{letter}", legs))
+    difference = Contraction((Term(ONE, (uses[0],)), Term(Negative(ONE), (uses[1],))))
+    return [replace(fade.of, op=difference), fade.box]

@@ -1,0 +1,82 @@
+"""Small designs whose scores fade by exp(a - b), a of queries and b of keys, and some that only look like it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .linear_cases import SCORES, design
+
+CONSTANTS = {"gap": {"legs": "n m", "value": "distance"}, "s": {"legs": "h", "value": "alibi_slopes"}}
+CONSTANTS |= {"one": {"legs": "n", "value": "ones"}}
+GATE = {"sum": "m", "mask": ["causal"], "of": "one[n] k[m h] -> h n m"}
+GATES = {"sum": "m", "mask": ["causal"], "of": "one[n] K[m h d] -> h d n m"}
+FADED = "Q[n h d] K[m h d] D[h n m] -> h n m"
+
+
+def faded(scores: Any = FADED, **more: Any) -> dict[str, Any]:
+    """A causal design with a map of these scores; `more`: its other steps, before the map."""
+    made = design(scores, mask=["causal"], **more)
+    last = {name: made["diagram"].pop(name) for name in ("A", "y")}
+    steps = made["diagram"] | last
+    read = str(steps)
+    constants = {name: own for name, own in CONSTANTS.items() if re.search(rf"\b{name}\[|'{name}'", read)}
+    return made | {"constants": constants, "diagram": steps}
+
+
+def exp(text: str) -> dict[str, str]:
+    return {"map": "exp", "of": text}
+
+
+BY_DISTANCE = exp("-1 * b[h] gap[n m] -> h n m")
+FADING: dict[str, dict[str, Any]] = {
+    "by distance": faded(D=BY_DISTANCE),
+    "by distance, kept": faded(D=BY_DISTANCE, kind="keep"),
+    "by slopes, with eps": faded(D=exp("-2 * s[h] gap[n m] + 0.5 -> h n m"), eps=0.5),
+    "by gates": faded(G=GATE, D=exp("G[h m] - G[h n] -> h n m"), kind="keep"),
+    "by gates and distance": faded(G=GATE, D=exp("G[h m] - G[h n] - b[h] gap[n m] -> h n m")),
+    "by numbers of a query and of a key": faded(D=exp("q[n h] - k[m h] -> h n m")),
+    "all heads alike": faded("Q[n h d] K[m h d] D[n m] -> h n m", D=exp("-0.25 * gap[n m] -> n m")),
+    "by keys alone": faded(D=exp("-0.5 * one[n] k[m h] -> h n m")),
+    "two factors": faded(
+        "Q[n h d] K[m h d] D[h n m] E[n m] -> h n m", D=BY_DISTANCE, E=exp("-0.25 * gap[n m] -> n m"), kind="keep"
+    ),
+    "some terms": faded(
+        "Q[n h d] K[m h d] D[h n m] + 0.5 * q[n h] k[m h] D[h n m] + q[n h] k[m h] + D[h n m] -> h n m", D=BY_DISTANCE
+    ),
+    "nothing else": faded(exp("q[n h] - b[h] gap[n m] -> h n m")),
+    "mixed heads that fade each": faded("P[g h] Qg[n g d] Kg[m g d] D[h n m] -> h n m", D=BY_DISTANCE),
+    "by features": faded("Q[n h d] K[m h d] D[h d n m] -> h n m", G=GATES, D=exp("G[h d m] - G[h d n] -> h d n m")),
+    "by features, kept": faded(
+        "Q[n h d] K[m h d] D[h d n m] E[h n m] -> h n m",
+        G=GATES,
+        D=exp("G[h d m] - G[h d n] -> h d n m"),
+        E=BY_DISTANCE,
+        kind="keep",
+    ),
+}
+SUM = "is no sum of a part of queries and one of keys"
+UNFADING: dict[str, tuple[dict[str, Any], str]] = {
+    "another map": (
+        faded(D={"map": "tanh", "of": "-1 * b[h] gap[n m] -> h n m"}),
+        "'D' in the scores depends on query and key at once",
+    ),
+    "a product": (faded(D=exp(f"0.1 * {SCORES}")), f"the exponent of 'D' in the scores {SUM}"),
+    "how far, either way": (
+        faded(G={"map": "abs", "of": "gap"}, D=exp("-1 * G[n m] b[h] -> h n m")),
+        f"the exponent of 'D' in the scores {SUM}",
+    ),
+    "a rate of the query": (faded(D=exp("-1 * q[n h] gap[n m] -> h n m")), f"the exponent of 'D' in the scores {SUM}"),
+    "mixed heads": (
+        faded("P[g h] Qg[n g d] Kg[m g d] D[n m] -> h n m", D=exp("-0.25 * gap[n m] -> n m")),
+        "heads are mixed between fading scores and values",
+    ),
+    "by some of the features": (
+        faded(
+            "Q[n h d] K[m h d] G[n a] Ka[m a] D[d n m] -> h n m",
+            G="x[n f] Wa[f a] -> n a",
+            D=exp("-1 * u[d] gap[n m] -> d n m"),
+        ),
+        "'D' fades along 'd', and the scores sum 'a' and 'd'",
+    ),
+}

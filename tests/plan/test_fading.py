@@ -1,0 +1,111 @@
+"""Scores that fade: the keys are summed first all the same, no number is too large, and the result is the same."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tensornet_attn as ta
+from tensornet_attn.cost.devices import GENERIC
+from tensornet_attn.graph import build
+from tensornet_attn.nn.functions.fading import faded_reads
+from tensornet_attn.plan.linear import lower_linear
+
+from .fading_cases import FADED, FADING, UNFADING, exp, faded
+from .test_linear import LENGTHS, agree, draw, kernels, lowered, modules
+
+SHAPES = [(5, 5), (3, 40), (40, 3), (70, 70), (1, 1)]
+
+
+@pytest.mark.parametrize("name", FADING)
+def test_the_keys_are_summed_first_and_the_result_is_the_same(name: str) -> None:
+    assert kernels(lowered(FADING[name])) == ["linear"]
+    ours, oracle = modules(FADING[name], False)
+    shapes = [(n, m) for n, m in SHAPES if n == m or not build(ta.load(FADING[name])).tied]
+    for (n, m), batch in itertools.product(shapes, [(), (2,)]):
+        inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
+        agree(ours, oracle, inputs)
+        agree(ours, oracle, inputs, key_mask=keys)
+    agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
+    inputs = [draw(2, 9, 4), draw(2, 9, 4, seed=1)]
+    agree(ours, oracle, inputs, mask=draw(9, 9, seed=3) > -0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FADING)
+def test_compiled(name: str) -> None:
+    ours, oracle = modules(FADING[name], False, "inductor")
+    for length in (5, 70, 40):
+        agree(ours, oracle, [draw(2, length, 4), draw(2, length, 4, seed=1)])
+
+
+@pytest.mark.parametrize("name", UNFADING)
+def test_refused_with_the_reason_and_still_right(name: str) -> None:
+    source, reason = UNFADING[name]
+    graph = build(ta.load(source))
+    made = lower_linear(graph, LENGTHS, GENERIC)
+    assert (made.graph, made.refused) == (graph, {"A": (reason,)})
+    agree(*modules(source, False), [draw(2, 5, 4), draw(2, 6, 4, seed=1)])
+
+
+def test_over_all_keys() -> None:
+    source = faded(D=exp("q[n h] - k[m h] -> h n m"))
+    del source["diagram"]["A"]["mask"]
+    assert kernels(lowered(source)) == ["linear"]
+    ours, oracle = modules(source, False)
+    agree(ours, oracle, [draw(2, 5, 4), draw(2, 7, 4, seed=1)], key_mask=draw(2, 7, seed=2) > -0.3)
+
+
+def exactly(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """What is read, by the scores."""
+    n, m = q.shape[-2], k.shape[-2]
+    seen = torch.ones(n, m, dtype=torch.bool).tril(m - n)
+    by = (a[..., :, None, :] - b[..., None, :, :]).masked_fill(~seen[..., None], -torch.inf).exp()
+    return (q[..., :, None, :] * k[..., None, :, :] * by).sum(-1) @ v
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("stretch", [0, 8, 32, 512])
+@pytest.mark.parametrize("sign", [1, -1, 0])
+def test_fading_by_any_numbers(width: int, stretch: int, sign: int) -> None:
+    """Fading, growing, and neither; within a stretch and over stretches."""
+    q, k, v = (draw(2, 75, size, seed=i) for i, size in enumerate((4, 4, 3)))
+    steps = draw(2, 75, width, seed=4)
+    a, b = (steps.abs() * -sign if sign else steps).cumsum(-2), (steps.abs() * -sign if sign else 2 * steps).cumsum(-2)
+    operands = [x.requires_grad_() for x in (q, k, v, a, b)]
+    found, wanted = faded_reads(*operands, stretch, 8), exactly(*operands)
+    g = draw(*wanted.shape, seed=6)
+    ours, theirs = ([y, *torch.autograd.grad((y * g).sum(), operands)] for y in (found, wanted))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one / other.abs().max(), other / other.abs().max(), rtol=1e-9, atol=1e-12)
+
+
+def retention(rate: float) -> Any:
+    source = faded(FADED, D=exp(f"-{rate} * gap[n m] -> n m"), kind="keep")
+    source["diagram"]["A"]["of"] = "Q[n h d] K[m h d] D[n m] -> h n m"
+    return ta.load(source)
+
+
+@pytest.mark.parametrize("rate", [0.5, 3.0])
+def test_far_keys_are_as_exact_as_near_ones_and_nothing_overflows(rate: float) -> None:
+    """In float32 exp(1500) is infinite, and 0.5 * 3000 is known to 1e-4: neither comes in."""
+    single, double = ta.compile(retention(rate)), ta.compile(retention(rate)).double()
+    double.load_state_dict(single.state_dict())
+    results = []
+    for module, dtype in ((single, torch.float32), (double, torch.float64)):
+        inputs = [draw(3000, 4, seed=i).to(dtype).requires_grad_() for i in range(2)]
+        y = module(*inputs)
+        results.append([y, *torch.autograd.grad(y[-50:].square().sum(), inputs)])
+    for one, other in zip(*results, strict=True):
+        assert (one - other).abs().max() < 5e-6 * other.abs().max()
+
+
+def test_triton_keeps_kernels_of_its_own() -> None:
+    plan = ta.compile(FADING["by distance"], "torch").plan
+    assert any("fading by 'D'" in region.chosen for region in plan.regions)
+    made = lower_linear(build(ta.load(FADING["by distance"])), LENGTHS, GENERIC, fading=False)
+    assert made.refused == {"A": ("its kernels know no scores that fade, as by 'D'",)}
