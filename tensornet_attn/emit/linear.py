@@ -19,7 +19,8 @@ def emit_linear(writer: Writer, step: Step) -> None:
     writer.line(f"# {box} and {box} {parts.value.name}: the keys are summed first, nothing is {query} by {key}")
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
-    text = writer.call("linear_attention", f"[{terms}]", v, *_options(writer, parts))
+    call = "fading_attention" if any(term.fades for term in parts.terms) else "linear_attention"
+    text = writer.call(call, f"[{terms}]", v, *_options(writer, parts))
     if len(parts.result) != 1:
         text += f".unflatten(-1, ({', '.join(map(writer.size, parts.result))}))" if parts.result else "[..., 0]"
     value = Value(writer.local[step.name], (*parts.heads, query, *parts.result), True)

@@ -118,17 +118,23 @@ def linear_attention(
     """
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
-    if key_mask is not None:
-        seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
-        terms = [(q, torch.where(seen, k, 0), *core) for q, k, *core in terms]
+    terms = seen_terms(terms, key_mask, heads)
     if not normalize:
         return sum(read for read, _ in term_reads(terms, v, causal, chunk))
     if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
-        return divided_reads(terms, v, eps, causal, chunk)
+        return divided_reads(term_reads(terms, v, causal, chunk), eps)
     with exact_products(v):  # products and row sums nearly cancel in the gradient: neither is rounded before
         wide = torch.promote_types(v.dtype, torch.float32)
         terms = [tuple(x.to(wide) for x in term) for term in terms]
-        return divided_reads(terms, v.to(wide), eps, causal, chunk).to(v.dtype)
+        return divided_reads(term_reads(terms, v.to(wide), causal, chunk), eps).to(v.dtype)
+
+
+def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: int) -> list[tuple[Tensor, ...]]:
+    """The terms, in which keys that are not visible are 0."""
+    if key_mask is None:
+        return terms
+    seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
+    return [(q, torch.where(seen, k, 0), *rest) for q, k, *rest in terms]
 
 
 def term_reads(terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int) -> list[tuple[Tensor, Tensor]]:
@@ -136,9 +142,8 @@ def term_reads(terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: 
     return [causal_reads(q, k, v, chunk, *core) if causal else key_reads(q, k, v, *core) for q, k, *core in terms]
 
 
-def divided_reads(terms: list[tuple[Tensor, ...]], v: Tensor, eps: float, causal: bool, chunk: int) -> Tensor:
+def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     """The sum of what the terms read, divided by the sum of their rows."""
-    reads = term_reads(terms, v, causal, chunk)
     out, total = sum(read for read, _ in reads), sum(rows for _, rows in reads) + eps  # ... n h
     total = torch.where(total == 0, float("inf"), total)[..., None]  # what is divided by it is 0, in its gradient too
     return (out.unflatten(-1, (total.shape[-2], -1)) * total.reciprocal()).flatten(-2)  # cheaper than to divide
@@ -157,7 +162,7 @@ def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | Non
     """
     n, m = q.shape[-2], k.shape[-2]
     traced = torch.compiler.is_compiling()
-    stretch = m if traced else stretch_of(q, v, chunk, core)
+    stretch = m if traced else stretch_of(math.prod(v.shape[:-2]), chunk, core)
     q = F.pad(q, (0, 0, m - n, 0))
     parts, before = [], None
     for part in [(q, k, v)] if m <= stretch else zip(*(t.split(stretch, -2) for t in (q, k, v)), strict=True):
@@ -167,9 +172,9 @@ def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | Non
     return tuple(F.pad(t, (0, 0, n - m, 0)) for t in found)
 
 
-def stretch_of(q: Tensor, v: Tensor, chunk: int, core: Tensor | None) -> int:
-    """Keys whose scores are about 2 ** 19 numbers, in whole chunks."""
-    scores = chunk * (1 if core is None else sum(core.shape[-2:])) * max(1, math.prod(v.shape[:-2]))
+def stretch_of(heads: int, chunk: int, core: Tensor | None = None) -> int:
+    """Keys whose scores are about 2 ** 19 numbers, in whole chunks; `heads` counts batch elements too."""
+    scores = chunk * (1 if core is None else sum(core.shape[-2:])) * max(1, heads)
     return chunk * max(4, (1 << 19) // (scores * chunk))
 
 
@@ -464,9 +469,7 @@ def triton_linear_attention(
     """`linear_attention` of the same arguments; the kernels choose their own chunk, and a `mask` makes the scores."""
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
-    if key_mask is not None:
-        seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
-        terms = [(q, torch.where(seen, k, 0), *core) for q, k, *core in terms]
+    terms = seen_terms(terms, key_mask, heads)
     cores = [core for _, _, *rest in terms for core in rest]
     if cores:
         v = v.unflatten(-1, (cores[0].shape[-1], -1)).movedim(-2, -3)  # ... h m e

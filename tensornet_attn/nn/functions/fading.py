@@ -5,11 +5,80 @@ which queries read it, is no larger than what the scores of the key with that b 
 and a key, or of each of their features (w of them: 1, or as many as features).
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.nn.functions.autocast import exact_products
+from tensornet_attn.nn.functions.linear import causal_reads, divided_reads, key_reads, seen_terms, stretch_of
+from tensornet_attn.nn.functions.masks import causal_mask, visible
+from tensornet_attn.nn.functions.normalize import kept, normalized
+
 GROUP = 16  # states that are summed by one matrix
+
+
+def fading_attention(
+    terms: list[tuple[Tensor, ...]],
+    v: Tensor,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    heads: int = 0,
+    eps: float = 0.0,
+    normalize: bool = True,
+    causal: bool = False,
+    chunk: int = 64,
+) -> Tensor:
+    """`linear_attention` of terms (q, k, a, b), a [..., n, w] and b [..., m, w], and of terms (q, k) that do not fade."""
+    if mask is not None:
+        return dense_fading(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
+    terms = seen_terms(terms, key_mask, heads)
+    if not normalize:
+        return sum(read for read, _ in fading_reads(terms, v, causal, chunk, False))
+    if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
+        return divided_reads(fading_reads(terms, v, causal, chunk), eps)
+    with exact_products(v):
+        wide = torch.promote_types(v.dtype, torch.float32)
+        terms = [tuple(x.to(torch.promote_types(x.dtype, wide)) for x in term) for term in terms]
+        return divided_reads(fading_reads(terms, v.to(wide), causal, chunk), eps).to(v.dtype)
+
+
+def fading_reads(
+    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool = True
+) -> list[tuple[Tensor, Tensor]]:
+    """What each term reads, and the sums of its rows, which those that fade leave out where not `rows`."""
+    found, width = [], v.shape[-1]
+    wider = torch.cat((v, torch.ones_like(v[..., :1])), -1) if rows else v
+    for q, k, *fading in terms:
+        if not fading:
+            found.append(causal_reads(q, k, v, chunk) if causal else key_reads(q, k, v))
+        elif not causal:
+            found.append(key_reads(*faded_sides(q, k, *fading), v))
+        else:
+            many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, *fading))))
+            stretch = 0 if torch.compiler.is_compiling() else stretch_of(many, chunk)
+            found.append(faded_reads(q, k, wider, *fading, stretch, chunk).tensor_split((width,), -1))
+    return found
+
+
+def dense_fading(
+    terms: list[tuple[Tensor, ...]],
+    v: Tensor,
+    mask: Tensor,
+    key_mask: Tensor | None,
+    batch: int,
+    heads: int,
+    eps: float,
+    normalize: bool,
+    causal: bool,
+) -> Tensor:
+    """The same with every score made, for a mask [n, m], [batch..., n, m] or [batch..., heads..., n, m]."""
+    own = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
+    keep, _ = visible(own, mask, key_mask, batch, heads)
+    scores = sum(faded_scores(*term, keep) if len(term) > 2 else term[0] @ term[1].mT for term in terms)
+    return (normalized(scores, keep, eps) if normalize else kept(scores, keep)) @ v
 
 
 def faded_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: int, chunk: int) -> Tensor:

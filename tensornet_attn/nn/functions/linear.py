@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.nn.functions.autocast import exact_products
-from tensornet_attn.nn.functions.fading import faded_reads, faded_scores, faded_sides
 from tensornet_attn.nn.functions.masks import causal_mask, key_keep, visible
 from tensornet_attn.nn.functions.normalize import kept, normalized
 
@@ -28,54 +27,37 @@ def linear_attention(
 
     The scores are the sum over `terms` (q, k) of q k^T, q [..., n, d] and k [..., m, d]. In a term (q, k, core), core
     [..., g, h], the features are g groups side by side and the values h heads: the scores of head h are the sum over g
-    of core[g, h] times those of group g. In a term (q, k, a, b), a [..., n, w] and b [..., m, w], w 1 or d, the
-    products of features are multiplied by exp(a - b). `batch` and `heads` count dimensions before the sequence. With a
-    `mask` the scores are made: it may hide any pair.
+    of core[g, h] times those of group g. `batch` and `heads` count dimensions before the sequence. With a `mask` the
+    scores are made: it may hide any pair.
     """
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
-    if key_mask is not None:
-        seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
-        terms = [(q, torch.where(seen, k, 0), *rest) for q, k, *rest in terms]
+    terms = seen_terms(terms, key_mask, heads)
     if not normalize:
-        return sum(read for read, _ in term_reads(terms, v, causal, chunk, False))
+        return sum(read for read, _ in term_reads(terms, v, causal, chunk))
     if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
-        return divided_reads(terms, v, eps, causal, chunk)
+        return divided_reads(term_reads(terms, v, causal, chunk), eps)
     with exact_products(v):  # products and row sums nearly cancel in the gradient: neither is rounded before
         wide = torch.promote_types(v.dtype, torch.float32)
-        terms = [tuple(x.to(torch.promote_types(x.dtype, wide)) for x in term) for term in terms]
-        return divided_reads(terms, v.to(wide), eps, causal, chunk).to(v.dtype)
+        terms = [tuple(x.to(wide) for x in term) for term in terms]
+        return divided_reads(term_reads(terms, v.to(wide), causal, chunk), eps).to(v.dtype)
 
 
-def term_reads(
-    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool = True
-) -> list[tuple[Tensor, Tensor | None]]:
-    """What each term reads, and the sums of its rows, which may be left out where not `rows`."""
-    found = []
-    for q, k, *rest in terms:
-        if len(rest) < 2:
-            found.append(causal_reads(q, k, v, chunk, *rest) if causal else key_reads(q, k, v, *rest))
-        elif causal:
-            found.append(fading_reads(q, k, v, *rest, chunk, rows))
-        else:
-            found.append(key_reads(*faded_sides(q, k, *rest), v))
-    return found
+def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: int) -> list[tuple[Tensor, ...]]:
+    """The terms, in which keys that are not visible are 0."""
+    if key_mask is None:
+        return terms
+    seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
+    return [(q, torch.where(seen, k, 0), *rest) for q, k, *rest in terms]
 
 
-def fading_reads(
-    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: int, rows: bool
-) -> tuple[Tensor, Tensor | None]:
-    """`causal_reads` of a term whose scores fade by exp(a - b)."""
-    width, heads = v.shape[-1], torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, a, b)))
-    stretch = 0 if torch.compiler.is_compiling() else stretch_of(math.prod(heads), chunk)
-    v = torch.cat((v, torch.ones_like(v[..., :1])), -1) if rows else v
-    out = faded_reads(q, k, v, a, b, stretch, chunk)
-    return out[..., :width], out[..., width:]
+def term_reads(terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int) -> list[tuple[Tensor, Tensor]]:
+    """What each term reads, and the sums of its rows."""
+    return [causal_reads(q, k, v, chunk, *core) if causal else key_reads(q, k, v, *core) for q, k, *core in terms]
 
 
-def divided_reads(terms: list[tuple[Tensor, ...]], v: Tensor, eps: float, causal: bool, chunk: int) -> Tensor:
+def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     """The sum of what the terms read, divided by the sum of their rows."""
-    reads = term_reads(terms, v, causal, chunk)
     out, total = sum(read for read, _ in reads), sum(rows for _, rows in reads) + eps  # ... n h
     total = torch.where(total == 0, float("inf"), total)[..., None]  # what is divided by it is 0, in its gradient too
     return (out.unflatten(-1, (total.shape[-2], -1)) * total.reciprocal()).flatten(-2)  # cheaper than to divide
@@ -188,14 +170,13 @@ def dense_linear(
     causal: bool,
 ) -> Tensor:
     """The same with every score made, for a mask [n, m], [batch..., n, m] or [batch..., heads..., n, m]."""
-    cores = [term[2] for term in terms if len(term) == 3]
-    n, m = terms[0][0].shape[-2], v.shape[-2]
-    own = causal_mask(n, m, v.device) if causal else None
-    keep, _ = visible(own, mask, key_mask, batch, heads + bool(cores))
-    parts = [faded_scores(*term, keep) if len(term) == 4 else linear_scores(*term) for term in terms]
+    cores = [core for _, _, *rest in terms for core in rest]
+    parts = [linear_scores(q, k, *core) for q, k, *core in terms]
     if cores:
         parts = [part if len(term) > 2 else part.unsqueeze(-3) for part, term in zip(parts, terms, strict=True)]
     scores = sum(parts)
+    own = causal_mask(scores.shape[-2], scores.shape[-1], v.device) if causal else None
+    keep, _ = visible(own, mask, key_mask, batch, heads + bool(cores))
     maps = normalized(scores, keep, eps) if normalize else kept(scores, keep)
     return scores_read(maps, v, cores[0] if cores else None)
 

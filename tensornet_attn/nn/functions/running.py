@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.nn.functions.masks import causal_mask, key_keep, visible
+from tensornet_attn.nn.functions.linear import seen_terms
+from tensornet_attn.nn.functions.masks import causal_mask, visible
 from tensornet_attn.nn.functions.normalize import added, masked_sum
 
 
@@ -25,9 +26,7 @@ def running_sums(
         own = causal_mask(scores.shape[-2], scores.shape[-1], scores.device) if causal else None
         keep, bias = visible(own, mask, key_mask, batch, heads)
         return masked_sum(added(scores, bias), keep)
-    if key_mask is not None:
-        seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
-        terms = [(q, torch.where(seen, k, 0)) for q, k in terms]
+    terms = seen_terms(terms, key_mask, heads)
     return sum((q * (summed_so_far(k, q.shape[-2]) if causal else k.sum(-2, keepdim=True))).sum(-1) for q, k in terms)
 
 

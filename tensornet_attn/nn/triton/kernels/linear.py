@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.nn.functions.at_import import operation
-from tensornet_attn.nn.functions.linear import dense_linear, linear_attention
-from tensornet_attn.nn.functions.masks import key_keep
+from tensornet_attn.nn.functions.linear import dense_linear, linear_attention, seen_terms
 from tensornet_attn.nn.triton.kernels.linear_launch import chunk_sums, chunked, read_chunks, row_sums_gradient
 from tensornet_attn.nn.triton.kernels.tiles import (
     batch_and_heads,
@@ -31,9 +30,7 @@ def triton_linear_attention(
     """`linear_attention` of the same arguments; the kernels choose their own chunk, and a `mask` makes the scores."""
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
-    if key_mask is not None:
-        seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
-        terms = [(q, torch.where(seen, k, 0), *core) for q, k, *core in terms]
+    terms = seen_terms(terms, key_mask, heads)
     cores = [core for _, _, *rest in terms for core in rest]
     if cores:
         v = v.unflatten(-1, (cores[0].shape[-1], -1)).movedim(-2, -3)  # ... h m e
