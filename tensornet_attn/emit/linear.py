@@ -9,7 +9,7 @@ from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Box, Step, Use
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -34,9 +34,20 @@ def emit_sums(writer: Writer, step: Step) -> None:
     writer.line(f"# {parts.box.name}: the keys are summed, nothing is {query} by {writer.graph.key}")
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     options = [*_masks(writer, parts), *(["causal=True"] if causal(writer.graph, parts) else [])]
+    options += ["wide=True"] if _only_fades(writer.graph, step.name) else []
     value = Value(writer.local[step.name], (*parts.heads, query), True)
     writer.line(f"{value.text} = {writer.call('running_sums', f'[{terms}]', *options)}", value)
     writer.values[step.name] = value
+
+
+def _only_fades(graph: Graph, name: str) -> bool:
+    """Whether a step is read by nothing but exponents that scores fade by, of which differences are taken."""
+    kernels = [step for step in graph.steps if isinstance(step.op, Kernel) and step.op.kind == "linear"]
+    terms = [term for step in kernels for term in linear_of(graph, step).terms]
+    exponents = {use.name for term in terms for pair in term.fades for use in pair}
+    readers = [step for step, _ in graph.readers.get(name, ())]
+    plain = all(isinstance(step.op, Contraction) and len(step.op.uses) == len(step.op.terms) for step in readers)
+    return bool(readers) and plain and {step.name for step in readers} <= exponents
 
 
 def _term(writer: Writer, parts: Linear, term: Sides) -> str:

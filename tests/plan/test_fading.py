@@ -104,8 +104,29 @@ def test_far_keys_are_as_exact_as_near_ones_and_nothing_overflows(rate: float) -
         assert (one - other).abs().max() < 5e-6 * other.abs().max()
 
 
+def test_in_bfloat16_gates_are_added_up_in_float32() -> None:
+    """One rounding of a sum of 700 is 2 to 4, and exp(4) is 55."""
+    source = ta.load(FADING["by gates"])
+    module, exact = ta.compile(source, dtype=torch.bfloat16), ta.compile(source, dtype=torch.float64)
+    exact.load_state_dict(module.state_dict())
+    inputs = [draw(2, 1000, 4, seed=i).bfloat16() for i in range(2)]
+    wanted = exact(*(x.double() for x in inputs))
+    assert (module(*inputs).double() - wanted).abs().max() < 0.03 * wanted.abs().max()
+
+
 def test_triton_keeps_kernels_of_its_own() -> None:
     plan = ta.compile(FADING["by distance"], "torch").plan
     assert any("fading by 'D'" in region.chosen for region in plan.regions)
     made = lower_linear(build(ta.load(FADING["by distance"])), LENGTHS, GENERIC, fading=False)
     assert made.refused == {"A": ("its kernels know no scores that fade, as by 'D'",)}
+
+
+@pytest.mark.parametrize("name", ["by features", pytest.param("by distance, kept", marks=pytest.mark.slow)])
+def test_exported_for_any_length(name: str) -> None:
+    module = ta.compile(FADING[name], dtype=torch.float64)
+    n = torch.export.Dim("n", min=2, max=4096)
+    inputs = [draw(2, 40, 4, seed=i) for i in range(2)]
+    exported = torch.export.export(module, tuple(inputs), dynamic_shapes=(({1: n}, {1: n}),)).module()
+    for length in (2, 40, 150):
+        inputs = [draw(2, length, 4, seed=i) for i in range(2)]
+        torch.testing.assert_close(exported(*inputs), module(*inputs))

@@ -16,7 +16,7 @@ from tensornet_attn.nn.functions.linear import causal_reads, divided_reads, key_
 from tensornet_attn.nn.functions.masks import causal_mask, visible
 from tensornet_attn.nn.functions.normalize import kept, normalized
 
-GROUP = 16  # states that are summed by one matrix
+GROUP = 4  # chunks
 
 
 def fading_attention(
@@ -31,7 +31,7 @@ def fading_attention(
     causal: bool = False,
     chunk: int = 64,
 ) -> Tensor:
-    """`linear_attention` of terms (q, k, a, b), a [..., n, w] and b [..., m, w], and of terms (q, k) that do not fade."""
+    """`linear_attention` of terms (q, k, a, b), a [..., n, w] and b [..., m, w], and of others (q, k)."""
     if mask is not None:
         return dense_fading(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
     terms = seen_terms(terms, key_mask, heads)
@@ -58,7 +58,7 @@ def fading_reads(
             found.append(key_reads(*faded_sides(q, k, *fading), v))
         else:
             many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, *fading))))
-            stretch = 0 if torch.compiler.is_compiling() else stretch_of(many, chunk)
+            stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(many * GROUP, chunk)
             found.append(faded_reads(q, k, wider, *fading, stretch, chunk).tensor_split((width,), -1))
     return found
 
@@ -100,23 +100,55 @@ def faded_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: 
 def faded_chunks(
     q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: int, before: tuple | None, least: int
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """What as many queries as keys read of these and of what stood before, and what stands now with its scale."""
-    m, wide = k.shape[-2], torch.promote_types(q.dtype, torch.float32)
-    chunks = (m + (least + 1) * chunk - 1) // chunk
+    """What as many queries as keys read of these and of what stood before, and what stands now with its scale.
+
+    GROUP chunks are a group, of which there are `least` at least more than one: traced, no size is 1 for some lengths
+    alone.
+    """
+    m, size, wide = k.shape[-2], GROUP * chunk, torch.promote_types(q.dtype, torch.float32)
+    groups = (m + (least + 1) * size - 1) // size
     pads = zip((q, k, v, a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)
-    q, k, v, a, b = (
-        F.pad(t, (0, 0, 0, chunks * chunk - m), value=pad).unflatten(-2, (chunks, chunk)) for t, pad in pads
-    )
-    low = b.detach().amin(-2)  # ... chunks w
-    low = torch.cat((low[..., :1, :] if before is None else before[1], low), -2).cummin(-2).values
-    old, new = low[..., :-1, None, :], low[..., 1:, None, :]
+    padded = (F.pad(t, (0, 0, 0, groups * size - m), value=pad) for t, pad in pads)
+    q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in padded)  # ... s c i d
+    low = b.detach().amin(-2).cummin(-2).values  # ... s c w
+    first = low[..., :1, 0, :] if before is None else before[1]
+    ends = torch.minimum(low[..., -1, :].cummin(-2).values, first)  # ... s w
+    start = torch.cat((first, ends), -2)[..., :-1, None, :]  # ... s 1 w
+    low = torch.minimum(low, start)
+    scales = torch.cat((start, low), -2)  # ... s (c + 1) w: before each chunk, and after the last
+    old, new = scales[..., :-1, None, :], low[..., None, :]
     read = q * (a - old).to(wide).exp().to(q.dtype)
     a, b = (a - new).to(wide), (b - new).to(wide)  # small numbers, whatever the position
     adds = ((k * (-b).exp().to(k.dtype)).mT @ v).to(wide)
-    first = torch.zeros_like(adds[..., :1, :, :]) if before is None else before[0]
-    states = faded_sums(torch.cat((first, adds), -3), low, GROUP if least else min(GROUP, chunks + 1))
-    out = faded_scores(q, k, a, b, ~ahead(chunk, a.device)) @ v + read @ states[..., :-1, :, :].to(v.dtype)
-    return F.pad(out.flatten(-3, -2), (0, 0, 0, m - chunks * chunk)), (states[..., -1:, :, :], low[..., -1:, :])
+    held, after = faded_sums(adds, low, scales, None if before is None else before[0])
+    out = faded_scores(q, k, a, b, ~ahead(chunk, chunk, a.device)) @ v + read @ held.to(v.dtype)
+    out = F.pad(out.flatten(-4, -2), (0, 0, 0, m - groups * size))
+    return out, (after, ends[..., -1:, :])
+
+
+def faded_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What is held before each chunk, of what each adds [..., s, c, d, e], and after all of them [..., w, 1, (d/w e)].
+
+    Chunk i adds under the scale `low` [..., s, c, w], what is held is under `scales` [..., s, c + 1, w], which do not
+    grow: of chunk i there is exp(scale - low[i]) times what it adds. A matrix for each group, and one for the groups.
+    """
+    (d, e), w = adds.shape[-2:], low.shape[-1]
+    low, scales = low.movedim(-1, -3), scales.movedim(-1, -3)  # ... w s c
+    adds = adds.unflatten(-2, (w, d // w)).movedim(-3, -5).flatten(-2)  # ... w s c (d/w e)
+    inside = faded_by(scales, low, adds.dtype) @ adds  # ... w s (c + 1) (d/w e)
+    start, end = scales[..., 0], scales[..., -1]
+    held = faded_by(start, end, adds.dtype) @ inside[..., -1, :]  # ... w s (d/w e): before each group
+    if before is not None:
+        held = held + (start - start[..., :1]).to(adds.dtype).exp()[..., None] * before
+    after = inside[..., -1:, -1, :] + (end - start).to(adds.dtype).exp()[..., -1:, None] * held[..., -1:, :]
+    every = inside[..., :-1, :] + (scales - start[..., None]).to(adds.dtype).exp()[..., :-1, None] * held[..., None, :]
+    return every.unflatten(-1, (d // w, e)).movedim(-5, -3).flatten(-3, -2), after
+
+
+def faded_by(scales: Tensor, low: Tensor, dtype: torch.dtype) -> Tensor:
+    """exp(scales[j] - low[i]) where i < j, 0 elsewhere: [..., j, i]."""
+    later = ahead(low.shape[-1], scales.shape[-1], low.device).mT
+    return (scales[..., :, None] - low[..., None, :]).masked_fill(~later, -torch.inf).to(dtype).exp()
 
 
 def faded_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | None) -> Tensor:
@@ -135,30 +167,6 @@ def faded_sides(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Ten
     return q * (a - low).to(wide).exp().to(q.dtype), k * (low - b).to(wide).exp().to(k.dtype)
 
 
-def ahead(length: int, device: torch.device) -> Tensor:
-    """Pairs whose key is later than the query: [length, length]."""
-    return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
-
-
-def faded_sums(adds: Tensor, low: Tensor, group: int) -> Tensor:
-    """States after each of some sums [..., c, d, e], state c the sum over i <= c of exp(low[c] - low[i]) adds[i].
-
-    `low` [..., c, w] does not grow along c. One matrix a `group`, and one for the groups.
-    """
-    (count, d, e), w = adds.shape[-3:], low.shape[-1]
-    groups = (count + group - 1) // group
-    low = F.pad(low.mT, (0, groups * group - count), value=torch.inf).cummin(-1).values.unflatten(-1, (groups, group))
-    adds = F.pad(adds, (0, 0, 0, 0, 0, groups * group - count)).unflatten(-2, (w, d // w)).movedim(-3, -4).flatten(-2)
-    inside = faded_by(low, adds.dtype) @ adds.unflatten(-2, (groups, group))  # ... w groups group (d/w e)
-    last = low[..., -1]  # ... w groups
-    whole = faded_by(last, adds.dtype) @ inside[..., -1, :]
-    earlier = F.pad(whole, (0, 0, 1, -1))[..., None, :]
-    since = (low - F.pad(last, (1, -1), value=torch.inf)[..., None]).to(adds.dtype).exp()  # 0 in the first group
-    found = (inside + since[..., None] * earlier).flatten(-3, -2)[..., :count, :]
-    return found.unflatten(-1, (d // w, e)).movedim(-4, -3).flatten(-3, -2)
-
-
-def faded_by(low: Tensor, dtype: torch.dtype) -> Tensor:
-    """exp(low[c] - low[i]) where i <= c, 0 elsewhere: [..., c, i]."""
-    by = (low[..., :, None] - low[..., None, :]).masked_fill(ahead(low.shape[-1], low.device), -torch.inf)
-    return by.to(dtype).exp()
+def ahead(rows: int, columns: int, device: torch.device) -> Tensor:
+    """True where the column is later than the row: [rows, columns]."""
+    return torch.arange(columns, device=device) > torch.arange(rows, device=device)[:, None]

@@ -16,11 +16,15 @@ def running_sums(
     batch: int = 0,
     heads: int = 0,
     causal: bool = False,
+    wide: bool = False,
 ) -> Tensor:
     """The sum over the visible keys of q k^T, added up over `terms`: q [..., n, d], k [..., m, d] -> [..., n].
 
     `batch` and `heads` count dimensions before the sequence. With a `mask` the products are made: it may hide any pair.
+    `wide`: in float32 at least, for what differences are taken of.
     """
+    if wide:
+        terms = [tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in term) for term in terms]
     if mask is not None:
         scores = sum(q @ k.mT for q, k in terms)
         own = causal_mask(scores.shape[-2], scores.shape[-1], scores.device) if causal else None
