@@ -40,7 +40,10 @@ def test_the_spread_of_scores_that_the_page_shows() -> None:
     assert "".join(f"    {line}\n" for line in told.splitlines()) in (RESULTS.parent / "search.md").read_text()
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("*.yaml")))
+AGAIN = sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "resized")) for name in AGAIN])
 def test_studies_can_be_run_again(name: str) -> None:
     study = read(STUDIES / f"{name}.yaml", {})
     assert study.finalists >= 2

@@ -26,7 +26,7 @@ def test_the_keys_are_summed_first_and_the_result_is_the_same(name: str) -> None
     assert kernels(lowered(FADING[name])) == ["linear"]
     ours, oracle = modules(FADING[name], False)
     shapes = [(n, m) for n, m in SHAPES if n == m or not build(ta.load(FADING[name])).tied]
-    for (n, m), batch in itertools.product(shapes, [(), (2,)]):
+    for (n, m), batch in zip(shapes, itertools.cycle([(2,), ()]), strict=False):
         inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
         agree(ours, oracle, inputs)
         agree(ours, oracle, inputs, key_mask=keys)

