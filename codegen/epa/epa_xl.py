@@ -112,9 +112,8 @@ def autocast_kind(x: Tensor) -> str:
 
 def sinusoid(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """Entry 2i is sin(p * 10000 ** (-2i / width)), 2i + 1 its cosine: [p, width]."""
-    exact = torch.float32 if positions.device.type == "mps" else torch.float64  # angles are large at late positions
-    entry = torch.arange(width, device=positions.device)
-    angle = positions[:, None] * 10000.0 ** (-2 * (entry // 2).to(exact) / width)
+    positions, entry = exactly(positions), torch.arange(width, device=positions.device)  # late angles are large
+    angle = positions[:, None] * 10000.0 ** (-2 * (entry // 2).to(positions.dtype) / width)
     return torch.where(entry % 2 == 0, angle.sin(), angle.cos()).to(dtype)
 
 
@@ -413,6 +412,11 @@ def visible(
     keep, bias = visible_and_bias(None if mask is None or not query else run_time_mask(mask, batch, others))
     keep = both(own, keep)
     return keep if key_mask is None else both(keep, key_keep(key_mask, others, query)), bias
+
+
+def exactly(positions: Tensor) -> Tensor:
+    """Positions as numbers of which products keep every digit that matters: float64, where the device has it."""
+    return positions.to(torch.float32 if positions.device.type == "mps" else torch.float64)
 
 
 TILES: dict = {}  # name: (function, legs of each operand, place of the result's query leg), as `row_tile` was told them

@@ -100,7 +100,7 @@ def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
     if init.name == "sinusoid":
         return writer.call("sinusoid", writer.positions(tensor.legs[0]), sizes[1], f"{like}.dtype")
     if init.name == "position":
-        return f"{writer.positions(tensor.legs[0])}.double()"  # rates times late positions are large
+        return writer.call("exactly", writer.positions(tensor.legs[0]))  # rates times late positions are large
     if init.name == "alibi_slopes":
         return writer.call("alibi_slopes", sizes[0], f"{like}.device", f"{like}.dtype")
     if init.name == "distance":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ from torch import Tensor
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
-from tensornet_attn.nn.functions.fading import faded_reads
+from tensornet_attn.nn.functions.fading import faded_reads, fading_attention
 from tensornet_attn.plan.linear import lower_linear
+from tensornet_attn.plan.make import make_plan
 
 from .fading_cases import FADED, FADING, UNFADING, exp, faded
 from .test_linear import LENGTHS, agree, draw, kernels, lowered, modules
@@ -84,6 +87,26 @@ def test_fading_by_any_numbers(width: int, stretch: int, sign: int) -> None:
         torch.testing.assert_close(one / other.abs().max(), other / other.abs().max(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_hidden_keys_count_for_nothing_whatever_they_fade_by(causal: bool, normalize: bool) -> None:
+    """Nor where a whole chunk is hidden, or all keys."""
+    q, k, v, a, b = (draw(3, 1, 40, size, seed=i) for i, size in enumerate((4, 4, 3, 1, 1)))
+    seen = torch.ones(3, 40, dtype=torch.bool)
+    seen[0, :18], seen[1, 16:], seen[2] = False, False, False
+    how = {"batch": 1, "heads": 1, "normalize": normalize, "causal": causal, "chunk": 4}
+    results = []
+    for number in (0, -1e4, 1e4):
+        operands = [x.clone().requires_grad_() for x in (q.square(), k.square(), v, a, b)]
+        own = torch.where(seen[:, None, :, None], operands[4], number)
+        y = fading_attention([(operands[0], operands[1], operands[3], own)], operands[2], None, seen, **how)
+        results.append([y, *torch.autograd.grad((y * draw(*y.shape, seed=7)).sum(), operands)])
+    assert all(x.isfinite().all() for x in results[0])
+    assert not results[0][0][2].any()
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=0, atol=0)
+
+
 def retention(rate: float) -> Any:
     source = faded(FADED, D=exp(f"-{rate} * gap[n m] -> n m"), kind="keep")
     source["diagram"]["A"]["of"] = "Q[n h d] K[m h d] D[n m] -> h n m"
@@ -115,8 +138,10 @@ def test_in_bfloat16_gates_are_added_up_in_float32() -> None:
 
 
 def test_triton_keeps_kernels_of_its_own() -> None:
-    plan = ta.compile(FADING["by distance"], "torch").plan
-    assert any("fading by 'D'" in region.chosen for region in plan.regions)
+    graph = build(ta.load(FADING["by distance"]))
+    told = {name: " ".join(r.chosen for r in make_plan(graph, name).regions) for name in ("torch", "triton")}
+    assert ["fading by 'D'" in told[name] for name in ("torch", "triton")] == [True, False]
+    assert ["Triton kernels" in told[name] for name in ("torch", "triton")] == [False, True]
     made = lower_linear(build(ta.load(FADING["by distance"])), LENGTHS, GENERIC, fading=False)
     assert made.refused == {"A": ("its kernels know no scores that fade, as by 'D'",)}
 
@@ -130,3 +155,17 @@ def test_exported_for_any_length(name: str) -> None:
     for length in (2, 40, 150):
         inputs = [draw(2, length, 4, seed=i) for i in range(2)]
         torch.testing.assert_close(exported(*inputs), module(*inputs))
+
+
+@pytest.mark.parametrize("name", ["by gates and distance", "by features"])
+def test_the_source_stands_alone(name: str) -> None:
+    """In a process that has nothing but torch: a name that only this package knows would be missed there."""
+    source = ta.compile(FADING[name]).source
+    words = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.modules['tensornet_attn'] = None\n{source}\nprint(One()(x, x).shape)",
+    ]
+    words[-1] = words[-1].replace("print(", "x = torch.randn(2, 70, 4)\nprint(")
+    told = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert told.stdout == "torch.Size([2, 70, 4])\n", told.stderr

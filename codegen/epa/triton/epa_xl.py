@@ -113,9 +113,8 @@ def autocast_kind(x: Tensor) -> str:
 
 def sinusoid(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """Entry 2i is sin(p * 10000 ** (-2i / width)), 2i + 1 its cosine: [p, width]."""
-    exact = torch.float32 if positions.device.type == "mps" else torch.float64  # angles are large at late positions
-    entry = torch.arange(width, device=positions.device)
-    angle = positions[:, None] * 10000.0 ** (-2 * (entry // 2).to(exact) / width)
+    positions, entry = exactly(positions), torch.arange(width, device=positions.device)  # late angles are large
+    angle = positions[:, None] * 10000.0 ** (-2 * (entry // 2).to(positions.dtype) / width)
     return torch.where(entry % 2 == 0, angle.sin(), angle.cos()).to(dtype)
 
 
@@ -175,6 +174,11 @@ def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
         return mask[(..., *[None] * others, slice(None), slice(None))]
     wanted = " or ".join(str(ndim) for ndim in sorted({2, batch + 2, batch + others + 2}))
     raise ValueError(f"mask: {mask.ndim} dimensions where {wanted} are wanted.")
+
+
+def exactly(positions: Tensor) -> Tensor:
+    """Positions as numbers of which products keep every digit that matters: float64, where the device has it."""
+    return positions.to(torch.float32 if positions.device.type == "mps" else torch.float64)
 
 
 def element(arguments, dims, i: int) -> list:

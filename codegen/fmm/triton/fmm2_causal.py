@@ -211,15 +211,7 @@ def linear_attention(
     """
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
-    terms = seen_terms(terms, key_mask, heads)
-    if not normalize:
-        return sum(read for read, _ in term_reads(terms, v, causal, chunk))
-    if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
-        return divided_reads(term_reads(terms, v, causal, chunk), eps)
-    with exact_products(v):  # products and row sums nearly cancel in the gradient: neither is rounded before
-        wide = torch.promote_types(v.dtype, torch.float32)
-        terms = [tuple(x.to(wide) for x in term) for term in terms]
-        return divided_reads(term_reads(terms, v.to(wide), causal, chunk), eps).to(v.dtype)
+    return added_reads(term_reads, seen_terms(terms, key_mask, heads), v, eps, normalize, causal, chunk)
 
 
 def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: int) -> list[tuple[Tensor, ...]]:
@@ -230,8 +222,24 @@ def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: 
     return [(q, torch.where(seen, k, 0), *rest) for q, k, *rest in terms]
 
 
-def term_reads(terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int) -> list[tuple[Tensor, Tensor]]:
-    """What each term reads, and the sums of its rows."""
+def added_reads(
+    reads, terms: list[tuple[Tensor, ...]], v: Tensor, eps: float, normalize: bool, causal: bool, chunk: int
+) -> Tensor:
+    """What `reads` says that terms read, added up, and divided by the sums of their rows if `normalize`."""
+    if not normalize:
+        return sum(read for read, _ in reads(terms, v, causal, chunk, False))
+    if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
+        return divided_reads(reads(terms, v, causal, chunk, True), eps)
+    with exact_products(v):  # products and row sums nearly cancel in the gradient: neither is rounded before
+        wide = torch.promote_types(v.dtype, torch.float32)
+        terms = [tuple(x.to(torch.promote_types(x.dtype, wide)) for x in term) for term in terms]
+        return divided_reads(reads(terms, v.to(wide), causal, chunk, True), eps).to(v.dtype)
+
+
+def term_reads(
+    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """What each term reads, and the sums of its rows, wanted or not."""
     return [causal_reads(q, k, v, chunk, *core) if causal else key_reads(q, k, v, *core) for q, k, *core in terms]
 
 

@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
+from tensornet_attn.nn.functions.positions import exactly
+
 
 def sinusoid(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """Entry 2i is sin(p * 10000 ** (-2i / width)), 2i + 1 its cosine: [p, width]."""
-    exact = torch.float32 if positions.device.type == "mps" else torch.float64  # angles are large at late positions
-    entry = torch.arange(width, device=positions.device)
-    angle = positions[:, None] * 10000.0 ** (-2 * (entry // 2).to(exact) / width)
+    positions, entry = exactly(positions), torch.arange(width, device=positions.device)  # late angles are large
+    angle = positions[:, None] * 10000.0 ** (-2 * (entry // 2).to(positions.dtype) / width)
     return torch.where(entry % 2 == 0, angle.sin(), angle.cos()).to(dtype)
 
 

@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.nn.functions.autocast import exact_products
-from tensornet_attn.nn.functions.linear import causal_reads, divided_reads, key_reads, seen_terms, stretch_of
-from tensornet_attn.nn.functions.masks import causal_mask, visible
+from tensornet_attn.nn.functions.linear import added_reads, causal_reads, key_reads, seen_terms, stretch_of
+from tensornet_attn.nn.functions.masks import causal_mask, key_keep, visible
 from tensornet_attn.nn.functions.normalize import kept, normalized
 
 GROUP = 4  # chunks
@@ -33,20 +32,19 @@ def fading_attention(
 ) -> Tensor:
     """`linear_attention` of terms (q, k, a, b), a [..., n, w] and b [..., m, w], and of others (q, k)."""
     if mask is not None:
-        return dense_fading(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
+        own = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
+        keep, _ = visible(own, mask, key_mask, batch, heads)
+        scores = sum(faded_scores(*term, keep) if len(term) > 2 else term[0] @ term[1].mT for term in terms)
+        return (normalized(scores, keep, eps) if normalize else kept(scores, keep)) @ v
     terms = seen_terms(terms, key_mask, heads)
-    if not normalize:
-        return sum(read for read, _ in fading_reads(terms, v, causal, chunk, False))
-    if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
-        return divided_reads(fading_reads(terms, v, causal, chunk), eps)
-    with exact_products(v):
-        wide = torch.promote_types(v.dtype, torch.float32)
-        terms = [tuple(x.to(torch.promote_types(x.dtype, wide)) for x in term) for term in terms]
-        return divided_reads(fading_reads(terms, v.to(wide), causal, chunk), eps).to(v.dtype)
+    if key_mask is not None:  # a key that is not visible fades from everything, whatever its own number
+        seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
+        terms = [(*term[:-1], torch.where(seen, term[-1], torch.inf)) if len(term) > 2 else term for term in terms]
+    return added_reads(fading_reads, terms, v, eps, normalize, causal, chunk)
 
 
 def fading_reads(
-    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool = True
+    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
 ) -> list[tuple[Tensor, Tensor]]:
     """What each term reads, and the sums of its rows, which those that fade leave out where not `rows`."""
     found, width = [], v.shape[-1]
@@ -61,24 +59,6 @@ def fading_reads(
             stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(many * GROUP, chunk)
             found.append(faded_reads(q, k, wider, *fading, stretch, chunk).tensor_split((width,), -1))
     return found
-
-
-def dense_fading(
-    terms: list[tuple[Tensor, ...]],
-    v: Tensor,
-    mask: Tensor,
-    key_mask: Tensor | None,
-    batch: int,
-    heads: int,
-    eps: float,
-    normalize: bool,
-    causal: bool,
-) -> Tensor:
-    """The same with every score made, for a mask [n, m], [batch..., n, m] or [batch..., heads..., n, m]."""
-    own = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
-    keep, _ = visible(own, mask, key_mask, batch, heads)
-    scores = sum(faded_scores(*term, keep) if len(term) > 2 else term[0] @ term[1].mT for term in terms)
-    return (normalized(scores, keep, eps) if normalize else kept(scores, keep)) @ v
 
 
 def faded_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: int, chunk: int) -> Tensor:
@@ -110,7 +90,7 @@ def faded_chunks(
     pads = zip((q, k, v, a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)
     padded = (F.pad(t, (0, 0, 0, groups * size - m), value=pad) for t, pad in pads)
     q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in padded)  # ... s c i d
-    low = b.detach().amin(-2).cummin(-2).values  # ... s c w
+    low = least_of(b).squeeze(-2).cummin(-2).values  # ... s c w
     first = low[..., :1, 0, :] if before is None else before[1]
     ends = torch.minimum(low[..., -1, :].cummin(-2).values, first)  # ... s w
     start = torch.cat((first, ends), -2)[..., :-1, None, :]  # ... s 1 w
@@ -163,8 +143,13 @@ def faded_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | None
 
 def faded_sides(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and keys for scores that fade by exp(a - b) over all keys."""
-    low, wide = b.detach().amin(-2, keepdim=True), torch.promote_types(q.dtype, torch.float32)
+    low, wide = least_of(b), torch.promote_types(q.dtype, torch.float32)
     return q * (a - low).to(wide).exp().to(q.dtype), k * (low - b).to(wide).exp().to(k.dtype)
+
+
+def least_of(b: Tensor) -> Tensor:
+    """The least number of the keys, a finite one where all are infinite: [..., m, w] -> [..., 1, w]."""
+    return b.detach().amin(-2, keepdim=True).clamp(max=torch.finfo(b.dtype).max)
 
 
 def ahead(rows: int, columns: int, device: torch.device) -> Tensor:
