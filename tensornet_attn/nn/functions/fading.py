@@ -91,7 +91,7 @@ def faded_chunks(
     padded = (F.pad(t, (0, 0, 0, groups * size - m), value=pad) for t, pad in pads)
     q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in padded)  # ... s c i d
     low = least_of(b).squeeze(-2).cummin(-2).values  # ... s c w
-    first = low[..., :1, 0, :] if before is None else before[1]
+    first = least_of(b[..., :1, 0, :1, :]).squeeze(-2) if before is None else before[1]  # as the first key
     ends = torch.minimum(low[..., -1, :].cummin(-2).values, first)  # ... s w
     start = torch.cat((first, ends), -2)[..., :-1, None, :]  # ... s 1 w
     low = torch.minimum(low, start)
