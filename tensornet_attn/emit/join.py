@@ -5,7 +5,8 @@ from __future__ import annotations
 from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.values import Legs, Value
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Contraction, Kernel, Step
+from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step
+from tensornet_attn.rewrite.scores import grows
 from tensornet_attn.spec.arithmetic import ONE
 
 
@@ -13,21 +14,41 @@ def emit_join(writer: Writer, step: Step) -> None:
     """The parts, each laid out as [shared legs..., its own as one], then the line that joins them."""
     assert isinstance(step.op, Kernel)
     shared = step.legs[:-1]
-    parts = [None if not part.op.uses else _value(writer, part) for part in step.op.body]
-    full = next(value for value in parts if value is not None and {*shared} <= {*value.legs})
-    first = writer.names.fresh("first")
-    writer.line(f"{first} = {full.grouped(_groups(full, shared))}  # {_shape(full, shared)}")
-    texts = []
-    for part, value in zip(step.op.body, parts, strict=True):
-        if value is None:
-            assert isinstance(part.op, Contraction)
-            texts.append(f"torch.full_like({first}[..., :1], {writer.number(part.op.terms[0].coefficient)})")
-        elif value is full:
-            texts.append(first)
-        else:
-            text = value.grouped(_groups(value, shared))
-            texts.append(text if {*shared} <= {*value.legs} else f"{text}.expand(*{first}.shape[:-1], -1)")
-    writer.bind(step.name, f"torch.cat(({', '.join(texts)}), -1)", step.legs)
+    values = {part.name: _value(writer, part) for part in step.op.body if part.op.uses}
+    texts = {name: value.grouped(_groups(value, shared)) for name, value in values.items()}
+    whole = {name for name, value in values.items() if {*shared} <= {*value.legs}}
+    wide = max(whole, key=lambda name: (values[name].batched, -list(values).index(name)))
+    full, first = values[wide], writer.names.fresh("first")
+    writer.line(f"{first} = {texts[wide]}  # {_shape(full, shared)}")
+    texts[wide], shape = first, f"{first}.shape[:-1]"
+    others = [name for name in values if values[name].batched > full.batched]
+    if others:  # no part has the batch and all legs
+        shape = writer.names.fresh("shape")
+        made = ", ".join(f"{text}.shape[:-1]" for text in (first, *(texts[name] for name in others)))
+        writer.line(f"{shape} = torch.broadcast_shapes({made})")
+    exact = {part.name for part in exact_parts(writer.graph, step)}
+    feature = next(name for name in texts if name not in exact)
+    like = texts[feature]
+    for name in exact & {*texts}:
+        texts[name] = writer.call("exact_columns", texts[name], like)
+    for part in step.op.body:
+        own = values.get(part.name, values[feature] if exact else full)
+        if part.name not in values:
+            number = writer.number(part.op.terms[0].coefficient)  # type: ignore[union-attr]
+            one = f"torch.full_like({first}[..., :1], {number})"
+            texts[part.name] = writer.call("equal_columns", number, like) if exact else one
+        if others or not {*shared} <= {*own.legs} or own.batched < full.batched:
+            texts[part.name] += f".expand(*{shape}, -1)"
+    writer.bind(step.name, f"torch.cat(({', '.join(texts[part.name] for part in step.op.body)}), -1)", step.legs)
+
+
+def exact_parts(graph: Graph, step: Step) -> list[Step]:
+    """The parts of a join, and of that which it meets, that are added to scores and of which differences count."""
+    joins = [one for one in graph.steps if isinstance(one.op, Kernel) and one.op.kind == "join"]
+    met = [one for one in joins if one.legs[-1] == step.legs[-1]]  # the leg of the features side by side, theirs alone
+    alone = [part for one in met for part in one.op.body if {*part.legs} < {*one.legs}]  # type: ignore[union-attr]
+    large = any(grows(graph, use) for part in alone for use in part.op.uses)
+    return [part for part in alone if part.op.uses] if large else []
 
 
 def _value(writer: Writer, part: Step) -> Value:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tensornet_attn.cost.linear import Linear, Sides, causal, chunk_of, linear_of, sums_of
 from tensornet_attn.emit.contract import scaled
+from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.emit.writer import Writer
@@ -34,20 +35,25 @@ def emit_sums(writer: Writer, step: Step) -> None:
     writer.line(f"# {parts.box.name}: the keys are summed, nothing is {query} by {writer.graph.key}")
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     options = [*_masks(writer, parts), *(["causal=True"] if causal(writer.graph, parts) else [])]
-    options += ["wide=True"] if _only_fades(writer.graph, step.name) else []
+    options += ["wide=True"] if _kept_wide(writer.graph, step.name) else []
     value = Value(writer.local[step.name], (*parts.heads, query), True)
     writer.line(f"{value.text} = {writer.call('running_sums', f'[{terms}]', *options)}", value)
     writer.values[step.name] = value
 
 
-def _only_fades(graph: Graph, name: str) -> bool:
-    """Whether a step is read by nothing but exponents that scores fade by, of which differences are taken."""
+def _kept_wide(graph: Graph, name: str) -> bool:
+    """Whether nothing reads a step but what takes differences of it: exponents that scores fade by, exact columns."""
     kernels = [step for step in graph.steps if isinstance(step.op, Kernel) and step.op.kind == "linear"]
     terms = [term for step in kernels for term in linear_of(graph, step).terms]
     exponents = {use.name for term in terms for pair in term.fades for use in pair}
     readers = [step for step, _ in graph.readers.get(name, ())]
-    plain = all(isinstance(step.op, Contraction) and len(step.op.uses) == len(step.op.terms) for step in readers)
-    return bool(readers) and plain and {step.name for step in readers} <= exponents
+    joins = [step for step in readers if isinstance(step.op, Kernel) and step.op.kind == "join"]
+    exact = [part for step in joins for part in exact_parts(graph, step)]
+    parts = [part for step in joins for part in step.op.body if any(use.name == name for use in part.op.uses)]  # type: ignore[union-attr]
+    adding = [*parts, *(step for step in readers if step.name in exponents)]
+    plain = all(isinstance(part.op, Contraction) and len(part.op.uses) == len(part.op.terms) for part in adding)
+    known = exponents | {step.name for step in joins}
+    return bool(readers) and plain and {step.name for step in readers} <= known and {*parts} <= {*exact}
 
 
 def _term(writer: Writer, parts: Linear, term: Sides) -> str:

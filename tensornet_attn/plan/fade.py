@@ -11,10 +11,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.rewrite.distance import negated, two_sides
 from tensornet_attn.spec.arithmetic import ONE, Negative, Number
 
 EXP, ONES = Function("exp"), Function("ones")
-POSITION = Function("position")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Fade:
     places: tuple[Tensor, ...]  # constants that the terms read and the graph lacks
 
 
-def fade_of(graph: Graph, scores: Step, use: Use) -> Fade | str:
+def fade_of(graph: Graph, scores: Step, use: Use, causal: bool) -> Fade | str:
     """What a factor of scores, with legs of queries and keys, is made of; or why it is no fading."""
     box = graph.step.get(use.name)
     if box is None or not isinstance(box.op, Box) or box.op.kind != "map" or box.op.function != EXP:
@@ -40,25 +40,22 @@ def fade_of(graph: Graph, scores: Step, use: Use) -> Fade | str:
     kept = {graph.output, *(step for _, step in graph.updates)}
     if uses[of.name] > 1 or uses[box.name] > here or {of.name, box.name} & kept:
         return f"'{use.name}' in the scores is used elsewhere too"
-    return _parted(graph, box, of)
+    return _parted(graph, box, of, causal)
 
 
-def _parted(graph: Graph, box: Step, of: Step) -> Fade | str:
+def _parted(graph: Graph, box: Step, of: Step, causal: bool) -> Fade | str:
     """The terms of an exponent by the side that they stand on."""
     query, key, places = list[Term](), list[Term](), dict[str, Tensor]()
     for written in of.op.terms:  # type: ignore[union-attr]
         term = replace(written, factors=tuple(use for use in written.factors if not _ones(graph, use, of)))
         sides = {leg for use in term.factors for leg in use.legs} & {graph.query, graph.key}
-        gaps = [use for use in term.factors if _gap(graph, use)]
+        parted = two_sides(graph, term, causal)
         if len(sides) < 2:
-            (key if graph.key in sides else query).append(term if graph.key not in sides else _minus(term))
-        elif len(gaps) == 1 and len([use for use in term.factors if {graph.query, graph.key} & {*use.legs}]) == 1:
-            for leg, terms in ((str(graph.query), query), (str(graph.key), key)):
-                place = f"{gaps[0].name}.{leg}"
-                places[place] = Tensor(place, "constant", (leg,), POSITION)
-                terms.append(
-                    replace(term, factors=tuple(Use(place, (leg,)) if u == gaps[0] else u for u in term.factors))
-                )
+            (key if graph.key in sides else query).append(term if graph.key not in sides else negated(term))
+        elif parted is not None:
+            query.append(parted[0])
+            key.append(negated(parted[1]))
+            places |= {place.name: place for place in parted[2]}
         else:
             return f"the exponent of '{box.name}' in the scores is no sum of a part of queries and one of keys"
     for leg, terms in ((str(graph.query), query), (str(graph.key), key)):
@@ -74,17 +71,6 @@ def _ones(graph: Graph, use: Use, step: Step) -> bool:
     """Whether a factor is 1, there for its legs alone."""
     tensor = graph.tensor.get(use.name)
     return tensor is not None and tensor.role == "constant" and tensor.init == ONES and {*use.legs} <= {*step.legs}
-
-
-def _gap(graph: Graph, use: Use) -> bool:
-    """Whether a use is the distance of query and key."""
-    tensor = graph.tensor.get(use.name)
-    return tensor is not None and tensor.init == Function("distance") and use.legs == tensor.legs
-
-
-def _minus(term: Term) -> Term:
-    own = term.coefficient
-    return replace(term, coefficient=own.of if isinstance(own, Negative) else Negative(own))
 
 
 def fade_sides(graph: Graph, fade: Fade, name: str, before: list[Step]) -> list[Step]:

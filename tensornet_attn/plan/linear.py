@@ -19,6 +19,8 @@ from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel
 from tensornet_attn.plan.fade import EXP, Fade, fade_of, fade_sides
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
+from tensornet_attn.rewrite.distance import with_places
+from tensornet_attn.rewrite.simplify import without_dead
 from tensornet_attn.spec.arithmetic import ONE
 
 LINEAR = "linear attention"
@@ -80,7 +82,7 @@ def match(graph: Graph, box: Step) -> Pattern | str:
     if uses[of.name] > 1 or {of.name, box.name} & kept:
         return "the scores or the attention map are used elsewhere too"
     both = dict.fromkeys(use for use in scores.op.uses if {graph.query, graph.key} <= {*use.legs})
-    fades = [fade_of(graph, scores, use) for use in both]
+    fades = [fade_of(graph, scores, use, CAUSAL in graph.masks(box)) for use in both]
     reason = next((fade for fade in fades if isinstance(fade, str)), None)
     if reason is not None:
         return reason
@@ -178,8 +180,8 @@ def reassociated(graph: Graph, found: Pattern) -> Graph:
     """The graph with the box, its scores and the product with the values as one kernel."""
     box, value, before = found.box, found.value, list[Step]()
     scores = canonical(graph, found, before)
-    places = {tensor.name: tensor for fade in found.fades for tensor in fade.places if tensor.name not in graph.tensor}
-    graph = replace(graph, tensors=(*graph.tensors, *places.values()))
+    places = {tensor.name: tensor for fade in found.fades for tensor in fade.places}
+    graph = with_places(graph, tuple(places.values()))
     fading = [fade_sides(graph, fade, f"{box.name}.{fade.box.name}", before) for fade in found.fades]
     legs = tuple(leg for leg in box.legs if leg != graph.key)
     legs += tuple(leg for leg in value.legs if leg not in box.legs)
@@ -189,7 +191,8 @@ def reassociated(graph: Graph, found: Pattern) -> Graph:
     reader = _reading(found, Use(name, legs), before)
     steps = [part for step in graph.steps for part in ([*before, reader] if step.name == reader.name else [step])]
     gone = {scores.name, box.name, *(step.name for fade in found.fades for step in (fade.of, fade.box))}
-    return replace(graph, steps=tuple(step for step in steps if step.name not in gone))
+    graph = replace(graph, steps=tuple(step for step in steps if step.name not in gone))
+    return without_dead(graph, (use.name for fade in found.fades for use in fade.of.op.uses)) or graph
 
 
 def _reading(found: Pattern, result: Use, before: list[Step]) -> Step:

@@ -6,14 +6,18 @@ Each leaves the function as it is, and fires only where what it takes apart has 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Leg, Step, Term, Use
-from tensornet_attn.rewrite.change import plain_number
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Leg, Step, Term, Use
+from tensornet_attn.rewrite.change import plain_number, settled
+from tensornet_attn.rewrite.distance import POSITION, two_sides, with_places
 from tensornet_attn.rewrite.engine import Rule
+from tensornet_attn.rewrite.simplify import without_dead
 from tensornet_attn.spec.arithmetic import ONE, Number, evaluate
 
 Legs = tuple[str, ...]
+Pair = tuple[Term, tuple[Use, Use]]  # a product of a query and a key tensor, and both
 
 
 def joint_keys(graph: Graph, place: str) -> Graph | None:
@@ -54,6 +58,22 @@ def _renamed_use(reader: Step, box: Step, legs: Legs) -> Step:
     return replace(reader, op=Contraction(terms))
 
 
+def part_distance(graph: Graph, place: str) -> Graph | None:
+    """... - c[h] (i[n] - j[m])   ->   ... - c[h] i[n] + c[h] j[m],  and so of its absolute value where it is causal"""
+    scores = _scores(graph, place)
+    causal = Function("causal") in graph.masks(graph.step[place])
+    for i, term in enumerate(scores.op.terms if scores else ()):  # type: ignore[union-attr]
+        parted = two_sides(graph, term, causal)
+        if parted is not None:
+            assert scores is not None
+            query, key, places = parted
+            terms = scores.op.terms  # type: ignore[union-attr]
+            made = replace(scores, op=Contraction((*terms[:i], query, key, *terms[i + 1 :])))
+            graph = _with(with_places(graph, places), {scores.name: [made]})
+            return without_dead(graph, (use.name for use in term.factors))
+    return None
+
+
 def drop_constant(graph: Graph, place: str) -> Graph | None:
     """softmax over m of (S[n m] + q[n])   ->   softmax over m of S[n m]"""
     scores = _scores(graph, place)
@@ -61,17 +81,20 @@ def drop_constant(graph: Graph, place: str) -> Graph | None:
         return None
     keys = {graph.key, graph.step[place].op.other}  # type: ignore[union-attr]
     terms = scores.op.terms  # type: ignore[union-attr]
-    kept = tuple(term for term in terms if any(keys & set(use.legs) for use in term.factors))
-    gone = {use.name for term in terms if term not in kept for use in term.factors}
-    if len(kept) in (0, len(terms)) or _needed_only_there(graph, gone, scores.name, kept):
-        return None
-    return _with(graph, {scores.name: [replace(scores, op=Contraction(kept))]})
+    stays = tuple(term for term in terms if any(keys & set(use.legs) for use in term.factors))
+    if len(stays) in (0, len(terms)) or any(grows(graph, use) for term in stays for use in term.factors):
+        return None  # numbers that grow with the length: what counts is their difference to what stands at the query
+    made = _with(graph, {scores.name: [replace(scores, op=Contraction(stays))]})
+    made = without_dead(made, (use.name for term in terms if term not in stays for use in term.factors))
+    return None if made is None else settled(graph, made)
 
 
-def _needed_only_there(graph: Graph, gone: set[str], place: str, kept: tuple[Term, ...]) -> bool:
-    """Whether something would be read no more: a weight must still get its gradient of zeros."""
-    still = {use.name for step, use in graph.uses() if step.name != place} | {u.name for t in kept for u in t.factors}
-    return bool(gone - still)
+def grows(graph: Graph, use: Use) -> bool:
+    """Whether a tensor grows with the length: a position, a sum over the keys up to a query."""
+    tensor, step = graph.tensor.get(use.name), graph.step.get(use.name)
+    kind = step.op.kind if step is not None and isinstance(step.op, (Box, Kernel)) else ""
+    summed = kind == "sums" or (kind == "sum" and graph.masked(step))  # type: ignore[arg-type]
+    return summed or (tensor is not None and tensor.init == POSITION)
 
 
 def gather_keys(graph: Graph, place: str) -> Graph | None:
@@ -129,23 +152,25 @@ def fold_core(graph: Graph, place: str) -> Graph | None:
 
 
 def side_by_side(graph: Graph, place: str) -> Graph | None:
-    """Q[n d] K[m d] + b[m]   ->   [Q, 1][n w] [K, b][m w],  the features side by side on a leg w of size d + 1"""
+    """Q[n d] K[m d] + b[m]   ->   [Q, 1][n w] [K, b][m w],  the features side by side on a leg w of size d + 1
+
+    Where b grows with the length, and a term a[n] was kept for that:  [1, a, Q][n w] [b, 1, K][m w], since numbers are
+    added up in this order.
+    """
     scores = _scores(graph, place)
     if scores is None or len(scores.op.terms) < 2:  # type: ignore[union-attr]
         return None
     box, terms = graph.step[place], scores.op.terms  # type: ignore[union-attr]
     joint = {graph.key, box.op.other} - {None}  # type: ignore[union-attr]
-    sides = [_sides(graph, scores, term, joint) for term in terms]
-    if None in sides or not any(query and key for query, key in sides if (query, key)):  # type: ignore[misc]
-        return None
-    wide = [(term, pair) for term, pair in zip(terms, sides, strict=True) if pair is not None and all(pair)]
-    alone = [(term, pair[1]) for term, pair in zip(terms, sides, strict=True) if pair is not None and not pair[0]]
-    if len(wide) + len(alone) < len(terms):
+    sides = [(term, _sides(graph, scores, term, joint)) for term in terms]
+    wide = [(term, side) for term, side in sides if side is not None and all(side)]
+    alone = [[term for term, side in sides if side is not None and side[i] and not all(side)] for i in (0, 1)]
+    if not wide or len(wide) + sum(map(len, alone)) < len(terms):
         return None
     heads = tuple(leg for leg in scores.legs if leg != graph.query and leg not in joint)
-    query_legs = (str(graph.query), *(leg for leg in heads if any(leg in pair[0].legs for _, pair in wide)))
-    key_sides = [pair[1] for _, pair in wide] + [use for _, use in alone]
-    key_legs = tuple(leg for leg in (*scores.legs, *heads) if leg in joint or any(leg in use.legs for use in key_sides))
+    found = [{leg for use in _uses(wide, i, own) for leg in use.legs} for i, own in enumerate(alone)]
+    query_legs = (str(graph.query), *(leg for leg in heads if leg in found[0]))
+    key_legs = tuple(leg for leg in (*scores.legs, *heads) if leg in joint or leg in found[1])
     key_legs = tuple(dict.fromkeys(leg for leg in key_legs if leg != graph.query))
     own = [tuple(leg for leg in pair[0].legs if leg in pair[1].legs and leg not in scores.legs) for _, pair in wide]
     sizes = [_size(graph, legs) for legs in own]
@@ -154,43 +179,53 @@ def side_by_side(graph: Graph, place: str) -> Graph | None:
         for (_, pair), legs in zip(wide, own, strict=True)
     ):
         return None
-    width = sum(size or 0 for size in sizes) + bool(alone)
-    leg = Leg(_fresh_leg(graph, "w"), "size", width)
+    leg = Leg(_fresh_leg(graph, "w"), "size", sum(size or 0 for size in sizes) + sum(map(bool, alone)))
     names = [_fresh(graph, f"{place}.{side}") for side in "qk"]
-    ones = Number(1)
-    query_parts = [
-        Step(f"{names[0]}.{i}", Contraction((Term(term.coefficient, (pair[0],)),)), _order(pair[0], query_legs, legs))
-        for i, ((term, pair), legs) in enumerate(zip(wide, own, strict=True))
-    ]
-    key_parts = [
-        Step(f"{names[1]}.{i}", Contraction((Term(ONE, (pair[1],)),)), _order(pair[1], key_legs, legs))
-        for i, ((_, pair), legs) in enumerate(zip(wide, own, strict=True))
-    ]
-    if alone:
-        found = {leg for _, use in alone for leg in use.legs}
-        query_parts.append(Step(f"{names[0]}.one", Contraction((Term(ones, ()),)), ()))
-        total = Contraction(tuple(Term(term.coefficient, (use,)) for term, use in alone))
-        key_parts.append(Step(f"{names[1]}.bias", total, tuple(leg for leg in key_legs if leg in found)))
-    for parts, shared in ((query_parts, query_legs), (key_parts, key_legs)):
-        if not any({*shared} <= {*part.legs} for part in parts):
+    joins = list[Step]()
+    for i, (name, shared) in enumerate(zip(names, (query_legs, key_legs), strict=True)):
+        features, added = _features(name, i, wide, own, shared), _added(name, i, alone, shared)
+        if not any({*shared} <= {*part.legs} for part in (*features, *added)):
             return None  # no part has all legs that the parts share: the others would have nothing to be spread like
-    joins = [
-        _join(graph, name, parts, (*legs, leg.name))
-        for name, parts, legs in zip(names, (query_parts, key_parts), (query_legs, key_legs), strict=True)
-    ]
+        parts = [*added, *features] if alone[0] else [*features, *added]
+        joins.append(_join(graph, name, parts, (*shared, leg.name)))
     product = Contraction((Term(ONE, tuple(Use(join.name, join.legs) for join in joins)),))
     return replace(_with(graph, {scores.name: [*joins, replace(scores, op=product)]}), legs=(*graph.legs, leg))
 
 
-def _sides(graph: Graph, scores: Step, term: Term, joint: set[str | None]) -> tuple[Use | None, Use] | None:
-    """The query-side and the key-side factor of a term; (None, key) for a key-side tensor alone."""
+def _features(name: str, side: int, wide: Sequence[Pair], own: Sequence[Legs], shared: Legs) -> list[Step]:
+    """One side of each product of a query and a key tensor, the coefficients on that of the query."""
+    return [
+        Step(
+            f"{name}.{i}",
+            Contraction((Term(ONE if side else term.coefficient, (pair[side],)),)),
+            _order(pair[side], shared, legs),
+        )
+        for i, ((term, pair), legs) in enumerate(zip(wide, own, strict=True))
+    ]
+
+
+def _added(name: str, side: int, alone: Sequence[Sequence[Term]], shared: Legs) -> list[Step]:
+    """The column of what this side alone adds to the scores, and the ones that meet that of the other side."""
+    ones = [Step(f"{name}.one", Contraction((Term(Number(1), ()),)), ())] if alone[1 - side] else []
+    legs = tuple(leg for leg in shared if any(leg in use.legs for term in alone[side] for use in term.factors))
+    bias = [Step(f"{name}.bias", Contraction(tuple(alone[side])), legs)] if alone[side] else []
+    return [*bias, *ones] if side else [*ones, *bias]
+
+
+def _uses(wide: Sequence[Pair], side: int, alone: Sequence[Term]) -> list[Use]:
+    return [pair[side] for _, pair in wide] + [use for term in alone for use in term.factors]
+
+
+def _sides(graph: Graph, scores: Step, term: Term, joint: set[str | None]) -> tuple[Use | None, Use | None] | None:
+    """The query-side and the key-side factor of a term; one and None where it has one side alone."""
     keys = [use for use in term.factors if joint & set(use.legs)]
     queries = [use for use in term.factors if graph.query in use.legs]
-    if len(keys) != 1 or len(queries) > 1 or queries == keys or len(term.factors) != len(keys) + len(queries):
+    if bool(keys) != bool(queries):
+        alone = (None, keys[0]) if keys else (queries[0], None)
+        return alone if {leg for use in term.factors for leg in use.legs} <= {*scores.legs} else None
+    if len(keys) != 1 or len(queries) != 1 or queries == keys or len(term.factors) != 2:
         return None
-    if not queries and not {*keys[0].legs} <= {*scores.legs}:
-        return None
-    return (queries[0] if queries else None), keys[0]
+    return queries[0], keys[0]
 
 
 def _join(graph: Graph, name: str, parts: list[Step], legs: Legs) -> Step:
@@ -248,6 +283,7 @@ def _fresh_leg(graph: Graph, name: str) -> str:
 
 
 RULES = (
+    Rule("distance in two", "S[n m] - c[h] (i[n] - j[m]) -> S[n m] - c[h] i[n] + c[h] j[m]", part_distance),
     Rule("joint keys", "softmax_m logsumexp_r L -> softmax_(r m) L", joint_keys),
     Rule("constant dropped", "softmax_m (S[n m] + q[n]) -> softmax_m S[n m]", drop_constant),
     Rule("core into the query", "C[h g] Q[n g d] K[m g d] -> (C Q)[n h g d] K[m g d]", fold_core),

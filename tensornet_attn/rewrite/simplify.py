@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
@@ -30,6 +30,20 @@ def drop_dead(graph: Graph, place: str) -> Graph | None:
     if place in graph.readers or kept(graph, place):
         return None
     return settled(graph, with_steps(graph, {place: []}))
+
+
+def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
+    """The graph without those steps, and what they alone read, that nothing reads; None where a weight would go too."""
+    for name in names:
+        gone = graph.step.get(name)
+        if gone is None or name in graph.readers or kept(graph, name):
+            continue
+        without = drop_dead(graph, name)
+        made = None if without is None else without_dead(without, (use.name for use in gone.op.uses))
+        if made is None:
+            return None
+        graph = made
+    return graph
 
 
 def drop_alias(graph: Graph, place: str) -> Graph | None:

@@ -15,8 +15,8 @@ FADED = "Q[n h d] K[m h d] D[h n m] -> h n m"
 
 
 def faded(scores: Any = FADED, **more: Any) -> dict[str, Any]:
-    """A causal design with a map of these scores; `more`: its other steps, before the map."""
-    made = design(scores, mask=["causal"], **more)
+    """A causal design with a map of these scores; `more`: its other steps, before the map, or another mask."""
+    made = design(scores, **{"mask": ["causal"], **more})
     last = {name: made["diagram"].pop(name) for name in ("A", "y")}
     steps = made["diagram"] | last
     read = str(steps)
@@ -32,6 +32,7 @@ BY_DISTANCE = exp("-1 * b[h] gap[n m] -> h n m")
 FADING: dict[str, dict[str, Any]] = {
     "by distance": faded(D=BY_DISTANCE),
     "by distance, kept": faded(D=BY_DISTANCE, kind="keep"),
+    "by the size of the distance": faded(G={"map": "abs", "of": "gap"}, D=exp("-1 * G[n m] b[h] -> h n m")),
     "by slopes, with eps": faded(D=exp("-2 * s[h] gap[n m] + 0.5 -> h n m"), eps=0.5),
     "by gates": faded(G=GATE, D=exp("G[h m] - G[h n] -> h n m"), kind="keep"),
     "by gates and distance": faded(G=GATE, D=exp("G[h m] - G[h n] - b[h] gap[n m] -> h n m")),
@@ -63,7 +64,7 @@ UNFADING: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a product": (faded(D=exp(f"0.1 * {SCORES}")), f"the exponent of 'D' in the scores {SUM}"),
     "how far, either way": (
-        faded(G={"map": "abs", "of": "gap"}, D=exp("-1 * G[n m] b[h] -> h n m")),
+        faded(G={"map": "abs", "of": "gap"}, D=exp("-1 * G[n m] b[h] -> h n m"), mask=[]),
         f"the exponent of 'D' in the scores {SUM}",
     ),
     "a rate of the query": (faded(D=exp("-1 * q[n h] gap[n m] -> h n m")), f"the exponent of 'D' in the scores {SUM}"),

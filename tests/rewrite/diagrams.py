@@ -199,9 +199,12 @@ def mixture(draw: Draw) -> Diagram:
 
 def own_norm(draw: Draw) -> Diagram:
     """A term of the scores that is the same for every key, of tensors that are read elsewhere too."""
-    return attention(
-        draw, of=draw.choice(["Q[n h d] K[m h d] - Q[n h d] Q[n h d] -> h n m", "Q[n h d] K[m h d] + 3 -> h n m"])
-    )
+    of = draw.choice([
+        "Q[n h d] K[m h d] - Q[n h d] Q[n h d] -> h n m",
+        "Q[n h d] K[m h d] - q2[n h] -> h n m",
+        "Q[n h d] K[m h d] + 3 -> h n m",
+    ])  # fmt: skip
+    return attention(draw, of=of, before={"q2": "Q[n h d] Q[n h d] -> n h"})
 
 
 def core(draw: Draw) -> Diagram:
@@ -211,11 +214,28 @@ def core(draw: Draw) -> Diagram:
 
 
 def by_side(draw: Draw) -> Diagram:
+    """Scores of several products, and terms of keys alone: places learned, or sums that grow with the length."""
     of = draw.choice([
         "Q[n h d] K[m h d] + b[m h] -> h n m",
+        "Q[n h d] K[m h d] + B[h] b[m h] - R[m h] -> h n m",
         "Q[n h d] K[m h d] - 0.5 * x[n f] x[m f] -> h n m",
+        "2 * Q[n h d] K[m h d] + s[h m] - s[h n] -> h n m",
+        "2 * Q[n h d] K[m h d] - 0.5 * x[n f] x[m f] + B[h] s[h m] - B[h] s[h n] + b[m h] -> h n m",
     ])  # fmt: skip
-    return attention(draw, of=of, before={"b": "K[m h d] K[m h d] -> m h"} if "b[" in of else {})
+    before = {"b": "K[m h d] K[m h d] -> m h", "s": {"sum": "m", "mask": ["causal"], "of": "b[n h] b[m h] -> h n m"}}
+    legs = {"m": "key 9"} if "R[" in of else {}
+    return attention(draw, of=of, before=before, weights={"B": "h", "R": "m h"}, legs=legs)
+
+
+def distances(draw: Draw) -> Diagram:
+    """Distances in the scores, and where they are causal their sizes."""
+    of = draw.choice([
+        "Q[n h d] K[m h d] - B[h] gap[n m] -> h n m",
+        "Q[n h d] K[m h d] - 0.5 * gap[n m] + b[m h] -> h n m",
+        "Q[n h d] K[m h d] - B[h] far[n m] -> h n m",
+    ])  # fmt: skip
+    before = {"b": "K[m h d] K[m h d] -> m h", "far": {"map": "abs", "of": "gap"}}
+    return attention(draw, of=of, before=before, weights={"B": "h"}, causal=True, **constants(gap="n m: distance"))
 
 
 def latent(draw: Draw) -> Diagram:
@@ -294,6 +314,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "values side by side": (mixed,),
     "distribution": (blend,),
     "common factor": (shared,),
+    "distance in two": (distances,),
     "joint keys": (mixture,),
     "constant dropped": (own_norm,),
     "core into the query": (core,),
