@@ -10,7 +10,7 @@ from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
+from tensornet_attn.graph.model import Box, Graph, Kernel, Step, Use
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -42,18 +42,25 @@ def emit_sums(writer: Writer, step: Step) -> None:
 
 
 def _kept_wide(graph: Graph, name: str) -> bool:
-    """Whether nothing reads a step but what takes differences of it: exponents that scores fade by, exact columns."""
+    """Whether all that reads a step adds it up in float32: exponents that scores fade by, exact columns, tiles."""
     kernels = [step for step in graph.steps if isinstance(step.op, Kernel) and step.op.kind == "linear"]
     terms = [term for step in kernels for term in linear_of(graph, step).terms]
     exponents = {use.name for term in terms for pair in term.fades for use in pair}
     readers = [step for step, _ in graph.readers.get(name, ())]
-    joins = [step for step in readers if isinstance(step.op, Kernel) and step.op.kind == "join"]
-    exact = [part for step in joins for part in exact_parts(graph, step)]
-    parts = [part for step in joins for part in step.op.body if any(use.name == name for use in part.op.uses)]  # type: ignore[union-attr]
-    adding = [*parts, *(step for step in readers if step.name in exponents)]
-    plain = all(isinstance(part.op, Contraction) and len(part.op.uses) == len(part.op.terms) for part in adding)
-    known = exponents | {step.name for step in joins}
-    return bool(readers) and plain and {step.name for step in readers} <= known and {*parts} <= {*exact}
+    return bool(readers) and all(_adds_wide(graph, name, step, step.name in exponents) for step in readers)
+
+
+def _adds_wide(graph: Graph, name: str, reader: Step, exponent: bool) -> bool:
+    """Whether a reader takes numbers of 32 bits beside others of 16."""
+    adding = [reader] if exponent else []
+    if isinstance(reader.op, Kernel):
+        if reader.op.kind == "tiles":
+            return True
+        exact = exact_parts(graph, reader) if reader.op.kind == "join" else []
+        adding = [part for part in reader.op.body if any(use.name == name for use in part.op.uses)]
+        if not {*adding} <= {*exact}:
+            return False
+    return bool(adding) and all(len(part.op.uses) == len(part.op.terms) for part in adding)  # type: ignore[union-attr]
 
 
 def _term(writer: Writer, parts: Linear, term: Sides) -> str:

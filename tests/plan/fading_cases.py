@@ -81,3 +81,16 @@ UNFADING: dict[str, tuple[dict[str, Any], str]] = {
         "'D' fades along 'd', and the scores sum 'a' and 'd'",
     ),
 }
+FORGETTING = {  # scores less the gates between key and query, as in the Forgetting Transformer
+    "tensornet": 1,
+    "name": "forgetting",
+    "extends": "mhsa",
+    "causal": True,
+    "weights": {"Wg": "f h"},
+    "constants": {"one": CONSTANTS["one"]},
+    "diagram": {
+        "gate": {"map": "softplus", "of": "x[n f] Wg[f h] -> n h"},
+        "since": {"sum": "m", "of": "one[n] gate[m h] -> h n m"},
+        "A": {"softmax": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] + since[h m] - since[h n] -> h n m"},
+    },
+}

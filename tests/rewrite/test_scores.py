@@ -13,6 +13,7 @@ from tensornet_attn.plan.cache import Kept
 from tensornet_attn.rewrite.engine import CAP, Rule, rewritten
 from tensornet_attn.rewrite.scores import RULES
 from tests.designs.cases import CASES, compiled, drawn, inputs_of, same
+from tests.plan.fading_cases import FORGETTING
 
 FIRED = {
     "mhsa": [],
@@ -136,19 +137,7 @@ def test_a_mixture_of_keys_is_one_softmax_where_nothing_stands_between(more: dic
     assert bool(rewritten(build(design), "A", RULES)[1]) is fired
 
 
-def forgetting(**more: object) -> dict:
-    """Scores less the gates between key and query, as in the Forgetting Transformer."""
-    made = variant("mhsa", "(d ** -0.5) * Q[n h d] K[m h d] + since[h m] - since[h n] -> h n m", **more)
-    made["diagram"]["A"].pop("scale")
-    steps = {
-        "gate": {"map": "softplus", "of": "x[n f] Wg[f h] -> n h"},
-        "since": {"sum": "m", "of": "one[n] gate[m h] -> h n m"},
-    }
-    constants = {"one": {"legs": "n", "value": "ones"}}
-    return made | {"causal": True, "constants": constants, "weights": {"Wg": "f h"}, "diagram": steps | made["diagram"]}
-
-
-@pytest.mark.parametrize("design", ["alibi", forgetting()], ids=["positions", "sums of gates"])
+@pytest.mark.parametrize("design", ["alibi", FORGETTING], ids=["positions", "sums of gates"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, "autocast"])
 def test_numbers_that_grow_with_the_length_cost_no_digits(design: object, dtype: torch.dtype | str) -> None:
     """At n = 2,000 sums of gates come to 1,400: numbers of 16 bits that are so large lie 1 to 8 apart.

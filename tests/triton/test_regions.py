@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
+from tests.plan.fading_cases import FORGETTING
 from tests.plan.rows_cases import TAKEN
 from tests.random_call import Call, assert_same, results
 from tests.triton.regions import F64, draw, on_triton, pair, same
@@ -180,3 +181,18 @@ def test_other_sizes_than_the_kernels_were_written_for() -> None:
     with pytest.raises(ValueError) as caught:
         made(draw(1, 5, 12))
     assert str(caught.value) == "'y_1_tiles' has been made for 2 of leg 'g', not for 3."
+
+
+def test_sums_of_gates_are_read_in_float32() -> None:
+    """At n = 300 they come to 200: numbers of float16 that are so large lie 1 / 8 apart."""
+    design = ta.load(FORGETTING, legs={"f": 16, "h": 2})
+    ours, oracle = ta.compile(design, "triton", dtype=torch.float16), ta.compile(design, "reference", dtype=F64)
+    oracle.load_state_dict(ours.state_dict())
+    found = []
+    for module in (ours, oracle):
+        x = draw(1, 300, 16).to(module.Wq.dtype).requires_grad_()
+        y = module(x)
+        found.append([y, *torch.autograd.grad(y.float().square().sum(), [x, *module.parameters()])])
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == torch.float16
+        assert (one.double() - other).norm() < 2e-3 * other.norm()

@@ -420,12 +420,14 @@ class Launch:
                 raise ValueError(f"'{name}' has been made for {tiles} of leg '{leg}', not for {self.sizes[leg]}.")
         self.pairs = self.count * math.prod(self.programs.values())
         self.width = {axis: math.prod(self.sizes[leg] for leg in legs.split()) for axis, legs in region.widths.items()}
-        floats = [x for x in given if x.is_floating_point()]
-        self.dtype = cast or max((x.dtype for x in floats), key=lambda kind: torch.finfo(kind).bits)
+        floats = {name: x for name, x in self.given.items() if x is not None and x.is_floating_point()}
+        wide = {leg for legs in region.widths.values() for leg in legs.split()}
+        met = [x for name, x in floats.items() if wide & {*region.operands[name].split()}]  # in products of matrices
+        self.dtype = cast or max((x.dtype for x in met or floats.values()), key=lambda kind: torch.finfo(kind).bits)
         if self.dtype == torch.bfloat16 and interpreted():
             raise ValueError(f"'{name}': the interpreter of triton rounds bfloat16 wrongly; give float16 or float32.")
-        wide = max(torch.finfo(x.dtype).bits for x in floats) > 32
-        self.sums = torch.float64 if wide else torch.float32
+        longest = max(torch.finfo(x.dtype).bits for x in floats.values())
+        self.sums = torch.float64 if longest > 32 else torch.float32
         self.like = given[0]
         self.common = self.arguments(mask, key_mask, seed, numbers, training)
 
