@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Of the slow tests of kernels, `make test` runs another slice each day; all workers run that of the day it began.
 SLICES, LONG_SLICES = 90, {"test_region_sizes.py": 360}  # some of whose tests take a minute
+PARTS = 4  # of the parameters of a test that is marked as rotated: a part each day
 os.environ.setdefault("TENSORNET_TEST_SLICE", str(date.today().toordinal()))
 
 # Derandomized: a failure seen once is seen again. No deadline: a loaded machine is no failure.
@@ -31,12 +32,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Slow tests of kernels that are in the slice of the day are slow no longer, and run without being asked for."""
+    """Slow tests of kernels that are in the slice of the day are not slow; rotated ones of another day are."""
     today = int(os.environ["TENSORNET_TEST_SLICE"])
     for item in items:
         slices = LONG_SLICES.get(item.path.name, SLICES)
         if item.nodeid.startswith("tests/triton/") and (zlib.crc32(item.nodeid.encode()) - today) % slices == 0:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "slow"]
+        if item.get_closest_marker("rotated") and (zlib.crc32(item.nodeid.encode()) - today) % PARTS:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -100,6 +100,7 @@ def test_every_design_has_a_file() -> None:
     assert sorted(FILES) == ta.list_designs()
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", FILES)
 def test_values_and_gradients(name: str, results: dict[str, list[list[Tensor]]]) -> None:
     module = oracle(name)

@@ -22,6 +22,7 @@ def exported(module: nn.Module, xs: list[Tensor], key_mask: Tensor | None = None
     return export(module, tuple(xs), options, dynamic_shapes=shapes | masks).module()
 
 
+@pytest.mark.rotated
 @quick(EACH, SHORT)
 def test_any_batch_and_length(name: str, causal: bool | None) -> None:
     module = made(name, causal, dtype=F32)

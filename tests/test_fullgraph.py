@@ -31,6 +31,7 @@ def calls(name: str, shapes: list[tuple[int, int]] = SHAPES) -> Iterator[list[Te
             yield [x.requires_grad_() for x in inputs_of(name, batch, n, F32)]
 
 
+@pytest.mark.rotated
 @quick(EACH, SHORT)
 def test_no_recompilation_over_batch_and_length(name: str, causal: bool | None) -> None:
     module = made(name, causal, dtype=F32)

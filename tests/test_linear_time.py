@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import tensornet_attn as ta
-from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Attention, Box, Graph, Kernel
 from tensornet_attn.plan.make import make_plan
 from tests.designs.cases import CASES
+from tests.shipped import graph_of
 from tests.work import allocated, flops
 
 LENGTHS = (1024, 4096)
@@ -35,11 +35,11 @@ def found() -> list[tuple[str, bool | None]]:
     pairs = [
         (name, causal) for name in CASES for causal in (None, True) if causal is None or True in CASES[name].causal
     ]
-    graphs = {(name, causal): build(ta.load(name), causal) for name, causal in pairs}
+    graphs = {(name, causal): graph_of(name, causal) for name, causal in pairs}
     return [
         (name, causal)
         for (name, causal), graph in graphs.items()
-        if linear(graph) and (causal is None or graph != graphs[name, None])
+        if (causal is None or graph != graphs[name, None]) and linear(graph)
     ]
 
 
@@ -50,10 +50,7 @@ def test_what_should_be_linear_is() -> None:
     """No box without a softmax, no band and no delta rule takes any other way; both masks of such designs do."""
     boxes = {"normalize", "keep", "delta_rule"}
     wanted = {
-        name
-        for name in CASES
-        for step in build(ta.load(name)).steps
-        if isinstance(step.op, Box) and step.op.kind in boxes
+        name for name in CASES for step in graph_of(name).steps if isinstance(step.op, Box) and step.op.kind in boxes
     }
     assert wanted <= {name for name, _ in FOUND}
     assert ("band", None) in FOUND

@@ -34,6 +34,7 @@ def measured(case: Case, *against: str, passes: tuple[str, ...] = (FORWARD,), **
     return list(Bench(Options(against, passes=passes, **(QUICK | options))).results([case]))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("kind", PASSES)
 @pytest.mark.parametrize("name", CASES)
 def test_our_backend_and_the_hand_written_layer_pass_the_comparison(name: str, kind: str) -> None:

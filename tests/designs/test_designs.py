@@ -13,12 +13,14 @@ EACH = [(name, causal) for name, case in CASES.items() for causal in case.causal
 backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
+@pytest.mark.rotated
 @backends
 @pytest.mark.parametrize(("name", "causal"), EACH)
 def test_a_design_equals_its_plain_loops(name, causal, backend):
     check(name, compiled(name, backend, causal), inputs_of(name), causal)
 
 
+@pytest.mark.rotated
 @backends
 @pytest.mark.parametrize("name", ATTENTION)
 def test_keys_may_be_masked_even_all_of_a_row(name, backend):
@@ -27,6 +29,7 @@ def test_keys_may_be_masked_even_all_of_a_row(name, backend):
     check(name, compiled(name, backend, causal), inputs_of(name), causal, key_mask=key_mask)
 
 
+@pytest.mark.rotated
 @backends
 @pytest.mark.parametrize("name", [name for name in ATTENTION if CASES[name].masks])
 def test_pairs_may_be_masked(name, backend):

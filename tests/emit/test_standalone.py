@@ -57,6 +57,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     return {name: torch.load(folder / f"{name}.pt") for name in CASES}
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name: str, results: dict[str, dict]) -> None:
     found, oracle, xs = results[name], compiled(name, "reference"), [x.requires_grad_() for x in inputs_of(name)]

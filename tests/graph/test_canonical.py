@@ -124,6 +124,7 @@ class Disguise:
         )
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", DESIGNS)
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32))

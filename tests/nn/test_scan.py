@@ -48,6 +48,7 @@ def agree(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("batch", [(), (2,), (2, 1, 3), (0,)])
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
 @MODES

@@ -40,6 +40,7 @@ def agrees_with_the_reference(name: str, made: Plan, design: ta.Design) -> None:
         same(grads[0][key].expand_as(want), want.expand_as(grads[0][key]), key)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_every_plan_computes_the_design(name: str) -> None:
     design = ta.load(name, legs=CASES[name].legs, settings=CASES[name].settings)

@@ -12,7 +12,8 @@ from tensornet_attn.search.moves import MOVES, apply
 from tensornet_attn.search.roles import maps
 from tensornet_attn.search.sketch import Sketch, sketch_of
 from tensornet_attn.search.write import data_of
-from tests.search.tiny import attentions, finite, tiny
+from tests.search.tiny import finite, tiny
+from tests.shipped import attentions
 
 EQUAL: list[tuple[Any, ...]] = [
     ("gqa", "mhsa", ("group", {"g": 2})),

@@ -25,13 +25,6 @@ def tiny(name: str) -> Design:
     return ta.load(design, legs=legs, settings=settings)
 
 
-def attentions() -> list[str]:
-    """The shipped designs that have queries and keys."""
-    return [
-        name for name in ta.list_designs() if None not in (ta.build(ta.load(name)).query, ta.build(ta.load(name)).key)
-    ]
-
-
 def finite(design: Design, seed: int = 0) -> None:
     """The reference computes the design and its gradients without NaN or infinity."""
     torch.manual_seed(seed)

@@ -181,6 +181,7 @@ def test_random_bytes(seed: int) -> None:
     codes_of("".join(draw.choice(alphabet) for _ in range(draw.randint(1, 4_000))))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", library.names())
 def test_random_mutations_of_shipped_designs(name: str) -> None:
     draw = random.Random(name)
