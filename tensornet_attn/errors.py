@@ -61,14 +61,14 @@ class Problem:
 
 
 class DesignError(TensornetError, ValueError):
-    """A design is refused; `problems` lists everything wrong with it."""
+    """A design is refused, or `what` else a file says; `problems` lists everything wrong with it."""
 
-    def __init__(self, problems: Iterable[Problem]):
-        self.problems = tuple(problems)
+    def __init__(self, problems: Iterable[Problem], what: str = "design"):
+        self.problems, self.what = tuple(problems), what
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.problems,)
+        return type(self), (self.problems, self.what)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

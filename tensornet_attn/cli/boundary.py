@@ -44,7 +44,7 @@ def message_of(error: TensornetError) -> str:
     if not isinstance(error, DesignError):
         return str(error)
     count = sum(problem.severity == "error" for problem in error.problems)
-    return f"the design is refused: {count} problem{'s' if count != 1 else ''}.\n{error}"
+    return f"the {error.what} is refused: {count} problem{'s' if count != 1 else ''}.\n{error}"
 
 
 def _command(arguments: Sequence[str]) -> int:

@@ -100,7 +100,7 @@ def load(source: Source | ModelSpec) -> ModelSpec:
     spec, problems = _read(source)
     wrong = [problem for problem in problems if problem.severity == "error"]
     if spec is None or wrong:
-        raise DesignError(wrong)
+        raise DesignError(wrong, "model")
     return spec
 
 

@@ -37,7 +37,7 @@ def load(source: Source | Space) -> Space:
     space, problems = _read(source)
     wrong = [problem for problem in problems if problem.severity == "error"]
     if space is None or wrong:
-        raise DesignError(wrong)
+        raise DesignError(wrong, "space")
     return space
 
 

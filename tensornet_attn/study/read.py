@@ -48,7 +48,7 @@ def read(source: Source, options: Mapping[str, Any]) -> Study:
 
 def _refuse(reporter: Reporter) -> None:
     if reporter.failed:
-        raise DesignError(reporter.problems())
+        raise DesignError(reporter.problems(), "study")
 
 
 def _document(source: Source) -> tuple[Document, Reporter]:

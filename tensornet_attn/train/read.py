@@ -44,7 +44,7 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
 
 def _refuse(reporter: Reporter) -> None:
     if reporter.failed:
-        raise DesignError(reporter.problems())
+        raise DesignError(reporter.problems(), "run")
 
 
 def _document(source: Source) -> tuple[Document, Reporter]:
