@@ -168,6 +168,7 @@ def _ended(store: Store, study: Study, team: Team) -> Sequence[Trial]:
                 show(finished, _rows(running))
                 time.sleep(PAUSE)
                 finished, running = store.look()
+            finished, _ = store.look()  # what was finished between the last look and the end of the last worker
             show(finished, ())
     except KeyboardInterrupt:
         team.stop()

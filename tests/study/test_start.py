@@ -14,6 +14,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.study.finalists import confirmed
 from tensornet_attn.study.folder import CONFIG, read_study
 from tensornet_attn.study.start import StudyResult
+from tensornet_attn.study.team import Team
 from tests.study import functions, made
 from tests.study.engine import opened
 
@@ -45,6 +46,18 @@ def test_a_study(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
     assert str(searched(tmp_path, finalists=1, baseline=False)) == str(found)
     assert capfd.readouterr().err == ""
+
+
+def test_workers_that_end_between_two_looks_leave_nothing_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    works = Team.works
+
+    def when_all_have_ended(team: Team, finished: int) -> bool:
+        for worker in team.members:
+            worker.wait()
+        return works(team, finished)
+
+    monkeypatch.setattr(Team, "works", when_all_have_ended)
+    assert [trial.slot for trial in searched(tmp_path, baseline=False).trials] == [0, 1, 2]
 
 
 def test_the_best_by_fresh_seeds_is_told_where_it_is_not_on_the_front(tmp_path: Path) -> None:
