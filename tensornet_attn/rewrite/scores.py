@@ -81,9 +81,13 @@ def drop_constant(graph: Graph, place: str) -> Graph | None:
         return None
     keys = {graph.key, graph.step[place].op.other}  # type: ignore[union-attr]
     terms = scores.op.terms  # type: ignore[union-attr]
-    stays = tuple(term for term in terms if any(keys & set(use.legs) for use in term.factors))
-    if len(stays) in (0, len(terms)) or any(grows(graph, use) for term in stays for use in term.factors):
-        return None  # numbers that grow with the length: what counts is their difference to what stands at the query
+    read = [term for term in terms if any(keys & set(use.legs) for use in term.factors)]
+    # Of numbers that grow with the length, what counts is the difference to what stands at the query: that stays.
+    large = [term for term in terms if any(grows(graph, use) for use in term.factors)]
+    kept = [*read, *large] if any(term in read for term in large) else read
+    stays = tuple(term for term in terms if term in kept)
+    if not read or stays == terms:
+        return None
     made = _with(graph, {scores.name: [replace(scores, op=Contraction(stays))]})
     made = without_dead(made, (use.name for term in terms if term not in stays for use in term.factors))
     return None if made is None else settled(graph, made)

@@ -68,6 +68,12 @@ DESIGNS = {
         weights={"u": "h"},
         constants={"gap": {"legs": "n m", "value": "distance"}},
     ),
+    "distances, and numbers that say nothing": variant(
+        "mhsa",
+        "Q[n h d] K[m h d] - u[h] gap[n m] + u[h] + 3 -> h n m",
+        weights={"u": "h"},
+        constants={"gap": {"legs": "n m", "value": "distance"}},
+    ),
     "two products": variant("mhsa", "Q[n h d] K[m h d] - 0.3 * x[n f] x[m f] -> h n m"),
 }
 
