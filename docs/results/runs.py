@@ -94,7 +94,9 @@ COMPARISONS = {
             Entry("epa", {"h": 2, "e": 4}, {"k": 2}),
         ),
     ),
-    "copy": Comparison("copy", "copy", "", 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 4}), _designs(4, 10)),
+    "copy": Comparison(
+        "copy", "copy", "", 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 4}), _designs(4, 10), ("--batch", "32")
+    ),
 }
 WIDTH = 64
 
