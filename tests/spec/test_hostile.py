@@ -166,6 +166,7 @@ TEXTS = {  # the text, and a code of the answer
 }
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("title", TEXTS)
 def test_a_hostile_text(title: str) -> None:
     text, code = TEXTS[title]

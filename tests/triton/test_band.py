@@ -30,6 +30,7 @@ def both(given: list[Tensor], left: int, right: int, key_mask: Tensor | None = N
     agree(found, wanted, given)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(("left", "right"), REACHES)
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
 def test_values_and_gradients(n: int, m: int, left: int, right: int) -> None:

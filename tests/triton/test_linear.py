@@ -29,6 +29,7 @@ def both(operands: list[Tensor], **options: Any) -> None:
     agree(found, wanted, operands)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("n", "m", "d", "e"), SHAPES)
 def test_values_and_gradients(n: int, m: int, d: int, e: int, causal: bool) -> None:

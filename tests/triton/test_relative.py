@@ -119,6 +119,7 @@ for _name, _legs in (("R1", "t"), ("R2", "t d"), ("R3", "p d"), ("R4", "d")):
             _one["weights"][_name] = _legs
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize(("n", "m"), [(18, 35), pytest.param(40, 21, marks=pytest.mark.slow)])
 def test_tables(name: str, n: int, m: int) -> None:

@@ -28,6 +28,7 @@ def both(given: list[Tensor], *options: Any) -> None:
     agree(triton_delta_rule(*given, *options), delta_rule(*given, *options), given)
 
 
+@pytest.mark.rotated
 @MODES
 @pytest.mark.parametrize(("n", "m", "d", "e"), SHAPES)
 def test_values_and_gradients(n: int, m: int, d: int, e: int, mode: str) -> None:
