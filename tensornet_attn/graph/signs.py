@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Use
+from collections.abc import Sequence
+
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.spec.arithmetic import Arith, evaluate, names
 
 _POSITIVE_MAPS = frozenset("relu elu1 elu1_neg sigmoid exp square sqrt abs softplus".split())
@@ -36,7 +38,10 @@ def _tensor(graph: Graph, tensor: Tensor) -> bool:
 
 def _step(graph: Graph, step: Step, sure: dict[str, bool]) -> bool:
     if isinstance(step.op, Contraction):
-        return all(_is_nonnegative(graph, t.coefficient) and _product(t.factors, sure) for t in step.op.terms)
+        doubtful = [
+            t for t in step.op.terms if not (_is_nonnegative(graph, t.coefficient) and _product(t.factors, sure))
+        ]
+        return not doubtful or _quadratic(graph, step, step.op.terms)
     return isinstance(step.op, Box) and _box(graph, step.op, sure)
 
 
@@ -44,6 +49,18 @@ def _product(factors: tuple[Use, ...], sure: dict[str, bool]) -> bool:
     """Nonnegative factors, or squares: the same tensor twice with the same legs."""
     doubtful = [use for use in factors if not sure[use.name]]
     return all(doubtful.count(use) % 2 == 0 for use in doubtful)
+
+
+def _quadratic(graph: Graph, step: Step, terms: Sequence[Term]) -> bool:
+    """Whether a sum is a + b S + c S S, number by number, without a root: 1 + S + S S / 2 is."""
+    uses, found = {use for term in terms for use in term.factors}, [0.0, 0.0, 0.0]
+    if len(uses) != 1 or not {leg for use in uses for leg in use.legs} <= {*step.legs}:
+        return False
+    for term in terms:
+        if len(term.factors) > 2 or not all(name.name in graph.values for name in names(term.coefficient)):
+            return False
+        found[len(term.factors)] += evaluate(term.coefficient, graph.values)
+    return found[2] > 0 and found[1] ** 2 < 4 * found[0] * found[2]
 
 
 def _is_nonnegative(graph: Graph, value: Function | Arith) -> bool:

@@ -19,6 +19,7 @@ from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel
 from tensornet_attn.plan.fade import EXP, Fade, fade_of, fade_sides
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
+from tensornet_attn.plan.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.distance import with_places
 from tensornet_attn.rewrite.simplify import without_dead
 from tensornet_attn.spec.arithmetic import ONE
@@ -51,10 +52,15 @@ def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device, fading:
     """
     lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
     for box in linear_boxes(graph):
-        found = match(lowered, box)
+        opened = _opened(lowered, box)
+        found = opened if isinstance(opened, str) else match(opened.graph, box)
         if isinstance(found, Pattern) and found.fades and not fading:
             found = f"its kernels know no scores that fade, as by '{found.fades[0].box.name}'"
-        made = found if isinstance(found, str) else _priced(lowered, found, sizes)
+        if isinstance(found, Pattern):
+            assert isinstance(opened, WrittenOut)
+            made = _priced(opened, found, sizes)
+        else:
+            made = found
         if isinstance(made, str):
             refused[box.name] = (made,)
         else:
@@ -66,6 +72,11 @@ def linear_boxes(graph: Graph) -> list[Step]:
     """The normalize and keep boxes over the key leg that compare it with a query."""
     boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.legs]
     return [step for step in boxes if isinstance(step.op, Box) and step.op.kind in ("normalize", "keep")]
+
+
+def _opened(graph: Graph, box: Step) -> WrittenOut | str:
+    """The graph in which the scores of a box are no polynomial of others."""
+    return written_out(graph, box.op.operand("of")) or WrittenOut(graph, ())  # type: ignore[union-attr]
 
 
 def match(graph: Graph, box: Step) -> Pattern | str:
@@ -147,32 +158,36 @@ def _read(graph: Graph, scores: Step, box: Step) -> Pattern | str:
     return Pattern(scores, box, reader, place, values[0])
 
 
-def _priced(graph: Graph, found: Pattern, sizes: Mapping[str, int]) -> tuple[Graph, str] | str:
+def _priced(opened: WrittenOut, found: Pattern, sizes: Mapping[str, int]) -> tuple[Graph, str] | str:
     """The graph that sums the keys first and the sentence for it, or why the scores are cheaper."""
+    graph = opened.graph
     made = reassociated(graph, found)
     kernel = made.step[f"{found.box.name}.o"]
     known = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes)
     work = linear_work(Scene(made, known), kernel)
-    linear, dense = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items()), _dense(kernel, known)
+    linear = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
+    dense = _dense(kernel, opened.steps, known)
     if linear > dense:
         return f"summing over the keys first would cost {human(linear)} instead of {human(dense)} multiply-adds"
     parts = linear_of(made, kernel)
     how = f", in chunks of {chunk_of(made, parts, sizes)}" if causal(made, parts) else ""
+    how += ", powers of scores written out" if opened.steps else ""
     delta = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in graph.steps)  # it takes no mask
     fading = "".join(f", fading by '{fade.box.name}'" for fade in found.fades)
     return made, f"{LINEAR}: the keys are summed first{how}{fading}" + ("" if delta else f"; {DENSE}")
 
 
-def _dense(kernel: Step, known: Mapping[str, int]) -> int:
-    """The multiply-adds of the same with scores, in the best order."""
+def _dense(kernel: Step, before: Sequence[Step], known: Mapping[str, int]) -> int:
+    """The multiply-adds of the same with scores, in the best order; `before`: the steps that made them, if others."""
     assert isinstance(kernel.op, Kernel)
     scores, box, product = kernel.op.body[-3:]
     found = prod(known[leg] for leg in {*box.legs, *product.op.uses[1].legs})
-    for term in scores.op.terms:  # type: ignore[union-attr]
-        legs = [use.legs for use in term.factors]
-        if len(legs) > 1:
-            result = tuple(leg for leg in scores.legs if any(leg in own for own in legs))
-            found += order(legs, result, known, DEVICES["flops"]).flops // 2
+    for step in before or (scores,):
+        for term in step.op.terms if isinstance(step.op, Contraction) else ():
+            legs = [use.legs for use in term.factors]
+            if len(legs) > 1:
+                result = tuple(leg for leg in step.legs if any(leg in own for own in legs))
+                found += order(legs, result, known, DEVICES["flops"]).flops // 2
     return found
 
 

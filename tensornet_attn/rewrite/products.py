@@ -128,10 +128,27 @@ def distribute(graph: Graph, place: str) -> Graph | None:
 
 def spread(graph: Graph, place: str, at: int, use: Use, source: Step) -> Graph | None:
     """The graph with one product of a sum as a sum of products; None where legs would meet that are not one."""
-    step, new = graph.step[place], list[Term]()
-    outer: Term = step.op.terms[at]  # type: ignore[union-attr]
-    rest, legs = _rest(outer, (use,)), dict[str, Leg]()
-    taken = {*step.legs, *legs_in(outer.factors), *source.legs}
+    step = graph.step[place]
+    terms = list(step.op.terms)  # type: ignore[union-attr]
+    found = inlined(graph, step.legs, terms[at], use, source)
+    if found is None or any({*use.legs} - legs_in(term.factors) for term in found[0]):
+        return None
+    terms[at : at + 1] = found[0]
+    if len(terms) > limits.TERMS:
+        return None
+    made = with_steps(graph, {place: [with_terms(step, terms)], source.name: []})
+    return settled(graph, with_legs(made, found[1]))
+
+
+def inlined(
+    graph: Graph, legs: Legs, outer: Term, use: Use, source: Step
+) -> tuple[tuple[Term, ...], tuple[Leg, ...]] | None:
+    """The terms of a product, in a step with these legs, whose factor `use` is read as what makes it, and their legs.
+
+    Legs that the source sums get names that the product has not. None where they cannot, or there are too many factors.
+    """
+    rest, new, terms = _rest(outer, (use,)), dict[str, Leg](), list[Term]()
+    taken = {*legs, *legs_in(outer.factors), *source.legs}
     for term in source.op.terms:  # type: ignore[union-attr]
         names = dict(zip(source.legs, use.legs, strict=True))
         for leg in sorted(legs_in(term.factors) - names.keys()):
@@ -141,18 +158,13 @@ def spread(graph: Graph, place: str, at: int, use: Use, source: Step) -> Graph |
                     return None
                 names[leg] = leg
                 continue
-            like = leg_like(with_legs(graph, legs.values()), leg, own.size, own.kind, taken | {*names.values()})
-            legs[like.name], names[leg] = like, like.name
+            like = leg_like(with_legs(graph, new.values()), leg, own.size, own.kind, taken | {*names.values()})
+            new[like.name], names[leg] = like, like.name
         inner = tuple(Use(one.name, tuple(names[leg] for leg in one.legs)) for one in term.factors)
-        if {*use.legs} - legs_in((*rest, *inner)) or len(rest) + len(inner) > limits.FACTORS:
+        if len(rest) + len(inner) > limits.FACTORS:
             return None
-        new.append(Term(times(outer.coefficient, term.coefficient), (*inner, *rest)))
-    terms = list(step.op.terms)  # type: ignore[union-attr]
-    terms[at : at + 1] = new
-    if len(terms) > limits.TERMS:
-        return None
-    made = with_steps(graph, {place: [with_terms(step, terms)], source.name: []})
-    return settled(graph, with_legs(made, legs.values()))
+        terms.append(Term(times(outer.coefficient, term.coefficient), (*inner, *rest)))
+    return tuple(terms), tuple(new.values())
 
 
 def factor_out(graph: Graph, place: str) -> Graph | None:

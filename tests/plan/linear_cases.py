@@ -35,6 +35,11 @@ STEPS: dict[str, Any] = {
     "Vh": "z[m f] Wt[f h] -> m h",
     "Vj": "z[m f] Wp[j h e f] -> m h j e",
     "S": "Q[n h d] K[m h d] -> h n m",
+    "Sr": {"map": "relu", "of": "S"},
+    "Sp": {"map": "power(3)", "of": "S"},
+    "Sb": "Q[n h d] K[m h d] + k[m h] + 0.5 -> h n m",
+    "Sm": "P[g h] Qg[n g d] Kg[m g d] -> h n m",
+    "Sg": "Qg[n g d] Kg[m g d] -> g n m",
     "W": "V[m h e] q[n h] -> n m h e",
 }
 READ = "A[h n m] V[m h e] Wo[h e f] -> n f"
@@ -92,11 +97,28 @@ LINEAR = {
     "no heads": design("Qc[n d] Kc[m d] -> n m", "A[n m] Vs[m e] Wu[e f] -> n f"),
     "read beside another": design(SCORES, "0.5 * A[h n m] V[m h e] Wo[h e f] - x[n f] -> n f"),
     "heads summed by the reader": design(SCORES, "A[h n m] V[m h e] Wu[e f] -> n f"),
+    "a product of scores": design("S[h n m] Q[n h d] K[m h d] -> h n m"),
+    "a polynomial": design("1 + S[h n m] + 0.5 * S[h n m] S[h n m] -> h n m"),
+    "a square": design({"map": "square", "of": SCORES}),
+    "a third power and the first": design("Sp[h n m] + S[h n m] -> h n m"),
+    "a square of a sum": design("2 * Sb[h n m] Sb[h n m] -> h n m"),
+    "a square of a square": design(
+        {"map": "square", "of": {"map": "square", "of": "q[n h] k[m h] + 1 -> h n m"}}, kind="keep"
+    ),
+    "a square of mixed heads": design("Sm[h n m] Sm[h n m] -> h n m"),
+    "a square, mixed": design("P[g h] Sg[g n m] Sg[g n m] -> h n m"),
 }
 
 REFUSED = {
     "box inside": (design({"map": "relu", "of": SCORES}), "the scores are a 'map' box, not a sum of products"),
-    "pairs": (design("S[h n m] Q[n h d] K[m h d] -> h n m"), "'S' in the scores depends on query and key at once"),
+    "a map of pairs": (
+        design("Sr[h n m] Q[n h d] K[m h d] -> h n m"),
+        "'Sr' in the scores depends on query and key at once",
+    ),
+    "a product of scores, read elsewhere": (
+        design("S[h n m] S[h n m] -> h n m", READ.replace("->", "+ T[h n] Wt[f h] ->"), T={"max": "m", "of": "S"}),
+        "'S' in the scores is used elsewhere too",
+    ),
     "band": (design(SCORES, mask=["band(2)"]), "a sum over all keys cannot leave out those that 'band' hides"),
     "read twice": (
         design(SCORES, READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")),

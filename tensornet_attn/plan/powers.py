@@ -1,0 +1,87 @@
+"""Scores that are polynomials of products of queries and keys, written out: each term is a product of the two again.
+
+# S = Q K;  A.of = 1 + S + S S / 2     ->     A.of = 1 + Q[d] K[d] + Q[d] K[d] Q[d_] K[d_] / 2
+
+The features of a square are the products of two features: as many as the width, squared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tensornet_attn import limits
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Term, Use
+from tensornet_attn.rewrite.change import plain_number, with_legs, with_steps, with_terms
+from tensornet_attn.rewrite.products import inlined
+from tensornet_attn.rewrite.simplify import without_dead
+from tensornet_attn.spec.arithmetic import ONE, evaluate
+
+
+@dataclass(frozen=True)
+class WrittenOut:
+    """The graph with the scores written out; `steps`: what made them before, they themselves last, if anything did."""
+
+    graph: Graph
+    steps: tuple[Step, ...]
+
+
+def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
+    """Scores as a sum of products without factors that depend on query and key at once.
+
+    None where no factor is made of such products, and where there would be too many terms; a reason where a factor is
+    used elsewhere too.
+    """
+    scores = _source(graph, of)
+    if scores is None:
+        return None
+    terms, read, legs = list(scores.op.terms), dict[str, Step](), dict[str, Leg]()  # type: ignore[union-attr]
+    done: list[Term] = []
+    while terms:
+        term = terms.pop(0)
+        found = next(((use, step) for use in term.factors if (step := _source(graph, use)) is not None), None)
+        if found is None:
+            done.append(term)
+            continue
+        use, source = found
+        made = inlined(with_legs(graph, legs.values()), scores.legs, term, use, source)
+        if made is None or len(terms) + len(done) + len(made[0]) > limits.TERMS:
+            return None
+        terms[:0] = made[0]
+        legs |= {leg.name: leg for leg in made[1]}
+        read[use.name] = graph.step[use.name]
+    if not read:
+        return None
+    new = with_legs(with_steps(graph, {scores.name: [with_terms(scores, done)]}), legs.values())
+    without = without_dead(new, read)
+    left = next((name for name in read if without is None or name in without.step), None)
+    if left is not None:
+        return f"'{left}' in the scores is used elsewhere too"
+    assert without is not None
+    return WrittenOut(without, (*read.values(), scores))
+
+
+def _source(graph: Graph, use: Use) -> Step | None:
+    """What makes a tensor with legs of queries and keys, as a sum of products; None where that is something else."""
+    step = graph.step.get(use.name)
+    if step is None or not {graph.query, graph.key} <= {*use.legs}:
+        return None
+    if isinstance(step.op, Contraction):
+        return step
+    power = _power(graph, step.op) if isinstance(step.op, Box) else 0
+    if power < 2 or step.op.operand("of").legs != step.legs:  # type: ignore[union-attr]
+        return None
+    factors = (step.op.operand("of"),) * power  # type: ignore[union-attr]
+    return replace(step, op=Contraction((Term(ONE, factors),)))
+
+
+def _power(graph: Graph, box: Box) -> int:
+    """How often a map multiplies a number by itself: 2 for `square`, p for `power(p)`; 0 where it does not."""
+    if box.function == Function("square"):
+        return 2
+    if box.function is None or box.function.name != "power":
+        return 0
+    (given,) = box.function.arguments
+    if isinstance(given, Function) or not plain_number(graph, given):
+        return 0
+    exponent = evaluate(given, graph.values)
+    return int(exponent) if exponent in range(limits.FACTORS + 1) else 0
