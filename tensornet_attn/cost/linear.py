@@ -20,7 +20,7 @@ from math import log2, prod
 
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
-from tensornet_attn.spec.arithmetic import Arith
+from tensornet_attn.spec.arithmetic import ONE, Arith
 
 Legs = tuple[str, ...]
 CHUNKS = (16, 128)  # the least and the largest chunk of a causal scan
@@ -101,6 +101,11 @@ def linear_of(graph: Graph, step: Step) -> Linear:
     *fading, scores, box, product = step.op.body
     assert isinstance(scores.op, Contraction)
     value, fades = product.op.uses[1], _fades(fading)
+    if isinstance(box.op, Box) and box.op.kind == "softmax":  # of a - b
+        heads = tuple(leg for leg in box.legs if leg not in (graph.query, graph.key))
+        own = tuple(leg for leg in value.legs if leg not in box.legs)
+        a, b = scores.op.uses
+        return Linear(box, (Sides(ONE, None, None, None, fades=((a, b),)),), value, heads, (), own)
     factors = [tuple(use for use in term.factors if use.name not in fades) for term in scores.op.terms]
     mixed = mixed_legs(graph, box.legs, [term.factors for term in scores.op.terms], value)
     others = tuple(leg for leg in box.legs if leg not in (graph.query, graph.key))
@@ -208,7 +213,7 @@ def _batches(parts: Linear, term: Sides) -> tuple[Legs, Legs]:
 
 
 def _normalized(parts: Linear) -> bool:
-    return isinstance(parts.box.op, Box) and parts.box.op.kind == "normalize"
+    return isinstance(parts.box.op, Box) and parts.box.op.kind in ("normalize", "softmax")
 
 
 def linear_kept(scene: Scene, step: Step) -> dict[str, int]:

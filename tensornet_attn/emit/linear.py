@@ -133,7 +133,7 @@ def _options(writer: Writer, parts: Linear) -> list[str]:
     assert isinstance(box, Box)
     eps = writer.number(box.number("eps")) if box.kind == "normalize" else "0"
     options = [*_masks(writer, parts), *([f"eps={eps}"] if eps not in ("0", "0.0") else [])]
-    options += ["normalize=False"] if box.kind == "keep" else []
+    options += ["normalize=False"] if box.kind == "keep" else ["softmax=True"] if box.kind == "softmax" else []
     return [*options, *([f"causal=True, chunk={chunk_of(writer.graph, parts)}"] if causal(writer.graph, parts) else [])]
 
 

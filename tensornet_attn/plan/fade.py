@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.rewrite.change import times, with_terms
 from tensornet_attn.rewrite.distance import negated, two_sides
 from tensornet_attn.spec.arithmetic import ONE, Negative, Number
 
@@ -41,6 +42,18 @@ def fade_of(graph: Graph, scores: Step, use: Use, causal: bool) -> Fade | str:
     if uses[of.name] > 1 or uses[box.name] > here or {of.name, box.name} & kept:
         return f"'{use.name}' in the scores is used elsewhere too"
     return _parted(graph, box, of, causal)
+
+
+def softmax_of(graph: Graph, box: Step, causal: bool) -> Fade | None:
+    """The scores of a softmax that are a sum of numbers of queries and numbers of keys: no product, but distances."""
+    assert isinstance(box.op, Box)
+    of = graph.step.get(box.op.operand("of").name)
+    if of is None or not isinstance(of.op, Contraction) or box.op.operand("of").legs != of.legs:
+        return None
+    scale = box.op.number("scale")
+    scaled = with_terms(of, (replace(term, coefficient=times(scale, term.coefficient)) for term in of.op.terms))
+    fade = _parted(graph, box, scaled, causal)
+    return None if isinstance(fade, str) else fade
 
 
 def _parted(graph: Graph, box: Step, of: Step, causal: bool) -> Fade | str:

@@ -16,17 +16,18 @@ from tensornet_attn.cost.linear import Legs, causal, chunk_of, linear_of, linear
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.table import human
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
-from tensornet_attn.plan.fade import EXP, Fade, fade_of, fade_sides
+from tensornet_attn.plan.fade import EXP, Fade, fade_of, fade_sides, softmax_of
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.distance import with_places
 from tensornet_attn.rewrite.simplify import without_dead
-from tensornet_attn.spec.arithmetic import ONE
+from tensornet_attn.spec.arithmetic import ONE, Number
 
 LINEAR = "linear attention"
 DENSE = "with a mask at run time the scores are made"
 CAUSAL = Function("causal")
+PLAIN = (("scale", ONE), ("dropout", Number(0)))
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class Pattern:
     fades: tuple[Fade, ...] = ()  # factors of the scores
 
     @property
+    def alone(self) -> bool:
+        """Whether the scores are no more than numbers of keys."""
+        return isinstance(self.box.op, Box) and self.box.op.kind == "softmax"
+
+    @property
     def faded(self) -> set[str]:
         return {fade.box.name for fade in self.fades}
 
@@ -48,9 +54,14 @@ class Pattern:
 def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device, fading: bool = True) -> Lowered:
     """Every normalize and keep box over keys that allows it, where it takes fewer multiply-adds than the scores.
 
-    `fading`: whether scores may have factors exp(a - b) of query and key.
+    `fading`: whether scores may have factors exp(a - b) of query and key. A softmax of nothing else is one, too.
     """
     lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
+    for box in boxes_over_keys(graph, "softmax") if fading else ():
+        alone = _of_keys(lowered, box)
+        made = "" if alone is None else _priced(WrittenOut(lowered, ()), alone, sizes)
+        if not isinstance(made, str):
+            lowered, chosen[f"{box.name}.o"] = made
     for box in linear_boxes(graph):
         opened = _opened(lowered, box)
         found = opened if isinstance(opened, str) else match(opened.graph, box)
@@ -70,8 +81,25 @@ def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device, fading:
 
 def linear_boxes(graph: Graph) -> list[Step]:
     """The normalize and keep boxes over the key leg that compare it with a query."""
+    return boxes_over_keys(graph, "normalize", "keep")
+
+
+def boxes_over_keys(graph: Graph, *kinds: str) -> list[Step]:
     boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.legs]
-    return [step for step in boxes if isinstance(step.op, Box) and step.op.kind in ("normalize", "keep")]
+    return [step for step in boxes if isinstance(step.op, Box) and step.op.kind in kinds]
+
+
+def _of_keys(graph: Graph, box: Step) -> Pattern | None:
+    """The pattern around a softmax whose scores compare nothing: a mean of values, weighted by numbers of the keys."""
+    assert isinstance(box.op, Box)
+    fade = softmax_of(graph, box, CAUSAL in graph.masks(box))
+    if fade is None or box.op.number("dropout") != Number(0) or any(mask != CAUSAL for mask in graph.masks(box)):
+        return None
+    found = _read(graph, fade.of, box)
+    once = sum(use.name == fade.of.name for _, use in graph.uses()) == 1
+    if isinstance(found, str) or not once or {fade.of.name, box.name} & {graph.output, *(s for _, s in graph.updates)}:
+        return None
+    return replace(found, fades=(fade,))
 
 
 def _opened(graph: Graph, box: Step) -> WrittenOut | str:
@@ -173,7 +201,8 @@ def _priced(opened: WrittenOut, found: Pattern, sizes: Mapping[str, int]) -> tup
     how = f", in chunks of {chunk_of(made, parts, sizes)}" if causal(made, parts) else ""
     how += ", powers of scores written out" if opened.steps else ""
     delta = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in graph.steps)  # it takes no mask
-    fading = "".join(f", fading by '{fade.box.name}'" for fade in found.fades)
+    fading = "".join(f", fading by '{fade.box.name}'" for fade in found.fades if not found.alone)
+    fading += ", their weights being numbers of their own" if found.alone else ""
     return made, f"{LINEAR}: the keys are summed first{how}{fading}" + ("" if delta else f"; {DENSE}")
 
 
@@ -194,13 +223,16 @@ def _dense(kernel: Step, before: Sequence[Step], known: Mapping[str, int]) -> in
 def reassociated(graph: Graph, found: Pattern) -> Graph:
     """The graph with the box, its scores and the product with the values as one kernel."""
     box, value, before = found.box, found.value, list[Step]()
-    scores = canonical(graph, found, before)
+    scores = found.scores if found.alone else canonical(graph, found, before)
     places = {tensor.name: tensor for fade in found.fades for tensor in fade.places}
     graph = with_places(graph, tuple(places.values()))
     fading = [fade_sides(graph, fade, f"{box.name}.{fade.box.name}", before) for fade in found.fades]
     legs = tuple(leg for leg in box.legs if leg != graph.key)
     legs += tuple(leg for leg in value.legs if leg not in box.legs)
     name = f"{box.name}.o"
+    if found.alone and isinstance(box.op, Box):
+        ((scores, _),), fading = fading, []
+        box = replace(box, op=replace(box.op, operands=(("of", Use(scores.name, scores.legs)),), numbers=PLAIN))
     body = (*chain(*fading), scores, box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), value)),)), legs))
     before.append(Step(name, Kernel("linear", outside(graph, before, body), body), legs))
     reader = _reading(found, Use(name, legs), before)

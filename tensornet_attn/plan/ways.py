@@ -36,6 +36,7 @@ WAYS = (
     Way(AS_PRICED),
     Way("blocks of rows wherever possible", always=True),
     Way("blocks of rows instead of fused attention", (FUSED,), always=True),
+    Way("blocks of rows instead of linear attention", (LINEAR,), always=True),
     Way("dense", (APART, DISTRIBUTION, ABSORBED, BAND, LINEAR, FUSED, ROWS)),
     Way("keys and values as written", (ABSORBED,)),
 )

@@ -56,6 +56,24 @@ FADING: dict[str, dict[str, Any]] = {
         kind="keep",
     ),
 }
+
+
+def weighted(scores: str, values: str = "A[h n m] V[m h e] Wo[h e f]", **more: Any) -> dict[str, Any]:
+    """A causal design with a softmax of 0.7 times these scores, which are no product of queries and keys."""
+    made = faded(scores, kind="softmax", read=f"q[n h] {values} -> n f", **more)
+    made["diagram"]["A"]["scale"] = 0.7
+    return made
+
+
+ALONE: dict[str, dict[str, Any]] = {
+    "a softmax of numbers of keys": weighted("one[n] k[m h] -> h n m"),
+    "numbers of keys, by distance": weighted("k[m h] - b[h] gap[n m] -> h n m"),
+    "by the size of the distance": weighted("k[m h] - b[h] G[n m] -> h n m", G={"map": "abs", "of": "gap"}),
+    "with numbers of queries": weighted("2 * k[m h] + q[n h] -> h n m"),
+    "by gates": weighted("G[h m] - G[h n] + k[m h] -> h n m", G=GATE),
+    "nothing but distance": weighted("-1 * s[h] gap[n m] -> h n m"),
+    "each number of a value": weighted("one[n] K[m h d] -> h d n m", "A[h d n m] K[m h d] Wq[f h d]"),
+}
 SUM = "is no sum of a part of queries and one of keys"
 UNFADING: dict[str, tuple[dict[str, Any], str]] = {
     "another map": (

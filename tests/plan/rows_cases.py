@@ -96,10 +96,10 @@ TAKEN = {
     "a norm along the keys": design(A={"l2norm": "m", "eps": 0.1, "of": SCORES}),
     "a softmax over heads": design(A={"softmax": "h", "of": SCORES}),
     "kept": design(A={"keep": "m", "of": {"map": "sigmoid", "of": SCORES}}),
-    "kept, and fading with the distance": design(
+    "kept, times a map of the distance": design(
         A={"keep": "m", "of": "U[h n m] U2[h n m] -> h n m"},
         U=SCORES,
-        U2={"map": "exp", "of": "b[h] gap[n m] -> h n m"},
+        U2={"map": "sigmoid", "of": "b[h] gap[n m] -> h n m"},
         constants=GAP,
         causal=True,
     ),

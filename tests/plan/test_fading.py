@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 from typing import Any
@@ -15,10 +16,11 @@ import tensornet_attn as ta
 from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
 from tensornet_attn.nn.functions.fading import faded_reads, fading_attention
+from tensornet_attn.nn.functions.softmax import masked_softmax
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.make import make_plan
 
-from .fading_cases import FADED, FADING, UNFADING, exp, faded
+from .fading_cases import ALONE, FADED, FADING, UNFADING, exp, faded
 from .test_linear import LENGTHS, agree, draw, kernels, lowered, modules
 
 SHAPES = [(5, 5), (3, 40), (40, 3), (70, 70), (1, 1)]
@@ -38,10 +40,41 @@ def test_the_keys_are_summed_first_and_the_result_is_the_same(name: str) -> None
     agree(ours, oracle, inputs, mask=draw(9, 9, seed=3) > -0.3)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", ALONE)
+def test_a_softmax_that_compares_nothing(name: str, causal: bool) -> None:
+    source = json.loads(json.dumps(ALONE[name]))
+    if not causal:
+        del source["diagram"]["A"]["mask"]
+    assert kernels(lowered(source)) == (["linear"] if causal or "the size" not in name else [])
+    ours, oracle = modules(source, False)
+    shapes = [(n, m) for n, m in SHAPES if n == m or not build(ta.load(source)).tied]
+    for n, m in shapes:
+        inputs, keys = [draw(2, n, 4), draw(2, m, 4, seed=1)], draw(2, m, seed=2) > -0.3
+        agree(ours, oracle, inputs)
+        agree(ours, oracle, inputs, key_mask=keys)
+    agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
+    agree(ours, oracle, inputs, mask=draw(n, m, seed=3))
+
+
+def test_weights_of_any_size() -> None:
+    """exp(1000) is no number, and of a row that sees only small weights none is lost."""
+    b = torch.cat((torch.linspace(0, 1000, 60), torch.linspace(1000, -3000, 40)))[None, None, :, None]
+    v, ones, seen = draw(1, 1, 100, 3).float(), torch.ones(1, 1, 100, 1), torch.arange(100)[None] % 7 != 0
+    for keys in (None, seen):
+        for causal in (True, False):
+            how = {"key_mask": keys, "batch": 1, "heads": 1, "softmax": True, "causal": causal, "chunk": 4}
+            found = fading_attention([(ones, ones, torch.zeros_like(b), b)], v, None, **how)
+            keep = torch.ones(100, 100, dtype=torch.bool).tril() if causal else torch.ones(100, 100, dtype=torch.bool)
+            keep = keep if keys is None else keep & keys
+            wanted = masked_softmax(-b.mT.double().expand(1, 1, 100, 100), keep) @ v.double()
+            torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-6)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FADING)
+@pytest.mark.parametrize("name", [*FADING, *ALONE])
 def test_compiled(name: str) -> None:
-    ours, oracle = modules(FADING[name], False, "inductor")
+    ours, oracle = modules((FADING | ALONE)[name], False, "inductor")
     for length in (5, 70, 40):
         agree(ours, oracle, [draw(2, length, 4), draw(2, length, 4, seed=1)])
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from tensornet_attn.nn.functions.linear import added_reads, causal_reads, key_reads, seen_terms, stretch_of
 from tensornet_attn.nn.functions.masks import causal_mask, key_keep, visible
 from tensornet_attn.nn.functions.normalize import kept, normalized
+from tensornet_attn.nn.functions.softmax import masked_softmax
 
 GROUP = 4  # chunks
 
@@ -27,19 +28,30 @@ def fading_attention(
     heads: int = 0,
     eps: float = 0.0,
     normalize: bool = True,
+    softmax: bool = False,
     causal: bool = False,
     chunk: int = 64,
 ) -> Tensor:
-    """`linear_attention` of terms (q, k, a, b), a [..., n, w] and b [..., m, w], and of others (q, k)."""
+    """`linear_attention` of terms (q, k, a, b), a [..., n, w] and b [..., m, w], and of others (q, k).
+
+    `softmax`: of the one term, whose q and k are ones, softmax(a - b), which no a changes.
+    """
     if mask is not None:
         own = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
-        keep, _ = visible(own, mask, key_mask, batch, heads)
+        keep, bias = visible(own, mask, key_mask, batch, heads)
+        if softmax:
+            return masked_softmax(terms[0][2] - terms[0][3].mT, keep, bias).to(v.dtype) @ v
         scores = sum(faded_scores(*term, keep) if len(term) > 2 else term[0] @ term[1].mT for term in terms)
         return (normalized(scores, keep, eps) if normalize else kept(scores, keep)) @ v
     terms = seen_terms(terms, key_mask, heads)
     if key_mask is not None:  # a key that is not visible fades from everything, whatever its own number
         seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
         terms = [(*term[:-1], torch.where(seen, term[-1], torch.inf)) if len(term) > 2 else term for term in terms]
+    if softmax:
+        ((q, k, a, b),) = terms
+        least = b.detach().cummin(-2).values.clamp(max=torch.finfo(b.dtype).max) if causal else least_of(b)
+        least = F.pad(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
+        terms = [(q, k, a - a.detach() + least, b)]  # no exp(a - b) that counts is above 1
     return added_reads(fading_reads, terms, v, eps, normalize, causal, chunk)
 
 
