@@ -1,4 +1,4 @@
-"""Linear attention: boxes without a softmax whose scores are products of query and key features sum the keys first.
+"""Linear attention: boxes whose scores are products of query and key features sum the keys first; with no softmax.
 
 # A.of = Q K;  A = normalize over m of A.of;  y = A V Wo     ->     A.o = linear(Q, K, V);  y = A.o Wo
 """
