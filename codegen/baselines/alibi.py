@@ -77,6 +77,18 @@ def autocast_kind(x: Tensor) -> str:
     return kind if torch.amp.is_autocast_available(kind) else "cpu"
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype that autocast gives to products on the device of x; None where it is not on."""
+    kind = autocast_kind(x)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def product_dtype(x: Tensor, dtype: torch.dtype | None = None) -> torch.dtype:
+    """The dtype in which a product takes x, or numbers of `dtype` beside it: their own, or that of autocast."""
+    dtype = dtype or x.dtype
+    return dtype if dtype == torch.float64 else autocast_dtype(x) or dtype
+
+
 def exact_columns(x: Tensor, like: Tensor) -> Tensor:
     """x [..., 1], a running sum or a position, as columns that add up to it in products that take `like`: [..., c].
 
@@ -100,13 +112,6 @@ def equal_columns(number: float, like: Tensor) -> Tensor:
 def columns_of(like: Tensor) -> int:
     """How many columns: three where products with `like` take numbers of 16 bits, else one."""
     return 3 if product_dtype(like).itemsize < 4 else 1
-
-
-def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which a product takes x: its own, or that of autocast."""
-    kind = autocast_kind(x)
-    cast = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
-    return torch.get_autocast_dtype(kind) if cast else x.dtype
 
 
 def alibi_slopes(heads: int, device: torch.device | None, dtype: torch.dtype) -> Tensor:

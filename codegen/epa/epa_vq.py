@@ -68,6 +68,24 @@ def operation(name: str) -> str:
     return f"{own}::{name}"
 
 
+def autocast_kind(x: Tensor) -> str:
+    """The kind of device whose autocast acts on x; the CPU's where its own has none."""
+    kind = x.device.type
+    return kind if torch.amp.is_autocast_available(kind) else "cpu"
+
+
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype that autocast gives to products on the device of x; None where it is not on."""
+    kind = autocast_kind(x)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def product_dtype(x: Tensor, dtype: torch.dtype | None = None) -> torch.dtype:
+    """The dtype in which a product takes x, or numbers of `dtype` beside it: their own, or that of autocast."""
+    dtype = dtype or x.dtype
+    return dtype if dtype == torch.float64 else autocast_dtype(x) or dtype
+
+
 def top_chosen(of: Tensor, by: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """`of` at the k largest entries of `by` along the last dimension, and where these stand: [..., k] each."""
     values, ranked = torch.broadcast_tensors(of, by)
@@ -96,9 +114,7 @@ def expert_product(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tens
         lead = torch.broadcast_shapes(x.shape[:-3], lead)
         x, chosen = x.expand(*lead, *x.shape[-3:]), chosen.expand(*lead, *chosen.shape[-2:])
         gates = gates if gates is None else gates.expand(*lead, *gates.shape[-2:])
-    dtype = weight.dtype
-    if dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
+    dtype = product_dtype(weight)
     x, weight = x.to(dtype).reshape(-1, *x.shape[-3:]), weight.to(dtype)
     gates = gates if gates is None else gates.to(dtype).reshape(-1, *gates.shape[-2:])
     compute = routed if torch.compiler.is_compiling() else Routed.apply

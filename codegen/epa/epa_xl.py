@@ -110,6 +110,18 @@ def autocast_kind(x: Tensor) -> str:
     return kind if torch.amp.is_autocast_available(kind) else "cpu"
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype that autocast gives to products on the device of x; None where it is not on."""
+    kind = autocast_kind(x)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def product_dtype(x: Tensor, dtype: torch.dtype | None = None) -> torch.dtype:
+    """The dtype in which a product takes x, or numbers of `dtype` beside it: their own, or that of autocast."""
+    dtype = dtype or x.dtype
+    return dtype if dtype == torch.float64 else autocast_dtype(x) or dtype
+
+
 def sinusoid(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """Entry 2i is sin(p * 10000 ** (-2i / width)), 2i + 1 its cosine: [p, width]."""
     positions, entry = exactly(positions), torch.arange(width, device=positions.device)  # late angles are large
@@ -145,9 +157,7 @@ def expert_product(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tens
         lead = torch.broadcast_shapes(x.shape[:-3], lead)
         x, chosen = x.expand(*lead, *x.shape[-3:]), chosen.expand(*lead, *chosen.shape[-2:])
         gates = gates if gates is None else gates.expand(*lead, *gates.shape[-2:])
-    dtype = weight.dtype
-    if dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
+    dtype = product_dtype(weight)
     x, weight = x.to(dtype).reshape(-1, *x.shape[-3:]), weight.to(dtype)
     gates = gates if gates is None else gates.to(dtype).reshape(-1, *gates.shape[-2:])
     compute = routed if torch.compiler.is_compiling() else Routed.apply
@@ -484,9 +494,8 @@ def blocked_rows(
     The backward computes each block again; what is drawn, where `random`, it draws alike.
     """
     given = [x for x in operands if x is not None]
-    kind = autocast_kind(given[0])
-    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     seed = torch.randint(2**62, (), device="cpu") if random else None
+    cast = autocast_dtype(given[0])
     call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     for x, (rows, *_) in zip(given, legs_of(tile, call), strict=True):
         if rows and x.shape[rows] not in (1, n):

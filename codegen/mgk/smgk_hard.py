@@ -77,6 +77,12 @@ def autocast_kind(x: Tensor) -> str:
     return kind if torch.amp.is_autocast_available(kind) else "cpu"
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype that autocast gives to products on the device of x; None where it is not on."""
+    kind = autocast_kind(x)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
     """A mask [n, m], [batch..., n, m] or [batch..., others..., n, m] so that it broadcasts to the last of these.
 
@@ -187,9 +193,8 @@ def blocked_rows(
     The backward computes each block again; what is drawn, where `random`, it draws alike.
     """
     given = [x for x in operands if x is not None]
-    kind = autocast_kind(given[0])
-    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     seed = torch.randint(2**62, (), device="cpu") if random else None
+    cast = autocast_dtype(given[0])
     call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     for x, (rows, *_) in zip(given, legs_of(tile, call), strict=True):
         if rows and x.shape[rows] not in (1, n):

@@ -84,6 +84,18 @@ def autocast_kind(x: Tensor) -> str:
     return kind if torch.amp.is_autocast_available(kind) else "cpu"
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype that autocast gives to products on the device of x; None where it is not on."""
+    kind = autocast_kind(x)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def product_dtype(x: Tensor, dtype: torch.dtype | None = None) -> torch.dtype:
+    """The dtype in which a product takes x, or numbers of `dtype` beside it: their own, or that of autocast."""
+    dtype = dtype or x.dtype
+    return dtype if dtype == torch.float64 else autocast_dtype(x) or dtype
+
+
 def top_chosen(of: Tensor, by: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """`of` at the k largest entries of `by` along the last dimension, and where these stand: [..., k] each."""
     values, ranked = torch.broadcast_tensors(of, by)
@@ -254,9 +266,7 @@ def triton_expert_product(
 ) -> Tensor:
     """`expert_product` of the same arguments: [..., heads, slots, o]."""
     lead = torch.broadcast_shapes(x.shape[:-3], chosen.shape[:-2])
-    dtype = weight.dtype
-    if dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
+    dtype = product_dtype(weight)
     x, weight = x.to(dtype).expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:]), weight.to(dtype)
     chosen = chosen.expand(*lead, *chosen.shape[-2:]).reshape(-1, *chosen.shape[-2:])
     if gates is not None:
@@ -886,11 +896,9 @@ def tiled(
 ) -> Tensor:
     """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m numbers is made."""
     given = [x for x in operands if x is not None]
-    kind = autocast_kind(given[0])
-    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     seed = torch.randint(2**62, (1,), device=given[0].device) if REGIONS[name].random and training else None
     there = [x is not None for x in operands]
-    call = (name, there, n, m, list(batch), list(map(float, numbers)), training, cast)
+    call = (name, there, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(given[0]))
     if torch.compiler.is_compiling():
         return tiles_forward(given, mask, key_mask, seed, *call)[0]
     return TiledRegion.apply(call, seed, mask, key_mask, *given)[0]

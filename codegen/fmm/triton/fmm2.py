@@ -104,6 +104,18 @@ def autocast_kind(x: Tensor) -> str:
     return kind if torch.amp.is_autocast_available(kind) else "cpu"
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype that autocast gives to products on the device of x; None where it is not on."""
+    kind = autocast_kind(x)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def product_dtype(x: Tensor, dtype: torch.dtype | None = None) -> torch.dtype:
+    """The dtype in which a product takes x, or numbers of `dtype` beside it: their own, or that of autocast."""
+    dtype = dtype or x.dtype
+    return dtype if dtype == torch.float64 else autocast_dtype(x) or dtype
+
+
 def exact_products(x: Tensor) -> torch.autocast:
     """A context in which products on the device of x keep their dtype."""
     return torch.autocast(autocast_kind(x), enabled=False)
@@ -640,10 +652,7 @@ def triton_attend_band(
     if mask is not None or dropout or max(q.shape[-1], v.shape[-1]) > WIDEST:
         return attend_band(q, k, v, left, right, block, mask, key_mask, batch, scale, dropout, tied)
     lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-    groups, dtype = max(k.shape[-2], v.shape[-2]), common_dtype(q, k, v)
-    kind = v.device.type
-    if dtype != torch.float64 and torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
+    groups, dtype = max(k.shape[-2], v.shape[-2]), product_dtype(v, common_dtype(q, k, v))
     k, v = (x.expand(*x.shape[:-2], groups, x.shape[-1]) for x in (k, v))
     q, k, v = (x.to(dtype).expand(*lead, *x.shape[-3:]).transpose(-2, -3) for x in (q, k, v))
     q, k, v = (x.reshape(math.prod(lead), *x.shape[-3:]) for x in (q, k, v))

@@ -81,6 +81,12 @@ def autocast_kind(x: Tensor) -> str:
     return kind if torch.amp.is_autocast_available(kind) else "cpu"
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype that autocast gives to products on the device of x; None where it is not on."""
+    kind = autocast_kind(x)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
     """A mask [n, m], [batch..., n, m] or [batch..., others..., n, m] so that it broadcasts to the last of these.
 
@@ -553,11 +559,9 @@ def tiled(
 ) -> Tensor:
     """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m numbers is made."""
     given = [x for x in operands if x is not None]
-    kind = autocast_kind(given[0])
-    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     seed = torch.randint(2**62, (1,), device=given[0].device) if REGIONS[name].random and training else None
     there = [x is not None for x in operands]
-    call = (name, there, n, m, list(batch), list(map(float, numbers)), training, cast)
+    call = (name, there, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(given[0]))
     if torch.compiler.is_compiling():
         return tiles_forward(given, mask, key_mask, seed, *call)[0]
     return TiledRegion.apply(call, seed, mask, key_mask, *given)[0]

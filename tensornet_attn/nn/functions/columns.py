@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.nn.functions.autocast import autocast_kind
+from tensornet_attn.nn.functions.autocast import product_dtype
 
 
 def exact_columns(x: Tensor, like: Tensor) -> Tensor:
@@ -29,10 +29,3 @@ def equal_columns(number: float, like: Tensor) -> Tensor:
 def columns_of(like: Tensor) -> int:
     """How many columns: three where products with `like` take numbers of 16 bits, else one."""
     return 3 if product_dtype(like).itemsize < 4 else 1
-
-
-def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which a product takes x: its own, or that of autocast."""
-    kind = autocast_kind(x)
-    cast = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
-    return torch.get_autocast_dtype(kind) if cast else x.dtype

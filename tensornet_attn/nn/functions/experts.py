@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.nn.functions.at_import import operation
+from tensornet_attn.nn.functions.autocast import product_dtype
 from tensornet_attn.nn.functions.topk import top_indices
 
 
@@ -46,9 +47,7 @@ def expert_product(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tens
         lead = torch.broadcast_shapes(x.shape[:-3], lead)
         x, chosen = x.expand(*lead, *x.shape[-3:]), chosen.expand(*lead, *chosen.shape[-2:])
         gates = gates if gates is None else gates.expand(*lead, *gates.shape[-2:])
-    dtype = weight.dtype
-    if dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
+    dtype = product_dtype(weight)
     x, weight = x.to(dtype).reshape(-1, *x.shape[-3:]), weight.to(dtype)
     gates = gates if gates is None else gates.to(dtype).reshape(-1, *gates.shape[-2:])
     compute = routed if torch.compiler.is_compiling() else Routed.apply

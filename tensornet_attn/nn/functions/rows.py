@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.nn.functions.at_import import operation
-from tensornet_attn.nn.functions.autocast import autocast_kind
+from tensornet_attn.nn.functions.autocast import autocast_dtype, autocast_kind
 
 TILES: dict = {}  # name: (function, legs of each operand, place of the result's query leg), as `row_tile` was told them
 
@@ -74,9 +74,8 @@ def blocked_rows(
     The backward computes each block again; what is drawn, where `random`, it draws alike.
     """
     given = [x for x in operands if x is not None]
-    kind = autocast_kind(given[0])
-    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     seed = torch.randint(2**62, (), device="cpu") if random else None
+    cast = autocast_dtype(given[0])
     call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     for x, (rows, *_) in zip(given, legs_of(tile, call), strict=True):
         if rows and x.shape[rows] not in (1, n):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.nn.functions.at_import import operation
+from tensornet_attn.nn.functions.autocast import product_dtype
 from tensornet_attn.nn.functions.band import attend_band
 from tensornet_attn.nn.functions.masks import window_mask
 from tensornet_attn.nn.functions.softmax import masked_softmax
@@ -36,10 +37,7 @@ def triton_attend_band(
     if mask is not None or dropout or max(q.shape[-1], v.shape[-1]) > WIDEST:
         return attend_band(q, k, v, left, right, block, mask, key_mask, batch, scale, dropout, tied)
     lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-    groups, dtype = max(k.shape[-2], v.shape[-2]), common_dtype(q, k, v)
-    kind = v.device.type
-    if dtype != torch.float64 and torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
+    groups, dtype = max(k.shape[-2], v.shape[-2]), product_dtype(v, common_dtype(q, k, v))
     k, v = (x.expand(*x.shape[:-2], groups, x.shape[-1]) for x in (k, v))
     q, k, v = (x.to(dtype).expand(*lead, *x.shape[-3:]).transpose(-2, -3) for x in (q, k, v))
     q, k, v = (x.reshape(math.prod(lead), *x.shape[-3:]) for x in (q, k, v))

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.nn.functions.at_import import operation
+from tensornet_attn.nn.functions.autocast import product_dtype
 from tensornet_attn.nn.functions.experts import by_expert, each_mapped, routed_of_all, row_numbers
 from tensornet_attn.nn.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.nn.triton.kernels.experts_kernels import expert_outers, expert_products
@@ -39,9 +40,7 @@ def triton_expert_product(
 ) -> Tensor:
     """`expert_product` of the same arguments: [..., heads, slots, o]."""
     lead = torch.broadcast_shapes(x.shape[:-3], chosen.shape[:-2])
-    dtype = weight.dtype
-    if dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
+    dtype = product_dtype(weight)
     x, weight = x.to(dtype).expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:]), weight.to(dtype)
     chosen = chosen.expand(*lead, *chosen.shape[-2:]).reshape(-1, *chosen.shape[-2:])
     if gates is not None:

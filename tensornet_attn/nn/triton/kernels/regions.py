@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.nn.functions.at_import import operation
-from tensornet_attn.nn.functions.autocast import autocast_kind
+from tensornet_attn.nn.functions.autocast import autocast_dtype
 from tensornet_attn.nn.functions.rows import element
 from tensornet_attn.nn.triton.kernels.region_launch import REGIONS, Launch, Region, one_width, with_batch
 
@@ -22,11 +22,9 @@ def tiled(
 ) -> Tensor:
     """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m numbers is made."""
     given = [x for x in operands if x is not None]
-    kind = autocast_kind(given[0])
-    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     seed = torch.randint(2**62, (1,), device=given[0].device) if REGIONS[name].random and training else None
     there = [x is not None for x in operands]
-    call = (name, there, n, m, list(batch), list(map(float, numbers)), training, cast)
+    call = (name, there, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(given[0]))
     if torch.compiler.is_compiling():
         return tiles_forward(given, mask, key_mask, seed, *call)[0]
     return TiledRegion.apply(call, seed, mask, key_mask, *given)[0]
