@@ -20,15 +20,17 @@ from tensornet_attn.rewrite.apart import maps_of, scores_of_their_own
 APART = "scores apart"
 
 
-def lower_apart(graph: Graph, sizes: Mapping[str, int], device: Device, fused: bool = True) -> Lowered:
-    """`fused`: whether fused attention comes later, and linear attention knows scores that fade.
+def lower_apart(
+    graph: Graph, sizes: Mapping[str, int], device: Device, fused: bool = True, fading: float = 1
+) -> Lowered:
+    """`fused`: whether fused attention comes later; `fading`: as linear attention is told then.
 
     What is lowered never stores scores: two of them take no memory.
     """
     later: tuple[Lower, ...] = (
         lower_distribution,
         lower_band,
-        partial(lower_linear, fading=fused),
+        partial(lower_linear, fading=fading),
         *([lower_attention] if fused else []),
     )
     made = graph

@@ -58,7 +58,8 @@ def _has_kernels(step: Step) -> bool:
     """Whether Triton kernels compute a step: the choice of experts alone is a topk of torch's."""
     op = step.op
     if isinstance(op, Kernel):
-        return op.kind in KERNELS and not (op.kind == "experts" and isinstance(op.body[-1].op, Box))
+        fades = op.kind == "linear" and (len(op.body) > 3 or op.body[-2].op.kind == "softmax")  # type: ignore[union-attr]
+        return op.kind in KERNELS and not fades and not (op.kind == "experts" and isinstance(op.body[-1].op, Box))
     return isinstance(op, Box) and op.kind == "delta_rule"
 
 

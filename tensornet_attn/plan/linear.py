@@ -51,25 +51,24 @@ class Pattern:
         return {fade.box.name for fade in self.fades}
 
 
-def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device, fading: bool = True) -> Lowered:
+def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device, fading: float = 1) -> Lowered:
     """Every normalize and keep box over keys that allows it, where it takes fewer multiply-adds than the scores.
 
-    `fading`: whether scores may have factors exp(a - b) of query and key. A softmax of nothing else is one, too.
+    `fading`: how many times fewer they must be where scores have factors exp(a - b) of query and key, or a softmax has
+    nothing else: more than 1 where there are kernels for the scores, and none for that.
     """
     lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
-    for box in boxes_over_keys(graph, "softmax") if fading else ():
+    for box in boxes_over_keys(graph, "softmax"):
         alone = _of_keys(lowered, box)
-        made = "" if alone is None else _priced(WrittenOut(lowered, ()), alone, sizes)
+        made = "" if alone is None else _priced(WrittenOut(lowered, ()), alone, sizes, fading)
         if not isinstance(made, str):
             lowered, chosen[f"{box.name}.o"] = made
     for box in linear_boxes(graph):
         opened = _opened(lowered, box)
         found = opened if isinstance(opened, str) else match(opened.graph, box)
-        if isinstance(found, Pattern) and found.fades and not fading:
-            found = f"its kernels know no scores that fade, as by '{found.fades[0].box.name}'"
         if isinstance(found, Pattern):
             assert isinstance(opened, WrittenOut)
-            made = _priced(opened, found, sizes)
+            made = _priced(opened, found, sizes, fading if found.fades else 1)
         else:
             made = found
         if isinstance(made, str):
@@ -186,7 +185,7 @@ def _read(graph: Graph, scores: Step, box: Step) -> Pattern | str:
     return Pattern(scores, box, reader, place, values[0])
 
 
-def _priced(opened: WrittenOut, found: Pattern, sizes: Mapping[str, int]) -> tuple[Graph, str] | str:
+def _priced(opened: WrittenOut, found: Pattern, sizes: Mapping[str, int], times: float) -> tuple[Graph, str] | str:
     """The graph that sums the keys first and the sentence for it, or why the scores are cheaper."""
     graph = opened.graph
     made = reassociated(graph, found)
@@ -195,6 +194,9 @@ def _priced(opened: WrittenOut, found: Pattern, sizes: Mapping[str, int]) -> tup
     work = linear_work(Scene(made, known), kernel)
     linear = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
     dense = _dense(kernel, opened.steps, known)
+    if times > 1 and linear * times > dense:
+        beside = f"it would take {human(linear)} instead of {human(dense)} multiply-adds"
+        return f"its kernels know no scores that fade, as by '{found.fades[0].box.name}'; with torch {beside}"
     if linear > dense:
         return f"summing over the keys first would cost {human(linear)} instead of {human(dense)} multiply-adds"
     parts = linear_of(made, kernel)

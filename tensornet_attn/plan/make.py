@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from math import inf
 
 from tensornet_attn import limits
 from tensornet_attn.graph.model import Attention, Box, Graph, Kernel, Step
@@ -25,6 +26,8 @@ from tensornet_attn.plan.running import RUNNING, lower_running
 from tensornet_attn.plan.triton import TRITON, lower_triton
 from tensornet_attn.plan.ways import AS_PRICED, BAND, DISTRIBUTION, ROWS, WAYS, Way, chosen, rows_for
 from tensornet_attn.rewrite.whole import gone, simplified
+
+BESIDE_KERNELS = 16  # times fewer multiply-adds, for which torch computes on a GPU what a kernel could
 
 LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
     APART: lower_apart,
@@ -96,10 +99,11 @@ def _planned(
 
 def _lowerings(way: Way, aim: Aim, backend: str) -> dict[str, Lower]:
     """The lowerings of a way for an aim, in order; weights are absorbed in view of what comes after."""
+    fading = 1 if backend != "triton" else inf if aim.strict else BESIDE_KERNELS
     found: dict[str, Lower] = {
         **LOWERINGS,
-        APART: partial(lower_apart, fused=backend != "triton"),
-        LINEAR: partial(lower_linear, fading=backend != "triton"),
+        APART: partial(lower_apart, fused=backend != "triton", fading=fading),
+        LINEAR: partial(lower_linear, fading=fading),
         ROWS: rows_for(way, aim),
         EXPERTS: partial(lower_experts, fused=backend == "triton"),
     }

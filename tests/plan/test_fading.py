@@ -17,6 +17,7 @@ from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
 from tensornet_attn.nn.functions.fading import faded_reads, fading_attention
 from tensornet_attn.nn.functions.softmax import masked_softmax
+from tensornet_attn.plan.aim import Aim
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.make import make_plan
 
@@ -170,13 +171,28 @@ def test_in_bfloat16_gates_are_added_up_in_float32() -> None:
     assert (module(*inputs).double() - wanted).abs().max() < 0.03 * wanted.abs().max()
 
 
-def test_triton_keeps_kernels_of_its_own() -> None:
-    graph = build(ta.load(FADING["by distance"]))
-    told = {name: " ".join(r.chosen for r in make_plan(graph, name).regions) for name in ("torch", "triton")}
-    assert ["fading by 'D'" in told[name] for name in ("torch", "triton")] == [True, False]
-    assert ["Triton kernels" in told[name] for name in ("torch", "triton")] == [False, True]
-    made = lower_linear(build(ta.load(FADING["by distance"])), LENGTHS, GENERIC, fading=False)
-    assert made.refused == {"A": ("its kernels know no scores that fade, as by 'D'",)}
+def test_triton_keeps_kernels_of_its_own_where_sequences_are_not_long() -> None:
+    """A sixteenth of the multiply-adds is worth leaving them, but not where it must be Triton."""
+    graph, ways = build(ta.load(FADING["by distance"])), []
+    for backend, n, strict in (
+        ("torch", 128, False),
+        ("triton", 128, False),
+        ("triton", 8192, False),
+        ("triton", 8192, True),
+    ):
+        plan = make_plan(graph, backend, Aim(n=n, m=n, strict=strict))
+        (region,) = (r for r in plan.regions if "fading by 'D'" in r.chosen or "Triton kernels" in r.chosen)
+        ways.append((region.backend, "fading" in region.chosen))
+    assert ways == [("torch", True), ("triton", False), ("torch", True), ("triton", False)]
+    made = lower_linear(graph, {"n": 128, "m": 128}, GENERIC, fading=16)
+    (reason,) = made.refused["A"]
+    assert reason.startswith("its kernels know no scores that fade, as by 'D'; with torch it would take")
+
+
+def test_the_kernels_of_a_softmax_of_numbers_of_keys() -> None:
+    graph = build(ta.load(ALONE["numbers of keys, by distance"]))
+    short, long = (make_plan(graph, "triton", Aim(n=n, m=n)).backends for n in (64, 8192))
+    assert (short["y.p1"], long["A.o"]) == ("triton", "torch")
 
 
 @pytest.mark.parametrize("name", ["by features", pytest.param("by distance, kept", marks=pytest.mark.slow)])
