@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 from tensornet_attn.errors import InputError
@@ -129,9 +130,15 @@ def search(
     found = load(study.space)
     folder = Path(out) if out is not None else Path("runs") / found.name
     draft(study, found, 0, ())  # a space that gives nothing is told before anything is made
+    new = not folder.exists()
     prepare(study, folder)
     address = storage if storage is not None else f"sqlite:///{(folder / DATABASE).resolve()}"
-    store = open_store(address, study, name)
+    try:
+        store = open_store(address, study, name)
+    except InputError:
+        if new:
+            rmtree(folder, ignore_errors=True)
+        raise
     try:
         with reached(store.shown):
             ended = _ended(store, study, Team(folder, address, name, workers))

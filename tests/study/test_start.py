@@ -152,8 +152,9 @@ MISTAKES = [
 @pytest.mark.parametrize(("given", "message"), MISTAKES)
 def test_mistakes(tmp_path: Path, given: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        searched(tmp_path, **given)
+        searched(tmp_path / "out", **given)
     assert str(caught.value) == message
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_space_that_gives_nothing_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
