@@ -78,7 +78,8 @@ def too_dear(plain: Graph, made: Graph, place: str, sizes: Mapping[str, int], de
     """Why the fused form of rewritten scores does not pay, with the figures; empty where it does.
 
     Forward and backward of one query and key: the fused call computes every head's scores of the full width, twice in
-    the backward; the dense way mixes heads on the scores, and moves each of them through memory `PASSES` times.
+    the backward; the dense way mixes heads on the scores, and moves each of them through memory `PASSES` times. Queries
+    that the rewriting makes go through memory, too; all keys share what that costs.
     """
     box = made.step[place]
     scores = made.step[box.op.operand("of").name]  # type: ignore[union-attr]
@@ -87,20 +88,21 @@ def too_dear(plain: Graph, made: Graph, place: str, sizes: Mapping[str, int], de
     width = prod(_size(made, sizes, leg) for leg in query.legs if leg not in scores.legs)
     value = max(width, 8)
     fused = heads * 2 * (3.5 * width + 3.5 * min(value, width))
-    dense = 3 * 2 * _pair_macs(plain, place, sizes) + heads * PASSES * 4 * device.rate / (
-        device.bandwidth or device.rate
-    )
-    grown = {*query.legs} & {*box.legs} - {made.query} and query.name not in plain.step
-    if grown and width * SHARE > sizes[str(made.key)] and heads > 1:
-        return [f"a query of width {width} for every head would be more than 1 / {SHARE} of the scores"]
+    moved = 4 * device.rate / (device.bandwidth or device.rate)
+    dense = 3 * 2 * _pair_macs(plain, plain.step[place].op.operand("of").name, sizes) + heads * PASSES * moved  # type: ignore[union-attr]
+    if {*query.legs} & {*box.legs} - {made.query} and query.name not in plain.step:
+        numbers = prod(_size(made, sizes, leg) for leg in query.legs if leg != made.query)
+        fused += numbers * QUERY_PASSES * moved / max(1, sizes[str(made.key)])
     if fused <= dense:
         return []
     return [f"its scores rewritten as one product of width {width} would cost {fused / dense:.1f} times as much"]
 
 
-def _pair_macs(graph: Graph, place: str, sizes: Mapping[str, int]) -> float:
+def _pair_macs(graph: Graph, name: str, sizes: Mapping[str, int]) -> float:
     """Multiply-adds of the scores as they stand, in the best order, of one query and one key."""
-    scores = graph.step[graph.step[place].op.operand("of").name]  # type: ignore[union-attr]
+    scores = graph.step[name]
+    if isinstance(scores.op, Box):
+        return sum(_pair_macs(graph, use.name, sizes) for use in scores.op.uses if use.name in graph.step)
     if not isinstance(scores.op, Contraction):
         return 0
     total = 0.0
@@ -121,8 +123,8 @@ def _size(graph: Graph, sizes: Mapping[str, int], leg: str) -> int:
     return sizes.get(leg) or graph.leg[leg].size or 1
 
 
-SHARE = 8  # of the scores, which queries that are made for every head may be in size
 PASSES = 12  # of a score through memory, forward and backward, when softmax and its gradient are computed densely
+QUERY_PASSES = 2.5  # of a number of a query that is made for every head
 
 
 def softmax_boxes(graph: Graph) -> list[Step]:

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Attention, Contraction, Graph
 from tensornet_attn.graph.pairs import primitive, split_products
-from tensornet_attn.plan.fuse import fuse, reasons_against, softmax_boxes
+from tensornet_attn.plan.fuse import fuse, lower_attention, reasons_against, softmax_boxes
 from tensornet_attn.plan.make import make_plan
 
 EXPERTS = "v k q o vk vq kq ko qo vkq vko vqo kqo vkqo rope"
@@ -163,3 +164,21 @@ def test_any_layout_and_any_reader(scores: str, reader: str) -> None:
     assert "attend(" in module.source
     x = torch.randn(2, 4, 2, dtype=torch.float64)
     torch.testing.assert_close(module(x), oracle(x), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "legs", "fused"),
+    [
+        ("hard_fish", {"g": 2, "h": 4, "d": 21}, {8: False, 16: False, 32: True, 128: True, 1024: True}),
+        ("thsa", {"r": 16, "s": 99}, {16: False, 64: False, 128: True, 1024: True}),
+        ("mgk", {"h": 2, "r": 2, "d": 25}, {16: True, 128: True, 1024: True}),
+    ],
+)
+def test_queries_that_a_rewriting_makes_are_paid_by_all_keys(
+    name: str, legs: dict[str, int], fused: dict[int, bool]
+) -> None:
+    """As measured on one core: below, they cost more than fused attention gains; from there on, less."""
+    graph = build(ta.load(name, legs={"f": 64, **legs}), True)
+    for n, wanted in fused.items():
+        kinds = {step.name for step in lower_attention(graph, {"n": n, "m": n}, GENERIC).graph.steps}
+        assert ("A.o" in kinds) == wanted, n

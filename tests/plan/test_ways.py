@@ -65,13 +65,13 @@ def test_buckets_differ_in_lengths_and_choice() -> None:
 
 def test_computing_again_is_priced_where_a_backward_follows() -> None:
     def chosen(**aim: Any) -> list[str]:
-        return [region.chosen for region in plan("mgk_em", **aim).regions if "A" in region.steps]
+        return [region.chosen for region in plan("thsa", **aim).regions if "A" in region.steps]
 
     cpu = DEVICES["cpu"]
     assert chosen(device=cpu) == ["dense softmax"]
     assert all("query rows at a time" in how for how in chosen(device=cpu, bucket="prefill"))
     assert all("query rows at a time" in how for how in chosen(device=DEVICES["h200"]))
-    (region,) = (region for region in plan("mgk_em", device=cpu).regions if region.name == "A")
+    (region,) = (region for region in plan("thsa", device=cpu).regions if region.name == "A")
     (reason,) = region.refused[-1].against
     assert reason.startswith("computed again in the backward, they would take ")
 
