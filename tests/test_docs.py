@@ -20,8 +20,15 @@ LANGUAGES = {"yaml", "python", "console", "text", "sh"}
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(#[^)\s]*)?\)|<img [^>]*src=\"([^\"]+)\"")
 
 
+TRAINING = ("search.md", "train.md")  # pages whose commands train for seconds: a quarter of these each day
+
+
 def by_kind(kind: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("block", docs.all_blocks(kind), ids=lambda block: block.id)
+    blocks = [
+        pytest.param(block, marks=[pytest.mark.rotated] * (kind == "console" and block.page.name in TRAINING))
+        for block in docs.all_blocks(kind)
+    ]
+    return pytest.mark.parametrize("block", blocks, ids=lambda block: block.id)
 
 
 @pytest.fixture
