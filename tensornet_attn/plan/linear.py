@@ -1,4 +1,6 @@
-"""Linear attention: boxes whose scores are products of query and key features sum the keys first; with no softmax.
+"""Linear attention: boxes without a softmax whose scores are products of query and key features sum the keys first.
+
+So does a softmax whose scores compare nothing, a mean of values weighted by numbers of the keys.
 
 # A.of = Q K;  A = normalize over m of A.of;  y = A V Wo     ->     A.o = linear(Q, K, V);  y = A.o Wo
 """

@@ -25,7 +25,7 @@ from tensornet_attn.rewrite.change import (
     with_terms,
 )
 from tensornet_attn.rewrite.engine import Rule
-from tensornet_attn.spec.arithmetic import ONE
+from tensornet_attn.spec.arithmetic import ONE, Name
 
 MAPS = ("softmax", "normalize", "keep")
 
@@ -163,7 +163,10 @@ def inlined(
         inner = tuple(Use(one.name, tuple(names[leg] for leg in one.legs)) for one in term.factors)
         if len(rest) + len(inner) > limits.FACTORS:
             return None
-        terms.append(Term(times(outer.coefficient, term.coefficient), (*inner, *rest)))
+        coefficient = times(outer.coefficient, term.coefficient)
+        for leg in sorted({*use.legs} - {*legs} - legs_in((*inner, *rest))):  # summed over what is the same along it
+            coefficient = times(coefficient, Name(leg))
+        terms.append(Term(coefficient, (*inner, *rest)))
     return tuple(terms), tuple(new.values())
 
 

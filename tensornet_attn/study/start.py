@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 from tensornet_attn.errors import InputError
@@ -130,16 +129,14 @@ def search(
     found = load(study.space)
     folder = Path(out) if out is not None else Path("runs") / found.name
     draft(study, found, 0, ())  # a space that gives nothing is told before anything is made
-    new = not folder.exists()
-    prepare(study, folder)
     address = storage if storage is not None else f"sqlite:///{(folder / DATABASE).resolve()}"
+    late = storage is not None and not folder.exists()  # a storage that cannot be reached leaves no folder behind
+    if not late:
+        prepare(study, folder)
+    store = open_store(address, study, name)
     try:
-        store = open_store(address, study, name)
-    except InputError:
-        if new:
-            rmtree(folder, ignore_errors=True)
-        raise
-    try:
+        if late:
+            prepare(study, folder)
         with reached(store.shown):
             ended = _ended(store, study, Team(folder, address, name, workers))
     finally:

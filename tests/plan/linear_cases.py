@@ -40,6 +40,9 @@ STEPS: dict[str, Any] = {
     "Sb": "Q[n h d] K[m h d] + k[m h] + 0.5 -> h n m",
     "Sm": "P[g h] Qg[n g d] Kg[m g d] -> h n m",
     "Sg": "Qg[n g d] Kg[m g d] -> g n m",
+    "Sj": "Qj[n h j d] K[m h d] + 0.5 -> j h n m",
+    "Sh": "Qj[n h j d] K[m h d] + 0.25 -> j h n m",
+    "Sn": "Qg[n g d] Kg[m g d] + 0.5 -> g n m",
     "W": "V[m h e] q[n h] -> n m h e",
 }
 READ = "A[h n m] V[m h e] Wo[h e f] -> n f"
@@ -106,6 +109,8 @@ LINEAR = {
         {"map": "square", "of": {"map": "square", "of": "q[n h] k[m h] + 1 -> h n m"}}, kind="keep"
     ),
     "a square of mixed heads": design("Sm[h n m] Sm[h n m] -> h n m"),
+    "products with numbers, summed over a leg": design("Sj[j h n m] Sh[j h n m] -> h n m"),
+    "a square with a number, mixed": design("P[g h] Sn[g n m] Sn[g n m] -> h n m"),
     "a square, mixed": design("P[g h] Sg[g n m] Sg[g n m] -> h n m"),
 }
 
