@@ -158,7 +158,8 @@ def attend(
 ) -> Tensor:
     """softmax(scale q k^T + bias) v, fused: q [..., h, n, d], k [..., g, m, d], v [..., g, m, e] -> [..., h, n, e].
 
-    `keep` and `bias` broadcast to [..., h, n, m]; g divides h: consecutive query heads share a key and value head.
+    `keep` and `bias` broadcast to [..., h, n, m]; g divides h: consecutive query heads share a key and value head; each
+    of the three may have one head for all.
     With several `keys` a position, k has them one after another, [..., g, keys m, d], and they share v, keep and bias.
     """
     n, m = q.shape[-2], k.shape[-2] // keys
@@ -197,6 +198,8 @@ def fused_attention(
     q, k, v = (four_dimensions(laid_out(widened(t, width)), batch) for t in (q, k, v))
     if k.shape[1] != v.shape[1]:
         k, v = (t.expand(-1, heads, -1, -1) for t in (k, v))
+    if q.shape[1] < heads:
+        q = q.expand(-1, heads, -1, -1)
     if mask is not None and mask.ndim > 2:
         mask = four_dimensions(mask, batch)
     grouped = {"enable_gqa": True} if q.shape[1] != heads else {}

@@ -22,8 +22,8 @@ def emit_attention(writer: Writer, step: Step) -> None:
     writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: one fused call, the scores are never made")
     names = [
         _tensor(writer, "q", q, heads, (query,), contracted),
-        _tensor(writer, "k", k, shared if set(shared) & set(k.legs) else (), (*op.beside, key), contracted),
-        _tensor(writer, "v", v, shared if set(shared) & set(v.legs) else (), (key,), own),
+        _tensor(writer, "k", k, shared, (*op.beside, key), contracted),
+        _tensor(writer, "v", v, shared, (key,), own),
     ]
     text = writer.call("attend", *names, *_options(writer, op, heads))
     _bind(writer, step, text, (*heads, query, *own), len(heads), len(own))
@@ -56,10 +56,16 @@ def _options(writer: Writer, op: Attention, heads: Legs) -> list[str]:
 
 
 def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
-    """A line that lays an operand out as [heads, sequence, width]."""
-    local, groups = writer.names.fresh(name), (heads, sequence, width)
+    """A line that lays an operand out as [heads, sequence, width]: one head where it has none of them, else all."""
+    local, own = writer.names.fresh(name), {*heads} & {*value.legs}
+    groups = (heads if own else (), sequence, width)
+    if own and own != {*heads}:
+        text = value.grouped((*((leg,) if leg in own else () for leg in heads), sequence, width))
+        text = writer.call("over_heads", text, *map(writer.size, heads))
+    else:
+        text = value.grouped(groups)
     batch = "... " if value.batched else ""
-    writer.line(f"{local} = {value.grouped(groups)}  # {batch}{' '.join(map(_dimension, groups))}")
+    writer.line(f"{local} = {text}  # {batch}{' '.join(map(_dimension, groups))}")
     return local
 
 

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.order import order
 from tensornet_attn.rewrite.apart import STATE_APART
 from tensornet_attn.rewrite.engine import everywhere, rewritten
 from tensornet_attn.rewrite.scores import RULES
@@ -79,52 +80,52 @@ def too_dear(plain: Graph, made: Graph, place: str, sizes: Mapping[str, int], de
 
     Forward and backward of one query and key: the fused call computes every head's scores of the full width, twice in
     the backward; the dense way mixes heads on the scores, and moves each of them through memory `PASSES` times. Queries
-    that the rewriting makes go through memory, too; all keys share what that costs.
+    that the rewriting makes, and keys or values that are spread over heads they lack, go through memory, too; the other
+    sequence shares what that costs.
     """
     box = made.step[place]
-    scores = made.step[box.op.operand("of").name]  # type: ignore[union-attr]
-    query = scores.op.uses[0]
-    heads = prod(_size(made, sizes, leg) for leg in box.legs if leg not in (made.query, made.key))
-    width = prod(_size(made, sizes, leg) for leg in query.legs if leg not in scores.legs)
+    found = _match(made, box)
+    assert isinstance(found, Pattern)
+    heads = {leg for leg in box.legs if leg not in (made.query, made.key)}
+    width = _numbers(made, sizes, {*found.query.legs} - {*found.scores.legs})
     value = max(width, 8)
-    fused = heads * 2 * (3.5 * width + 3.5 * min(value, width))
+    fused = _numbers(made, sizes, heads) * 2 * (3.5 * width + 3.5 * min(value, width))
     moved = 4 * device.rate / (device.bandwidth or device.rate)
-    dense = 3 * 2 * _pair_macs(plain, plain.step[place].op.operand("of").name, sizes) + heads * PASSES * moved  # type: ignore[union-attr]
-    if {*query.legs} & {*box.legs} - {made.query} and query.name not in plain.step:
-        numbers = prod(_size(made, sizes, leg) for leg in query.legs if leg != made.query)
-        fused += numbers * QUERY_PASSES * moved / max(1, sizes[str(made.key)])
+    pair = _pair_macs(plain, plain.step[place].op.operand("of").name, sizes, device)  # type: ignore[union-attr]
+    dense = 3 * 2 * pair + _numbers(made, sizes, heads) * PASSES * moved
+    new = 0.0  # numbers of a position that go through memory, times how often
+    if {*found.query.legs} & heads and found.query.name not in plain.step:
+        new += QUERY_PASSES * _numbers(made, sizes, {*found.query.legs} - {made.query})
+    shared = (heads - {box.op.other}) & {*found.key.legs, *found.value.legs}  # type: ignore[union-attr]
+    if any(shared & {*use.legs} not in (set(), shared) for use in (found.key, found.value)):
+        new += SPREAD_PASSES * width * _numbers(made, sizes, shared)
+    fused += new * moved / max(1, sizes[str(made.key)])
     if fused <= dense:
         return []
-    return [f"its scores rewritten as one product of width {width} would cost {fused / dense:.1f} times as much"]
+    return [f"its scores rewritten as one product of width {width} would cost {fused / dense:.2f} times as much"]
 
 
-def _pair_macs(graph: Graph, name: str, sizes: Mapping[str, int]) -> float:
+def _pair_macs(graph: Graph, name: str, sizes: Mapping[str, int], device: Device) -> float:
     """Multiply-adds of the scores as they stand, in the best order, of one query and one key."""
     scores = graph.step[name]
     if isinstance(scores.op, Box):
-        return sum(_pair_macs(graph, use.name, sizes) for use in scores.op.uses if use.name in graph.step)
+        return sum(_pair_macs(graph, use.name, sizes, device) for use in scores.op.uses if use.name in graph.step)
     if not isinstance(scores.op, Contraction):
         return 0
-    total = 0.0
-    for term in scores.op.terms:
-        legs = [use.legs for use in term.factors]
-        ends = {leg for leg in scores.legs if any(leg in own for own in legs)}
-        inner = {leg for own in legs for leg in own} - ends
-        queries = [own for own in legs if graph.query in own or graph.key in own]
-        shared = {leg for own in queries for leg in own} - {graph.query, graph.key}
-        total += prod(_size(graph, sizes, leg) for leg in shared)
-        if len(legs) > 2:  # heads are mixed on the scores
-            left = {leg for leg in shared if leg in {x for own in legs if own not in queries for x in own}} | ends
-            total += prod(_size(graph, sizes, leg) for leg in (left | (inner & left)) - {graph.query, graph.key})
-    return total
+    factors = [[use.legs for use in term.factors] for term in scores.op.terms]
+    met = {leg for own in factors for legs in own for leg in legs}
+    known = {leg: _numbers(graph, sizes, {leg}) for leg in {*met, *scores.legs}}
+    flops = sum(order(own, scores.legs, known, device).flops for own in factors if len(own) > 1)
+    return flops / 2 / (known[str(graph.query)] * known[str(graph.key)])
 
 
-def _size(graph: Graph, sizes: Mapping[str, int], leg: str) -> int:
-    return sizes.get(leg) or graph.leg[leg].size or 1
+def _numbers(graph: Graph, sizes: Mapping[str, int], legs: Iterable[str | None]) -> int:
+    return prod(sizes.get(leg) or graph.leg[leg].size or 1 for leg in legs if leg)
 
 
 PASSES = 12  # of a score through memory, forward and backward, when softmax and its gradient are computed densely
 QUERY_PASSES = 2.5  # of a number of a query that is made for every head
+SPREAD_PASSES = 14  # of a number of a key that is repeated for heads it lacks, and of the value as wide as it
 
 
 def softmax_boxes(graph: Graph) -> list[Step]:
@@ -217,14 +218,8 @@ def _with_value(graph: Graph, scores: Step, box: Step, reader: Step, use: Use, q
         return f"along the key leg the attention map meets {met}"
     if graph.query in values[0].legs:
         return "the values depend on the query"
-    heads = {leg for leg in box.legs if leg not in (graph.query, graph.key, box.op.other)}  # type: ignore[union-attr]
     if box.op.other is not None and box.op.other in (*values[0].legs, *query.legs, *reader.legs):  # type: ignore[union-attr]
         return "the values depend on the key's component"
-    if heads - set(query.legs):
-        return "the query lacks a head leg of the scores"
-    mine, theirs = heads & set(key.legs), heads & set(values[0].legs)
-    if mine and theirs and mine != theirs:
-        return "key and value stand on different head legs"
     return Pattern(scores, box, reader, place, query, key, values[0])
 
 

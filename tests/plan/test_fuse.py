@@ -182,3 +182,64 @@ def test_queries_that_a_rewriting_makes_are_paid_by_all_keys(
     for n, wanted in fused.items():
         kinds = {step.name for step in lower_attention(graph, {"n": n, "m": n}, GENERIC).graph.steps}
         assert ("A.o" in kinds) == wanted, n
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("query", "key", "value"),
+    [
+        ("g j", "g", "g j"),
+        ("g j", "g", "j"),
+        ("g j", "j", "g"),
+        ("g j", "j", ""),
+        ("g", "j", "g"),
+        ("g", "g j", "j"),
+        ("", "g j", "g j"),
+        ("", "g j", ""),
+        ("g j", "g r", "g j"),
+        ("j", "g r", "g"),
+    ],
+)
+def test_query_key_and_value_on_head_legs_of_their_own(query: str, key: str, value: str, causal: bool) -> None:
+    legs = {"n": "query", "m": "key", "f": 6, "g": "head 2", "j": "head 3", "d": "head 4", "e": 5, "r": 2}
+    scores = f"Q[n {query} d] K[m {key} d] -> g j n m"
+    of = {"logsumexp": "r", "of": scores.replace("-> g j", "-> r g j")} if "r" in key else scores
+    design = {
+        "tensornet": 1,
+        "name": "own_heads",
+        "legs": {leg: size for leg, size in legs.items() if leg != "r" or "r" in key},
+        "inputs": {"x": "n f"},
+        "weights": {"Wq": f"f {query} d", "Wk": f"f {key} d", "Wv": f"f {value} e", "Wo": "g j e f"},
+        "diagram": {
+            "Q": f"x[n f] Wq[f {query} d] -> n {query} d",
+            "K": f"x[m f] Wk[f {key} d] -> m {key} d",
+            "V": f"x[m f] Wv[f {value} e] -> m {value} e",
+            "A": {"softmax": "m", "of": of},
+            "y": f"A[g j n m] V[m {value} e] Wo[g j e f] -> n f",
+        },
+        "output": "y",
+    }
+    module, oracle = (ta.compile(design, backend, causal, dtype=torch.float64) for backend in ("torch", "reference"))
+    module.load_state_dict(oracle.state_dict())
+    assert "attend(" in module.source
+    for shape in ((2, 7, 6), (7, 6), (0, 7, 6)):
+        x = torch.randn(*shape, dtype=torch.float64)
+        pair = [x.clone().requires_grad_() for _ in range(2)]
+        outputs = [made(own) for made, own in zip((module, oracle), pair, strict=True)]
+        torch.testing.assert_close(*outputs, rtol=1e-10, atol=1e-12)
+        grads = [torch.autograd.grad(y.square().sum(), (own, *made.parameters())) for y, own, made in
+                 zip(outputs, pair, (module, oracle), strict=True)]  # fmt: skip
+        torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-12)
+
+
+def test_keys_that_are_spread_over_heads_are_paid_by_all_queries() -> None:
+    """As measured on one core: wide keys of few positions, repeated for every value head, cost more than they gain."""
+    for legs, fused in (
+        ({"f": 512, "h": 8}, {128: False, 512: False, 2048: True}),
+        ({"f": 256, "h": 8}, {512: True}),
+        ({"f": 64, "h": 4, "d": 4, "e": 27}, {128: True}),
+    ):
+        graph = build(ta.load("skip_left", legs=legs), True)
+        for n, wanted in fused.items():
+            kinds = {step.name for step in lower_attention(graph, {"n": n, "m": n}, GENERIC).graph.steps}
+            assert ("A.o" in kinds) == wanted, (legs, n)

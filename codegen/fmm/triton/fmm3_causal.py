@@ -539,6 +539,8 @@ def fused_attention(
     q, k, v = (four_dimensions(laid_out(widened(t, width)), batch) for t in (q, k, v))
     if k.shape[1] != v.shape[1]:
         k, v = (t.expand(-1, heads, -1, -1) for t in (k, v))
+    if q.shape[1] < heads:
+        q = q.expand(-1, heads, -1, -1)
     if mask is not None and mask.ndim > 2:
         mask = four_dimensions(mask, batch)
     grouped = {"enable_gqa": True} if q.shape[1] != heads else {}
