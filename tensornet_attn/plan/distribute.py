@@ -43,7 +43,7 @@ def lower_distribution(graph: Graph, sizes: Mapping[str, int], device: Device) -
         if blend is None:
             continue
         apart = distributed(made, blend)
-        dense = _still_made(apart, blend.maps, sizes, device)
+        dense = still_made(apart, blend.maps, sizes, device)
         if dense:
             refused[step.name] = (f"the map '{dense[0]}' would still be made",)
         else:
@@ -52,7 +52,7 @@ def lower_distribution(graph: Graph, sizes: Mapping[str, int], device: Device) -
     return Lowered(made, chosen, refused)
 
 
-def _still_made(graph: Graph, maps: tuple[str, ...], sizes: Mapping[str, int], device: Device) -> list[str]:
+def still_made(graph: Graph, maps: tuple[str, ...], sizes: Mapping[str, int], device: Device) -> list[str]:
     """The maps that no lowering takes."""
     for lower in UNLOCKS:
         graph = lower(graph, sizes, device).graph

@@ -11,7 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
-from tensornet_attn.rewrite.change import times, with_terms
+from tensornet_attn.rewrite.apart import made_apart
+from tensornet_attn.rewrite.change import fresh, kept, times, with_terms
 from tensornet_attn.rewrite.distance import negated, two_sides
 from tensornet_attn.spec.arithmetic import ONE, Negative, Number
 
@@ -38,10 +39,30 @@ def fade_of(graph: Graph, scores: Step, use: Use, causal: bool) -> Fade | str:
     if of is None or not isinstance(of.op, Contraction) or box.op.operand("of").legs != of.legs or use.legs != box.legs:
         return f"the exponent of '{use.name}' in the scores is no sum of a part of queries and one of keys"
     uses, here = Counter(other.name for _, other in graph.uses()), scores.op.uses.count(use)
-    kept = {graph.output, *(step for _, step in graph.updates)}
-    if uses[of.name] > 1 or uses[box.name] > here or {of.name, box.name} & kept:
+    if uses[of.name] > 1 or uses[box.name] > here or kept(graph, of.name) or kept(graph, box.name):
         return f"'{use.name}' in the scores is used elsewhere too"
     return _parted(graph, box, of, causal)
+
+
+def fading_alone(graph: Graph, scores: str) -> Graph:
+    """The graph in which nothing else reads the factors that let these scores fade, nor their exponents."""
+    step, pair = graph.step.get(scores), {graph.query, graph.key}
+    for factor in sorted({use.name for use in (step.op.uses if step else ()) if pair <= {*use.legs}}):
+        box = graph.step.get(factor)
+        if box is not None and isinstance(box.op, Box) and box.op.function == EXP:
+            graph, own = _alone(graph, factor, scores)
+            graph, _ = _alone(graph, box.op.operand("of").name, own)
+    return graph
+
+
+def _alone(graph: Graph, place: str, reader: str) -> tuple[Graph, str]:
+    """The graph in which a step has this reader alone, and the step's name there: a copy where it had others."""
+    if place not in graph.step or (
+        {step.name for step, _ in graph.readers[place]} == {reader} and not kept(graph, place)
+    ):
+        return graph, place
+    name = fresh(graph, f"{place}.apart")
+    return made_apart(graph, place, [{reader}]), name
 
 
 def softmax_of(graph: Graph, box: Step, causal: bool) -> Fade | None:

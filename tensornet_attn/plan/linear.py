@@ -17,11 +17,12 @@ from tensornet_attn.cost.devices import DEVICES, Device
 from tensornet_attn.cost.linear import Legs, causal, chunk_of, linear_of, linear_work, mixed_legs
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.table import human
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
-from tensornet_attn.plan.fade import EXP, Fade, fade_of, fade_sides, softmax_of
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.plan.fade import EXP, Fade, fade_of, fade_sides, fading_alone, softmax_of
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
+from tensornet_attn.rewrite.change import fresh, with_steps
 from tensornet_attn.rewrite.distance import with_places
 from tensornet_attn.rewrite.simplify import without_dead
 from tensornet_attn.spec.arithmetic import ONE, Number
@@ -66,18 +67,41 @@ def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device, fading:
         if not isinstance(made, str):
             lowered, chosen[f"{box.name}.o"] = made
     for box in linear_boxes(graph):
-        opened = _opened(lowered, box)
-        found = opened if isinstance(opened, str) else match(opened.graph, box)
-        if isinstance(found, Pattern):
-            assert isinstance(opened, WrittenOut)
-            made = _priced(opened, found, sizes, fading if found.fades else 1)
-        else:
-            made = found
+        made = _lowered(lowered, box, sizes, fading)
         if isinstance(made, str):
             refused[box.name] = (made,)
         else:
             lowered, chosen[f"{box.name}.o"] = made
+    for box in boxes_over_keys(graph, "sum"):
+        as_map, keep = _as_map(lowered, lowered.step[box.name])
+        made = _lowered(as_map, keep, sizes, fading, faded=True)
+        if not isinstance(made, str):
+            lowered, chosen[f"{keep.name}.o"] = made
     return Lowered(lowered, chosen, refused)
+
+
+def _lowered(
+    graph: Graph, box: Step, sizes: Mapping[str, int], fading: float, faded: bool = False
+) -> tuple[Graph, str] | str:
+    """The graph that sums the keys of a map first, and the sentence for it, or why not; perhaps only if scores fade."""
+    opened = _opened(graph, box)
+    found = opened if isinstance(opened, str) else match(opened.graph, box)
+    if isinstance(found, str):
+        return found
+    assert isinstance(opened, WrittenOut)
+    if faded and not found.fades:
+        return "the scores do not fade"
+    return _priced(opened, found, sizes, fading if found.fades else 1)
+
+
+def _as_map(graph: Graph, box: Step) -> tuple[Graph, Step]:
+    """A sum of scores over the keys as a map that reads ones: sum over m of S -> A = keep over m of S; A ones[m]."""
+    assert isinstance(box.op, Box)
+    of, key = box.op.operand("of"), str(graph.key)
+    one = Tensor(fresh(graph, f"{box.name}.{key}"), "constant", (key,), Function("ones"))
+    keep = Step(fresh(graph, f"{box.name}.kept"), replace(box.op, kind="keep", numbers=()), of.legs)
+    read = replace(box, op=Contraction((Term(ONE, (Use(keep.name, keep.legs), Use(one.name, one.legs))),)))
+    return with_steps(with_places(graph, (one,)), {box.name: [keep, read]}), keep
 
 
 def linear_boxes(graph: Graph) -> list[Step]:
@@ -104,8 +128,10 @@ def _of_keys(graph: Graph, box: Step) -> Pattern | None:
 
 
 def _opened(graph: Graph, box: Step) -> WrittenOut | str:
-    """The graph in which the scores of a box are no polynomial of others."""
-    return written_out(graph, box.op.operand("of")) or WrittenOut(graph, ())  # type: ignore[union-attr]
+    """The graph in which the scores of a box are no polynomial of others, and nothing else reads what they fade by."""
+    of = box.op.operand("of")  # type: ignore[union-attr]
+    opened = written_out(graph, of) or WrittenOut(graph, ())
+    return opened if isinstance(opened, str) else replace(opened, graph=fading_alone(opened.graph, of.name))
 
 
 def match(graph: Graph, box: Step) -> Pattern | str:

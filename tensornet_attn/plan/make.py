@@ -20,6 +20,7 @@ from tensornet_attn.plan.fuse import FUSED, lower_attention
 from tensornet_attn.plan.linear import LINEAR, lower_linear
 from tensornet_attn.plan.lowering import Lower
 from tensornet_attn.plan.model import Lowering, Plan, Region
+from tensornet_attn.plan.once import ONCE, lower_once
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.rows import lower_rows, quadratic
 from tensornet_attn.plan.running import RUNNING, lower_running
@@ -30,6 +31,7 @@ from tensornet_attn.rewrite.whole import gone, simplified
 BESIDE_KERNELS = 16  # times fewer multiply-adds, for which torch computes on a GPU what a kernel could
 
 LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
+    ONCE: lower_once,
     APART: lower_apart,
     DISTRIBUTION: lower_distribution,
     ABSORBED: lower_absorbed,
@@ -102,6 +104,7 @@ def _lowerings(way: Way, aim: Aim, backend: str) -> dict[str, Lower]:
     fading = 1 if backend != "triton" else inf if aim.strict else BESIDE_KERNELS
     found: dict[str, Lower] = {
         **LOWERINGS,
+        ONCE: partial(lower_once, apart=backend != "triton"),  # a kernel reads several values of one map
         APART: partial(lower_apart, fused=backend != "triton", fading=fading),
         LINEAR: partial(lower_linear, fading=fading),
         ROWS: rows_for(way, aim),

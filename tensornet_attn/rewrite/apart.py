@@ -38,7 +38,7 @@ def state_apart(graph: Graph, place: str) -> Graph | None:
         return None
     if not {graph.query, graph.key} <= {*step.legs}:
         return None
-    return _apart(graph, place, [readers & apart])
+    return made_apart(graph, place, [readers & apart])
 
 
 def scores_apart(graph: Graph, place: str) -> Graph | None:
@@ -61,10 +61,10 @@ def scores_of_their_own(graph: Graph, place: str, maps: Collection[str]) -> Grap
     """The graph in which each of these maps reads scores that nothing else reads."""
     others = {step.name for step, _ in graph.readers[place]} - {*maps}
     first = [] if others or kept(graph, place) else list(maps)[:1]  # which may have the scores that are there
-    return _apart(graph, place, [{own} for own in maps if own not in first])
+    return made_apart(graph, place, [{own} for own in maps if own not in first])
 
 
-def _apart(graph: Graph, place: str, groups: Iterable[Collection[str]]) -> Graph:
+def made_apart(graph: Graph, place: str, groups: Iterable[Collection[str]]) -> Graph:
     """The graph with a step made once more for each group of those that read it."""
     for readers in groups:
         name = fresh(graph, f"{place}.apart")

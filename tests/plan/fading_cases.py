@@ -74,6 +74,30 @@ ALONE: dict[str, dict[str, Any]] = {
     "nothing but distance": weighted("-1 * s[h] gap[n m] -> h n m"),
     "each number of a value": weighted("one[n] K[m h d] -> h d n m", "A[h d n m] K[m h d] Wq[f h d]"),
 }
+SHARED: dict[str, dict[str, Any]] = {  # what fades is read by a map and by a sum
+    "scores": faded(
+        "F",
+        kind="keep",
+        D=BY_DISTANCE,
+        F=FADED,
+        T={"sum": "m", "mask": ["causal"], "of": "F"},
+        read="T[h n] A[h n m] V[m h e] Wo[h e f] -> n f",
+    ),
+    "a factor of two scores": faded(
+        G=GATE,
+        D=exp("G[h m] - G[h n] -> h n m"),
+        kind="keep",
+        T={"sum": "m", "mask": ["causal"], "of": "q[n h] k[m h] D[h n m] -> h n m"},
+        read="T[h n] A[h n m] V[m h e] Wo[h e f] -> n f",
+    ),
+    "an exponent": faded(
+        "Q[n h d] K[m h d] D[h n m] E[h n m] -> h n m",
+        kind="keep",
+        X="-1 * b[h] gap[n m] -> h n m",
+        D=exp("X"),
+        E=exp("X"),
+    ),
+}
 SUM = "is no sum of a part of queries and one of keys"
 UNFADING: dict[str, tuple[dict[str, Any], str]] = {
     "another map": (

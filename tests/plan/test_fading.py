@@ -21,7 +21,7 @@ from tensornet_attn.plan.aim import Aim
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.make import make_plan
 
-from .fading_cases import ALONE, FADED, FADING, UNFADING, exp, faded
+from .fading_cases import ALONE, FADED, FADING, SHARED, UNFADING, exp, faded
 from .test_linear import LENGTHS, agree, draw, kernels, lowered, modules
 
 SHAPES = [(5, 5), (3, 40), (40, 3), (70, 70), (1, 1)]
@@ -39,6 +39,19 @@ def test_the_keys_are_summed_first_and_the_result_is_the_same(name: str) -> None
     agree(ours, oracle, inputs, mask=draw(n, m, seed=3) > -0.3, key_mask=keys)
     inputs = [draw(2, 9, 4), draw(2, 9, 4, seed=1)]
     agree(ours, oracle, inputs, mask=draw(9, 9, seed=3) > -0.3)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_fades_may_be_read_elsewhere_too(name: str) -> None:
+    ours, oracle = modules(SHARED[name], False)
+    told = [region.chosen for region in ours.plan.regions]
+    assert sum("linear attention" in text for text in told) == (1 if name == "an exponent" else 2), told
+    assert not any("rows at a time" in text or "dense keep" in text for text in told), told
+    for n, batch in ((5, (2,)), (70, ()), (1, (2,))):
+        inputs = [draw(*batch, n, 4), draw(*batch, n, 4, seed=1)]
+        agree(ours, oracle, inputs)
+        agree(ours, oracle, inputs, key_mask=draw(*batch, n, seed=2) > -0.3)
+    agree(ours, oracle, inputs, mask=draw(n, n, seed=3) > -0.3)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.nn.functions.rows import Rows
-from tensornet_attn.nn.functions.shift import relative_to_key
+from tensornet_attn.nn.functions.shift import from_table, relative_to_key
 
 
 def distance_rows(rows: Rows) -> Tensor:
@@ -33,6 +33,8 @@ def relative_rows(x: Tensor, rows: Rows, reach: int | None = None) -> Tensor:
 
     p runs over the block + m - 1 relative positions of these rows, or from -reach to reach.
     """
+    if reach is not None and x.device.type == "cpu" and x.shape[-2] == rows.at.shape[0]:
+        return from_table(x, rows.at, rows.m, reach)
     if reach is not None:
         far = torch.arange(1 - rows.m, rows.at.shape[0], device=x.device) + rows.at[:1]
         x = x.index_select(-1, far.clamp(-reach, reach) + reach)

@@ -1,0 +1,93 @@
+"""What several products read of an attention map is made once for each of the values: each map has one reader then.
+
+# y = g[h] A V Wo + A V Wo     ->     A.V = A V;  y = g[h] A.V Wo + A.V Wo
+# y = A V Wo + A U Wu          ->     A.V = A V;  A.apart = A;  A.U = A.apart U;  y = A.V Wo + A.U Wu
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
+from tensornet_attn.plan.apart import lower_apart
+from tensornet_attn.plan.distribute import still_made
+from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.rewrite.apart import MAPS
+from tensornet_attn.rewrite.change import fresh, kept, with_steps
+from tensornet_attn.rewrite.simplify import draws
+from tensornet_attn.spec.arithmetic import ONE
+
+ONCE = "values read once"
+
+
+def lower_once(graph: Graph, sizes: Mapping[str, int], device: Device, apart: bool = True) -> Lowered:
+    """Every map, or blend of maps, that several products read, each with values.
+
+    Where the values differ, and if a map may be made `apart` for each of them, it is if none of these is stored then.
+    """
+    made = graph
+    for box in graph.steps:
+        values = list(_values(made, box))
+        over_keys = isinstance(box.op, Box) and box.op.kind in MAPS and graph.masked(box)
+        if len(values) == 1:
+            made = _once(made, box, box.name, values[0])
+        elif len(values) > 1 and apart and over_keys and not draws(made, box):
+            trial, names = _for_each(made, box, values)
+            made = made if still_made(lower_apart(trial, sizes, device).graph, names, sizes, device) else trial
+    return Lowered(made)
+
+
+def _values(graph: Graph, box: Step) -> dict[Use, None]:
+    """The values that a map's readers have beside it, where several products read it, and all in the same way."""
+    whole = {graph.query, graph.key} <= {*box.legs} and not kept(graph, box.name)
+    readers = {reader.name: reader for reader, _ in graph.readers.get(box.name, ())}
+    if not whole or not all(_reads(graph, reader) for reader in readers.values()):
+        return {}
+    own, found = Use(box.name, box.legs), list[tuple[Use, ...]]()
+    for reader in readers.values():
+        for term in reader.op.terms:  # type: ignore[union-attr]
+            if any(use.name == box.name for use in term.factors):
+                found.append(tuple(use for use in term.factors if graph.key in use.legs))
+    values = dict.fromkeys(use for keys in found for use in keys if use != own)
+    alike = all(len(keys) == 2 and own in keys for keys in found) and len(found) > 1
+    return values if alike and not any(graph.query in use.legs for use in values) else {}
+
+
+def _reads(graph: Graph, reader: Step) -> bool:
+    return isinstance(reader.op, Contraction) and graph.key not in reader.legs
+
+
+def _for_each(graph: Graph, box: Step, values: Iterable[Use]) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with a map for each of the values, and their names."""
+    first, *others = values
+    graph, names = _once(graph, box, box.name, first), [box.name]
+    for value in others:
+        names.append(fresh(graph, f"{box.name}.apart"))
+        made = replace(graph.step[box.name], name=names[-1])
+        graph = with_steps(graph, {box.name: [graph.step[box.name], made]})
+        graph = _once(graph, box, names[-1], value)
+    return graph, tuple(names)
+
+
+def _once(graph: Graph, box: Step, name: str, value: Use) -> Graph:
+    """The graph with a step for what the map of this name reads of the values, before the first reader of both."""
+    legs = tuple(leg for leg in box.legs if leg != graph.key)
+    legs += tuple(leg for leg in value.legs if leg not in box.legs)
+    old, result = Use(box.name, box.legs), fresh(graph, f"{box.name}.{value.name.replace('.', '_')}")
+    first = Step(result, Contraction((Term(ONE, (Use(name, box.legs), value)),)), legs)
+    steps = list[Step]()
+    for step in graph.steps:
+        terms = step.op.terms if isinstance(step.op, Contraction) else ()
+        if any({old, value} <= {*term.factors} for term in terms):
+            steps += [] if first in steps else [first]
+            step = replace(step, op=Contraction(tuple(_reading(term, old, value, Use(result, legs)) for term in terms)))
+        steps.append(step)
+    return replace(graph, steps=tuple(steps))
+
+
+def _reading(term: Term, own: Use, value: Use, result: Use) -> Term:
+    if not {own, value} <= {*term.factors}:
+        return term
+    return replace(term, factors=tuple(result if use == own else use for use in term.factors if use != value))
