@@ -70,6 +70,7 @@ def check(name: str) -> None:
     assert "nan" not in page.text.split()
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", QUICK)
 def test_reports_of_some_designs(name: str) -> None:
     check(name)

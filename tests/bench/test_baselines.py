@@ -48,6 +48,7 @@ def test_every_shipped_design_has_a_hand_written_layer() -> None:
     assert sorted(LAYERS) == ta.list_designs()
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "causal"), EACH)
 def test_a_layer_equals_the_reference(name: str, causal: bool | None) -> None:
     reference = compiled(name, "reference", causal)

@@ -132,6 +132,7 @@ def test_the_table_of_targets(run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [line.split()[0] for line in outcome.out.splitlines()] == ["design", "mhsa"]
 
 
+@pytest.mark.rotated
 def test_a_rehearsal_has_everything_that_a_run_on_a_gpu_has(run, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)  # nothing is compiled: that takes minutes
     path, picture = tmp_path / "results.json", tmp_path / "results.svg"

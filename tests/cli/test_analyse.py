@@ -41,6 +41,7 @@ def test_a_report_on_a_file_with_settings_and_experts(run, text: str, tmp_path) 
     assert "rank without 3 diagonals" in page
 
 
+@pytest.mark.rotated
 def test_a_report_on_a_checkpoint(run, text: str, tmp_path) -> None:
     layer, path = ta.compile(ta.load("hard_fish", legs={"f": 16, "h": 4, "g": 2})), str(tmp_path / "layer.pt")
     ta.save(layer, path)

@@ -73,6 +73,7 @@ def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
     return [y, *torch.autograd.grad(y.square().sum(), [x, *module.parameters()])]
 
 
+@pytest.mark.rotated
 @NAMES
 def test_export_with_dynamic_batch_and_length(name: str) -> None:
     module = made(name)

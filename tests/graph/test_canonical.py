@@ -157,6 +157,7 @@ def mutations(graph: Graph):
         yield replace(graph, steps=(*graph.steps[:place], replace(step, op=op), *graph.steps[place + 1 :]))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", DESIGNS)
 def test_a_change_in_one_place_counts(name):
     graph = built(name)

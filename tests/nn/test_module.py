@@ -95,6 +95,7 @@ def test_rows_that_see_nothing_give_finite_gradients(name: str, backend: str) ->
         assert not y.any()
 
 
+@pytest.mark.rotated
 @everything
 def test_copies_and_pickles_compute_the_same(name: str) -> None:
     module, xs = compiled(name, "torch"), inputs_of(name)

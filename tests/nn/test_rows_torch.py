@@ -44,6 +44,7 @@ def call_of(given: list[Tensor], tile: str = "mixed_rows", seed: Tensor | None =
     return given, seed, tile, present, q.shape[-2], k.shape[-2], [2], [2, 1], *rest
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("wants", [True, False])
 def test_opcheck(wants: bool) -> None:
     given = [x.detach().requires_grad_(wants) for x in mixed_operands(5, 6)]
@@ -69,6 +70,7 @@ def test_opcheck_of_what_is_drawn() -> None:
     torch.library.opcheck(rows_forward, call_of(given, "drawn_rows", seed, absent=1, training=True, sizes=[1]))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("function", [masked, pytest.param(relative, marks=pytest.mark.slow)])
 def test_one_graph_for_all_lengths(function: Callable[..., Tensor]) -> None:
     torch._dynamo.reset()

@@ -92,6 +92,7 @@ def test_all_keys_masked() -> None:
     assert not any(g.any() for g in gradients(y, [q, k, v, r], torch.ones_like(y)))
 
 
+@pytest.mark.rotated
 @MODES
 def test_gradients_against_differences(mode: str) -> None:
     torch.manual_seed(0)
@@ -130,6 +131,7 @@ def test_vmap_of_gradients() -> None:
 STANCES = [(2, 7, "default"), (3, 9, "default"), (2, 3, "fail_on_recompile"), (4, 17, "fail_on_recompile")]
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(("mode", "masked"), [("none", True), ("both", False)])
 def test_one_graph_for_all_lengths_around_the_chunks(mode: str, masked: bool) -> None:
     torch._dynamo.reset()

@@ -41,6 +41,7 @@ def hyper(factors, result):
     return any(uses.count(leg) > 2 for leg in uses)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("part", range(4))
 def test_never_worse_than_opt_einsum(part):
     better = 0
