@@ -102,9 +102,10 @@ def _planned(
 def _lowerings(way: Way, aim: Aim, backend: str) -> dict[str, Lower]:
     """The lowerings of a way for an aim, in order; weights are absorbed in view of what comes after."""
     fading = 1 if backend != "triton" else inf if aim.strict else BESIDE_KERNELS
+    each = backend != "triton" and not {BAND, LINEAR, FUSED} & {*way.without}  # a kernel reads all values of one map
     found: dict[str, Lower] = {
         **LOWERINGS,
-        ONCE: partial(lower_once, apart=backend != "triton"),  # a kernel reads several values of one map
+        ONCE: partial(lower_once, apart=each),
         APART: partial(lower_apart, fused=backend != "triton", fading=fading),
         LINEAR: partial(lower_linear, fading=fading),
         ROWS: rows_for(way, aim),
