@@ -70,27 +70,37 @@ def blend_of(graph: Graph, step: Step) -> Blend | None:
     if not all(found for _, found in terms) or not isinstance(reader.op, Contraction):
         return None
     place = next(i for i, term in enumerate(reader.op.terms) if use in term.factors)
-    values = tuple(own for own in reader.op.terms[place].factors if own != use and graph.key in own.legs)
+    beside = [own for own in reader.op.terms[place].factors if own != use]
+    values = tuple(own for own in beside if graph.key in own.legs)
     if use.legs != step.legs or graph.key in reader.legs or not values:
+        return None
+    # Legs that are summed inside of the blend: nobody else may have one, and each map has the legs that values share.
+    inside = {leg for term, _ in terms for own in term.factors for leg in own.legs} - {*step.legs}
+    shared = {*step.legs} & {leg for own in values for leg in own.legs}
+    outside = {*reader.legs, *(leg for own in beside for leg in own.legs)}
+    if inside & outside or (inside and not all(found and shared <= {*found.legs} for _, found in terms)):
         return None
     return Blend(step, tuple((term, found) for term, found in terms if found), reader, place, values)
 
 
-def _terms(graph: Graph, step: Step, legs: tuple[str, ...]) -> Iterator[tuple[Term, Use | None]]:
+def _terms(graph: Graph, step: Step, legs: tuple[str, ...], inner: bool = False) -> Iterator[tuple[Term, Use | None]]:
     """The terms of a blend, each with its map if it is one; blends inside it are taken apart too."""
     assert isinstance(step.op, Contraction)
     for term in step.op.terms:
         keys = [use for use in term.factors if graph.key in use.legs]
+        # What a blend inside sums is out of sight here: names of legs are its own.
         whole = all({*use.legs} <= {*legs} for use in term.factors)
-        source = graph.step.get(keys[0].name) if len(keys) == 1 and whole else None
+        source = graph.step.get(keys[0].name) if len(keys) == 1 else None
         if source is None or keys[0].legs != source.legs or graph.query not in source.legs:
             yield term, None
         elif isinstance(source.op, Box):
-            yield term, keys[0] if source.op.kind in MAPS and graph.masked(source) else None
+            yield term, keys[0] if source.op.kind in MAPS and graph.masked(source) and (whole or not inner) else None
+        elif not whole:
+            yield term, None
         else:
             others = tuple(use for use in term.factors if use != keys[0])
-            for inner, found in _terms(graph, source, legs):
-                yield Term(_times(term.coefficient, inner.coefficient), (*others, *inner.factors)), found
+            for own, found in _terms(graph, source, legs, True):
+                yield Term(_times(term.coefficient, own.coefficient), (*others, *own.factors)), found
 
 
 def _times(a: Arith, b: Arith) -> Arith:
@@ -126,7 +136,8 @@ def _once(graph: Graph, blend: Blend) -> tuple[list[Term], list[Step]]:
             continue
         weights = tuple(replace(term, factors=tuple(u for u in term.factors if u != found)) for term, found in own)
         used = {leg for term in weights for use in term.factors for leg in use.legs}
-        weight = Use(_fresh(graph, blend.step.name, (own[0][1],)), tuple(leg for leg in blend.step.legs if leg in used))
+        kept = dict.fromkeys((*blend.step.legs, *own[0][1].legs))
+        weight = Use(_fresh(graph, blend.step.name, (own[0][1],)), tuple(leg for leg in kept if leg in used))
         steps.append(Step(weight.name, Contraction(weights), weight.legs))
         terms.append(Term(ONE, (weight, own[0][1])))
     return terms, steps

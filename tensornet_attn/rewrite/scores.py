@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Leg, Step, Term, Use
-from tensornet_attn.rewrite.change import plain_number, settled
+from tensornet_attn.rewrite.change import fresh, plain_number, settled
 from tensornet_attn.rewrite.distance import POSITION, two_sides, with_places
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.simplify import without_dead
@@ -127,10 +127,38 @@ def _gathered(graph: Graph, scores: Step, one: Term, other: Term) -> tuple[Step,
             legs = tuple(dict.fromkeys((*a.legs, *b.legs)))
             if graph.query not in legs or graph.key in legs or not {*legs} <= {*key.legs, *scores.legs}:
                 return None
-            name = _fresh(graph, f"{scores.name.partition('.')[0]}.q")
+            name = fresh(graph, f"{scores.name.partition('.')[0]}.q")
             total = Contraction((Term(one.coefficient, (a,)), Term(other.coefficient, (b,))))
             return Step(name, total, legs), Term(ONE, (Use(name, legs), key))
     return None
+
+
+def one_side_first(graph: Graph, place: str) -> Graph | None:
+    """t[m h] Q[n h d] K[m h d] + w[h d] K[m h d] K[m h d]   ->   Q[n h d] (t K)[m h d] + (w K K)[m h]"""
+    scores = _scores(graph, place)
+    joint = {graph.key, graph.step[place].op.other} - {None}  # type: ignore[union-attr]
+    for i, term in enumerate(scores.op.terms if scores else ()):  # type: ignore[union-attr]
+        assert scores is not None
+        keys = [use for use in term.factors if joint & {*use.legs}]
+        queries = [use for use in term.factors if graph.query in use.legs]
+        for side, own, others in (("k", keys, queries), ("q", queries, keys)):
+            parts = own if others else list(term.factors)
+            beyond = {leg for use in parts for leg in use.legs} - {*scores.legs}
+            if len(own) > 1 and not {*own} & {*others} and (others or beyond):
+                return _folded(graph, scores, i, parts, fresh(graph, f"{place}.{side}"))
+    return None
+
+
+def _folded(graph: Graph, scores: Step, place: int, parts: Sequence[Use], name: str) -> Graph:
+    """The scores with some factors of a term as one, a step of this name."""
+    terms = list(scores.op.terms)  # type: ignore[union-attr]
+    rest = tuple(use for use in terms[place].factors if use not in parts)
+    found = dict.fromkeys(leg for use in parts for leg in use.legs)
+    needed = {*scores.legs, *(leg for use in rest for leg in use.legs)}
+    legs = tuple(leg for leg in found if leg in needed)
+    new = Step(name, Contraction((Term(ONE, tuple(parts)),)), legs)
+    terms[place] = replace(terms[place], factors=(*rest, Use(name, legs)))
+    return _with(graph, {scores.name: [new, replace(scores, op=Contraction(tuple(terms)))]})
 
 
 def fold_core(graph: Graph, place: str) -> Graph | None:
@@ -147,7 +175,7 @@ def fold_core(graph: Graph, place: str) -> Graph | None:
         kept = {*keys[0].legs, *scores.legs}
         legs = tuple(leg for leg in (*scores.legs, *keys[0].legs) if leg in found and leg in kept)
         legs = (str(graph.query), *dict.fromkeys(leg for leg in legs if leg != graph.query))
-        name = _fresh(graph, f"{place}.q")
+        name = fresh(graph, f"{place}.q")
         new = Step(name, Contraction((Term(term.coefficient, tuple(parts)),)), legs)
         terms = list(scores.op.terms)  # type: ignore[union-attr]
         terms[i] = Term(ONE, (Use(name, legs), keys[0]))
@@ -184,7 +212,7 @@ def side_by_side(graph: Graph, place: str) -> Graph | None:
     ):
         return None
     leg = Leg(_fresh_leg(graph, "w"), "size", sum(size or 0 for size in sizes) + sum(map(bool, alone)))
-    names = [_fresh(graph, f"{place}.{side}") for side in "qk"]
+    names = [fresh(graph, f"{place}.{side}") for side in "qk"]
     joins = list[Step]()
     for i, (name, shared) in enumerate(zip(names, (query_legs, key_legs), strict=True)):
         features, added = _features(name, i, wide, own, shared), _added(name, i, alone, shared)
@@ -271,14 +299,6 @@ def _with(graph: Graph, new: dict[str, list[Step]]) -> Graph:
     return replace(graph, steps=tuple(part for step in graph.steps for part in new.get(step.name, [step])))
 
 
-def _fresh(graph: Graph, name: str) -> str:
-    count, own = 1, name
-    while own in graph.step:
-        count += 1
-        own = f"{name}{count}"
-    return own
-
-
 def _fresh_leg(graph: Graph, name: str) -> str:
     taken = {*graph.leg, *dict(graph.settings)}
     while name in taken:
@@ -290,6 +310,7 @@ RULES = (
     Rule("distance in two", "S[n m] - c[h] (i[n] - j[m]) -> S[n m] - c[h] i[n] + c[h] j[m]", part_distance),
     Rule("joint keys", "softmax_m logsumexp_r L -> softmax_(r m) L", joint_keys),
     Rule("constant dropped", "softmax_m (S[n m] + q[n]) -> softmax_m S[n m]", drop_constant),
+    Rule("one side first", "t[m h] Q[n h d] K[m h d] -> Q[n h d] (t K)[m h d]", one_side_first),
     Rule("core into the query", "C[h g] Q[n g d] K[m g d] -> (C Q)[n h g d] K[m g d]", fold_core),
     Rule("sum before the product", "Q[n d] K[m d] + u[d] K[m d] -> (Q + u)[n d] K[m d]", gather_keys),
     Rule("features side by side", "Q[n d] K[m d] + b[m] -> [Q, 1][n w] [K, b][m w]", side_by_side),

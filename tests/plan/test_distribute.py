@@ -21,6 +21,7 @@ from .linear_cases import READ, SCORES, diagram
 NEAR = {"softmax": "m", "scale": "d ** -0.5", "of": SCORES}
 FAR, KEPT = {"normalize": "m", "of": SCORES}, {"keep": "m", "of": "Qc[n d] Kc[m d] -> n m"}
 GROUPS = {"softmax": "m", "of": "Qg[n g d] Kg[m g d] -> g n m"}
+MANY = {"softmax": "m", "of": "Qj[n h j d] K[m h d] -> j h n m"}
 DENSE = {"softmax": "m", "of": {"map": "tanh", "of": SCORES}}
 TWO = {"near": NEAR, "far": FAR}
 BLENDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -65,6 +66,21 @@ BLENDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "y[n f] = A.V[h n e] Wo[h e f]",
         ),
     ),
+    "maps of several heads each": (
+        {"near": MANY, "A": "Qj[n h j d] u[d] near[j h n m] -> h n m", "y": READ},
+        (
+            "A.V[h n e] = Qj[n h j d] u[d] near[j h n m] V[m h e]",
+            "y[n f] = A.V[h n e] Wo[h e f]",
+        ),
+    ),
+    "a map in two sums": (
+        {"near": MANY, "A": "Qj[n h j d] u[d] near[j h n m] + R[g j] R[g j] near[j h n m] -> h n m", "y": READ},
+        (
+            "A.near[h n j] = Qj[n h j d] u[d] + R[g j] R[g j]",
+            "A.V[h n e] = A.near[h n j] near[j h n m] V[m h e]",
+            "y[n f] = A.V[h n e] Wo[h e f]",
+        ),
+    ),
     "no projection after it": (
         TWO | {"A": "near[h n m] + far[h n m] -> h n m", "O": "2 * A[h n m] V[m h e] + V[n h e] -> n h e"}
         | {"y": "O[n h e] Wo[h e f] -> n f"},
@@ -85,6 +101,10 @@ WHOLE: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...]]]] = {
     ),
     "heads mixed": (
         {"near": GROUPS, "far": FAR, "A": "P[g h] near[g n m] + far[h n m] -> h n m", "y": READ},
+        {},
+    ),
+    "a leg of the values inside": (
+        {"near": MANY, "A": "R[g j] near[j h n m] -> g h n m", "y": "A[g h n m] Vj[m h j e] Wp[j h e f] R[g j] -> n f"},
         {},
     ),
     "pairs beside maps": ({"far": FAR, "A": "far[h n m] + S[h n m] -> h n m", "y": READ}, {}),

@@ -213,6 +213,20 @@ def core(draw: Draw) -> Diagram:
                      before={"K": "x[m f] Wk[f g d] -> m g d", "V": "x[m f] Wv[f g e] -> m g e"})  # fmt: skip
 
 
+def sides(draw: Draw) -> Diagram:
+    """Several factors of the keys, or of the queries, in products with others and alone."""
+    of = draw.choice([
+        "t[m h] Q[n h d] K[m h d] -> h n m",
+        "0.5 * t[n h] Q[n h d] K[m h d] t[n h] - B[h] t[m h] -> h n m",
+        "Q[n h d] K[m h d] - 0.5 * C[h d] K[m h d] K[m h d] -> h n m",
+        "2 * C[h d] Q[n h d] K[m h d] t[m h] + K[m h d] K[m h d] -> h n m",
+        "t[m g] Q[n h d] t[n g] K[m h d] C[h d] -> h n m",
+    ])  # fmt: skip
+    kind = "g" if "g]" in of else "h"
+    before = {"t": {"map": "softplus", "of": f"x[n f] Wt[f {kind}] -> n {kind}"}}
+    return attention(draw, of=of, before=before, weights={"Wt": f"f {kind}", "B": "h", "C": "h d"})
+
+
 def by_side(draw: Draw) -> Diagram:
     """Scores of several products, and terms of keys alone: places learned, or sums that grow with the length."""
     of = draw.choice([
@@ -317,6 +331,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "distance in two": (distances,),
     "joint keys": (mixture,),
     "constant dropped": (own_norm,),
+    "one side first": (sides,),
     "core into the query": (core,),
     "sum before the product": (shared,),
     "features side by side": (by_side,),

@@ -42,6 +42,7 @@ def variant(parent: str, of: str, **sections: object) -> dict:
     return {"tensornet": 1, "name": "variant", "extends": parent, "diagram": {"A": box}, **sections}
 
 
+TEMPERATURE = {"weights": {"Wt": "f h"}}
 DESIGNS = {
     "gathered": variant("mhsa", "Q[n h d] K[m h d] + u[h d] K[m h d] -> h n m", weights={"u": "h d"}),
     "gathered with signs": variant(
@@ -74,10 +75,23 @@ DESIGNS = {
         weights={"u": "h"},
         constants={"gap": {"legs": "n m", "value": "distance"}},
     ),
+    "a temperature of the key": variant("mhsa", "t[m h] Q[n h d] K[m h d] -> h n m", **TEMPERATURE),
+    "a temperature of the query": variant("mhsa", "t[n h] Q[n h d] K[m h d] t[n h] -> h n m", **TEMPERATURE),
+    "a metric": variant(
+        "mhsa",
+        "w[h d] Q[n h d] K[m h d] - 0.5 * w[h d] K[m h d] K[m h d] - 0.5 * w[h d] Q[n h d] Q[n h d] -> h n m",
+        legs={"d": "head f / h"},
+        weights={"w": "h d"},
+    ),
     "two products": variant("mhsa", "Q[n h d] K[m h d] - 0.3 * x[n f] x[m f] -> h n m"),
 }
 
 
+for title in ("a temperature of the key", "a temperature of the query"):
+    leg = "m" if "key" in title else "n"
+    DESIGNS[title]["diagram"] = {"t": {"map": "softplus", "of": f"x[{leg} f] Wt[f h] -> {leg} h"}} | DESIGNS[title][
+        "diagram"
+    ]
 MORE = DESIGNS["keys that are weights, and a bias of tokens"]
 MORE["diagram"] = {"b": "x[m f] B[f h] -> m h"} | MORE["diagram"] | {"K": None}
 MORE["weights"]["Wk"] = None
