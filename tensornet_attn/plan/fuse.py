@@ -99,6 +99,8 @@ def too_dear(plain: Graph, made: Graph, place: str, sizes: Mapping[str, int], de
     shared = (heads - {box.op.other}) & {*found.key.legs, *found.value.legs}  # type: ignore[union-attr]
     if any(shared & {*use.legs} not in (set(), shared) for use in (found.key, found.value)):
         new += SPREAD_PASSES * width * _numbers(made, sizes, shared)
+    if not new and _numbers(made, sizes, heads) * width <= WIDER * pair:
+        return []  # as scores of one product, which are not asked for a price
     fused += new * moved / max(1, sizes[str(made.key)])
     if fused <= dense:
         return []
@@ -107,16 +109,16 @@ def too_dear(plain: Graph, made: Graph, place: str, sizes: Mapping[str, int], de
 
 def _pair_macs(graph: Graph, name: str, sizes: Mapping[str, int], device: Device) -> float:
     """Multiply-adds of the scores as they stand, in the best order, of one query and one key."""
-    scores = graph.step[name]
-    if isinstance(scores.op, Box):
-        return sum(_pair_macs(graph, use.name, sizes, device) for use in scores.op.uses if use.name in graph.step)
+    scores, pair = graph.step[name], {graph.query, graph.key}
+    before = {use.name for use in scores.op.uses if use.name in graph.step and pair <= {*use.legs}}
+    found = sum(_pair_macs(graph, one, sizes, device) for one in sorted(before))
     if not isinstance(scores.op, Contraction):
-        return 0
+        return found
     factors = [[use.legs for use in term.factors] for term in scores.op.terms]
     met = {leg for own in factors for legs in own for leg in legs}
     known = {leg: _numbers(graph, sizes, {leg}) for leg in {*met, *scores.legs}}
     flops = sum(order(own, scores.legs, known, device).flops for own in factors if len(own) > 1)
-    return flops / 2 / (known[str(graph.query)] * known[str(graph.key)])
+    return found + flops / 2 / (known[str(graph.query)] * known[str(graph.key)])
 
 
 def _numbers(graph: Graph, sizes: Mapping[str, int], legs: Iterable[str | None]) -> int:
@@ -124,6 +126,7 @@ def _numbers(graph: Graph, sizes: Mapping[str, int], legs: Iterable[str | None])
 
 
 PASSES = 12  # of a score through memory, forward and backward, when softmax and its gradient are computed densely
+WIDER = 1.25  # times: no more than what the scores as they stand multiply
 QUERY_PASSES = 2.5  # of a number of a query that is made for every head
 SPREAD_PASSES = 14  # of a number of a key that is repeated for heads it lacks, and of the value as wide as it
 

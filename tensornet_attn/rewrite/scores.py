@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Leg, Step, Term, Use
-from tensornet_attn.rewrite.change import fresh, plain_number, settled
+from tensornet_attn.rewrite.change import fresh, plain_number, read_once, settled
 from tensornet_attn.rewrite.distance import POSITION, two_sides, with_places
 from tensornet_attn.rewrite.engine import Rule
+from tensornet_attn.rewrite.products import spread
 from tensornet_attn.rewrite.simplify import without_dead
 from tensornet_attn.spec.arithmetic import ONE, Number, evaluate
 
@@ -56,6 +57,22 @@ def _renamed_use(reader: Step, box: Step, legs: Legs) -> Step:
 
     terms = tuple(replace(term, factors=tuple(map(use, term.factors))) for term in reader.op.terms)  # type: ignore[union-attr]
     return replace(reader, op=Contraction(terms))
+
+
+def in_one_sum(graph: Graph, place: str) -> Graph | None:
+    """S = Q K; R = u K; softmax over m of (S + 2 R)   ->   softmax over m of (Q K + 2 u K)"""
+    scores = _scores(graph, place)
+    for i, term in enumerate(scores.op.terms if scores else ()):  # type: ignore[union-attr]
+        for use in term.factors:
+            source = graph.step.get(use.name)
+            if source is None or not isinstance(source.op, Contraction) or read_once(graph, use.name) is None:
+                continue
+            if {graph.query, graph.key} <= {*use.legs}:
+                assert scores is not None
+                made = spread(graph, scores.name, i, use, source)
+                if made is not None:
+                    return made
+    return None
 
 
 def part_distance(graph: Graph, place: str) -> Graph | None:
@@ -307,6 +324,7 @@ def _fresh_leg(graph: Graph, name: str) -> str:
 
 
 RULES = (
+    Rule("scores in one sum", "S = Q K; softmax_m (S + R) -> softmax_m (Q K + R)", in_one_sum),
     Rule("distance in two", "S[n m] - c[h] (i[n] - j[m]) -> S[n m] - c[h] i[n] + c[h] j[m]", part_distance),
     Rule("joint keys", "softmax_m logsumexp_r L -> softmax_(r m) L", joint_keys),
     Rule("constant dropped", "softmax_m (S[n m] + q[n]) -> softmax_m S[n m]", drop_constant),

@@ -213,6 +213,24 @@ def core(draw: Draw) -> Diagram:
                      before={"K": "x[m f] Wk[f g d] -> m g d", "V": "x[m f] Wv[f g e] -> m g e"})  # fmt: skip
 
 
+def in_steps(draw: Draw) -> Diagram:
+    """Scores whose products stand in steps of their own, mixed over heads or not, one inside another."""
+    of = draw.choice([
+        "S[h n m] + R[h n m] -> h n m",
+        "0.5 * S[h n m] - B[h] T[h n m] -> h n m",
+        "C[h h2] S[h2 n m] + R[h n m] -> h n m",
+        "S[h n m] R[h n m] -> h n m",
+    ])  # fmt: skip
+    steps = {
+        "S": "Q[n h d] K[m h d] -> h n m",
+        "R": draw.choice(["x[n f] x[m f] b[m h] -> h n m", "0.25 * Q[n h d] K[m h d] b[m h] - b[m h] -> h n m"]),
+        "T": "R[h n m] + 2 * S[h n m] -> h n m" if "S[" not in of else "R[h n m] - b[n h] b[m h] -> h n m",
+    }
+    before = {"b": "K[m h d] K[m h d] -> m h"} | steps
+    more = {"weights": {"B": "h", "C": "h h2"}, "legs": {"h2": "head h", "f": "head 2"}}
+    return attention(draw, of=of, before=before, **more)
+
+
 def sides(draw: Draw) -> Diagram:
     """Several factors of the keys, or of the queries, in products with others and alone."""
     of = draw.choice([
@@ -328,6 +346,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "values side by side": (mixed,),
     "distribution": (blend,),
     "common factor": (shared,),
+    "scores in one sum": (in_steps,),
     "distance in two": (distances,),
     "joint keys": (mixture,),
     "constant dropped": (own_norm,),

@@ -83,6 +83,9 @@ DESIGNS = {
         legs={"d": "head f / h"},
         weights={"w": "h d"},
     ),
+    "two steps": variant(
+        "mhsa", "S[h n m] + 0.5 * R[h n m] -> h n m", legs={"a": 2}, weights={"Wp": "f h a", "Wr": "f a"}
+    ),
     "two products": variant("mhsa", "Q[n h d] K[m h d] - 0.3 * x[n f] x[m f] -> h n m"),
 }
 
@@ -92,6 +95,12 @@ for title in ("a temperature of the key", "a temperature of the query"):
     DESIGNS[title]["diagram"] = {"t": {"map": "softplus", "of": f"x[{leg} f] Wt[f h] -> {leg} h"}} | DESIGNS[title][
         "diagram"
     ]
+DESIGNS["two steps"]["diagram"] = {
+    "S": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m",
+    "Qr": {"rope": "n", "along": "a", "of": "x[n f] Wp[f h a] -> n h a"},
+    "Kr": {"rope": "m", "along": "a", "of": "x[m f] Wr[f a] -> m a"},
+    "R": "Qr[n h a] Kr[m a] -> h n m",
+} | DESIGNS["two steps"]["diagram"]
 MORE = DESIGNS["keys that are weights, and a bias of tokens"]
 MORE["diagram"] = {"b": "x[m f] B[f h] -> m h"} | MORE["diagram"] | {"K": None}
 MORE["weights"]["Wk"] = None
