@@ -273,6 +273,23 @@ def gather_scale(graph: Graph, place: str) -> Graph | None:
     return None
 
 
+def gather_dropout(graph: Graph, place: str) -> Graph | None:
+    """A = softmax_m of S;  B = dropout p of A;  B V   ->   A = softmax_m of S with dropout p;  A V"""
+    box = graph.step[place].op
+    if not isinstance(box, Box) or box.kind != "dropout" or kept(graph, place) or place not in graph.readers:
+        return None
+    of = box.operand("of")
+    inner = graph.step.get(of.name)
+    if inner is None or not isinstance(inner.op, Box) or inner.op.kind != "softmax" or draws(graph, inner):
+        return None
+    if read_once(graph, of.name) is None or not of.legs == inner.legs == graph.step[place].legs:
+        return None
+    chance = box.number("dropout")
+    numbers = tuple((name, chance if name == "dropout" else value) for name, value in inner.op.numbers)
+    made = with_steps(graph, {inner.name: [replace(inner, op=replace(inner.op, numbers=numbers))]})
+    return _read_instead(made, place, inner.name, tuple(range(len(of.legs))))
+
+
 RULES = (
     Rule("dead step", "Z = f(X), read by nothing -> gone", drop_dead),
     Rule("another name", "Z[a b] = X[b a]; y = Z .. -> y = X ..", drop_alias),
@@ -282,4 +299,5 @@ RULES = (
     Rule("constant factor", "ones[h] Q[n h] -> Q[n h]; full(c)[h] Q[n h] -> c Q[n h]", fold_constant),
     Rule("scale of a factor", "Q' = c Q; softmax_m of Q' K -> softmax_m of c Q K", gather_scale),
     Rule("scale of the scores", "softmax_m of c S -> softmax_m with scale c of S", fold_scale),
+    Rule("dropout of a map", "dropout p of softmax_m S -> softmax_m with dropout p of S", gather_dropout),
 )
