@@ -87,7 +87,7 @@ def _terms(graph: Graph, step: Step, legs: tuple[str, ...], inner: bool = False)
     """The terms of a blend, each with its map if it is one; blends inside it are taken apart too."""
     assert isinstance(step.op, Contraction)
     for term in step.op.terms:
-        keys = [use for use in term.factors if graph.key in use.legs]
+        keys = [use for use in term.factors if {graph.query, graph.key} <= {*use.legs}]
         # What a blend inside sums is out of sight here: names of legs are its own.
         whole = all({*use.legs} <= {*legs} for use in term.factors)
         source = graph.step.get(keys[0].name) if len(keys) == 1 else None
@@ -112,7 +112,7 @@ def distributed(graph: Graph, blend: Blend) -> Graph:
     outer = blend.reader.op.terms[blend.place]  # type: ignore[union-attr]
     rest = tuple(use for use in outer.factors if use.name != blend.step.name and use not in blend.values)
     once, before = _once(graph, blend)
-    terms = tuple(Term(term.coefficient, (*term.factors, *blend.values)) for term in once)
+    terms = tuple(_with_values(graph, blend, term, before) for term in once)
     if rest:
         name, legs = _name(graph, blend), _legs(graph, blend, rest)
         before.append(Step(name, Contraction(terms), legs))
@@ -124,6 +124,19 @@ def distributed(graph: Graph, blend: Blend) -> Graph:
     new = replace(blend.reader, op=Contraction(tuple(all_terms)))
     steps = [part for step in graph.steps for part in ([*before, new] if step.name == new.name else [step])]
     return _without_dead(replace(graph, steps=tuple(steps)))
+
+
+def _with_values(graph: Graph, blend: Blend, term: Term, before: list[Step]) -> Term:
+    """A term that reads the values; what it has of the keys beside its map is multiplied with them `before`."""
+    own = tuple(use for use in term.factors if graph.key in use.legs and graph.query not in use.legs)
+    values = blend.values
+    if own:
+        legs = tuple(dict.fromkeys(leg for use in (*values, *own) for leg in use.legs))
+        taken = replace(graph, steps=(*graph.steps, *before))
+        name = _fresh(taken, f"{blend.step.name}.{blend.values[0].name.replace('.', '_')}", own)
+        before.append(Step(name, Contraction((Term(ONE, (*own, *values)),)), legs))
+        values = (Use(name, legs),)
+    return Term(term.coefficient, (*(use for use in term.factors if use not in own), *values))
 
 
 def _once(graph: Graph, blend: Blend) -> tuple[list[Term], list[Step]]:

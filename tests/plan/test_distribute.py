@@ -66,6 +66,23 @@ BLENDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "y[n f] = A.V[h n e] Wo[h e f]",
         ),
     ),
+    "weighted by the key": (
+        {"near": NEAR, "A": "k[m h] near[h n m] - 2 * b[h] near[h n m] -> h n m", "y": READ},
+        (
+            "A.near[h m] = k[m h] - 2 * b[h]",
+            "A.V.A_near[m h e] = A.near[h m] V[m h e]",
+            "A.V[h n e] = near[h n m] A.V.A_near[m h e]",
+            "y[n f] = A.V[h n e] Wo[h e f]",
+        ),
+    ),
+    "one of two weighted by the key": (
+        TWO | {"A": "q[n h] near[h n m] k[m h] + far[h n m] -> h n m", "y": READ},
+        (
+            "A.V.k[m h e] = k[m h] V[m h e]",
+            "A.V[h n e] = q[n h] near[h n m] A.V.k[m h e] + far[h n m] V[m h e]",
+            "y[n f] = A.V[h n e] Wo[h e f]",
+        ),
+    ),
     "maps of several heads each": (
         {"near": MANY, "A": "Qj[n h j d] u[d] near[j h n m] -> h n m", "y": READ},
         (
