@@ -822,7 +822,7 @@ def relative_to_key(x: Tensor, n: int, m: int, reach: int | None = None) -> Tens
     if reach is not None and x.device.type == "cpu" and x.shape[-2] == n:
         return from_table(x, torch.arange(m - n, m), m, reach)
     if reach is not None:
-        x = all_positions(x, n, m, reach)
+        x = x.index_select(-1, torch.arange(1 - n, m, device=x.device).clamp(-reach, reach) + reach)
     x = F.pad(x.flip(-1), (0, 2)).expand(*x.shape[:-2], n, n + m + 1)
     # More columns, read in rows one entry shorter: each row starts one entry earlier than the row above.
     rows = x.flatten(-2)[..., n - 1 : n - 1 + n * (n + m)]
@@ -837,14 +837,6 @@ def from_table(x: Tensor, at: Tensor, m: int, reach: int) -> Tensor:
     far = at[:, None] - torch.arange(m, device=x.device)
     index = far.clamp(-reach, reach) + reach
     return x.gather(-1, index.expand(*x.shape[:-1], m))
-
-
-def all_positions(x: Tensor, n: int, m: int, reach: int) -> Tensor:
-    """Entries for the positions from -reach to reach, as ones for those from 1 - n to m - 1."""
-    first, last = max(0, reach + 1 - n), max(0, reach + 1 - m)
-    before = x[..., :1].expand(*x.shape[:-1], max(0, n - 1 - reach))
-    after = x[..., -1:].expand(*x.shape[:-1], max(0, m - 1 - reach))
-    return torch.cat([before, x[..., first : x.shape[-1] - last], after], -1)
 
 
 def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:

@@ -91,7 +91,7 @@ def _terms(graph: Graph, step: Step, legs: tuple[str, ...], inner: bool = False)
         # What a blend inside sums is out of sight here: names of legs are its own.
         whole = all({*use.legs} <= {*legs} for use in term.factors)
         source = graph.step.get(keys[0].name) if len(keys) == 1 else None
-        if source is None or keys[0].legs != source.legs or graph.query not in source.legs:
+        if source is None or keys[0].legs != source.legs:
             yield term, None
         elif isinstance(source.op, Box):
             yield term, keys[0] if source.op.kind in MAPS and graph.masked(source) and (whole or not inner) else None

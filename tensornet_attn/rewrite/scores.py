@@ -13,7 +13,7 @@ from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel
 from tensornet_attn.rewrite.change import fresh, plain_number, read_once, settled
 from tensornet_attn.rewrite.distance import POSITION, two_sides, with_places
 from tensornet_attn.rewrite.engine import Rule
-from tensornet_attn.rewrite.products import spread
+from tensornet_attn.rewrite.products import apart, spread
 from tensornet_attn.rewrite.simplify import without_dead
 from tensornet_attn.spec.arithmetic import ONE, Number, evaluate
 
@@ -159,23 +159,12 @@ def one_side_first(graph: Graph, place: str) -> Graph | None:
         keys = [use for use in term.factors if joint & {*use.legs}]
         queries = [use for use in term.factors if graph.query in use.legs]
         for side, own, others in (("k", keys, queries), ("q", queries, keys)):
-            parts = own if others else list(term.factors)
+            parts = tuple(own) if others else term.factors
             beyond = {leg for use in parts for leg in use.legs} - {*scores.legs}
-            if len(own) > 1 and not {*own} & {*others} and (others or beyond):
-                return _folded(graph, scores, i, parts, fresh(graph, f"{place}.{side}"))
+            if own and len(parts) > 1 and not {*own} & {*others} and (others or beyond):
+                rest = tuple(use for use in term.factors if use not in parts)
+                return apart(graph, scores.name, i, parts, rest, f"{place}.{side}")
     return None
-
-
-def _folded(graph: Graph, scores: Step, place: int, parts: Sequence[Use], name: str) -> Graph:
-    """The scores with some factors of a term as one, a step of this name."""
-    terms = list(scores.op.terms)  # type: ignore[union-attr]
-    rest = tuple(use for use in terms[place].factors if use not in parts)
-    found = dict.fromkeys(leg for use in parts for leg in use.legs)
-    needed = {*scores.legs, *(leg for use in rest for leg in use.legs)}
-    legs = tuple(leg for leg in found if leg in needed)
-    new = Step(name, Contraction((Term(ONE, tuple(parts)),)), legs)
-    terms[place] = replace(terms[place], factors=(*rest, Use(name, legs)))
-    return _with(graph, {scores.name: [new, replace(scores, op=Contraction(tuple(terms)))]})
 
 
 def fold_core(graph: Graph, place: str) -> Graph | None:
@@ -328,8 +317,8 @@ RULES = (
     Rule("distance in two", "S[n m] - c[h] (i[n] - j[m]) -> S[n m] - c[h] i[n] + c[h] j[m]", part_distance),
     Rule("joint keys", "softmax_m logsumexp_r L -> softmax_(r m) L", joint_keys),
     Rule("constant dropped", "softmax_m (S[n m] + q[n]) -> softmax_m S[n m]", drop_constant),
-    Rule("one side first", "t[m h] Q[n h d] K[m h d] -> Q[n h d] (t K)[m h d]", one_side_first),
     Rule("core into the query", "C[h g] Q[n g d] K[m g d] -> (C Q)[n h g d] K[m g d]", fold_core),
     Rule("sum before the product", "Q[n d] K[m d] + u[d] K[m d] -> (Q + u)[n d] K[m d]", gather_keys),
+    Rule("one side first", "t[m h] Q[n h d] K[m h d] -> Q[n h d] (t K)[m h d]", one_side_first),
     Rule("features side by side", "Q[n d] K[m d] + b[m] -> [Q, 1][n w] [K, b][m w]", side_by_side),
 )

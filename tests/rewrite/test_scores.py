@@ -83,6 +83,9 @@ DESIGNS = {
         legs={"d": "head f / h"},
         weights={"w": "h d"},
     ),
+    "a vector of other keys": variant(
+        "mhsa", "Q[n h d] K[m h d] + u[h d] V[m h d] -> h n m", legs={"d": "head f / h"}, weights={"u": "h d"}
+    ),
     "two steps": variant(
         "mhsa", "S[h n m] + 0.5 * R[h n m] -> h n m", legs={"a": 2}, weights={"Wp": "f h a", "Wr": "f a"}
     ),
