@@ -78,57 +78,80 @@ def _covering(fused: Graph, name: str, before: Graph) -> Graph:
 def too_dear(plain: Graph, made: Graph, place: str, sizes: Mapping[str, int], device: Device) -> list[str]:
     """Why the fused form of rewritten scores does not pay, with the figures; empty where it does.
 
-    Forward and backward of one query and key: the fused call computes every head's scores of the full width, twice in
-    the backward; the dense way mixes heads on the scores, and moves each of them through memory `PASSES` times. Queries
-    that the rewriting makes, and keys or values that are spread over heads they lack, go through memory, too; the other
-    sequence shares what that costs.
+    Forward and backward of one query and key, the product with the values included. The fused call computes every
+    head's scores of the full width, twice in the backward; the other way mixes heads on the scores, in blocks of rows
+    that are computed again, and moves each of them through memory. Queries that the rewriting makes, and keys or values
+    that are spread over heads they lack, go through memory, too; the other sequence shares what that costs.
     """
     box = made.step[place]
     found = _match(made, box)
     assert isinstance(found, Pattern)
     heads = {leg for leg in box.legs if leg not in (made.query, made.key)}
+    scores = _numbers(made, sizes, heads)
     width = _numbers(made, sizes, {*found.query.legs} - {*found.scores.legs})
-    value = max(width, 8)
-    fused = _numbers(made, sizes, heads) * 2 * (3.5 * width + 3.5 * min(value, width))
+    value = _numbers(made, sizes, {*found.value.legs} - {*found.scores.legs})
     moved = 4 * device.rate / (device.bandwidth or device.rate)
-    pair = _pair_macs(plain, plain.step[place].op.operand("of").name, sizes, device)  # type: ignore[union-attr]
-    dense = 3 * 2 * pair + _numbers(made, sizes, heads) * PASSES * moved
-    new = 0.0  # numbers of a position that go through memory, times how often
-    if {*found.query.legs} & heads and found.query.name not in plain.step:
-        new += QUERY_PASSES * _numbers(made, sizes, {*found.query.legs} - {made.query})
-    shared = (heads - {box.op.other}) & {*found.key.legs, *found.value.legs}  # type: ignore[union-attr]
-    if any(shared & {*use.legs} not in (set(), shared) for use in (found.key, found.value)):
-        new += SPREAD_PASSES * width * _numbers(made, sizes, shared)
-    if not new and _numbers(made, sizes, heads) * width <= WIDER * pair:
-        return []  # as scores of one product, which are not asked for a price
-    fused += new * moved / max(1, sizes[str(made.key)])
+    fused = scores * (2 * 3.5 * 2 * max(width, value) + FUSED_PASSES * moved)
+    macs, passes = _of_a_pair(plain, plain.step[place].op.operand("of").name, sizes, device)  # type: ignore[union-attr]
+    dense = WORK * 3 * 2 * (macs + scores * value) + (passes + scores * PASSES) * moved
+    keys = _side(plain, made, made.key, sizes) + SPREAD_PASSES * _spread(made, found, width, sizes)
+    queries = _side(plain, made, made.query, sizes)
+    fused += moved * (keys / max(1, sizes[str(made.query)]) + queries / max(1, sizes[str(made.key)]))
     if fused <= dense:
         return []
     return [f"its scores rewritten as one product of width {width} would cost {fused / dense:.2f} times as much"]
 
 
-def _pair_macs(graph: Graph, name: str, sizes: Mapping[str, int], device: Device) -> float:
-    """Multiply-adds of the scores as they stand, in the best order, of one query and one key."""
+def _side(plain: Graph, made: Graph, own: str | None, sizes: Mapping[str, int]) -> float:
+    """Numbers of a position that the rewriting makes, times how often they go through memory."""
+    pair = {made.query, made.key}
+    anew = [step for step in made.steps if step.name not in plain.step and {*step.legs} & pair == {own}]
+    return NEW_PASSES * sum(_numbers(made, sizes, {*step.legs} - {own}) for step in anew)
+
+
+def _spread(made: Graph, found: Pattern, width: int, sizes: Mapping[str, int]) -> int:
+    """Numbers of a position that repeated keys and values have."""
+    pair, uses = {made.query, made.key}, (found.key, found.value)
+    heads = {*found.scores.legs} - pair
+    shared = heads & {leg for use in uses for leg in use.legs}
+    if all(shared & {*use.legs} in (set(), shared) for use in uses):
+        return 0
+    return len(uses) * width * _numbers(made, sizes, shared)
+
+
+def _of_a_pair(graph: Graph, name: str, sizes: Mapping[str, int], device: Device) -> tuple[float, float]:
+    """What one query and one key take as the scores stand: multiply-adds in the best order, numbers times passes."""
     scores, pair = graph.step[name], {graph.query, graph.key}
     before = {use.name for use in scores.op.uses if use.name in graph.step and pair <= {*use.legs}}
-    found = sum(_pair_macs(graph, one, sizes, device) for one in sorted(before))
+    found = [_of_a_pair(graph, one, sizes, device) for one in sorted(before)]
+    macs, passes = sum(own[0] for own in found), sum(own[1] for own in found)
     if not isinstance(scores.op, Contraction):
-        return found
+        read = sum(_numbers(graph, sizes, {*use.legs} - pair) for use in scores.op.uses if pair <= {*use.legs})
+        return macs, passes + BOX_PASSES * read
     factors = [[use.legs for use in term.factors] for term in scores.op.terms]
     met = {leg for own in factors for legs in own for leg in legs}
     known = {leg: _numbers(graph, sizes, {leg}) for leg in {*met, *scores.legs}}
     flops = sum(order(own, scores.legs, known, device).flops for own in factors if len(own) > 1)
-    return found + flops / 2 / (known[str(graph.query)] * known[str(graph.key)])
+    more = TERM_PASSES * (len(factors) - 1) + MIX_PASSES * sum(len(own) > 2 for own in factors)
+    return (
+        macs + flops / 2 / (known[str(graph.query)] * known[str(graph.key)]),
+        passes + more * _numbers(graph, sizes, {*scores.legs} - pair),
+    )
 
 
 def _numbers(graph: Graph, sizes: Mapping[str, int], legs: Iterable[str | None]) -> int:
     return prod(sizes.get(leg) or graph.leg[leg].size or 1 for leg in legs if leg)
 
 
-PASSES = 12  # of a score through memory, forward and backward, when softmax and its gradient are computed densely
-WIDER = 1.25  # times: no more than what the scores as they stand multiply
-QUERY_PASSES = 2.5  # of a number of a query that is made for every head
-SPREAD_PASSES = 14  # of a number of a key that is repeated for heads it lacks, and of the value as wide as it
+# How often a number goes through memory, forward and backward, and what work takes, as measured on one core.
+FUSED_PASSES = 6  # a score in the fused call
+PASSES = 14.5  # a score of a softmax in blocks of rows
+TERM_PASSES = 16  # a score of each term beside the first
+MIX_PASSES = 4  # a score of a product of more than two factors
+BOX_PASSES = 8  # what a box before the softmax reads
+WORK = 1.8  # times the FLOPs: computed again, and less at once than in the fused call
+NEW_PASSES = 10  # a number of a query or key that the rewriting makes
+SPREAD_PASSES = 11  # a number of a key or a value that is repeated for heads that it lacks
 
 
 def softmax_boxes(graph: Graph) -> list[Step]:

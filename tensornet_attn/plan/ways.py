@@ -55,12 +55,12 @@ def rows_for(way: Way, aim: Aim) -> Lower:
 
 
 def chosen(plans: Mapping[str, Plan], sizes: Mapping[str, int]) -> Plan:
-    """The fastest plan that meets its aim. Raises InputError where none does."""
+    """The plan without a limit where that meets its aim, else the fastest one that does. Raises InputError."""
     offers = [_offer(name, plan, sizes) for name, plan in plans.items()]
     fine = [offer for offer in offers if not offer.against]
     if not fine:
         raise InputError(_none(next(iter(plans.values())), offers, sizes))
-    best = min(fine, key=lambda offer: offer.seconds)  # the first of equals
+    best = min(fine, key=lambda offer: (offer.name != AS_PRICED, offer.seconds))  # the first of equals
     others = {offer.figures: _beaten(offer, best) for offer in reversed(offers) if offer.figures != best.figures}
     return replace(plans[best.name], offers=(best, *reversed(others.values())))
 
@@ -75,7 +75,9 @@ def _offer(name: str, plan: Plan, sizes: Mapping[str, int]) -> Offer:
 
 
 def _beaten(offer: Offer, best: Offer) -> Offer:
-    return replace(offer, against=offer.against or (f"'{best.name}' is no slower",))
+    slower = best.seconds > offer.seconds
+    why = f"'{best.name}' meets the limit, too" if slower else f"'{best.name}' is no slower"
+    return replace(offer, against=offer.against or (why,))
 
 
 def _none(plan: Plan, offers: list[Offer], sizes: Mapping[str, int]) -> str:

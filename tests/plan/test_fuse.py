@@ -169,9 +169,9 @@ def test_any_layout_and_any_reader(scores: str, reader: str) -> None:
 @pytest.mark.parametrize(
     ("name", "legs", "fused"),
     [
-        ("hard_fish", {"g": 2, "h": 4, "d": 21}, {8: False, 16: False, 32: True, 128: True, 1024: True}),
-        ("thsa", {"r": 16, "s": 99}, {16: False, 64: False, 128: True, 1024: True}),
-        ("mgk", {"h": 2, "r": 2, "d": 25}, {16: True, 128: True, 1024: True}),
+        ("hard_fish", {"g": 2, "h": 4, "d": 21}, {8: False, 16: False, 64: True, 1024: True}),
+        ("thsa", {"r": 16, "s": 99}, {16: False, 64: False, 256: True, 1024: True}),
+        ("mgk", {"h": 2, "r": 2, "d": 25}, {32: True, 128: True, 1024: True}),
     ],
 )
 def test_queries_that_a_rewriting_makes_are_paid_by_all_keys(

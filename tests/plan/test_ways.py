@@ -77,12 +77,20 @@ def test_computing_again_is_priced_where_a_backward_follows() -> None:
 
 
 def test_a_limit_changes_the_choice() -> None:
-    cpu, free = DEVICES["cpu"], plan("mgk_em", device=DEVICES["cpu"], n=N, memory=2**40)
-    held = plan("mgk_em", device=cpu, n=N, memory=2**30)
+    cpu, free = DEVICES["cpu"], plan("thsa", device=DEVICES["cpu"], n=N, memory=2**40)
+    held = plan("thsa", device=cpu, n=N, memory=2**30)
     assert [offer.name for offer in (free.offers[0], held.offers[0])] == [WAYS[0].name, WAYS[1].name]
     assert held.offers[0].bytes <= 2**30 < free.offers[0].bytes
     assert not held.offers[0].against
     assert f"above the limit of {2**30:,} bytes (training, n = 8,192, m = 8,192, batch 1, float32)" in held.explain()
+
+
+def test_a_limit_that_does_not_bind_changes_nothing() -> None:
+    """Whatever the figures of the other plans are."""
+    free, held = plan("differential"), plan("differential", memory=2**50)
+    assert held.schedule == free.schedule
+    told = {offer.name: offer.against for offer in held.offers}
+    assert told["blocks of rows instead of fused attention"] == (f"'{WAYS[0].name}' meets the limit, too",)
 
 
 def test_the_figure_counts_length_batch_and_dtype() -> None:
@@ -111,9 +119,9 @@ def test_linear_memory_of_what_is_dense() -> None:
 
 
 def test_linear_memory_takes_blocks_where_keeping_is_cheaper() -> None:
-    made = plan("mgk_em", device=DEVICES["cpu"], linear_memory=True)
+    made = plan("thsa", device=DEVICES["cpu"], linear_memory=True)
     assert made.offers[0].name == WAYS[1].name
-    assert "region 'L' makes a tensor [h r n m]" in made.explain()
+    assert "region 'A' makes a tensor [r n m]" in made.explain()
 
 
 MAP = {

@@ -133,7 +133,8 @@ def faded_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | None)
     if before is not None:
         held = held + (start - start[..., :1]).to(adds.dtype).exp()[..., None] * before
     after = inside[..., -1:, -1, :] + (end - start).to(adds.dtype).exp()[..., -1:, None] * held[..., -1:, :]
-    every = inside[..., :-1, :] + (scales[..., :-1] - start[..., None]).to(adds.dtype).exp()[..., None] * held[..., None, :]
+    since = (scales[..., :-1] - start[..., None]).to(adds.dtype).exp()
+    every = inside[..., :-1, :] + since[..., None] * held[..., None, :]
     return every.unflatten(-1, (d // w, e)).movedim(-5, -3).flatten(-3, -2), after
 
 
