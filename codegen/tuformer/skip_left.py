@@ -145,7 +145,8 @@ def mixed(weight: Tensor, x: Tensor, last: int) -> Tensor:
 
 def read_by(maps: Tensor, values: Tensor) -> Tensor:
     """The sum over m of maps [..., n, m] times values [..., m], which broadcast: [..., n]."""
-    values = values.expand(*maps.shape[:-2], -1)
+    batch = torch.broadcast_shapes(maps.shape[:-2], values.shape[:-1])
+    maps, values = maps.expand(*batch, -1, -1), values.expand(*batch, -1)
     return (maps * values[..., None, :]).sum(-1) if torch.compiler.is_compiling() else ReadBy.apply(maps, values)
 
 

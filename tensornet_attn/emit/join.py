@@ -6,6 +6,7 @@ from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.values import Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step
+from tensornet_attn.graph.pairs import batches
 from tensornet_attn.rewrite.scores import grows
 from tensornet_attn.spec.arithmetic import ONE
 
@@ -21,8 +22,10 @@ def emit_join(writer: Writer, step: Step) -> None:
     full, first = values[wide], writer.names.fresh("first")
     writer.line(f"{first} = {texts[wide]}  # {_shape(full, shared)}")
     texts[wide], shape = first, f"{first}.shape[:-1]"
-    others = [name for name in values if values[name].batched > full.batched]
-    if others:  # no part has the batch and all legs
+    known = batches(writer.graph)
+    reach = {part.name: {many for use in part.op.uses for many in known[use.name]} for part in step.op.body}
+    others = [name for name in values if reach[name] - reach[wide]]
+    if others:  # no part is sure to have the batch and all legs
         shape = writer.names.fresh("shape")
         made = ", ".join(f"{text}.shape[:-1]" for text in (first, *(texts[name] for name in others)))
         writer.line(f"{shape} = torch.broadcast_shapes({made})")
@@ -32,12 +35,12 @@ def emit_join(writer: Writer, step: Step) -> None:
     for name in exact & {*texts}:
         texts[name] = writer.call("exact_columns", texts[name], like)
     for part in step.op.body:
-        own = values.get(part.name, values[feature] if exact else full)
+        name = part.name if part.name in values else feature if exact else wide
         if part.name not in values:
             number = writer.number(part.op.terms[0].coefficient)  # type: ignore[union-attr]
             one = f"torch.full_like({first}[..., :1], {number})"
             texts[part.name] = writer.call("equal_columns", number, like) if exact else one
-        if others or not {*shared} <= {*own.legs} or own.batched < full.batched:
+        if others or not {*shared} <= {*values[name].legs} or reach[name] != reach[wide]:
             texts[part.name] += f".expand(*{shape}, -1)"
     writer.bind(step.name, f"torch.cat(({', '.join(texts[part.name] for part in step.op.body)}), -1)", step.legs)
 

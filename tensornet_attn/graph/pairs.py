@@ -70,6 +70,16 @@ def batched(graph: Graph) -> frozenset[str]:
     return frozenset(found)
 
 
+def batches(graph: Graph) -> dict[str, frozenset[str]]:
+    """The inputs that each tensor and step has its batch dimensions from; noise has those of all."""
+    inputs = frozenset(tensor.name for tensor in graph.of_role("input"))
+    found = {tensor.name: inputs & {tensor.name} for tensor in graph.tensors}
+    found |= {tensor.name: inputs for tensor in graph.of_role("noise")}
+    for step in graph.steps:
+        found[step.name] = frozenset[str]().union(*(found[use.name] for use in step.op.uses))
+    return found
+
+
 def summed(step: Step) -> frozenset[str]:
     """The legs that a primitive contraction sums: its factors have them and its result lacks them."""
     return frozenset(leg for use in step.op.uses for leg in use.legs) - frozenset(step.legs)
