@@ -140,10 +140,10 @@ def _gathered(graph: Graph, scores: Step, one: Term, other: Term) -> tuple[Step,
         return None
     for key in one.factors:
         if key in other.factors and graph.key in key.legs:
-            a, b = (next(use for use in term.factors if use != key) for term in (one, other))
+            a, b = (term.factors[1 - term.factors.index(key)] for term in (one, other))
             legs = tuple(dict.fromkeys((*a.legs, *b.legs)))
             if graph.query not in legs or graph.key in legs or not {*legs} <= {*key.legs, *scores.legs}:
-                return None
+                continue
             name = fresh(graph, f"{scores.name.partition('.')[0]}.q")
             total = Contraction((Term(one.coefficient, (a,)), Term(other.coefficient, (b,))))
             return Step(name, total, legs), Term(ONE, (Use(name, legs), key))

@@ -83,6 +83,7 @@ DESIGNS = {
         legs={"d": "head f / h"},
         weights={"w": "h d"},
     ),
+    "squared distances": variant("mhsa", "2 * Q[n h d] K[m h d] - K[m h d] K[m h d] - Q[n h d] Q[n h d] -> h n m"),
     "a vector of other keys": variant(
         "mhsa", "Q[n h d] K[m h d] + u[h d] V[m h d] -> h n m", legs={"d": "head f / h"}, weights={"u": "h d"}
     ),
