@@ -146,7 +146,7 @@ def _outside(graph: Graph, joined: list[Step], body: tuple[Step, ...]) -> tuple[
     legs = {step.name: step.legs for step in joined}
     names = dict.fromkeys(use.name for step in body for use in step.op.uses)
     inside = {step.name for step in body}
-    return tuple(Use(name, legs.get(name) or graph.legs_of(name)) for name in names if name not in inside)
+    return tuple(Use(name, legs[name] if name in legs else graph.legs_of(name)) for name in names if name not in inside)
 
 
 def _without_unread(lowered: Graph, graph: Graph) -> Graph:

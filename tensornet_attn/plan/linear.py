@@ -290,7 +290,7 @@ def outside(graph: Graph, before: Sequence[Step], body: Sequence[Step]) -> tuple
     """What the body reads from outside, each tensor once under its own leg names."""
     own, made = {step.name for step in body}, {step.name: step.legs for step in before}
     names = dict.fromkeys(use.name for step in body for use in step.op.uses if use.name not in own)
-    return tuple(Use(name, made.get(name) or graph.legs_of(name)) for name in names)
+    return tuple(Use(name, made[name] if name in made else graph.legs_of(name)) for name in names)
 
 
 def canonical(graph: Graph, found: Pattern, before: list[Step]) -> Step:

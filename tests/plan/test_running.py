@@ -31,6 +31,7 @@ SUMS = {
     "queries and keys": summed("q[n h] k[m h] -> h n m"),
     "the query first": summed("q[n h] k[m h] -> n h m", "T[n h] q[n h] Wt[f h] -> n f"),
     "features": summed("0.5 * Q[n h d] K[m h d] + one[n] k[m h] - b[h] q[n h] k[m h] -> h n m"),
+    "a number without legs": summed("q[n h] k[m h] - 0.5 * wu[d] wu[d] + b[h] -> h n m"),
     "rows of a core": summed("P[g h] Qg[n g d] Kg[m g d] -> h n m"),
 }
 OTHERS = {
