@@ -63,20 +63,16 @@ def primitive(op: Contraction | Box | Attention | Kernel) -> bool:
 
 def batched(graph: Graph) -> frozenset[str]:
     """Names of the tensors and steps that have the leading batch dimensions: inputs, noise, what is made from them."""
-    found = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
-    for step in graph.steps:
-        if any(use.name in found for use in step.op.uses):
-            found.add(step.name)
-    return frozenset(found)
+    return frozenset(name for name, origins in batches(graph).items() if origins)
 
 
 def batches(graph: Graph) -> dict[str, frozenset[str]]:
-    """The inputs that each tensor and step has its batch dimensions from; noise has those of all."""
+    """The inputs that each tensor and step has its batch dimensions from; noise has those of all, and is one itself."""
     inputs = frozenset(tensor.name for tensor in graph.of_role("input"))
-    found = {tensor.name: inputs & {tensor.name} for tensor in graph.tensors}
-    found |= {tensor.name: inputs for tensor in graph.of_role("noise")}
+    own = {"input": frozenset[str](), "noise": inputs}
+    found = {t.name: own[t.role] | {t.name} if t.role in own else frozenset[str]() for t in graph.tensors}
     for step in graph.steps:
-        found[step.name] = frozenset[str]().union(*(found[use.name] for use in step.op.uses))
+        found[step.name] = frozenset[str]().union(*(found.get(use.name, ()) for use in step.op.uses))
     return found
 
 

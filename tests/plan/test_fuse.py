@@ -243,3 +243,51 @@ def test_keys_that_are_spread_over_heads_are_paid_by_all_queries() -> None:
         for n, wanted in fused.items():
             kinds = {step.name for step in lower_attention(graph, {"n": n, "m": n}, GENERIC).graph.steps}
             assert ("A.o" in kinds) == wanted, (legs, n)
+
+
+WIDE: dict[str, tuple[dict[str, Any], bool]] = {
+    "two products": (
+        {
+            "legs": {"e": 64},
+            "weights": {"Wp": "f h e", "Wr": "f h e"},
+            "diagram": {
+                "P": "x[n f] Wp[f h e] -> n h e",
+                "R": "x[m f] Wr[f h e] -> m h e",
+                "A": {"softmax": "m", "of": "Q[n h d] K[m h d] + P[n h e] R[m h e] -> h n m"},
+            },
+        },
+        True,
+    ),
+    "a temperature of the keys": (
+        {
+            "legs": {},
+            "weights": {"Wt": "f h"},
+            "diagram": {
+                "t": "x[m f] Wt[f h] -> m h",
+                "A": {"softmax": "m", "of": "t[m h] Q[n h d] K[m h d] -> h n m"},
+            },
+        },
+        True,
+    ),
+    "a core": (
+        {
+            "legs": {"g": "head 8"},
+            "weights": {"C": "h g", "Wq": "f g d", "Wk": "f g d"},
+            "diagram": {
+                "Q": "x[n f] Wq[f g d] -> n g d",
+                "K": "x[m f] Wk[f g d] -> m g d",
+                "A": {"softmax": "m", "of": "C[h g] Q[n g d] K[m g d] -> h n m"},
+            },
+        },
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_wide_scores_are_priced_as_measured(name: str) -> None:
+    """d 128, e 64, n 1,024 on one core: fused attention takes half of the time of the first two, twice the last's."""
+    own, fused = WIDE[name]
+    legs = {"f": 1024, "h": "head 8", **own["legs"]}
+    graph = build(ta.load({"tensornet": 1, "name": "wide", "extends": "mhsa", **own, "legs": legs}))
+    assert ("A.o" in lower_attention(graph, {"n": 1024, "m": 1024}, GENERIC).chosen) == fused
