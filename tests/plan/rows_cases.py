@@ -145,6 +145,9 @@ TAKEN = {
         read="T2[h n] T3[h n] Q[n h d] Wo[h d f] -> n f",
         causal=True,
     ),
+    "a multiple, averaged over the keys": design(
+        A="0.25 * Q[n h d] K[m h d] -> h n m", T2={"mean": "m", "of": "A"}, read="T2[h n] Q[n h d] Wo[h d f] -> n f"
+    ),
     "divided by sums": design(A={"normalize": "m", "eps": 0.1, "of": {"map": "sigmoid", "of": SCORES}}),
     "read twice": design(
         MAPPED, "A[h n m] V[m h d] Wo[h d f] + A2[h n m] K[m h d] Wo[h d f] -> n f", A2={"map": "square", "of": "A"}

@@ -78,3 +78,17 @@ def test_few_numbers_are_held() -> None:
     source = emit_source(ta.load("hard_fish"), backend="triton")
     assert "tiles_numbers" not in source
     assert "tl.debug_barrier" not in source
+
+
+def test_a_core_stands_beside_what_a_program_has_one_block_of() -> None:
+    """c q k, summed over d: programs of keys make c k once, and multiply the gradient of k by c after the loop."""
+    scores = {"map": "tanh", "of": "c[h d] q[n d] k[m d] -> h n m"}
+    source = design(scores, "A[h n m] V[m h d] Wo[h d f] -> n f")
+    source["weights"] |= {"c": "h d", "Wq": "f d", "Wk": "f d"}
+    source["diagram"] = {"q": "x[n f] Wq[f d] -> n d", "k": "z[m f] Wk[f d] -> m d", **source["diagram"]}
+    ours, oracle = pair(source)
+    same(ours, oracle, [draw(2, 19, 6), draw(2, 23, 6, seed=1)])
+    kernel = ours.source[ours.source.index("def y_1_tiles_keys(") :]
+    before, inside = kernel[: kernel.index("region(")].split("for start in range(", 1)
+    assert "c_tile[None, :] * k_tile.to(SUMS)" in before
+    assert "q_tile.to(SUMS)" not in inside

@@ -215,42 +215,108 @@ def dot_of(a, b, DOT: tl.constexpr, SUMS: tl.constexpr):
 
 
 @triton.jit
-def online(scores, seen, most, total):
-    """A block of maps that lack a factor of each row; what all before is multiplied with; the most, the sum so far."""
-    scores = tl.where(seen, scores, float("-inf"))
-    new = tl.maximum(most, tl.max(scores, 1))
-    shift = tl.where(new == float("-inf"), 0.0, new)
-    part, fade = tl.exp(scores - shift[:, None]), tl.exp(most - shift)
+def shown(x, seen, edge, other):
+    """x where it is seen, else another number. Where a block is at no edge, all of it is seen."""
+    if edge:
+        x = tl.where(seen, x, other)
+    return x
+
+
+@triton.jit
+def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, most, total):
+    """A block of maps that lack a factor of each row; what all before is multiplied with; the most, the sum so far.
+
+    Scores are yet to be scaled, but for MASK 2, where a mask has been added to them. The most is in units of log 2.
+    """
+    if (SCALE > 0) & (MASK != 2):
+        part, fade, new = powers(shown(scores, seen, edge, float("-inf")), SCALE, most)
+    else:
+        part, fade, new = powers(scaled(scores, SCALE, MASK, seen, edge), 1.0, most)
     return part, fade, new, total * fade + tl.sum(part, 1)
 
 
 @triton.jit
+def powers(scores, SCALE: tl.constexpr, most):
+    """exp(SCALE scores) without a factor of each row, what that changes for all before, and the most."""
+    fade, new = higher(tl.max(scores, 1), SCALE, most)
+    return power(scores, SCALE, new), fade, new
+
+
+@triton.jit
+def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge):
+    """Scores as `online` takes them, scaled; minus infinity where they are not seen."""
+    if MASK != 2:
+        scores = SCALE * scores
+    return shown(scores, seen, edge, float("-inf"))
+
+
+@triton.jit
+def higher(found, SCALE: tl.constexpr, most):
+    """What all before is multiplied with where SCALE found is the most of a block, and the most of both."""
+    new = tl.maximum(most, (1.4426950408889634 * SCALE) * found)
+    return tl.exp2(most - tl.where(new == float("-inf"), 0.0, new)), new
+
+
+@triton.jit
+def power(scores, SCALE: tl.constexpr, most):
+    """exp(SCALE scores) without a factor of each row, 2 ** most."""
+    shift = tl.where(most == float("-inf"), 0.0, most)[:, None]
+    return tl.exp2((1.4426950408889634 * SCALE) * scores - shift)
+
+
+@triton.jit
 def log_total(most, total):
-    """The log of the sum of each row, of the sum without exp(most); zero where a row sees nothing."""
+    """The log of the sum of each row, of the sum without 2 ** most; zero where a row sees nothing."""
     some = total > 0
-    return tl.where(some, most, 0.0) + tl.log(tl.where(some, total, 1.0))
+    return 0.6931471805599453 * (tl.where(some, most, 0.0) + tl.log2(tl.where(some, total, 1.0)))
 
 
 @triton.jit
-def softened(scores, seen, lse):
-    """Softmax rows from the logs of their sums, zeros where they see nothing."""
-    return tl.exp(tl.where(seen, scores - lse[:, None], float("-inf")))
+def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, lse):
+    """Softmax rows from the logs of their sums, zeros where they see nothing. Scores are scaled as in `online`."""
+    if MASK == 2:
+        power = 1.4426950408889634 * scores - 1.4426950408889634 * lse
+    else:
+        power = (1.4426950408889634 * SCALE) * scores - 1.4426950408889634 * lse
+    return tl.exp2(shown(power, seen, edge, float("-inf")))
+
+
+@triton.constexpr_function
+def parts_of(rows, columns, parts):
+    """How many numbers `in_parts` makes of a tile."""
+    return (rows, 2 * rows, rows * columns // 4)[parts]
 
 
 @triton.jit
-def allowed(seen, base, n, n_step, n_end, m, m_step, m_end, MASK: tl.constexpr):
+def in_parts(x, PARTS: tl.constexpr):
+    """Parts of the sum of a tile. PARTS 0: its rows; 1: what threads have of it where tensor cores made it, those at
+    (i, j), (i, j + 1), both 8 rows below, and all that stand 8 columns further; 2: but for the last, where warps have
+    columns apart."""
+    if PARTS == 0:
+        found = tl.sum(x, 1)
+    else:
+        x = tl.reshape(x, (x.shape[0] // 16, 2, 8, x.shape[1] // 8, 4, 2))
+        x = tl.sum(tl.sum(x, 5), 1)
+        if PARTS == 1:
+            x = tl.sum(x, 2)
+        found = tl.reshape(x, (x.numel,))
+    return found
+
+
+@triton.jit
+def allowed(seen, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
     """Where the mask of the call allows it too: MASK 0, none; 1, of zeros and ones; 2, minus infinity forbids."""
     if MASK == 1:
-        seen = seen & (load_2d(base, n, n_step, n_end, m, m_step, m_end) != 0)
+        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != 0)
     if MASK == 2:
-        seen = seen & (load_2d(base, n, n_step, n_end, m, m_step, m_end) != float("-inf"))
+        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != float("-inf"))
     return seen
 
 
 @triton.jit
-def bias_2d(base, n, n_step, n_end, m, m_step, m_end):
+def bias_2d(base, i, i_step, i_end, j, j_step, j_end):
     """What a mask adds where it allows to look."""
-    found = load_2d(base, n, n_step, n_end, m, m_step, m_end)
+    found = load_2d(base, i, i_step, i_end, j, j_step, j_end)
     return tl.where(found == float("-inf"), 0.0, found)
 
 
@@ -260,31 +326,30 @@ REGIONS: dict = {}  # name: Region
 BUSY = 256  # programs that keep a GPU busy
 
 
-BLOCKS = (  # of a program's own side, of the side that it loops over; warps; stages
+BLOCKS = (  # rows of a program, its other side, in blocks; warps; stages
     (128, 64, 8, 2),
     (64, 64, 4, 2),
-    (64, 64, 8, 2),
     (64, 32, 4, 2),
-    (64, 32, 8, 1),
+    (64, 16, 4, 2),
     (32, 32, 4, 2),
 )
 
 
-FEW_QUERIES = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))
+SPLIT = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))  # for many tiles beside each other: warps split columns
 
 
-FEW_KEYS = ((32, 32, 8, 1), (32, 16, 8, 1), (16, 16, 4, 1), (16, 16, 8, 1))
+SMALL = ((32, 32, 8, 1), (16, 16, 8, 1), (16, 16, 4, 1))
 
 
-def blocks_for(kind: str, cores: bool) -> tuple:
-    """The candidates of a kernel. `cores`: products on tensor cores.
+def blocks_for(cores: bool) -> tuple:
+    """The candidates of a kernel. `cores`: products on tensor cores, where 16 rows of a warp's own need no exchange.
 
     Else threads hold whole rows of what they multiply, and those of large blocks do not fit their registers, as
     compiling for sm_80 and sm_90 has shown: small ones come first, but for the interpreter, which has no registers.
     """
-    if cores and kind != "keys":
-        return BLOCKS + FEW_QUERIES
-    return BLOCKS + FEW_KEYS if cores or interpreted() else FEW_KEYS + BLOCKS
+    if cores:
+        return BLOCKS + SPLIT + SMALL
+    return BLOCKS + SMALL if interpreted() else SMALL + BLOCKS
 
 
 @dataclass(frozen=True)
@@ -297,8 +362,9 @@ class Region:
     `tables`: the operands that are read by the distance of query and key, which is their last leg.
     `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
     Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
-    one holds at once; `kept`: the widths of the sums that it holds all the time; `given`: those of the operands that
-    it holds; `streamed`: of those that it loads for each block.
+    one holds at once; `sums`: of the sums that it holds all the time those of one number, `kept`: the widths of the
+    others; `given`: those of the operands that it holds; `streamed`: of those that it loads for each block; `made`: of
+    what it makes of these.
     """
 
     sides: tuple[str, str]
@@ -312,9 +378,11 @@ class Region:
     reads: list[list[int]]
     loops: dict[str, str]
     live: dict[str, int]
+    sums: dict[str, int]
     kept: dict[str, list[str]]
     given: dict[str, list[str]]
     streamed: dict[str, list[str]]
+    made: dict[str, list[str]]
     random: bool
     noise: tuple[str, ...]
     kernels: dict
@@ -325,11 +393,6 @@ class Region:
         """The legs of what programs write for an operand: of a table rows for each query."""
         own = self.operands[name].split()
         return [*own[:-1], self.sides[0], own[-1]] if name in self.tables and self.sides[0] not in own else own
-
-
-def copies(rows: int, columns: int, warps: int) -> int:
-    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
-    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
 
 
 def region(name: str, **arguments) -> None:
@@ -437,35 +500,37 @@ class Launch:
             f"{name}_step": tuple(0 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)),
         }
 
+    @property
+    def cores(self) -> bool:
+        """Whether products are made by tensor cores, whose results warps hold in parts of 16 x 8."""
+        return self.dtype.itemsize < 4
+
     def config(self, kind: str) -> dict:
         """The blocks of both sides for a kernel, and how a program is compiled."""
         region, (n, m) = self.region, self.region.sides
         fixed, other = (m, n) if kind == "keys" else (n, m)
-        cores = self.dtype.itemsize < 4  # products on tensor cores, whose results warps hold in parts of 16 x 8
-        room, words = {leg: padded(length) for leg, length in self.lengths.items()}, self.sums.itemsize // 4
+        room = {leg: padded(length) for leg, length in self.lengths.items()}
         candidates = [
             {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
-            for own, more, *warps in blocks_for(kind, cores)
+            for own, more, *warps in blocks_for(self.cores)
             for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
         ]
         if region.relative:
             candidates = [one | self.band(one) for one in candidates]
-        kept, given, streamed = (
-            sum(padded(self.width[axis]) for axis in axes[kind])
-            for axes in (region.kept, region.given, region.streamed)
-        )
+        widths = {
+            name: sum(padded(self.width[axis]) for axis in getattr(region, name)[kind])
+            for name in ("kept", "given", "streamed", "made")
+        }
+        tiles = region.live[kind] * spread(region.relative, self.cores)
         wide = 2 * sum(padded(size) for size in self.width.values())
+        held = Held(tiles, region.sums[kind], **widths, wide=wide)
 
         def need(num_warps, num_stages, **block):
-            own, more = block[f"{fixed}_block"], block[f"{other}_block"]
-            tiles, rough = own * more * region.live[kind], 5 if cores and target_of() >= 90 else 7  # quarters
-            if region.relative and not cores and not interpreted():
-                rough *= 2
-            if cores and own < 64:
-                tiles, rough = tiles * copies(block[f"{n}_block"], block[f"{m}_block"], num_warps), 4
-            held = words * (tiles + own * kept) + own * given * self.dtype.itemsize // 4
-            staged = max((own + more) * wide, own * given + more * streamed)
-            return held * rough // 4, staged * self.dtype.itemsize
+            own, more, rows = (block[f"{side}_block"] for side in (fixed, other, self.rows(kind)))
+            if self.cores:
+                size = self.dtype.itemsize
+                return need_of_cores(held, own, more, rows, num_warps, num_stages, size, target_of())
+            return need_elsewhere(held, own, more, self.sums.itemsize)
 
         return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
 
@@ -482,7 +547,13 @@ class Launch:
             special |= {f"{leg}_parts": programs[leg], f"{leg}_share": -(-self.programs[leg] // programs[leg])}
         count = blocks * self.count * math.prod(programs.values())
         if count:
-            self.region.kernels[kind][(count,)](**self.common, **special, blocks=blocks, **self.config(kind))
+            config = self.config(kind)
+            parts = 0 if not self.cores else 1 if config[f"{self.rows(kind)}_block"] >= 16 * config["num_warps"] else 2
+            self.region.kernels[kind][(count,)](**self.common, **special, blocks=blocks, PARTS=parts, **config)
+
+    def rows(self, kind: str) -> str:
+        """The side whose rows a tile of a kernel has: keys where its programs have keys, but for relative ones."""
+        return self.region.sides[kind == "keys" and not self.region.relative]
 
     def programs_of(self, kind: str) -> dict[str, int]:
         """How many programs a kernel has for each head: of one that they loop over, no more than keep a GPU busy."""
@@ -545,6 +616,58 @@ class Launch:
         return x.permute(order).reshape(self.count, *self.whole(legs))
 
 
+@dataclass(frozen=True)
+class Held:
+    """What a program holds of blocks `own` x `more`, its own side and the one that it loops over, with `rows` rows.
+
+    `tiles` of own x more; `sums` that are one number each; the widths of the sums that it keeps all the time, of the
+    operands that it is given, of those that it streams and of what it makes of these; `wide`: of all, twice.
+    """
+
+    tiles: int
+    sums: int
+    kept: int
+    given: int
+    streamed: int
+    made: int
+    wide: int
+
+
+def need_of_cores(
+    held: Held, own: int, more: int, rows: int, warps: int, stages: int, size: int, target: int
+) -> tuple[int, int]:
+    """(numbers a program holds, bytes of a stage) where tensor cores make products of numbers of `size` bytes.
+
+    Warps that have 16 rows of their own exchange nothing. From sm_90 on operands stay in shared memory.
+    """
+    tiles, operands, streamed = own * more * held.tiles, own * held.given, more * held.streamed
+    sums = own * held.kept + more * held.made + 72 * warps * held.sums
+    staged = max((own + more) * held.wide, operands + streamed) * size
+    if rows < 16 * warps:
+        tiles *= copies(rows, own * more // rows, warps)
+        return (tiles + sums + (operands + streamed) // 2) * 16 // 35, staged
+    if target < 90:
+        return (58 * tiles + 75 * sums + 15 * operands + 29 * streamed) // 100, staged
+    return (580 * tiles + 675 * sums + 100 * operands) // 1000, (operands // stages + streamed) * size
+
+
+def need_elsewhere(held: Held, own: int, more: int, size: int) -> tuple[int, int]:
+    """The same where threads multiply, from whole rows of their own."""
+    operands = own * held.given + more * held.streamed
+    sums = max(1, size // 4) * (own * more * held.tiles + own * held.kept)
+    return (sums + operands * size // 4) * 11 // 4, max((own + more) * held.wide, operands) * size
+
+
+def copies(rows: int, columns: int, warps: int) -> int:
+    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
+    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
+
+
+def spread(relative: str, cores: bool) -> int:
+    """As how many a tile counts whose numbers move to other threads: those of relative positions to keys."""
+    return 2 if relative and (cores or not interpreted()) else 1
+
+
 def tiled(
     name: str,
     operands: list[Tensor | None],
@@ -585,12 +708,13 @@ def tiles_forward(
     run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
     region, (query, _) = run.region, run.region.sides
     legs = region.result.split()
-    out = run.room(legs, run.dtype)
-    lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
-    if "statistics" in region.kernels:
-        run.launch("statistics", query, lse=lse)
-    run.launch("forward", query, out=out, lse=lse)
-    return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
+    with torch.cuda.device_of(run.like):
+        out = run.room(legs, run.dtype)
+        lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
+        if "statistics" in region.kernels:
+            run.launch("statistics", query, lse=lse)
+        run.launch("forward", query, out=out, lse=lse)
+        return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
 
 
 @tiles_forward.register_fake
@@ -623,7 +747,8 @@ def tiles_backward(
 ) -> list[Tensor]:
     """The gradients of the operands that are `wanted`, and of the mask last."""
     run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
-    return backward_of(run, gradient, out, lse, wanted, mask)
+    with torch.cuda.device_of(run.like):
+        return backward_of(run, gradient, out, lse, wanted, mask)
 
 
 def backward_of(
@@ -843,6 +968,7 @@ def y_1_tiles_statistics(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     n_block: tl.constexpr,
     m_block: tl.constexpr,
     DOT: tl.constexpr,
@@ -934,6 +1060,7 @@ def y_1_tiles_statistics(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -969,11 +1096,14 @@ def y_1_tiles_statistics(
             + Pl_6_0 * A_scores_1_6
             + Pl_7_0 * A_scores_1_7
         )  # n m
-        A_0_scores = number_0 * A_scores_0  # n m
+        A_0_scores = A_scores_0  # n m
         if MASK == 2:
-            A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_0_scores = (
+                number_0 * A_0_scores
+                + bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_0 = allowed(visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0, fade_0, most_0, total_0 = online(A_0_scores, seen_0_0, most_0, total_0)  # n m
+        A_0, fade_0, most_0, total_0 = online(A_0_scores, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
         Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
         Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
@@ -992,15 +1122,18 @@ def y_1_tiles_statistics(
             + Pl_6_1 * A_scores_1_6
             + Pl_7_1 * A_scores_1_7
         )  # n m
-        A_1_scores = number_0 * A_scores_1  # n m
+        A_1_scores = A_scores_1  # n m
         if MASK == 2:
-            A_1_scores += bias_2d(
-                mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_1_scores = (
+                number_0 * A_1_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_1 = allowed(
             visible, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
-        A_1, fade_1, most_1, total_1 = online(A_1_scores, seen_0_1, most_1, total_1)  # n m
+        A_1, fade_1, most_1, total_1 = online(A_1_scores, number_0, MASK, seen_0_1, edge, most_1, total_1)  # n m
         Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
         Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
@@ -1019,11 +1152,14 @@ def y_1_tiles_statistics(
             + Pl_6_2 * A_scores_1_6
             + Pl_7_2 * A_scores_1_7
         )  # n m
-        A_2_scores = number_0 * A_scores_2  # n m
+        A_2_scores = A_scores_2  # n m
         if MASK == 2:
-            A_2_scores += bias_2d(
-                mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_2_scores = (
+                number_0 * A_2_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_2 = allowed(
             visible,
             mask + batch * mask_step[0] + 2 * mask_step[1],
@@ -1035,7 +1171,7 @@ def y_1_tiles_statistics(
             m_end,
             MASK,
         )
-        A_2, fade_2, most_2, total_2 = online(A_2_scores, seen_0_2, most_2, total_2)  # n m
+        A_2, fade_2, most_2, total_2 = online(A_2_scores, number_0, MASK, seen_0_2, edge, most_2, total_2)  # n m
         Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
         Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
@@ -1054,11 +1190,14 @@ def y_1_tiles_statistics(
             + Pl_6_3 * A_scores_1_6
             + Pl_7_3 * A_scores_1_7
         )  # n m
-        A_3_scores = number_0 * A_scores_3  # n m
+        A_3_scores = A_scores_3  # n m
         if MASK == 2:
-            A_3_scores += bias_2d(
-                mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_3_scores = (
+                number_0 * A_3_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_3 = allowed(
             visible,
             mask + batch * mask_step[0] + 3 * mask_step[1],
@@ -1070,7 +1209,7 @@ def y_1_tiles_statistics(
             m_end,
             MASK,
         )
-        A_3, fade_3, most_3, total_3 = online(A_3_scores, seen_0_3, most_3, total_3)  # n m
+        A_3, fade_3, most_3, total_3 = online(A_3_scores, number_0, MASK, seen_0_3, edge, most_3, total_3)  # n m
         Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
         Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
@@ -1089,11 +1228,14 @@ def y_1_tiles_statistics(
             + Pl_6_4 * A_scores_1_6
             + Pl_7_4 * A_scores_1_7
         )  # n m
-        A_4_scores = number_0 * A_scores_4  # n m
+        A_4_scores = A_scores_4  # n m
         if MASK == 2:
-            A_4_scores += bias_2d(
-                mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_4_scores = (
+                number_0 * A_4_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_4 = allowed(
             visible,
             mask + batch * mask_step[0] + 4 * mask_step[1],
@@ -1105,7 +1247,7 @@ def y_1_tiles_statistics(
             m_end,
             MASK,
         )
-        A_4, fade_4, most_4, total_4 = online(A_4_scores, seen_0_4, most_4, total_4)  # n m
+        A_4, fade_4, most_4, total_4 = online(A_4_scores, number_0, MASK, seen_0_4, edge, most_4, total_4)  # n m
         Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
         Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
@@ -1124,11 +1266,14 @@ def y_1_tiles_statistics(
             + Pl_6_5 * A_scores_1_6
             + Pl_7_5 * A_scores_1_7
         )  # n m
-        A_5_scores = number_0 * A_scores_5  # n m
+        A_5_scores = A_scores_5  # n m
         if MASK == 2:
-            A_5_scores += bias_2d(
-                mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_5_scores = (
+                number_0 * A_5_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_5 = allowed(
             visible,
             mask + batch * mask_step[0] + 5 * mask_step[1],
@@ -1140,7 +1285,7 @@ def y_1_tiles_statistics(
             m_end,
             MASK,
         )
-        A_5, fade_5, most_5, total_5 = online(A_5_scores, seen_0_5, most_5, total_5)  # n m
+        A_5, fade_5, most_5, total_5 = online(A_5_scores, number_0, MASK, seen_0_5, edge, most_5, total_5)  # n m
         Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
         Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
@@ -1159,11 +1304,14 @@ def y_1_tiles_statistics(
             + Pl_6_6 * A_scores_1_6
             + Pl_7_6 * A_scores_1_7
         )  # n m
-        A_6_scores = number_0 * A_scores_6  # n m
+        A_6_scores = A_scores_6  # n m
         if MASK == 2:
-            A_6_scores += bias_2d(
-                mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_6_scores = (
+                number_0 * A_6_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_6 = allowed(
             visible,
             mask + batch * mask_step[0] + 6 * mask_step[1],
@@ -1175,7 +1323,7 @@ def y_1_tiles_statistics(
             m_end,
             MASK,
         )
-        A_6, fade_6, most_6, total_6 = online(A_6_scores, seen_0_6, most_6, total_6)  # n m
+        A_6, fade_6, most_6, total_6 = online(A_6_scores, number_0, MASK, seen_0_6, edge, most_6, total_6)  # n m
         Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
         Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
@@ -1194,11 +1342,14 @@ def y_1_tiles_statistics(
             + Pl_6_7 * A_scores_1_6
             + Pl_7_7 * A_scores_1_7
         )  # n m
-        A_7_scores = number_0 * A_scores_7  # n m
+        A_7_scores = A_scores_7  # n m
         if MASK == 2:
-            A_7_scores += bias_2d(
-                mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_7_scores = (
+                number_0 * A_7_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_7 = allowed(
             visible,
             mask + batch * mask_step[0] + 7 * mask_step[1],
@@ -1210,7 +1361,7 @@ def y_1_tiles_statistics(
             m_end,
             MASK,
         )
-        A_7, fade_7, most_7, total_7 = online(A_7_scores, seen_0_7, most_7, total_7)  # n m
+        A_7, fade_7, most_7, total_7 = online(A_7_scores, number_0, MASK, seen_0_7, edge, most_7, total_7)  # n m
     store_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end, log_total(most_0, total_0))
     store_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end, log_total(most_1, total_1))
     store_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end, log_total(most_2, total_2))
@@ -1248,6 +1399,7 @@ def y_1_tiles_forward(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     n_block: tl.constexpr,
     m_block: tl.constexpr,
     DOT: tl.constexpr,
@@ -1281,7 +1433,7 @@ def y_1_tiles_forward(
     Pl_base_4 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
     Pl_base_5 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
     Pl_base_6 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    Pw_base = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 2 * Pw_step[2]
     Pl_base_7 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
     Pl_base_8 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
     Pl_base_9 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
@@ -1289,7 +1441,7 @@ def y_1_tiles_forward(
     Pl_base_11 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
     Pl_base_12 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
     Pl_base_13 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-    Pw_base_2 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_2 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 2 * Pw_step[2]
     Pl_base_14 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
     Pl_base_15 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
     Pl_base_16 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
@@ -1297,7 +1449,7 @@ def y_1_tiles_forward(
     Pl_base_18 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
     Pl_base_19 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
     Pl_base_20 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-    Pw_base_3 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_3 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 2 * Pw_step[2]
     Pl_base_21 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
     Pl_base_22 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
     Pl_base_23 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
@@ -1305,7 +1457,7 @@ def y_1_tiles_forward(
     Pl_base_25 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
     Pl_base_26 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
     Pl_base_27 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-    Pw_base_4 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_4 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 2 * Pw_step[2]
     Pl_base_28 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
     Pl_base_29 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
     Pl_base_30 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
@@ -1313,7 +1465,7 @@ def y_1_tiles_forward(
     Pl_base_32 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
     Pl_base_33 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
     Pl_base_34 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-    Pw_base_5 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_5 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 2 * Pw_step[2]
     Pl_base_35 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
     Pl_base_36 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
     Pl_base_37 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
@@ -1321,7 +1473,7 @@ def y_1_tiles_forward(
     Pl_base_39 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
     Pl_base_40 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
     Pl_base_41 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-    Pw_base_6 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_6 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 2 * Pw_step[2]
     Pl_base_42 = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
     Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
     Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
@@ -1329,35 +1481,17 @@ def y_1_tiles_forward(
     Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
     Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
     Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-    Pw_base_7 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_7 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 2 * Pw_step[2]
     out_0 = tl.zeros((n_block, d_wide), SUMS)
-    Pw_base_8 = Pw + batch * Pw_step[0] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_9 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_10 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_11 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_12 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_13 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_14 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_15 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
+    Pw_base_8 = Pw + batch * Pw_step[0] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_9 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_10 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_11 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_12 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_13 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_14 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_15 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
     out_1 = tl.zeros((n_block, d_wide), SUMS)
-    Pw_base_16 = Pw + batch * Pw_step[0] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_17 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_18 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_19 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_20 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_21 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_22 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_23 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    out_2 = tl.zeros((n_block, d_wide), SUMS)
-    Pw_base_24 = Pw + batch * Pw_step[0] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_25 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_26 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_27 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_28 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_29 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_30 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_31 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    out_3 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -1366,6 +1500,7 @@ def y_1_tiles_forward(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -1401,12 +1536,15 @@ def y_1_tiles_forward(
             + Pl_6_0 * A_scores_1_6
             + Pl_7_0 * A_scores_1_7
         )  # n m
-        A_0_scores = number_0 * A_scores_0  # n m
+        A_0_scores = A_scores_0  # n m
         if MASK == 2:
-            A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_0_scores = (
+                number_0 * A_0_scores
+                + bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_0 = allowed(visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
-        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
+        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
         Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
         Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
@@ -1425,15 +1563,18 @@ def y_1_tiles_forward(
             + Pl_6_1 * A_scores_1_6
             + Pl_7_1 * A_scores_1_7
         )  # n m
-        A_1_scores = number_0 * A_scores_1  # n m
+        A_1_scores = A_scores_1  # n m
         if MASK == 2:
-            A_1_scores += bias_2d(
-                mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_1_scores = (
+                number_0 * A_1_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_1 = allowed(
             visible, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
-        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
         Pw_1_0 = tl.load(Pw_base).to(SUMS)  # a number
         Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
@@ -1453,11 +1594,14 @@ def y_1_tiles_forward(
             + Pl_6_2 * A_scores_1_6
             + Pl_7_2 * A_scores_1_7
         )  # n m
-        A_2_scores = number_0 * A_scores_2  # n m
+        A_2_scores = A_scores_2  # n m
         if MASK == 2:
-            A_2_scores += bias_2d(
-                mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_2_scores = (
+                number_0 * A_2_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_2 = allowed(
             visible,
             mask + batch * mask_step[0] + 2 * mask_step[1],
@@ -1469,7 +1613,7 @@ def y_1_tiles_forward(
             m_end,
             MASK,
         )
-        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
         Pw_2_0 = tl.load(Pw_base_2).to(SUMS)  # a number
         Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
@@ -1489,11 +1633,14 @@ def y_1_tiles_forward(
             + Pl_6_3 * A_scores_1_6
             + Pl_7_3 * A_scores_1_7
         )  # n m
-        A_3_scores = number_0 * A_scores_3  # n m
+        A_3_scores = A_scores_3  # n m
         if MASK == 2:
-            A_3_scores += bias_2d(
-                mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_3_scores = (
+                number_0 * A_3_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_3 = allowed(
             visible,
             mask + batch * mask_step[0] + 3 * mask_step[1],
@@ -1505,7 +1652,7 @@ def y_1_tiles_forward(
             m_end,
             MASK,
         )
-        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
         Pw_3_0 = tl.load(Pw_base_3).to(SUMS)  # a number
         Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
@@ -1525,11 +1672,14 @@ def y_1_tiles_forward(
             + Pl_6_4 * A_scores_1_6
             + Pl_7_4 * A_scores_1_7
         )  # n m
-        A_4_scores = number_0 * A_scores_4  # n m
+        A_4_scores = A_scores_4  # n m
         if MASK == 2:
-            A_4_scores += bias_2d(
-                mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_4_scores = (
+                number_0 * A_4_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_4 = allowed(
             visible,
             mask + batch * mask_step[0] + 4 * mask_step[1],
@@ -1541,7 +1691,7 @@ def y_1_tiles_forward(
             m_end,
             MASK,
         )
-        A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
+        A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[:, None])  # n m
         Pw_4_0 = tl.load(Pw_base_4).to(SUMS)  # a number
         Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
@@ -1561,11 +1711,14 @@ def y_1_tiles_forward(
             + Pl_6_5 * A_scores_1_6
             + Pl_7_5 * A_scores_1_7
         )  # n m
-        A_5_scores = number_0 * A_scores_5  # n m
+        A_5_scores = A_scores_5  # n m
         if MASK == 2:
-            A_5_scores += bias_2d(
-                mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_5_scores = (
+                number_0 * A_5_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_5 = allowed(
             visible,
             mask + batch * mask_step[0] + 5 * mask_step[1],
@@ -1577,7 +1730,7 @@ def y_1_tiles_forward(
             m_end,
             MASK,
         )
-        A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
+        A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[:, None])  # n m
         Pw_5_0 = tl.load(Pw_base_5).to(SUMS)  # a number
         Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
@@ -1597,11 +1750,14 @@ def y_1_tiles_forward(
             + Pl_6_6 * A_scores_1_6
             + Pl_7_6 * A_scores_1_7
         )  # n m
-        A_6_scores = number_0 * A_scores_6  # n m
+        A_6_scores = A_scores_6  # n m
         if MASK == 2:
-            A_6_scores += bias_2d(
-                mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_6_scores = (
+                number_0 * A_6_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_6 = allowed(
             visible,
             mask + batch * mask_step[0] + 6 * mask_step[1],
@@ -1613,7 +1769,7 @@ def y_1_tiles_forward(
             m_end,
             MASK,
         )
-        A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
+        A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[:, None])  # n m
         Pw_6_0 = tl.load(Pw_base_6).to(SUMS)  # a number
         Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
@@ -1633,11 +1789,14 @@ def y_1_tiles_forward(
             + Pl_6_7 * A_scores_1_6
             + Pl_7_7 * A_scores_1_7
         )  # n m
-        A_7_scores = number_0 * A_scores_7  # n m
+        A_7_scores = A_scores_7  # n m
         if MASK == 2:
-            A_7_scores += bias_2d(
-                mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_7_scores = (
+                number_0 * A_7_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_7 = allowed(
             visible,
             mask + batch * mask_step[0] + 7 * mask_step[1],
@@ -1649,7 +1808,7 @@ def y_1_tiles_forward(
             m_end,
             MASK,
         )
-        A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
+        A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[:, None])  # n m
         Pw_7_0 = tl.load(Pw_base_7).to(SUMS)  # a number
         U_0 = (
             A_0 * Pw_0_0
@@ -1662,7 +1821,7 @@ def y_1_tiles_forward(
             + A_7 * Pw_7_0
         )  # n m
         V_tile_0 = load_2d(
-            V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         read_0 = dot_of(U_0, V_tile_0, DOT, SUMS)  # n d
         out_0 += read_0
@@ -1685,60 +1844,12 @@ def y_1_tiles_forward(
             + A_7 * Pw_7_1
         )  # n m
         V_tile_1 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         read_1 = dot_of(U_1, V_tile_1, DOT, SUMS)  # n d
         out_1 += read_1
-        Pw_0_2 = tl.load(Pw_base_16).to(SUMS)  # a number
-        Pw_1_2 = tl.load(Pw_base_17).to(SUMS)  # a number
-        Pw_2_2 = tl.load(Pw_base_18).to(SUMS)  # a number
-        Pw_3_2 = tl.load(Pw_base_19).to(SUMS)  # a number
-        Pw_4_2 = tl.load(Pw_base_20).to(SUMS)  # a number
-        Pw_5_2 = tl.load(Pw_base_21).to(SUMS)  # a number
-        Pw_6_2 = tl.load(Pw_base_22).to(SUMS)  # a number
-        Pw_7_2 = tl.load(Pw_base_23).to(SUMS)  # a number
-        U_2 = (
-            A_0 * Pw_0_2
-            + A_1 * Pw_1_2
-            + A_2 * Pw_2_2
-            + A_3 * Pw_3_2
-            + A_4 * Pw_4_2
-            + A_5 * Pw_5_2
-            + A_6 * Pw_6_2
-            + A_7 * Pw_7_2
-        )  # n m
-        V_tile_2 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_2 = dot_of(U_2, V_tile_2, DOT, SUMS)  # n d
-        out_2 += read_2
-        Pw_0_3 = tl.load(Pw_base_24).to(SUMS)  # a number
-        Pw_1_3 = tl.load(Pw_base_25).to(SUMS)  # a number
-        Pw_2_3 = tl.load(Pw_base_26).to(SUMS)  # a number
-        Pw_3_3 = tl.load(Pw_base_27).to(SUMS)  # a number
-        Pw_4_3 = tl.load(Pw_base_28).to(SUMS)  # a number
-        Pw_5_3 = tl.load(Pw_base_29).to(SUMS)  # a number
-        Pw_6_3 = tl.load(Pw_base_30).to(SUMS)  # a number
-        Pw_7_3 = tl.load(Pw_base_31).to(SUMS)  # a number
-        U_3 = (
-            A_0 * Pw_0_3
-            + A_1 * Pw_1_3
-            + A_2 * Pw_2_3
-            + A_3 * Pw_3_3
-            + A_4 * Pw_4_3
-            + A_5 * Pw_5_3
-            + A_6 * Pw_6_3
-            + A_7 * Pw_7_3
-        )  # n m
-        V_tile_3 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_3 = dot_of(U_3, V_tile_3, DOT, SUMS)  # n d
-        out_3 += read_3
-    store_2d(out + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0)
-    store_2d(out + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_1)
-    store_2d(out + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_2)
-    store_2d(out + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_3)
+    store_2d(out + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0)
+    store_2d(out + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_1)
 
 
 @triton.jit
@@ -1769,6 +1880,7 @@ def y_1_tiles_sums(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     n_block: tl.constexpr,
     m_block: tl.constexpr,
     DOT: tl.constexpr,
@@ -1796,13 +1908,9 @@ def y_1_tiles_sums(
     Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Pw_base = Pw + batch * Pw_step[0] + (e_at * 4 + 3) * Pw_step[2]
-    d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Pw_base_2 = Pw + batch * Pw_step[0] + (e_at * 4 + 2) * Pw_step[2]
-    d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Pw_base_3 = Pw + batch * Pw_step[0] + (e_at * 4 + 1) * Pw_step[2]
-    d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    Pw_base = Pw + batch * Pw_step[0] + (e_at * 2 + 1) * Pw_step[2]
+    d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     sums_0 = tl.zeros((n_block,), SUMS)
     Pl_base = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
     Pl_base_2 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
@@ -1810,10 +1918,8 @@ def y_1_tiles_sums(
     Pl_base_4 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
     Pl_base_5 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
     Pl_base_6 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    Pw_base_4 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_5 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_6 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_7 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_2 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_3 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 2 * Pw_step[2]
     sums_1 = tl.zeros((n_block,), SUMS)
     Pl_base_7 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
     Pl_base_8 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
@@ -1822,10 +1928,8 @@ def y_1_tiles_sums(
     Pl_base_11 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
     Pl_base_12 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
     Pl_base_13 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-    Pw_base_8 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_9 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_10 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_11 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_4 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_5 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 2 * Pw_step[2]
     sums_2 = tl.zeros((n_block,), SUMS)
     Pl_base_14 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
     Pl_base_15 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
@@ -1834,10 +1938,8 @@ def y_1_tiles_sums(
     Pl_base_18 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
     Pl_base_19 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
     Pl_base_20 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-    Pw_base_12 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_13 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_14 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_15 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_6 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_7 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 2 * Pw_step[2]
     sums_3 = tl.zeros((n_block,), SUMS)
     Pl_base_21 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
     Pl_base_22 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
@@ -1846,10 +1948,8 @@ def y_1_tiles_sums(
     Pl_base_25 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
     Pl_base_26 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
     Pl_base_27 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-    Pw_base_16 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_17 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_18 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_19 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_8 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_9 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 2 * Pw_step[2]
     sums_4 = tl.zeros((n_block,), SUMS)
     Pl_base_28 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
     Pl_base_29 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
@@ -1858,10 +1958,8 @@ def y_1_tiles_sums(
     Pl_base_32 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
     Pl_base_33 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
     Pl_base_34 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-    Pw_base_20 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_21 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_22 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_23 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_10 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_11 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 2 * Pw_step[2]
     sums_5 = tl.zeros((n_block,), SUMS)
     Pl_base_35 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
     Pl_base_36 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
@@ -1870,10 +1968,8 @@ def y_1_tiles_sums(
     Pl_base_39 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
     Pl_base_40 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
     Pl_base_41 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-    Pw_base_24 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_25 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_26 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_27 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_12 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_13 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 2 * Pw_step[2]
     sums_6 = tl.zeros((n_block,), SUMS)
     Pl_base_42 = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
     Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
@@ -1882,10 +1978,8 @@ def y_1_tiles_sums(
     Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
     Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
     Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-    Pw_base_28 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_29 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_30 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_31 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_14 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_15 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 2 * Pw_step[2]
     sums_7 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -1895,6 +1989,7 @@ def y_1_tiles_sums(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -1930,32 +2025,25 @@ def y_1_tiles_sums(
             + Pl_6_0 * A_scores_1_6
             + Pl_7_0 * A_scores_1_7
         )  # n m
-        A_0_scores = number_0 * A_scores_0  # n m
+        A_0_scores = A_scores_0  # n m
         if MASK == 2:
-            A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_0_scores = (
+                number_0 * A_0_scores
+                + bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_0 = allowed(visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
-        V_tile_3 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
-        Pw_0_3 = tl.load(Pw_base).to(SUMS)  # a number
-        V_tile_2 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
-        Pw_0_2 = tl.load(Pw_base_2).to(SUMS)  # a number
+        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
         V_tile_1 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-        Pw_0_1 = tl.load(Pw_base_3).to(SUMS)  # a number
+        Pw_0_1 = tl.load(Pw_base).to(SUMS)  # a number
         V_tile_0 = load_2d(
-            V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
-        d_A_0 = d_U_3 * Pw_0_3 + d_U_2 * Pw_0_2 + d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
+        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
+        d_A_0 = d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
         A_dA = A_0 * d_A_0  # n m
         sum = tl.sum(A_dA, 1)  # n
         sums_0 += sum
@@ -1977,20 +2065,21 @@ def y_1_tiles_sums(
             + Pl_6_1 * A_scores_1_6
             + Pl_7_1 * A_scores_1_7
         )  # n m
-        A_1_scores = number_0 * A_scores_1  # n m
+        A_1_scores = A_scores_1  # n m
         if MASK == 2:
-            A_1_scores += bias_2d(
-                mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_1_scores = (
+                number_0 * A_1_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_1 = allowed(
             visible, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
-        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
-        Pw_1_3 = tl.load(Pw_base_4).to(SUMS)  # a number
-        Pw_1_2 = tl.load(Pw_base_5).to(SUMS)  # a number
-        Pw_1_1 = tl.load(Pw_base_6).to(SUMS)  # a number
-        Pw_1_0 = tl.load(Pw_base_7).to(SUMS)  # a number
-        d_A_1 = d_U_3 * Pw_1_3 + d_U_2 * Pw_1_2 + d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
+        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        Pw_1_1 = tl.load(Pw_base_2).to(SUMS)  # a number
+        Pw_1_0 = tl.load(Pw_base_3).to(SUMS)  # a number
+        d_A_1 = d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
         A_dA_2 = A_1 * d_A_1  # n m
         sum_2 = tl.sum(A_dA_2, 1)  # n
         sums_1 += sum_2
@@ -2012,11 +2101,14 @@ def y_1_tiles_sums(
             + Pl_6_2 * A_scores_1_6
             + Pl_7_2 * A_scores_1_7
         )  # n m
-        A_2_scores = number_0 * A_scores_2  # n m
+        A_2_scores = A_scores_2  # n m
         if MASK == 2:
-            A_2_scores += bias_2d(
-                mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_2_scores = (
+                number_0 * A_2_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_2 = allowed(
             visible,
             mask + batch * mask_step[0] + 2 * mask_step[1],
@@ -2028,12 +2120,10 @@ def y_1_tiles_sums(
             m_end,
             MASK,
         )
-        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
-        Pw_2_3 = tl.load(Pw_base_8).to(SUMS)  # a number
-        Pw_2_2 = tl.load(Pw_base_9).to(SUMS)  # a number
-        Pw_2_1 = tl.load(Pw_base_10).to(SUMS)  # a number
-        Pw_2_0 = tl.load(Pw_base_11).to(SUMS)  # a number
-        d_A_2 = d_U_3 * Pw_2_3 + d_U_2 * Pw_2_2 + d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
+        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+        Pw_2_1 = tl.load(Pw_base_4).to(SUMS)  # a number
+        Pw_2_0 = tl.load(Pw_base_5).to(SUMS)  # a number
+        d_A_2 = d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
         A_dA_3 = A_2 * d_A_2  # n m
         sum_3 = tl.sum(A_dA_3, 1)  # n
         sums_2 += sum_3
@@ -2055,11 +2145,14 @@ def y_1_tiles_sums(
             + Pl_6_3 * A_scores_1_6
             + Pl_7_3 * A_scores_1_7
         )  # n m
-        A_3_scores = number_0 * A_scores_3  # n m
+        A_3_scores = A_scores_3  # n m
         if MASK == 2:
-            A_3_scores += bias_2d(
-                mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_3_scores = (
+                number_0 * A_3_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_3 = allowed(
             visible,
             mask + batch * mask_step[0] + 3 * mask_step[1],
@@ -2071,12 +2164,10 @@ def y_1_tiles_sums(
             m_end,
             MASK,
         )
-        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
-        Pw_3_3 = tl.load(Pw_base_12).to(SUMS)  # a number
-        Pw_3_2 = tl.load(Pw_base_13).to(SUMS)  # a number
-        Pw_3_1 = tl.load(Pw_base_14).to(SUMS)  # a number
-        Pw_3_0 = tl.load(Pw_base_15).to(SUMS)  # a number
-        d_A_3 = d_U_3 * Pw_3_3 + d_U_2 * Pw_3_2 + d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
+        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+        Pw_3_1 = tl.load(Pw_base_6).to(SUMS)  # a number
+        Pw_3_0 = tl.load(Pw_base_7).to(SUMS)  # a number
+        d_A_3 = d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
         A_dA_4 = A_3 * d_A_3  # n m
         sum_4 = tl.sum(A_dA_4, 1)  # n
         sums_3 += sum_4
@@ -2098,11 +2189,14 @@ def y_1_tiles_sums(
             + Pl_6_4 * A_scores_1_6
             + Pl_7_4 * A_scores_1_7
         )  # n m
-        A_4_scores = number_0 * A_scores_4  # n m
+        A_4_scores = A_scores_4  # n m
         if MASK == 2:
-            A_4_scores += bias_2d(
-                mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_4_scores = (
+                number_0 * A_4_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_4 = allowed(
             visible,
             mask + batch * mask_step[0] + 4 * mask_step[1],
@@ -2114,12 +2208,10 @@ def y_1_tiles_sums(
             m_end,
             MASK,
         )
-        A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
-        Pw_4_3 = tl.load(Pw_base_16).to(SUMS)  # a number
-        Pw_4_2 = tl.load(Pw_base_17).to(SUMS)  # a number
-        Pw_4_1 = tl.load(Pw_base_18).to(SUMS)  # a number
-        Pw_4_0 = tl.load(Pw_base_19).to(SUMS)  # a number
-        d_A_4 = d_U_3 * Pw_4_3 + d_U_2 * Pw_4_2 + d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
+        A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[:, None])  # n m
+        Pw_4_1 = tl.load(Pw_base_8).to(SUMS)  # a number
+        Pw_4_0 = tl.load(Pw_base_9).to(SUMS)  # a number
+        d_A_4 = d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
         A_dA_5 = A_4 * d_A_4  # n m
         sum_5 = tl.sum(A_dA_5, 1)  # n
         sums_4 += sum_5
@@ -2141,11 +2233,14 @@ def y_1_tiles_sums(
             + Pl_6_5 * A_scores_1_6
             + Pl_7_5 * A_scores_1_7
         )  # n m
-        A_5_scores = number_0 * A_scores_5  # n m
+        A_5_scores = A_scores_5  # n m
         if MASK == 2:
-            A_5_scores += bias_2d(
-                mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_5_scores = (
+                number_0 * A_5_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_5 = allowed(
             visible,
             mask + batch * mask_step[0] + 5 * mask_step[1],
@@ -2157,12 +2252,10 @@ def y_1_tiles_sums(
             m_end,
             MASK,
         )
-        A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
-        Pw_5_3 = tl.load(Pw_base_20).to(SUMS)  # a number
-        Pw_5_2 = tl.load(Pw_base_21).to(SUMS)  # a number
-        Pw_5_1 = tl.load(Pw_base_22).to(SUMS)  # a number
-        Pw_5_0 = tl.load(Pw_base_23).to(SUMS)  # a number
-        d_A_5 = d_U_3 * Pw_5_3 + d_U_2 * Pw_5_2 + d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
+        A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[:, None])  # n m
+        Pw_5_1 = tl.load(Pw_base_10).to(SUMS)  # a number
+        Pw_5_0 = tl.load(Pw_base_11).to(SUMS)  # a number
+        d_A_5 = d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
         A_dA_6 = A_5 * d_A_5  # n m
         sum_6 = tl.sum(A_dA_6, 1)  # n
         sums_5 += sum_6
@@ -2184,11 +2277,14 @@ def y_1_tiles_sums(
             + Pl_6_6 * A_scores_1_6
             + Pl_7_6 * A_scores_1_7
         )  # n m
-        A_6_scores = number_0 * A_scores_6  # n m
+        A_6_scores = A_scores_6  # n m
         if MASK == 2:
-            A_6_scores += bias_2d(
-                mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_6_scores = (
+                number_0 * A_6_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_6 = allowed(
             visible,
             mask + batch * mask_step[0] + 6 * mask_step[1],
@@ -2200,12 +2296,10 @@ def y_1_tiles_sums(
             m_end,
             MASK,
         )
-        A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
-        Pw_6_3 = tl.load(Pw_base_24).to(SUMS)  # a number
-        Pw_6_2 = tl.load(Pw_base_25).to(SUMS)  # a number
-        Pw_6_1 = tl.load(Pw_base_26).to(SUMS)  # a number
-        Pw_6_0 = tl.load(Pw_base_27).to(SUMS)  # a number
-        d_A_6 = d_U_3 * Pw_6_3 + d_U_2 * Pw_6_2 + d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
+        A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[:, None])  # n m
+        Pw_6_1 = tl.load(Pw_base_12).to(SUMS)  # a number
+        Pw_6_0 = tl.load(Pw_base_13).to(SUMS)  # a number
+        d_A_6 = d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
         A_dA_7 = A_6 * d_A_6  # n m
         sum_7 = tl.sum(A_dA_7, 1)  # n
         sums_6 += sum_7
@@ -2227,11 +2321,14 @@ def y_1_tiles_sums(
             + Pl_6_7 * A_scores_1_6
             + Pl_7_7 * A_scores_1_7
         )  # n m
-        A_7_scores = number_0 * A_scores_7  # n m
+        A_7_scores = A_scores_7  # n m
         if MASK == 2:
-            A_7_scores += bias_2d(
-                mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_7_scores = (
+                number_0 * A_7_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_7 = allowed(
             visible,
             mask + batch * mask_step[0] + 7 * mask_step[1],
@@ -2243,12 +2340,10 @@ def y_1_tiles_sums(
             m_end,
             MASK,
         )
-        A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
-        Pw_7_3 = tl.load(Pw_base_28).to(SUMS)  # a number
-        Pw_7_2 = tl.load(Pw_base_29).to(SUMS)  # a number
-        Pw_7_1 = tl.load(Pw_base_30).to(SUMS)  # a number
-        Pw_7_0 = tl.load(Pw_base_31).to(SUMS)  # a number
-        d_A_7 = d_U_3 * Pw_7_3 + d_U_2 * Pw_7_2 + d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
+        A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[:, None])  # n m
+        Pw_7_1 = tl.load(Pw_base_14).to(SUMS)  # a number
+        Pw_7_0 = tl.load(Pw_base_15).to(SUMS)  # a number
+        d_A_7 = d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
         A_dA_8 = A_7 * d_A_7  # n m
         sum_8 = tl.sum(A_dA_8, 1)  # n
         sums_7 += sum_8
@@ -2291,6 +2386,7 @@ def y_1_tiles_numbers(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     n_block: tl.constexpr,
     m_block: tl.constexpr,
     DOT: tl.constexpr,
@@ -2310,9 +2406,7 @@ def y_1_tiles_numbers(
     lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
     lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
     lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
-    places_2 = tl.arange(0, 32)
-    numbers = tl.zeros((32,), SUMS)
-    d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Pl_base = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
@@ -2328,6 +2422,7 @@ def y_1_tiles_numbers(
     Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Pl_base_7 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
     Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    d_Pw_7_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_8 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
     Pl_base_9 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
     Pl_base_10 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
@@ -2335,6 +2430,7 @@ def y_1_tiles_numbers(
     Pl_base_12 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
     Pl_base_13 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
     Pl_base_14 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
+    d_Pw_6_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_15 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
     Pl_base_16 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
     Pl_base_17 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
@@ -2342,6 +2438,7 @@ def y_1_tiles_numbers(
     Pl_base_19 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
     Pl_base_20 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
     Pl_base_21 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
+    d_Pw_5_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_22 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
     Pl_base_23 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
     Pl_base_24 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
@@ -2349,6 +2446,7 @@ def y_1_tiles_numbers(
     Pl_base_26 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
     Pl_base_27 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
     Pl_base_28 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
+    d_Pw_4_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_29 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
     Pl_base_30 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
     Pl_base_31 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
@@ -2356,6 +2454,7 @@ def y_1_tiles_numbers(
     Pl_base_33 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
     Pl_base_34 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
     Pl_base_35 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
+    d_Pw_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_36 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
     Pl_base_37 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
     Pl_base_38 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
@@ -2363,15 +2462,24 @@ def y_1_tiles_numbers(
     Pl_base_40 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
     Pl_base_41 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
     Pl_base_42 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
+    d_Pw_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
     Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
     Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
     Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
     Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
     Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_Pw_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pw_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_Pw_7_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pw_6_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pw_5_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pw_4_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pw_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pw_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pw_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pw_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -2380,11 +2488,12 @@ def y_1_tiles_numbers(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
-        V_tile_3 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+        V_tile_1 = load_2d(
+            V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
-        d_U_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
+        d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
         Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
@@ -2419,11 +2528,14 @@ def y_1_tiles_numbers(
             + Pl_6_7 * A_scores_1_6
             + Pl_7_7 * A_scores_1_7
         )  # n m
-        A_7_scores = number_0 * A_scores_7  # n m
+        A_7_scores = A_scores_7  # n m
         if MASK == 2:
-            A_7_scores += bias_2d(
-                mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_7_scores = (
+                number_0 * A_7_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_7 = allowed(
             visible,
             mask + batch * mask_step[0] + 7 * mask_step[1],
@@ -2435,11 +2547,9 @@ def y_1_tiles_numbers(
             m_end,
             MASK,
         )
-        A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
-        d_Pw_7_3 = d_U_3 * A_7  # n m
-        d_Pw_7_3_2 = tl.sum(d_Pw_7_3, 0)  # m
-        d_Pw_7_3_3 = tl.sum(d_Pw_7_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 0, d_Pw_7_3_3, 0.0)
+        A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[:, None])  # n m
+        d_Pw_7_1 = d_U_1 * A_7  # n m
+        d_Pw_7_1_2 += in_parts(d_Pw_7_1, PARTS)
         Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_6 = tl.load(Pl_base_8).to(SUMS)  # a number
         Pl_2_6 = tl.load(Pl_base_9).to(SUMS)  # a number
@@ -2458,11 +2568,14 @@ def y_1_tiles_numbers(
             + Pl_6_6 * A_scores_1_6
             + Pl_7_6 * A_scores_1_7
         )  # n m
-        A_6_scores = number_0 * A_scores_6  # n m
+        A_6_scores = A_scores_6  # n m
         if MASK == 2:
-            A_6_scores += bias_2d(
-                mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_6_scores = (
+                number_0 * A_6_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_6 = allowed(
             visible,
             mask + batch * mask_step[0] + 6 * mask_step[1],
@@ -2474,11 +2587,9 @@ def y_1_tiles_numbers(
             m_end,
             MASK,
         )
-        A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
-        d_Pw_6_3 = d_U_3 * A_6  # n m
-        d_Pw_6_3_2 = tl.sum(d_Pw_6_3, 0)  # m
-        d_Pw_6_3_3 = tl.sum(d_Pw_6_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 1, d_Pw_6_3_3, 0.0)
+        A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[:, None])  # n m
+        d_Pw_6_1 = d_U_1 * A_6  # n m
+        d_Pw_6_1_2 += in_parts(d_Pw_6_1, PARTS)
         Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_5 = tl.load(Pl_base_15).to(SUMS)  # a number
         Pl_2_5 = tl.load(Pl_base_16).to(SUMS)  # a number
@@ -2497,11 +2608,14 @@ def y_1_tiles_numbers(
             + Pl_6_5 * A_scores_1_6
             + Pl_7_5 * A_scores_1_7
         )  # n m
-        A_5_scores = number_0 * A_scores_5  # n m
+        A_5_scores = A_scores_5  # n m
         if MASK == 2:
-            A_5_scores += bias_2d(
-                mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_5_scores = (
+                number_0 * A_5_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_5 = allowed(
             visible,
             mask + batch * mask_step[0] + 5 * mask_step[1],
@@ -2513,11 +2627,9 @@ def y_1_tiles_numbers(
             m_end,
             MASK,
         )
-        A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
-        d_Pw_5_3 = d_U_3 * A_5  # n m
-        d_Pw_5_3_2 = tl.sum(d_Pw_5_3, 0)  # m
-        d_Pw_5_3_3 = tl.sum(d_Pw_5_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 2, d_Pw_5_3_3, 0.0)
+        A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[:, None])  # n m
+        d_Pw_5_1 = d_U_1 * A_5  # n m
+        d_Pw_5_1_2 += in_parts(d_Pw_5_1, PARTS)
         Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_4 = tl.load(Pl_base_22).to(SUMS)  # a number
         Pl_2_4 = tl.load(Pl_base_23).to(SUMS)  # a number
@@ -2536,11 +2648,14 @@ def y_1_tiles_numbers(
             + Pl_6_4 * A_scores_1_6
             + Pl_7_4 * A_scores_1_7
         )  # n m
-        A_4_scores = number_0 * A_scores_4  # n m
+        A_4_scores = A_scores_4  # n m
         if MASK == 2:
-            A_4_scores += bias_2d(
-                mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_4_scores = (
+                number_0 * A_4_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_4 = allowed(
             visible,
             mask + batch * mask_step[0] + 4 * mask_step[1],
@@ -2552,11 +2667,9 @@ def y_1_tiles_numbers(
             m_end,
             MASK,
         )
-        A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
-        d_Pw_4_3 = d_U_3 * A_4  # n m
-        d_Pw_4_3_2 = tl.sum(d_Pw_4_3, 0)  # m
-        d_Pw_4_3_3 = tl.sum(d_Pw_4_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 3, d_Pw_4_3_3, 0.0)
+        A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[:, None])  # n m
+        d_Pw_4_1 = d_U_1 * A_4  # n m
+        d_Pw_4_1_2 += in_parts(d_Pw_4_1, PARTS)
         Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_3 = tl.load(Pl_base_29).to(SUMS)  # a number
         Pl_2_3 = tl.load(Pl_base_30).to(SUMS)  # a number
@@ -2575,11 +2688,14 @@ def y_1_tiles_numbers(
             + Pl_6_3 * A_scores_1_6
             + Pl_7_3 * A_scores_1_7
         )  # n m
-        A_3_scores = number_0 * A_scores_3  # n m
+        A_3_scores = A_scores_3  # n m
         if MASK == 2:
-            A_3_scores += bias_2d(
-                mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_3_scores = (
+                number_0 * A_3_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_3 = allowed(
             visible,
             mask + batch * mask_step[0] + 3 * mask_step[1],
@@ -2591,11 +2707,9 @@ def y_1_tiles_numbers(
             m_end,
             MASK,
         )
-        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
-        d_Pw_3_3 = d_U_3 * A_3  # n m
-        d_Pw_3_3_2 = tl.sum(d_Pw_3_3, 0)  # m
-        d_Pw_3_3_3 = tl.sum(d_Pw_3_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 4, d_Pw_3_3_3, 0.0)
+        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+        d_Pw_3_1 = d_U_1 * A_3  # n m
+        d_Pw_3_1_2 += in_parts(d_Pw_3_1, PARTS)
         Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_2 = tl.load(Pl_base_36).to(SUMS)  # a number
         Pl_2_2 = tl.load(Pl_base_37).to(SUMS)  # a number
@@ -2614,11 +2728,14 @@ def y_1_tiles_numbers(
             + Pl_6_2 * A_scores_1_6
             + Pl_7_2 * A_scores_1_7
         )  # n m
-        A_2_scores = number_0 * A_scores_2  # n m
+        A_2_scores = A_scores_2  # n m
         if MASK == 2:
-            A_2_scores += bias_2d(
-                mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_2_scores = (
+                number_0 * A_2_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_2 = allowed(
             visible,
             mask + batch * mask_step[0] + 2 * mask_step[1],
@@ -2630,11 +2747,9 @@ def y_1_tiles_numbers(
             m_end,
             MASK,
         )
-        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
-        d_Pw_2_3 = d_U_3 * A_2  # n m
-        d_Pw_2_3_2 = tl.sum(d_Pw_2_3, 0)  # m
-        d_Pw_2_3_3 = tl.sum(d_Pw_2_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 5, d_Pw_2_3_3, 0.0)
+        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+        d_Pw_2_1 = d_U_1 * A_2  # n m
+        d_Pw_2_1_2 += in_parts(d_Pw_2_1, PARTS)
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
         Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
         Pl_2_1 = tl.load(Pl_base_43).to(SUMS)  # a number
@@ -2653,19 +2768,20 @@ def y_1_tiles_numbers(
             + Pl_6_1 * A_scores_1_6
             + Pl_7_1 * A_scores_1_7
         )  # n m
-        A_1_scores = number_0 * A_scores_1  # n m
+        A_1_scores = A_scores_1  # n m
         if MASK == 2:
-            A_1_scores += bias_2d(
-                mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_1_scores = (
+                number_0 * A_1_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_1 = allowed(
             visible, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
-        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
-        d_Pw_1_3 = d_U_3 * A_1  # n m
-        d_Pw_1_3_2 = tl.sum(d_Pw_1_3, 0)  # m
-        d_Pw_1_3_3 = tl.sum(d_Pw_1_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 6, d_Pw_1_3_3, 0.0)
+        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        d_Pw_1_1 = d_U_1 * A_1  # n m
+        d_Pw_1_1_2 += in_parts(d_Pw_1_1, PARTS)
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
         Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
@@ -2684,187 +2800,68 @@ def y_1_tiles_numbers(
             + Pl_6_0 * A_scores_1_6
             + Pl_7_0 * A_scores_1_7
         )  # n m
-        A_0_scores = number_0 * A_scores_0  # n m
+        A_0_scores = A_scores_0  # n m
         if MASK == 2:
-            A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_0_scores = (
+                number_0 * A_0_scores
+                + bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_0 = allowed(visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
-        d_Pw_0_3 = d_U_3 * A_0  # n m
-        d_Pw_0_3_2 = tl.sum(d_Pw_0_3, 0)  # m
-        d_Pw_0_3_3 = tl.sum(d_Pw_0_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 7, d_Pw_0_3_3, 0.0)
-        V_tile_2 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
-        d_Pw_7_2 = d_U_2 * A_7  # n m
-        d_Pw_7_2_2 = tl.sum(d_Pw_7_2, 0)  # m
-        d_Pw_7_2_3 = tl.sum(d_Pw_7_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 8, d_Pw_7_2_3, 0.0)
-        d_Pw_6_2 = d_U_2 * A_6  # n m
-        d_Pw_6_2_2 = tl.sum(d_Pw_6_2, 0)  # m
-        d_Pw_6_2_3 = tl.sum(d_Pw_6_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 9, d_Pw_6_2_3, 0.0)
-        d_Pw_5_2 = d_U_2 * A_5  # n m
-        d_Pw_5_2_2 = tl.sum(d_Pw_5_2, 0)  # m
-        d_Pw_5_2_3 = tl.sum(d_Pw_5_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 10, d_Pw_5_2_3, 0.0)
-        d_Pw_4_2 = d_U_2 * A_4  # n m
-        d_Pw_4_2_2 = tl.sum(d_Pw_4_2, 0)  # m
-        d_Pw_4_2_3 = tl.sum(d_Pw_4_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 11, d_Pw_4_2_3, 0.0)
-        d_Pw_3_2 = d_U_2 * A_3  # n m
-        d_Pw_3_2_2 = tl.sum(d_Pw_3_2, 0)  # m
-        d_Pw_3_2_3 = tl.sum(d_Pw_3_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 12, d_Pw_3_2_3, 0.0)
-        d_Pw_2_2 = d_U_2 * A_2  # n m
-        d_Pw_2_2_2 = tl.sum(d_Pw_2_2, 0)  # m
-        d_Pw_2_2_3 = tl.sum(d_Pw_2_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 13, d_Pw_2_2_3, 0.0)
-        d_Pw_1_2 = d_U_2 * A_1  # n m
-        d_Pw_1_2_2 = tl.sum(d_Pw_1_2, 0)  # m
-        d_Pw_1_2_3 = tl.sum(d_Pw_1_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 14, d_Pw_1_2_3, 0.0)
-        d_Pw_0_2 = d_U_2 * A_0  # n m
-        d_Pw_0_2_2 = tl.sum(d_Pw_0_2, 0)  # m
-        d_Pw_0_2_3 = tl.sum(d_Pw_0_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 15, d_Pw_0_2_3, 0.0)
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-        d_Pw_7_1 = d_U_1 * A_7  # n m
-        d_Pw_7_1_2 = tl.sum(d_Pw_7_1, 0)  # m
-        d_Pw_7_1_3 = tl.sum(d_Pw_7_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 16, d_Pw_7_1_3, 0.0)
-        d_Pw_6_1 = d_U_1 * A_6  # n m
-        d_Pw_6_1_2 = tl.sum(d_Pw_6_1, 0)  # m
-        d_Pw_6_1_3 = tl.sum(d_Pw_6_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 17, d_Pw_6_1_3, 0.0)
-        d_Pw_5_1 = d_U_1 * A_5  # n m
-        d_Pw_5_1_2 = tl.sum(d_Pw_5_1, 0)  # m
-        d_Pw_5_1_3 = tl.sum(d_Pw_5_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 18, d_Pw_5_1_3, 0.0)
-        d_Pw_4_1 = d_U_1 * A_4  # n m
-        d_Pw_4_1_2 = tl.sum(d_Pw_4_1, 0)  # m
-        d_Pw_4_1_3 = tl.sum(d_Pw_4_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 19, d_Pw_4_1_3, 0.0)
-        d_Pw_3_1 = d_U_1 * A_3  # n m
-        d_Pw_3_1_2 = tl.sum(d_Pw_3_1, 0)  # m
-        d_Pw_3_1_3 = tl.sum(d_Pw_3_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 20, d_Pw_3_1_3, 0.0)
-        d_Pw_2_1 = d_U_1 * A_2  # n m
-        d_Pw_2_1_2 = tl.sum(d_Pw_2_1, 0)  # m
-        d_Pw_2_1_3 = tl.sum(d_Pw_2_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 21, d_Pw_2_1_3, 0.0)
-        d_Pw_1_1 = d_U_1 * A_1  # n m
-        d_Pw_1_1_2 = tl.sum(d_Pw_1_1, 0)  # m
-        d_Pw_1_1_3 = tl.sum(d_Pw_1_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 22, d_Pw_1_1_3, 0.0)
+        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
         d_Pw_0_1 = d_U_1 * A_0  # n m
-        d_Pw_0_1_2 = tl.sum(d_Pw_0_1, 0)  # m
-        d_Pw_0_1_3 = tl.sum(d_Pw_0_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 23, d_Pw_0_1_3, 0.0)
+        d_Pw_0_1_2 += in_parts(d_Pw_0_1, PARTS)
         V_tile_0 = load_2d(
-            V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
         d_Pw_7_0 = d_U_0 * A_7  # n m
-        d_Pw_7_0_2 = tl.sum(d_Pw_7_0, 0)  # m
-        d_Pw_7_0_3 = tl.sum(d_Pw_7_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 24, d_Pw_7_0_3, 0.0)
+        d_Pw_7_0_2 += in_parts(d_Pw_7_0, PARTS)
         d_Pw_6_0 = d_U_0 * A_6  # n m
-        d_Pw_6_0_2 = tl.sum(d_Pw_6_0, 0)  # m
-        d_Pw_6_0_3 = tl.sum(d_Pw_6_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 25, d_Pw_6_0_3, 0.0)
+        d_Pw_6_0_2 += in_parts(d_Pw_6_0, PARTS)
         d_Pw_5_0 = d_U_0 * A_5  # n m
-        d_Pw_5_0_2 = tl.sum(d_Pw_5_0, 0)  # m
-        d_Pw_5_0_3 = tl.sum(d_Pw_5_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 26, d_Pw_5_0_3, 0.0)
+        d_Pw_5_0_2 += in_parts(d_Pw_5_0, PARTS)
         d_Pw_4_0 = d_U_0 * A_4  # n m
-        d_Pw_4_0_2 = tl.sum(d_Pw_4_0, 0)  # m
-        d_Pw_4_0_3 = tl.sum(d_Pw_4_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 27, d_Pw_4_0_3, 0.0)
+        d_Pw_4_0_2 += in_parts(d_Pw_4_0, PARTS)
         d_Pw_3_0 = d_U_0 * A_3  # n m
-        d_Pw_3_0_2 = tl.sum(d_Pw_3_0, 0)  # m
-        d_Pw_3_0_3 = tl.sum(d_Pw_3_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 28, d_Pw_3_0_3, 0.0)
+        d_Pw_3_0_2 += in_parts(d_Pw_3_0, PARTS)
         d_Pw_2_0 = d_U_0 * A_2  # n m
-        d_Pw_2_0_2 = tl.sum(d_Pw_2_0, 0)  # m
-        d_Pw_2_0_3 = tl.sum(d_Pw_2_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 29, d_Pw_2_0_3, 0.0)
+        d_Pw_2_0_2 += in_parts(d_Pw_2_0, PARTS)
         d_Pw_1_0 = d_U_0 * A_1  # n m
-        d_Pw_1_0_2 = tl.sum(d_Pw_1_0, 0)  # m
-        d_Pw_1_0_3 = tl.sum(d_Pw_1_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 30, d_Pw_1_0_3, 0.0)
+        d_Pw_1_0_2 += in_parts(d_Pw_1_0, PARTS)
         d_Pw_0_0 = d_U_0 * A_0  # n m
-        d_Pw_0_0_2 = tl.sum(d_Pw_0_0, 0)  # m
-        d_Pw_0_0_3 = tl.sum(d_Pw_0_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 31, d_Pw_0_0_3, 0.0)
+        d_Pw_0_0_2 += in_parts(d_Pw_0_0, PARTS)
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 31), tl.sum(tl.where(places_2 == 0, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 15), tl.sum(d_Pw_7_1_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 27), tl.sum(tl.where(places_2 == 1, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 13), tl.sum(d_Pw_6_1_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 23), tl.sum(tl.where(places_2 == 2, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 11), tl.sum(d_Pw_5_1_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 19), tl.sum(tl.where(places_2 == 3, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 9), tl.sum(d_Pw_4_1_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 15), tl.sum(tl.where(places_2 == 4, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 7), tl.sum(d_Pw_3_1_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 11), tl.sum(tl.where(places_2 == 5, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 5), tl.sum(d_Pw_2_1_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 7), tl.sum(tl.where(places_2 == 6, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 3), tl.sum(d_Pw_1_1_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 3), tl.sum(tl.where(places_2 == 7, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 1), tl.sum(d_Pw_0_1_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 30), tl.sum(tl.where(places_2 == 8, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 14), tl.sum(d_Pw_7_0_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 26), tl.sum(tl.where(places_2 == 9, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 12), tl.sum(d_Pw_6_0_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 22), tl.sum(tl.where(places_2 == 10, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 10), tl.sum(d_Pw_5_0_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 18), tl.sum(tl.where(places_2 == 11, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 8), tl.sum(d_Pw_4_0_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 14), tl.sum(tl.where(places_2 == 12, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 6), tl.sum(d_Pw_3_0_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 10), tl.sum(tl.where(places_2 == 13, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 4), tl.sum(d_Pw_2_0_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 6), tl.sum(tl.where(places_2 == 14, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 2), tl.sum(d_Pw_1_0_2))
     if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 2), tl.sum(tl.where(places_2 == 15, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 29), tl.sum(tl.where(places_2 == 16, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 25), tl.sum(tl.where(places_2 == 17, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 21), tl.sum(tl.where(places_2 == 18, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 17), tl.sum(tl.where(places_2 == 19, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 13), tl.sum(tl.where(places_2 == 20, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 9), tl.sum(tl.where(places_2 == 21, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 5), tl.sum(tl.where(places_2 == 22, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 1), tl.sum(tl.where(places_2 == 23, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 28), tl.sum(tl.where(places_2 == 24, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 24), tl.sum(tl.where(places_2 == 25, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 20), tl.sum(tl.where(places_2 == 26, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 16), tl.sum(tl.where(places_2 == 27, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 12), tl.sum(tl.where(places_2 == 28, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 8), tl.sum(tl.where(places_2 == 29, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 4), tl.sum(tl.where(places_2 == 30, numbers, 0.0)))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 32 + 0), tl.sum(tl.where(places_2 == 31, numbers, 0.0)))
+        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 0), tl.sum(d_Pw_0_0_2))
 
 
 @triton.jit
@@ -2896,6 +2893,7 @@ def y_1_tiles_numbers_2(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     n_block: tl.constexpr,
     m_block: tl.constexpr,
     DOT: tl.constexpr,
@@ -2915,8 +2913,6 @@ def y_1_tiles_numbers_2(
     lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
     lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
     lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
-    places_2 = tl.arange(0, 64)
-    numbers = tl.zeros((64,), SUMS)
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Pl_base = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
@@ -2932,15 +2928,19 @@ def y_1_tiles_numbers_2(
     Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Pl_base_7 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
     Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Pw_base = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Pw_base_2 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Pw_base_3 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Pw_base_4 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    Pw_base = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    Pw_base_2 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 2 * Pw_step[2]
     A_7_sums = load_1d(sums + (pair * 8 + 7) * n_end, n, 1, n_end)  # n
+    d_Pl_7_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_6_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_5_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_4_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_3_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_2_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_1_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_0_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_8 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
     Pl_base_9 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
     Pl_base_10 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
@@ -2948,11 +2948,17 @@ def y_1_tiles_numbers_2(
     Pl_base_12 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
     Pl_base_13 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
     Pl_base_14 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-    Pw_base_5 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_6 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_7 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_8 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_3 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_4 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 2 * Pw_step[2]
     A_6_sums = load_1d(sums + (pair * 8 + 6) * n_end, n, 1, n_end)  # n
+    d_Pl_7_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_6_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_5_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_4_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_3_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_2_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_1_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_0_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_15 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
     Pl_base_16 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
     Pl_base_17 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
@@ -2960,11 +2966,17 @@ def y_1_tiles_numbers_2(
     Pl_base_19 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
     Pl_base_20 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
     Pl_base_21 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-    Pw_base_9 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_10 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_11 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_12 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_5 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_6 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 2 * Pw_step[2]
     A_5_sums = load_1d(sums + (pair * 8 + 5) * n_end, n, 1, n_end)  # n
+    d_Pl_7_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_6_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_5_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_4_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_3_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_2_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_1_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_0_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_22 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
     Pl_base_23 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
     Pl_base_24 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
@@ -2972,11 +2984,17 @@ def y_1_tiles_numbers_2(
     Pl_base_26 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
     Pl_base_27 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
     Pl_base_28 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-    Pw_base_13 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_14 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_15 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_16 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_7 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_8 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 2 * Pw_step[2]
     A_4_sums = load_1d(sums + (pair * 8 + 4) * n_end, n, 1, n_end)  # n
+    d_Pl_7_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_6_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_5_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_4_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_3_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_2_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_1_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_0_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_29 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
     Pl_base_30 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
     Pl_base_31 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
@@ -2984,11 +3002,17 @@ def y_1_tiles_numbers_2(
     Pl_base_33 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
     Pl_base_34 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
     Pl_base_35 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-    Pw_base_17 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_18 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_19 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_20 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_9 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_10 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 2 * Pw_step[2]
     A_3_sums = load_1d(sums + (pair * 8 + 3) * n_end, n, 1, n_end)  # n
+    d_Pl_7_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_6_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_5_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_4_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_3_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_2_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_1_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_0_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_36 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
     Pl_base_37 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
     Pl_base_38 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
@@ -2996,26 +3020,44 @@ def y_1_tiles_numbers_2(
     Pl_base_40 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
     Pl_base_41 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
     Pl_base_42 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-    Pw_base_21 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_22 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_23 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_24 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_11 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_12 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 2 * Pw_step[2]
     A_2_sums = load_1d(sums + (pair * 8 + 2) * n_end, n, 1, n_end)  # n
+    d_Pl_7_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_6_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_5_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_4_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_3_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_2_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_1_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_0_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
     Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
     Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
     Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
     Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
     Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    Pw_base_25 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_26 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_27 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-    Pw_base_28 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 4 * Pw_step[2]
+    Pw_base_13 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+    Pw_base_14 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 2 * Pw_step[2]
     A_1_sums = load_1d(sums + (pair * 8 + 1) * n_end, n, 1, n_end)  # n
-    Pw_base_29 = Pw + batch * Pw_step[0] + (e_at * 4 + 3) * Pw_step[2]
-    Pw_base_30 = Pw + batch * Pw_step[0] + (e_at * 4 + 2) * Pw_step[2]
-    Pw_base_31 = Pw + batch * Pw_step[0] + (e_at * 4 + 1) * Pw_step[2]
+    d_Pl_7_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_6_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_5_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_4_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    Pw_base_15 = Pw + batch * Pw_step[0] + (e_at * 2 + 1) * Pw_step[2]
     A_0_sums = load_1d(sums + (pair * 8 + 0) * n_end, n, 1, n_end)  # n
+    d_Pl_7_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_6_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_5_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_4_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_Pl_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -3024,6 +3066,7 @@ def y_1_tiles_numbers_2(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -3059,11 +3102,14 @@ def y_1_tiles_numbers_2(
             + Pl_6_7 * A_scores_1_6
             + Pl_7_7 * A_scores_1_7
         )  # n m
-        A_7_scores = number_0 * A_scores_7  # n m
+        A_7_scores = A_scores_7  # n m
         if MASK == 2:
-            A_7_scores += bias_2d(
-                mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_7_scores = (
+                number_0 * A_7_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_7 = allowed(
             visible,
             mask + batch * mask_step[0] + 7 * mask_step[1],
@@ -3075,63 +3121,36 @@ def y_1_tiles_numbers_2(
             m_end,
             MASK,
         )
-        A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
-        V_tile_3 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
-        Pw_7_3 = tl.load(Pw_base).to(SUMS)  # a number
-        V_tile_2 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
-        Pw_7_2 = tl.load(Pw_base_2).to(SUMS)  # a number
+        A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[:, None])  # n m
         V_tile_1 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-        Pw_7_1 = tl.load(Pw_base_3).to(SUMS)  # a number
+        Pw_7_1 = tl.load(Pw_base).to(SUMS)  # a number
         V_tile_0 = load_2d(
-            V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-        Pw_7_0 = tl.load(Pw_base_4).to(SUMS)  # a number
-        d_A_7 = d_U_3 * Pw_7_3 + d_U_2 * Pw_7_2 + d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
+        Pw_7_0 = tl.load(Pw_base_2).to(SUMS)  # a number
+        d_A_7 = d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
         add = d_A_7 - A_7_sums[:, None]  # n m
         d_A_7_scores = A_7 * add  # n m
-        d_A_scores_7 = d_A_7_scores * number_0  # n m
-        d_Pl_7_7 = d_A_scores_7 * A_scores_1_7  # n m
-        d_Pl_7_7_2 = tl.sum(d_Pl_7_7, 0)  # m
-        d_Pl_7_7_3 = tl.sum(d_Pl_7_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 0, d_Pl_7_7_3, 0.0)
-        d_Pl_6_7 = d_A_scores_7 * A_scores_1_6  # n m
-        d_Pl_6_7_2 = tl.sum(d_Pl_6_7, 0)  # m
-        d_Pl_6_7_3 = tl.sum(d_Pl_6_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 1, d_Pl_6_7_3, 0.0)
-        d_Pl_5_7 = d_A_scores_7 * A_scores_1_5  # n m
-        d_Pl_5_7_2 = tl.sum(d_Pl_5_7, 0)  # m
-        d_Pl_5_7_3 = tl.sum(d_Pl_5_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 2, d_Pl_5_7_3, 0.0)
-        d_Pl_4_7 = d_A_scores_7 * A_scores_1_4  # n m
-        d_Pl_4_7_2 = tl.sum(d_Pl_4_7, 0)  # m
-        d_Pl_4_7_3 = tl.sum(d_Pl_4_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 3, d_Pl_4_7_3, 0.0)
-        d_Pl_3_7 = d_A_scores_7 * A_scores_1_3  # n m
-        d_Pl_3_7_2 = tl.sum(d_Pl_3_7, 0)  # m
-        d_Pl_3_7_3 = tl.sum(d_Pl_3_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 4, d_Pl_3_7_3, 0.0)
-        d_Pl_2_7 = d_A_scores_7 * A_scores_1_2  # n m
-        d_Pl_2_7_2 = tl.sum(d_Pl_2_7, 0)  # m
-        d_Pl_2_7_3 = tl.sum(d_Pl_2_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 5, d_Pl_2_7_3, 0.0)
-        d_Pl_1_7 = d_A_scores_7 * A_scores_1_1  # n m
-        d_Pl_1_7_2 = tl.sum(d_Pl_1_7, 0)  # m
-        d_Pl_1_7_3 = tl.sum(d_Pl_1_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 6, d_Pl_1_7_3, 0.0)
-        d_Pl_0_7 = d_A_scores_7 * A_scores_1_0  # n m
-        d_Pl_0_7_2 = tl.sum(d_Pl_0_7, 0)  # m
-        d_Pl_0_7_3 = tl.sum(d_Pl_0_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 7, d_Pl_0_7_3, 0.0)
+        d_Pl_7_7 = d_A_7_scores * A_scores_1_7  # n m
+        d_Pl_7_7_2 += in_parts(d_Pl_7_7, PARTS)
+        d_Pl_6_7 = d_A_7_scores * A_scores_1_6  # n m
+        d_Pl_6_7_2 += in_parts(d_Pl_6_7, PARTS)
+        d_Pl_5_7 = d_A_7_scores * A_scores_1_5  # n m
+        d_Pl_5_7_2 += in_parts(d_Pl_5_7, PARTS)
+        d_Pl_4_7 = d_A_7_scores * A_scores_1_4  # n m
+        d_Pl_4_7_2 += in_parts(d_Pl_4_7, PARTS)
+        d_Pl_3_7 = d_A_7_scores * A_scores_1_3  # n m
+        d_Pl_3_7_2 += in_parts(d_Pl_3_7, PARTS)
+        d_Pl_2_7 = d_A_7_scores * A_scores_1_2  # n m
+        d_Pl_2_7_2 += in_parts(d_Pl_2_7, PARTS)
+        d_Pl_1_7 = d_A_7_scores * A_scores_1_1  # n m
+        d_Pl_1_7_2 += in_parts(d_Pl_1_7, PARTS)
+        d_Pl_0_7 = d_A_7_scores * A_scores_1_0  # n m
+        d_Pl_0_7_2 += in_parts(d_Pl_0_7, PARTS)
         Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_6 = tl.load(Pl_base_8).to(SUMS)  # a number
         Pl_2_6 = tl.load(Pl_base_9).to(SUMS)  # a number
@@ -3150,11 +3169,14 @@ def y_1_tiles_numbers_2(
             + Pl_6_6 * A_scores_1_6
             + Pl_7_6 * A_scores_1_7
         )  # n m
-        A_6_scores = number_0 * A_scores_6  # n m
+        A_6_scores = A_scores_6  # n m
         if MASK == 2:
-            A_6_scores += bias_2d(
-                mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_6_scores = (
+                number_0 * A_6_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_6 = allowed(
             visible,
             mask + batch * mask_step[0] + 6 * mask_step[1],
@@ -3166,47 +3188,28 @@ def y_1_tiles_numbers_2(
             m_end,
             MASK,
         )
-        A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
-        Pw_6_3 = tl.load(Pw_base_5).to(SUMS)  # a number
-        Pw_6_2 = tl.load(Pw_base_6).to(SUMS)  # a number
-        Pw_6_1 = tl.load(Pw_base_7).to(SUMS)  # a number
-        Pw_6_0 = tl.load(Pw_base_8).to(SUMS)  # a number
-        d_A_6 = d_U_3 * Pw_6_3 + d_U_2 * Pw_6_2 + d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
+        A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[:, None])  # n m
+        Pw_6_1 = tl.load(Pw_base_3).to(SUMS)  # a number
+        Pw_6_0 = tl.load(Pw_base_4).to(SUMS)  # a number
+        d_A_6 = d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
         add_2 = d_A_6 - A_6_sums[:, None]  # n m
         d_A_6_scores = A_6 * add_2  # n m
-        d_A_scores_6 = d_A_6_scores * number_0  # n m
-        d_Pl_7_6 = d_A_scores_6 * A_scores_1_7  # n m
-        d_Pl_7_6_2 = tl.sum(d_Pl_7_6, 0)  # m
-        d_Pl_7_6_3 = tl.sum(d_Pl_7_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 8, d_Pl_7_6_3, 0.0)
-        d_Pl_6_6 = d_A_scores_6 * A_scores_1_6  # n m
-        d_Pl_6_6_2 = tl.sum(d_Pl_6_6, 0)  # m
-        d_Pl_6_6_3 = tl.sum(d_Pl_6_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 9, d_Pl_6_6_3, 0.0)
-        d_Pl_5_6 = d_A_scores_6 * A_scores_1_5  # n m
-        d_Pl_5_6_2 = tl.sum(d_Pl_5_6, 0)  # m
-        d_Pl_5_6_3 = tl.sum(d_Pl_5_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 10, d_Pl_5_6_3, 0.0)
-        d_Pl_4_6 = d_A_scores_6 * A_scores_1_4  # n m
-        d_Pl_4_6_2 = tl.sum(d_Pl_4_6, 0)  # m
-        d_Pl_4_6_3 = tl.sum(d_Pl_4_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 11, d_Pl_4_6_3, 0.0)
-        d_Pl_3_6 = d_A_scores_6 * A_scores_1_3  # n m
-        d_Pl_3_6_2 = tl.sum(d_Pl_3_6, 0)  # m
-        d_Pl_3_6_3 = tl.sum(d_Pl_3_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 12, d_Pl_3_6_3, 0.0)
-        d_Pl_2_6 = d_A_scores_6 * A_scores_1_2  # n m
-        d_Pl_2_6_2 = tl.sum(d_Pl_2_6, 0)  # m
-        d_Pl_2_6_3 = tl.sum(d_Pl_2_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 13, d_Pl_2_6_3, 0.0)
-        d_Pl_1_6 = d_A_scores_6 * A_scores_1_1  # n m
-        d_Pl_1_6_2 = tl.sum(d_Pl_1_6, 0)  # m
-        d_Pl_1_6_3 = tl.sum(d_Pl_1_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 14, d_Pl_1_6_3, 0.0)
-        d_Pl_0_6 = d_A_scores_6 * A_scores_1_0  # n m
-        d_Pl_0_6_2 = tl.sum(d_Pl_0_6, 0)  # m
-        d_Pl_0_6_3 = tl.sum(d_Pl_0_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 15, d_Pl_0_6_3, 0.0)
+        d_Pl_7_6 = d_A_6_scores * A_scores_1_7  # n m
+        d_Pl_7_6_2 += in_parts(d_Pl_7_6, PARTS)
+        d_Pl_6_6 = d_A_6_scores * A_scores_1_6  # n m
+        d_Pl_6_6_2 += in_parts(d_Pl_6_6, PARTS)
+        d_Pl_5_6 = d_A_6_scores * A_scores_1_5  # n m
+        d_Pl_5_6_2 += in_parts(d_Pl_5_6, PARTS)
+        d_Pl_4_6 = d_A_6_scores * A_scores_1_4  # n m
+        d_Pl_4_6_2 += in_parts(d_Pl_4_6, PARTS)
+        d_Pl_3_6 = d_A_6_scores * A_scores_1_3  # n m
+        d_Pl_3_6_2 += in_parts(d_Pl_3_6, PARTS)
+        d_Pl_2_6 = d_A_6_scores * A_scores_1_2  # n m
+        d_Pl_2_6_2 += in_parts(d_Pl_2_6, PARTS)
+        d_Pl_1_6 = d_A_6_scores * A_scores_1_1  # n m
+        d_Pl_1_6_2 += in_parts(d_Pl_1_6, PARTS)
+        d_Pl_0_6 = d_A_6_scores * A_scores_1_0  # n m
+        d_Pl_0_6_2 += in_parts(d_Pl_0_6, PARTS)
         Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_5 = tl.load(Pl_base_15).to(SUMS)  # a number
         Pl_2_5 = tl.load(Pl_base_16).to(SUMS)  # a number
@@ -3225,11 +3228,14 @@ def y_1_tiles_numbers_2(
             + Pl_6_5 * A_scores_1_6
             + Pl_7_5 * A_scores_1_7
         )  # n m
-        A_5_scores = number_0 * A_scores_5  # n m
+        A_5_scores = A_scores_5  # n m
         if MASK == 2:
-            A_5_scores += bias_2d(
-                mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_5_scores = (
+                number_0 * A_5_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_5 = allowed(
             visible,
             mask + batch * mask_step[0] + 5 * mask_step[1],
@@ -3241,47 +3247,28 @@ def y_1_tiles_numbers_2(
             m_end,
             MASK,
         )
-        A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
-        Pw_5_3 = tl.load(Pw_base_9).to(SUMS)  # a number
-        Pw_5_2 = tl.load(Pw_base_10).to(SUMS)  # a number
-        Pw_5_1 = tl.load(Pw_base_11).to(SUMS)  # a number
-        Pw_5_0 = tl.load(Pw_base_12).to(SUMS)  # a number
-        d_A_5 = d_U_3 * Pw_5_3 + d_U_2 * Pw_5_2 + d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
+        A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[:, None])  # n m
+        Pw_5_1 = tl.load(Pw_base_5).to(SUMS)  # a number
+        Pw_5_0 = tl.load(Pw_base_6).to(SUMS)  # a number
+        d_A_5 = d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
         add_3 = d_A_5 - A_5_sums[:, None]  # n m
         d_A_5_scores = A_5 * add_3  # n m
-        d_A_scores_5 = d_A_5_scores * number_0  # n m
-        d_Pl_7_5 = d_A_scores_5 * A_scores_1_7  # n m
-        d_Pl_7_5_2 = tl.sum(d_Pl_7_5, 0)  # m
-        d_Pl_7_5_3 = tl.sum(d_Pl_7_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 16, d_Pl_7_5_3, 0.0)
-        d_Pl_6_5 = d_A_scores_5 * A_scores_1_6  # n m
-        d_Pl_6_5_2 = tl.sum(d_Pl_6_5, 0)  # m
-        d_Pl_6_5_3 = tl.sum(d_Pl_6_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 17, d_Pl_6_5_3, 0.0)
-        d_Pl_5_5 = d_A_scores_5 * A_scores_1_5  # n m
-        d_Pl_5_5_2 = tl.sum(d_Pl_5_5, 0)  # m
-        d_Pl_5_5_3 = tl.sum(d_Pl_5_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 18, d_Pl_5_5_3, 0.0)
-        d_Pl_4_5 = d_A_scores_5 * A_scores_1_4  # n m
-        d_Pl_4_5_2 = tl.sum(d_Pl_4_5, 0)  # m
-        d_Pl_4_5_3 = tl.sum(d_Pl_4_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 19, d_Pl_4_5_3, 0.0)
-        d_Pl_3_5 = d_A_scores_5 * A_scores_1_3  # n m
-        d_Pl_3_5_2 = tl.sum(d_Pl_3_5, 0)  # m
-        d_Pl_3_5_3 = tl.sum(d_Pl_3_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 20, d_Pl_3_5_3, 0.0)
-        d_Pl_2_5 = d_A_scores_5 * A_scores_1_2  # n m
-        d_Pl_2_5_2 = tl.sum(d_Pl_2_5, 0)  # m
-        d_Pl_2_5_3 = tl.sum(d_Pl_2_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 21, d_Pl_2_5_3, 0.0)
-        d_Pl_1_5 = d_A_scores_5 * A_scores_1_1  # n m
-        d_Pl_1_5_2 = tl.sum(d_Pl_1_5, 0)  # m
-        d_Pl_1_5_3 = tl.sum(d_Pl_1_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 22, d_Pl_1_5_3, 0.0)
-        d_Pl_0_5 = d_A_scores_5 * A_scores_1_0  # n m
-        d_Pl_0_5_2 = tl.sum(d_Pl_0_5, 0)  # m
-        d_Pl_0_5_3 = tl.sum(d_Pl_0_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 23, d_Pl_0_5_3, 0.0)
+        d_Pl_7_5 = d_A_5_scores * A_scores_1_7  # n m
+        d_Pl_7_5_2 += in_parts(d_Pl_7_5, PARTS)
+        d_Pl_6_5 = d_A_5_scores * A_scores_1_6  # n m
+        d_Pl_6_5_2 += in_parts(d_Pl_6_5, PARTS)
+        d_Pl_5_5 = d_A_5_scores * A_scores_1_5  # n m
+        d_Pl_5_5_2 += in_parts(d_Pl_5_5, PARTS)
+        d_Pl_4_5 = d_A_5_scores * A_scores_1_4  # n m
+        d_Pl_4_5_2 += in_parts(d_Pl_4_5, PARTS)
+        d_Pl_3_5 = d_A_5_scores * A_scores_1_3  # n m
+        d_Pl_3_5_2 += in_parts(d_Pl_3_5, PARTS)
+        d_Pl_2_5 = d_A_5_scores * A_scores_1_2  # n m
+        d_Pl_2_5_2 += in_parts(d_Pl_2_5, PARTS)
+        d_Pl_1_5 = d_A_5_scores * A_scores_1_1  # n m
+        d_Pl_1_5_2 += in_parts(d_Pl_1_5, PARTS)
+        d_Pl_0_5 = d_A_5_scores * A_scores_1_0  # n m
+        d_Pl_0_5_2 += in_parts(d_Pl_0_5, PARTS)
         Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_4 = tl.load(Pl_base_22).to(SUMS)  # a number
         Pl_2_4 = tl.load(Pl_base_23).to(SUMS)  # a number
@@ -3300,11 +3287,14 @@ def y_1_tiles_numbers_2(
             + Pl_6_4 * A_scores_1_6
             + Pl_7_4 * A_scores_1_7
         )  # n m
-        A_4_scores = number_0 * A_scores_4  # n m
+        A_4_scores = A_scores_4  # n m
         if MASK == 2:
-            A_4_scores += bias_2d(
-                mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_4_scores = (
+                number_0 * A_4_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_4 = allowed(
             visible,
             mask + batch * mask_step[0] + 4 * mask_step[1],
@@ -3316,47 +3306,28 @@ def y_1_tiles_numbers_2(
             m_end,
             MASK,
         )
-        A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
-        Pw_4_3 = tl.load(Pw_base_13).to(SUMS)  # a number
-        Pw_4_2 = tl.load(Pw_base_14).to(SUMS)  # a number
-        Pw_4_1 = tl.load(Pw_base_15).to(SUMS)  # a number
-        Pw_4_0 = tl.load(Pw_base_16).to(SUMS)  # a number
-        d_A_4 = d_U_3 * Pw_4_3 + d_U_2 * Pw_4_2 + d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
+        A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[:, None])  # n m
+        Pw_4_1 = tl.load(Pw_base_7).to(SUMS)  # a number
+        Pw_4_0 = tl.load(Pw_base_8).to(SUMS)  # a number
+        d_A_4 = d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
         add_4 = d_A_4 - A_4_sums[:, None]  # n m
         d_A_4_scores = A_4 * add_4  # n m
-        d_A_scores_4 = d_A_4_scores * number_0  # n m
-        d_Pl_7_4 = d_A_scores_4 * A_scores_1_7  # n m
-        d_Pl_7_4_2 = tl.sum(d_Pl_7_4, 0)  # m
-        d_Pl_7_4_3 = tl.sum(d_Pl_7_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 24, d_Pl_7_4_3, 0.0)
-        d_Pl_6_4 = d_A_scores_4 * A_scores_1_6  # n m
-        d_Pl_6_4_2 = tl.sum(d_Pl_6_4, 0)  # m
-        d_Pl_6_4_3 = tl.sum(d_Pl_6_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 25, d_Pl_6_4_3, 0.0)
-        d_Pl_5_4 = d_A_scores_4 * A_scores_1_5  # n m
-        d_Pl_5_4_2 = tl.sum(d_Pl_5_4, 0)  # m
-        d_Pl_5_4_3 = tl.sum(d_Pl_5_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 26, d_Pl_5_4_3, 0.0)
-        d_Pl_4_4 = d_A_scores_4 * A_scores_1_4  # n m
-        d_Pl_4_4_2 = tl.sum(d_Pl_4_4, 0)  # m
-        d_Pl_4_4_3 = tl.sum(d_Pl_4_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 27, d_Pl_4_4_3, 0.0)
-        d_Pl_3_4 = d_A_scores_4 * A_scores_1_3  # n m
-        d_Pl_3_4_2 = tl.sum(d_Pl_3_4, 0)  # m
-        d_Pl_3_4_3 = tl.sum(d_Pl_3_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 28, d_Pl_3_4_3, 0.0)
-        d_Pl_2_4 = d_A_scores_4 * A_scores_1_2  # n m
-        d_Pl_2_4_2 = tl.sum(d_Pl_2_4, 0)  # m
-        d_Pl_2_4_3 = tl.sum(d_Pl_2_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 29, d_Pl_2_4_3, 0.0)
-        d_Pl_1_4 = d_A_scores_4 * A_scores_1_1  # n m
-        d_Pl_1_4_2 = tl.sum(d_Pl_1_4, 0)  # m
-        d_Pl_1_4_3 = tl.sum(d_Pl_1_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 30, d_Pl_1_4_3, 0.0)
-        d_Pl_0_4 = d_A_scores_4 * A_scores_1_0  # n m
-        d_Pl_0_4_2 = tl.sum(d_Pl_0_4, 0)  # m
-        d_Pl_0_4_3 = tl.sum(d_Pl_0_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 31, d_Pl_0_4_3, 0.0)
+        d_Pl_7_4 = d_A_4_scores * A_scores_1_7  # n m
+        d_Pl_7_4_2 += in_parts(d_Pl_7_4, PARTS)
+        d_Pl_6_4 = d_A_4_scores * A_scores_1_6  # n m
+        d_Pl_6_4_2 += in_parts(d_Pl_6_4, PARTS)
+        d_Pl_5_4 = d_A_4_scores * A_scores_1_5  # n m
+        d_Pl_5_4_2 += in_parts(d_Pl_5_4, PARTS)
+        d_Pl_4_4 = d_A_4_scores * A_scores_1_4  # n m
+        d_Pl_4_4_2 += in_parts(d_Pl_4_4, PARTS)
+        d_Pl_3_4 = d_A_4_scores * A_scores_1_3  # n m
+        d_Pl_3_4_2 += in_parts(d_Pl_3_4, PARTS)
+        d_Pl_2_4 = d_A_4_scores * A_scores_1_2  # n m
+        d_Pl_2_4_2 += in_parts(d_Pl_2_4, PARTS)
+        d_Pl_1_4 = d_A_4_scores * A_scores_1_1  # n m
+        d_Pl_1_4_2 += in_parts(d_Pl_1_4, PARTS)
+        d_Pl_0_4 = d_A_4_scores * A_scores_1_0  # n m
+        d_Pl_0_4_2 += in_parts(d_Pl_0_4, PARTS)
         Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_3 = tl.load(Pl_base_29).to(SUMS)  # a number
         Pl_2_3 = tl.load(Pl_base_30).to(SUMS)  # a number
@@ -3375,11 +3346,14 @@ def y_1_tiles_numbers_2(
             + Pl_6_3 * A_scores_1_6
             + Pl_7_3 * A_scores_1_7
         )  # n m
-        A_3_scores = number_0 * A_scores_3  # n m
+        A_3_scores = A_scores_3  # n m
         if MASK == 2:
-            A_3_scores += bias_2d(
-                mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_3_scores = (
+                number_0 * A_3_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_3 = allowed(
             visible,
             mask + batch * mask_step[0] + 3 * mask_step[1],
@@ -3391,47 +3365,28 @@ def y_1_tiles_numbers_2(
             m_end,
             MASK,
         )
-        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
-        Pw_3_3 = tl.load(Pw_base_17).to(SUMS)  # a number
-        Pw_3_2 = tl.load(Pw_base_18).to(SUMS)  # a number
-        Pw_3_1 = tl.load(Pw_base_19).to(SUMS)  # a number
-        Pw_3_0 = tl.load(Pw_base_20).to(SUMS)  # a number
-        d_A_3 = d_U_3 * Pw_3_3 + d_U_2 * Pw_3_2 + d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
+        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+        Pw_3_1 = tl.load(Pw_base_9).to(SUMS)  # a number
+        Pw_3_0 = tl.load(Pw_base_10).to(SUMS)  # a number
+        d_A_3 = d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
         add_5 = d_A_3 - A_3_sums[:, None]  # n m
         d_A_3_scores = A_3 * add_5  # n m
-        d_A_scores_3 = d_A_3_scores * number_0  # n m
-        d_Pl_7_3 = d_A_scores_3 * A_scores_1_7  # n m
-        d_Pl_7_3_2 = tl.sum(d_Pl_7_3, 0)  # m
-        d_Pl_7_3_3 = tl.sum(d_Pl_7_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 32, d_Pl_7_3_3, 0.0)
-        d_Pl_6_3 = d_A_scores_3 * A_scores_1_6  # n m
-        d_Pl_6_3_2 = tl.sum(d_Pl_6_3, 0)  # m
-        d_Pl_6_3_3 = tl.sum(d_Pl_6_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 33, d_Pl_6_3_3, 0.0)
-        d_Pl_5_3 = d_A_scores_3 * A_scores_1_5  # n m
-        d_Pl_5_3_2 = tl.sum(d_Pl_5_3, 0)  # m
-        d_Pl_5_3_3 = tl.sum(d_Pl_5_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 34, d_Pl_5_3_3, 0.0)
-        d_Pl_4_3 = d_A_scores_3 * A_scores_1_4  # n m
-        d_Pl_4_3_2 = tl.sum(d_Pl_4_3, 0)  # m
-        d_Pl_4_3_3 = tl.sum(d_Pl_4_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 35, d_Pl_4_3_3, 0.0)
-        d_Pl_3_3 = d_A_scores_3 * A_scores_1_3  # n m
-        d_Pl_3_3_2 = tl.sum(d_Pl_3_3, 0)  # m
-        d_Pl_3_3_3 = tl.sum(d_Pl_3_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 36, d_Pl_3_3_3, 0.0)
-        d_Pl_2_3 = d_A_scores_3 * A_scores_1_2  # n m
-        d_Pl_2_3_2 = tl.sum(d_Pl_2_3, 0)  # m
-        d_Pl_2_3_3 = tl.sum(d_Pl_2_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 37, d_Pl_2_3_3, 0.0)
-        d_Pl_1_3 = d_A_scores_3 * A_scores_1_1  # n m
-        d_Pl_1_3_2 = tl.sum(d_Pl_1_3, 0)  # m
-        d_Pl_1_3_3 = tl.sum(d_Pl_1_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 38, d_Pl_1_3_3, 0.0)
-        d_Pl_0_3 = d_A_scores_3 * A_scores_1_0  # n m
-        d_Pl_0_3_2 = tl.sum(d_Pl_0_3, 0)  # m
-        d_Pl_0_3_3 = tl.sum(d_Pl_0_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 39, d_Pl_0_3_3, 0.0)
+        d_Pl_7_3 = d_A_3_scores * A_scores_1_7  # n m
+        d_Pl_7_3_2 += in_parts(d_Pl_7_3, PARTS)
+        d_Pl_6_3 = d_A_3_scores * A_scores_1_6  # n m
+        d_Pl_6_3_2 += in_parts(d_Pl_6_3, PARTS)
+        d_Pl_5_3 = d_A_3_scores * A_scores_1_5  # n m
+        d_Pl_5_3_2 += in_parts(d_Pl_5_3, PARTS)
+        d_Pl_4_3 = d_A_3_scores * A_scores_1_4  # n m
+        d_Pl_4_3_2 += in_parts(d_Pl_4_3, PARTS)
+        d_Pl_3_3 = d_A_3_scores * A_scores_1_3  # n m
+        d_Pl_3_3_2 += in_parts(d_Pl_3_3, PARTS)
+        d_Pl_2_3 = d_A_3_scores * A_scores_1_2  # n m
+        d_Pl_2_3_2 += in_parts(d_Pl_2_3, PARTS)
+        d_Pl_1_3 = d_A_3_scores * A_scores_1_1  # n m
+        d_Pl_1_3_2 += in_parts(d_Pl_1_3, PARTS)
+        d_Pl_0_3 = d_A_3_scores * A_scores_1_0  # n m
+        d_Pl_0_3_2 += in_parts(d_Pl_0_3, PARTS)
         Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_2 = tl.load(Pl_base_36).to(SUMS)  # a number
         Pl_2_2 = tl.load(Pl_base_37).to(SUMS)  # a number
@@ -3450,11 +3405,14 @@ def y_1_tiles_numbers_2(
             + Pl_6_2 * A_scores_1_6
             + Pl_7_2 * A_scores_1_7
         )  # n m
-        A_2_scores = number_0 * A_scores_2  # n m
+        A_2_scores = A_scores_2  # n m
         if MASK == 2:
-            A_2_scores += bias_2d(
-                mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_2_scores = (
+                number_0 * A_2_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_2 = allowed(
             visible,
             mask + batch * mask_step[0] + 2 * mask_step[1],
@@ -3466,47 +3424,28 @@ def y_1_tiles_numbers_2(
             m_end,
             MASK,
         )
-        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
-        Pw_2_3 = tl.load(Pw_base_21).to(SUMS)  # a number
-        Pw_2_2 = tl.load(Pw_base_22).to(SUMS)  # a number
-        Pw_2_1 = tl.load(Pw_base_23).to(SUMS)  # a number
-        Pw_2_0 = tl.load(Pw_base_24).to(SUMS)  # a number
-        d_A_2 = d_U_3 * Pw_2_3 + d_U_2 * Pw_2_2 + d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
+        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+        Pw_2_1 = tl.load(Pw_base_11).to(SUMS)  # a number
+        Pw_2_0 = tl.load(Pw_base_12).to(SUMS)  # a number
+        d_A_2 = d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
         add_6 = d_A_2 - A_2_sums[:, None]  # n m
         d_A_2_scores = A_2 * add_6  # n m
-        d_A_scores_2 = d_A_2_scores * number_0  # n m
-        d_Pl_7_2 = d_A_scores_2 * A_scores_1_7  # n m
-        d_Pl_7_2_2 = tl.sum(d_Pl_7_2, 0)  # m
-        d_Pl_7_2_3 = tl.sum(d_Pl_7_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 40, d_Pl_7_2_3, 0.0)
-        d_Pl_6_2 = d_A_scores_2 * A_scores_1_6  # n m
-        d_Pl_6_2_2 = tl.sum(d_Pl_6_2, 0)  # m
-        d_Pl_6_2_3 = tl.sum(d_Pl_6_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 41, d_Pl_6_2_3, 0.0)
-        d_Pl_5_2 = d_A_scores_2 * A_scores_1_5  # n m
-        d_Pl_5_2_2 = tl.sum(d_Pl_5_2, 0)  # m
-        d_Pl_5_2_3 = tl.sum(d_Pl_5_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 42, d_Pl_5_2_3, 0.0)
-        d_Pl_4_2 = d_A_scores_2 * A_scores_1_4  # n m
-        d_Pl_4_2_2 = tl.sum(d_Pl_4_2, 0)  # m
-        d_Pl_4_2_3 = tl.sum(d_Pl_4_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 43, d_Pl_4_2_3, 0.0)
-        d_Pl_3_2 = d_A_scores_2 * A_scores_1_3  # n m
-        d_Pl_3_2_2 = tl.sum(d_Pl_3_2, 0)  # m
-        d_Pl_3_2_3 = tl.sum(d_Pl_3_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 44, d_Pl_3_2_3, 0.0)
-        d_Pl_2_2 = d_A_scores_2 * A_scores_1_2  # n m
-        d_Pl_2_2_2 = tl.sum(d_Pl_2_2, 0)  # m
-        d_Pl_2_2_3 = tl.sum(d_Pl_2_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 45, d_Pl_2_2_3, 0.0)
-        d_Pl_1_2 = d_A_scores_2 * A_scores_1_1  # n m
-        d_Pl_1_2_2 = tl.sum(d_Pl_1_2, 0)  # m
-        d_Pl_1_2_3 = tl.sum(d_Pl_1_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 46, d_Pl_1_2_3, 0.0)
-        d_Pl_0_2 = d_A_scores_2 * A_scores_1_0  # n m
-        d_Pl_0_2_2 = tl.sum(d_Pl_0_2, 0)  # m
-        d_Pl_0_2_3 = tl.sum(d_Pl_0_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 47, d_Pl_0_2_3, 0.0)
+        d_Pl_7_2 = d_A_2_scores * A_scores_1_7  # n m
+        d_Pl_7_2_2 += in_parts(d_Pl_7_2, PARTS)
+        d_Pl_6_2 = d_A_2_scores * A_scores_1_6  # n m
+        d_Pl_6_2_2 += in_parts(d_Pl_6_2, PARTS)
+        d_Pl_5_2 = d_A_2_scores * A_scores_1_5  # n m
+        d_Pl_5_2_2 += in_parts(d_Pl_5_2, PARTS)
+        d_Pl_4_2 = d_A_2_scores * A_scores_1_4  # n m
+        d_Pl_4_2_2 += in_parts(d_Pl_4_2, PARTS)
+        d_Pl_3_2 = d_A_2_scores * A_scores_1_3  # n m
+        d_Pl_3_2_2 += in_parts(d_Pl_3_2, PARTS)
+        d_Pl_2_2 = d_A_2_scores * A_scores_1_2  # n m
+        d_Pl_2_2_2 += in_parts(d_Pl_2_2, PARTS)
+        d_Pl_1_2 = d_A_2_scores * A_scores_1_1  # n m
+        d_Pl_1_2_2 += in_parts(d_Pl_1_2, PARTS)
+        d_Pl_0_2 = d_A_2_scores * A_scores_1_0  # n m
+        d_Pl_0_2_2 += in_parts(d_Pl_0_2, PARTS)
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
         Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
         Pl_2_1 = tl.load(Pl_base_43).to(SUMS)  # a number
@@ -3525,55 +3464,39 @@ def y_1_tiles_numbers_2(
             + Pl_6_1 * A_scores_1_6
             + Pl_7_1 * A_scores_1_7
         )  # n m
-        A_1_scores = number_0 * A_scores_1  # n m
+        A_1_scores = A_scores_1  # n m
         if MASK == 2:
-            A_1_scores += bias_2d(
-                mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_1_scores = (
+                number_0 * A_1_scores
+                + bias_2d(
+                    mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_1 = allowed(
             visible, mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
-        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
-        Pw_1_3 = tl.load(Pw_base_25).to(SUMS)  # a number
-        Pw_1_2 = tl.load(Pw_base_26).to(SUMS)  # a number
-        Pw_1_1 = tl.load(Pw_base_27).to(SUMS)  # a number
-        Pw_1_0 = tl.load(Pw_base_28).to(SUMS)  # a number
-        d_A_1 = d_U_3 * Pw_1_3 + d_U_2 * Pw_1_2 + d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
+        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        Pw_1_1 = tl.load(Pw_base_13).to(SUMS)  # a number
+        Pw_1_0 = tl.load(Pw_base_14).to(SUMS)  # a number
+        d_A_1 = d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
         add_7 = d_A_1 - A_1_sums[:, None]  # n m
         d_A_1_scores = A_1 * add_7  # n m
-        d_A_scores_1 = d_A_1_scores * number_0  # n m
-        d_Pl_7_1 = d_A_scores_1 * A_scores_1_7  # n m
-        d_Pl_7_1_2 = tl.sum(d_Pl_7_1, 0)  # m
-        d_Pl_7_1_3 = tl.sum(d_Pl_7_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 48, d_Pl_7_1_3, 0.0)
-        d_Pl_6_1 = d_A_scores_1 * A_scores_1_6  # n m
-        d_Pl_6_1_2 = tl.sum(d_Pl_6_1, 0)  # m
-        d_Pl_6_1_3 = tl.sum(d_Pl_6_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 49, d_Pl_6_1_3, 0.0)
-        d_Pl_5_1 = d_A_scores_1 * A_scores_1_5  # n m
-        d_Pl_5_1_2 = tl.sum(d_Pl_5_1, 0)  # m
-        d_Pl_5_1_3 = tl.sum(d_Pl_5_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 50, d_Pl_5_1_3, 0.0)
-        d_Pl_4_1 = d_A_scores_1 * A_scores_1_4  # n m
-        d_Pl_4_1_2 = tl.sum(d_Pl_4_1, 0)  # m
-        d_Pl_4_1_3 = tl.sum(d_Pl_4_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 51, d_Pl_4_1_3, 0.0)
-        d_Pl_3_1 = d_A_scores_1 * A_scores_1_3  # n m
-        d_Pl_3_1_2 = tl.sum(d_Pl_3_1, 0)  # m
-        d_Pl_3_1_3 = tl.sum(d_Pl_3_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 52, d_Pl_3_1_3, 0.0)
-        d_Pl_2_1 = d_A_scores_1 * A_scores_1_2  # n m
-        d_Pl_2_1_2 = tl.sum(d_Pl_2_1, 0)  # m
-        d_Pl_2_1_3 = tl.sum(d_Pl_2_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 53, d_Pl_2_1_3, 0.0)
-        d_Pl_1_1 = d_A_scores_1 * A_scores_1_1  # n m
-        d_Pl_1_1_2 = tl.sum(d_Pl_1_1, 0)  # m
-        d_Pl_1_1_3 = tl.sum(d_Pl_1_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 54, d_Pl_1_1_3, 0.0)
-        d_Pl_0_1 = d_A_scores_1 * A_scores_1_0  # n m
-        d_Pl_0_1_2 = tl.sum(d_Pl_0_1, 0)  # m
-        d_Pl_0_1_3 = tl.sum(d_Pl_0_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 55, d_Pl_0_1_3, 0.0)
+        d_Pl_7_1 = d_A_1_scores * A_scores_1_7  # n m
+        d_Pl_7_1_2 += in_parts(d_Pl_7_1, PARTS)
+        d_Pl_6_1 = d_A_1_scores * A_scores_1_6  # n m
+        d_Pl_6_1_2 += in_parts(d_Pl_6_1, PARTS)
+        d_Pl_5_1 = d_A_1_scores * A_scores_1_5  # n m
+        d_Pl_5_1_2 += in_parts(d_Pl_5_1, PARTS)
+        d_Pl_4_1 = d_A_1_scores * A_scores_1_4  # n m
+        d_Pl_4_1_2 += in_parts(d_Pl_4_1, PARTS)
+        d_Pl_3_1 = d_A_1_scores * A_scores_1_3  # n m
+        d_Pl_3_1_2 += in_parts(d_Pl_3_1, PARTS)
+        d_Pl_2_1 = d_A_1_scores * A_scores_1_2  # n m
+        d_Pl_2_1_2 += in_parts(d_Pl_2_1, PARTS)
+        d_Pl_1_1 = d_A_1_scores * A_scores_1_1  # n m
+        d_Pl_1_1_2 += in_parts(d_Pl_1_1, PARTS)
+        d_Pl_0_1 = d_A_1_scores * A_scores_1_0  # n m
+        d_Pl_0_1_2 += in_parts(d_Pl_0_1, PARTS)
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
         Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
@@ -3592,179 +3515,227 @@ def y_1_tiles_numbers_2(
             + Pl_6_0 * A_scores_1_6
             + Pl_7_0 * A_scores_1_7
         )  # n m
-        A_0_scores = number_0 * A_scores_0  # n m
+        A_0_scores = A_scores_0  # n m
         if MASK == 2:
-            A_0_scores += bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_0_scores = (
+                number_0 * A_0_scores
+                + bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_0 = allowed(visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
-        Pw_0_3 = tl.load(Pw_base_29).to(SUMS)  # a number
-        Pw_0_2 = tl.load(Pw_base_30).to(SUMS)  # a number
-        Pw_0_1 = tl.load(Pw_base_31).to(SUMS)  # a number
-        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
-        d_A_0 = d_U_3 * Pw_0_3 + d_U_2 * Pw_0_2 + d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
+        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        Pw_0_1 = tl.load(Pw_base_15).to(SUMS)  # a number
+        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
+        d_A_0 = d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
         add_8 = d_A_0 - A_0_sums[:, None]  # n m
         d_A_0_scores = A_0 * add_8  # n m
-        d_A_scores_0 = d_A_0_scores * number_0  # n m
-        d_Pl_7_0 = d_A_scores_0 * A_scores_1_7  # n m
-        d_Pl_7_0_2 = tl.sum(d_Pl_7_0, 0)  # m
-        d_Pl_7_0_3 = tl.sum(d_Pl_7_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 56, d_Pl_7_0_3, 0.0)
-        d_Pl_6_0 = d_A_scores_0 * A_scores_1_6  # n m
-        d_Pl_6_0_2 = tl.sum(d_Pl_6_0, 0)  # m
-        d_Pl_6_0_3 = tl.sum(d_Pl_6_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 57, d_Pl_6_0_3, 0.0)
-        d_Pl_5_0 = d_A_scores_0 * A_scores_1_5  # n m
-        d_Pl_5_0_2 = tl.sum(d_Pl_5_0, 0)  # m
-        d_Pl_5_0_3 = tl.sum(d_Pl_5_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 58, d_Pl_5_0_3, 0.0)
-        d_Pl_4_0 = d_A_scores_0 * A_scores_1_4  # n m
-        d_Pl_4_0_2 = tl.sum(d_Pl_4_0, 0)  # m
-        d_Pl_4_0_3 = tl.sum(d_Pl_4_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 59, d_Pl_4_0_3, 0.0)
-        d_Pl_3_0 = d_A_scores_0 * A_scores_1_3  # n m
-        d_Pl_3_0_2 = tl.sum(d_Pl_3_0, 0)  # m
-        d_Pl_3_0_3 = tl.sum(d_Pl_3_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 60, d_Pl_3_0_3, 0.0)
-        d_Pl_2_0 = d_A_scores_0 * A_scores_1_2  # n m
-        d_Pl_2_0_2 = tl.sum(d_Pl_2_0, 0)  # m
-        d_Pl_2_0_3 = tl.sum(d_Pl_2_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 61, d_Pl_2_0_3, 0.0)
-        d_Pl_1_0 = d_A_scores_0 * A_scores_1_1  # n m
-        d_Pl_1_0_2 = tl.sum(d_Pl_1_0, 0)  # m
-        d_Pl_1_0_3 = tl.sum(d_Pl_1_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 62, d_Pl_1_0_3, 0.0)
-        d_Pl_0_0 = d_A_scores_0 * A_scores_1_0  # n m
-        d_Pl_0_0_2 = tl.sum(d_Pl_0_0, 0)  # m
-        d_Pl_0_0_3 = tl.sum(d_Pl_0_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 63, d_Pl_0_0_3, 0.0)
+        d_Pl_7_0 = d_A_0_scores * A_scores_1_7  # n m
+        d_Pl_7_0_2 += in_parts(d_Pl_7_0, PARTS)
+        d_Pl_6_0 = d_A_0_scores * A_scores_1_6  # n m
+        d_Pl_6_0_2 += in_parts(d_Pl_6_0, PARTS)
+        d_Pl_5_0 = d_A_0_scores * A_scores_1_5  # n m
+        d_Pl_5_0_2 += in_parts(d_Pl_5_0, PARTS)
+        d_Pl_4_0 = d_A_0_scores * A_scores_1_4  # n m
+        d_Pl_4_0_2 += in_parts(d_Pl_4_0, PARTS)
+        d_Pl_3_0 = d_A_0_scores * A_scores_1_3  # n m
+        d_Pl_3_0_2 += in_parts(d_Pl_3_0, PARTS)
+        d_Pl_2_0 = d_A_0_scores * A_scores_1_2  # n m
+        d_Pl_2_0_2 += in_parts(d_Pl_2_0, PARTS)
+        d_Pl_1_0 = d_A_0_scores * A_scores_1_1  # n m
+        d_Pl_1_0_2 += in_parts(d_Pl_1_0, PARTS)
+        d_Pl_0_0 = d_A_0_scores * A_scores_1_0  # n m
+        d_Pl_0_0_2 += in_parts(d_Pl_0_0, PARTS)
+    d_Pl_7_7_3 = number_0 * tl.sum(d_Pl_7_7_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 63), tl.sum(tl.where(places_2 == 0, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 63), d_Pl_7_7_3)
+    d_Pl_6_7_3 = number_0 * tl.sum(d_Pl_6_7_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 55), tl.sum(tl.where(places_2 == 1, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 55), d_Pl_6_7_3)
+    d_Pl_5_7_3 = number_0 * tl.sum(d_Pl_5_7_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 47), tl.sum(tl.where(places_2 == 2, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 47), d_Pl_5_7_3)
+    d_Pl_4_7_3 = number_0 * tl.sum(d_Pl_4_7_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 39), tl.sum(tl.where(places_2 == 3, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 39), d_Pl_4_7_3)
+    d_Pl_3_7_3 = number_0 * tl.sum(d_Pl_3_7_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 31), tl.sum(tl.where(places_2 == 4, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 31), d_Pl_3_7_3)
+    d_Pl_2_7_3 = number_0 * tl.sum(d_Pl_2_7_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 23), tl.sum(tl.where(places_2 == 5, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 23), d_Pl_2_7_3)
+    d_Pl_1_7_3 = number_0 * tl.sum(d_Pl_1_7_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 15), tl.sum(tl.where(places_2 == 6, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 15), d_Pl_1_7_3)
+    d_Pl_0_7_3 = number_0 * tl.sum(d_Pl_0_7_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 7), tl.sum(tl.where(places_2 == 7, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 7), d_Pl_0_7_3)
+    d_Pl_7_6_3 = number_0 * tl.sum(d_Pl_7_6_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 62), tl.sum(tl.where(places_2 == 8, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 62), d_Pl_7_6_3)
+    d_Pl_6_6_3 = number_0 * tl.sum(d_Pl_6_6_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 54), tl.sum(tl.where(places_2 == 9, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 54), d_Pl_6_6_3)
+    d_Pl_5_6_3 = number_0 * tl.sum(d_Pl_5_6_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 46), tl.sum(tl.where(places_2 == 10, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 46), d_Pl_5_6_3)
+    d_Pl_4_6_3 = number_0 * tl.sum(d_Pl_4_6_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 38), tl.sum(tl.where(places_2 == 11, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 38), d_Pl_4_6_3)
+    d_Pl_3_6_3 = number_0 * tl.sum(d_Pl_3_6_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 30), tl.sum(tl.where(places_2 == 12, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 30), d_Pl_3_6_3)
+    d_Pl_2_6_3 = number_0 * tl.sum(d_Pl_2_6_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 22), tl.sum(tl.where(places_2 == 13, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 22), d_Pl_2_6_3)
+    d_Pl_1_6_3 = number_0 * tl.sum(d_Pl_1_6_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 14), tl.sum(tl.where(places_2 == 14, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 14), d_Pl_1_6_3)
+    d_Pl_0_6_3 = number_0 * tl.sum(d_Pl_0_6_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 6), tl.sum(tl.where(places_2 == 15, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 6), d_Pl_0_6_3)
+    d_Pl_7_5_3 = number_0 * tl.sum(d_Pl_7_5_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 61), tl.sum(tl.where(places_2 == 16, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 61), d_Pl_7_5_3)
+    d_Pl_6_5_3 = number_0 * tl.sum(d_Pl_6_5_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 53), tl.sum(tl.where(places_2 == 17, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 53), d_Pl_6_5_3)
+    d_Pl_5_5_3 = number_0 * tl.sum(d_Pl_5_5_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 45), tl.sum(tl.where(places_2 == 18, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 45), d_Pl_5_5_3)
+    d_Pl_4_5_3 = number_0 * tl.sum(d_Pl_4_5_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 37), tl.sum(tl.where(places_2 == 19, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 37), d_Pl_4_5_3)
+    d_Pl_3_5_3 = number_0 * tl.sum(d_Pl_3_5_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 29), tl.sum(tl.where(places_2 == 20, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 29), d_Pl_3_5_3)
+    d_Pl_2_5_3 = number_0 * tl.sum(d_Pl_2_5_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 21), tl.sum(tl.where(places_2 == 21, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 21), d_Pl_2_5_3)
+    d_Pl_1_5_3 = number_0 * tl.sum(d_Pl_1_5_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 13), tl.sum(tl.where(places_2 == 22, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 13), d_Pl_1_5_3)
+    d_Pl_0_5_3 = number_0 * tl.sum(d_Pl_0_5_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 5), tl.sum(tl.where(places_2 == 23, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 5), d_Pl_0_5_3)
+    d_Pl_7_4_3 = number_0 * tl.sum(d_Pl_7_4_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 60), tl.sum(tl.where(places_2 == 24, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 60), d_Pl_7_4_3)
+    d_Pl_6_4_3 = number_0 * tl.sum(d_Pl_6_4_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 52), tl.sum(tl.where(places_2 == 25, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 52), d_Pl_6_4_3)
+    d_Pl_5_4_3 = number_0 * tl.sum(d_Pl_5_4_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 44), tl.sum(tl.where(places_2 == 26, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 44), d_Pl_5_4_3)
+    d_Pl_4_4_3 = number_0 * tl.sum(d_Pl_4_4_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 36), tl.sum(tl.where(places_2 == 27, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 36), d_Pl_4_4_3)
+    d_Pl_3_4_3 = number_0 * tl.sum(d_Pl_3_4_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 28), tl.sum(tl.where(places_2 == 28, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 28), d_Pl_3_4_3)
+    d_Pl_2_4_3 = number_0 * tl.sum(d_Pl_2_4_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 20), tl.sum(tl.where(places_2 == 29, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 20), d_Pl_2_4_3)
+    d_Pl_1_4_3 = number_0 * tl.sum(d_Pl_1_4_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 12), tl.sum(tl.where(places_2 == 30, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 12), d_Pl_1_4_3)
+    d_Pl_0_4_3 = number_0 * tl.sum(d_Pl_0_4_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 4), tl.sum(tl.where(places_2 == 31, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 4), d_Pl_0_4_3)
+    d_Pl_7_3_3 = number_0 * tl.sum(d_Pl_7_3_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 59), tl.sum(tl.where(places_2 == 32, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 59), d_Pl_7_3_3)
+    d_Pl_6_3_3 = number_0 * tl.sum(d_Pl_6_3_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 51), tl.sum(tl.where(places_2 == 33, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 51), d_Pl_6_3_3)
+    d_Pl_5_3_3 = number_0 * tl.sum(d_Pl_5_3_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 43), tl.sum(tl.where(places_2 == 34, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 43), d_Pl_5_3_3)
+    d_Pl_4_3_3 = number_0 * tl.sum(d_Pl_4_3_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 35), tl.sum(tl.where(places_2 == 35, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 35), d_Pl_4_3_3)
+    d_Pl_3_3_3 = number_0 * tl.sum(d_Pl_3_3_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 27), tl.sum(tl.where(places_2 == 36, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 27), d_Pl_3_3_3)
+    d_Pl_2_3_3 = number_0 * tl.sum(d_Pl_2_3_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 19), tl.sum(tl.where(places_2 == 37, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 19), d_Pl_2_3_3)
+    d_Pl_1_3_3 = number_0 * tl.sum(d_Pl_1_3_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 11), tl.sum(tl.where(places_2 == 38, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 11), d_Pl_1_3_3)
+    d_Pl_0_3_3 = number_0 * tl.sum(d_Pl_0_3_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 3), tl.sum(tl.where(places_2 == 39, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 3), d_Pl_0_3_3)
+    d_Pl_7_2_3 = number_0 * tl.sum(d_Pl_7_2_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 58), tl.sum(tl.where(places_2 == 40, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 58), d_Pl_7_2_3)
+    d_Pl_6_2_3 = number_0 * tl.sum(d_Pl_6_2_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 50), tl.sum(tl.where(places_2 == 41, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 50), d_Pl_6_2_3)
+    d_Pl_5_2_3 = number_0 * tl.sum(d_Pl_5_2_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 42), tl.sum(tl.where(places_2 == 42, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 42), d_Pl_5_2_3)
+    d_Pl_4_2_3 = number_0 * tl.sum(d_Pl_4_2_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 34), tl.sum(tl.where(places_2 == 43, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 34), d_Pl_4_2_3)
+    d_Pl_3_2_3 = number_0 * tl.sum(d_Pl_3_2_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 26), tl.sum(tl.where(places_2 == 44, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 26), d_Pl_3_2_3)
+    d_Pl_2_2_3 = number_0 * tl.sum(d_Pl_2_2_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 18), tl.sum(tl.where(places_2 == 45, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 18), d_Pl_2_2_3)
+    d_Pl_1_2_3 = number_0 * tl.sum(d_Pl_1_2_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 10), tl.sum(tl.where(places_2 == 46, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 10), d_Pl_1_2_3)
+    d_Pl_0_2_3 = number_0 * tl.sum(d_Pl_0_2_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 2), tl.sum(tl.where(places_2 == 47, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 2), d_Pl_0_2_3)
+    d_Pl_7_1_3 = number_0 * tl.sum(d_Pl_7_1_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 57), tl.sum(tl.where(places_2 == 48, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 57), d_Pl_7_1_3)
+    d_Pl_6_1_3 = number_0 * tl.sum(d_Pl_6_1_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 49), tl.sum(tl.where(places_2 == 49, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 49), d_Pl_6_1_3)
+    d_Pl_5_1_3 = number_0 * tl.sum(d_Pl_5_1_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 41), tl.sum(tl.where(places_2 == 50, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 41), d_Pl_5_1_3)
+    d_Pl_4_1_3 = number_0 * tl.sum(d_Pl_4_1_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 33), tl.sum(tl.where(places_2 == 51, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 33), d_Pl_4_1_3)
+    d_Pl_3_1_3 = number_0 * tl.sum(d_Pl_3_1_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 25), tl.sum(tl.where(places_2 == 52, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 25), d_Pl_3_1_3)
+    d_Pl_2_1_3 = number_0 * tl.sum(d_Pl_2_1_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 17), tl.sum(tl.where(places_2 == 53, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 17), d_Pl_2_1_3)
+    d_Pl_1_1_3 = number_0 * tl.sum(d_Pl_1_1_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 9), tl.sum(tl.where(places_2 == 54, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 9), d_Pl_1_1_3)
+    d_Pl_0_1_3 = number_0 * tl.sum(d_Pl_0_1_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 1), tl.sum(tl.where(places_2 == 55, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 1), d_Pl_0_1_3)
+    d_Pl_7_0_3 = number_0 * tl.sum(d_Pl_7_0_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 56), tl.sum(tl.where(places_2 == 56, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 56), d_Pl_7_0_3)
+    d_Pl_6_0_3 = number_0 * tl.sum(d_Pl_6_0_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 48), tl.sum(tl.where(places_2 == 57, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 48), d_Pl_6_0_3)
+    d_Pl_5_0_3 = number_0 * tl.sum(d_Pl_5_0_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 40), tl.sum(tl.where(places_2 == 58, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 40), d_Pl_5_0_3)
+    d_Pl_4_0_3 = number_0 * tl.sum(d_Pl_4_0_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 32), tl.sum(tl.where(places_2 == 59, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 32), d_Pl_4_0_3)
+    d_Pl_3_0_3 = number_0 * tl.sum(d_Pl_3_0_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 24), tl.sum(tl.where(places_2 == 60, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 24), d_Pl_3_0_3)
+    d_Pl_2_0_3 = number_0 * tl.sum(d_Pl_2_0_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 16), tl.sum(tl.where(places_2 == 61, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 16), d_Pl_2_0_3)
+    d_Pl_1_0_3 = number_0 * tl.sum(d_Pl_1_0_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 8), tl.sum(tl.where(places_2 == 62, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 8), d_Pl_1_0_3)
+    d_Pl_0_0_3 = number_0 * tl.sum(d_Pl_0_0_2)  # a number
     if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 0), tl.sum(tl.where(places_2 == 63, numbers, 0.0)))
+        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 0), d_Pl_0_0_3)
 
 
 @triton.jit
@@ -3799,6 +3770,7 @@ def y_1_tiles_rows(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     n_block: tl.constexpr,
     m_block: tl.constexpr,
     DOT: tl.constexpr,
@@ -3851,18 +3823,12 @@ def y_1_tiles_rows(
         Pl_base_7 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
         Pl_7_7 = tl.load(Pl_base_7).to(SUMS)  # a number
         Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        Pw_base = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_7_3 = tl.load(Pw_base).to(SUMS)  # a number
-        d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        Pw_base_2 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_7_2 = tl.load(Pw_base_2).to(SUMS)  # a number
-        d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        Pw_base_3 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_7_1 = tl.load(Pw_base_3).to(SUMS)  # a number
-        d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        Pw_base_4 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_7_0 = tl.load(Pw_base_4).to(SUMS)  # a number
+        d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        Pw_base = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_7_1 = tl.load(Pw_base).to(SUMS)  # a number
+        d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        Pw_base_2 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_7_0 = tl.load(Pw_base_2).to(SUMS)  # a number
         A_7_sums = load_1d(sums + (pair * 8 + 7) * n_end, n, 1, n_end)  # n
         Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_8 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
@@ -3879,14 +3845,10 @@ def y_1_tiles_rows(
         Pl_6_6 = tl.load(Pl_base_13).to(SUMS)  # a number
         Pl_base_14 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
         Pl_7_6 = tl.load(Pl_base_14).to(SUMS)  # a number
-        Pw_base_5 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_6_3 = tl.load(Pw_base_5).to(SUMS)  # a number
-        Pw_base_6 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_6_2 = tl.load(Pw_base_6).to(SUMS)  # a number
-        Pw_base_7 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_6_1 = tl.load(Pw_base_7).to(SUMS)  # a number
-        Pw_base_8 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_6_0 = tl.load(Pw_base_8).to(SUMS)  # a number
+        Pw_base_3 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_6_1 = tl.load(Pw_base_3).to(SUMS)  # a number
+        Pw_base_4 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_6_0 = tl.load(Pw_base_4).to(SUMS)  # a number
         A_6_sums = load_1d(sums + (pair * 8 + 6) * n_end, n, 1, n_end)  # n
         Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_15 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
@@ -3903,14 +3865,10 @@ def y_1_tiles_rows(
         Pl_6_5 = tl.load(Pl_base_20).to(SUMS)  # a number
         Pl_base_21 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
         Pl_7_5 = tl.load(Pl_base_21).to(SUMS)  # a number
-        Pw_base_9 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_5_3 = tl.load(Pw_base_9).to(SUMS)  # a number
-        Pw_base_10 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_5_2 = tl.load(Pw_base_10).to(SUMS)  # a number
-        Pw_base_11 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_5_1 = tl.load(Pw_base_11).to(SUMS)  # a number
-        Pw_base_12 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_5_0 = tl.load(Pw_base_12).to(SUMS)  # a number
+        Pw_base_5 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_5_1 = tl.load(Pw_base_5).to(SUMS)  # a number
+        Pw_base_6 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_5_0 = tl.load(Pw_base_6).to(SUMS)  # a number
         A_5_sums = load_1d(sums + (pair * 8 + 5) * n_end, n, 1, n_end)  # n
         Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_22 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
@@ -3927,14 +3885,10 @@ def y_1_tiles_rows(
         Pl_6_4 = tl.load(Pl_base_27).to(SUMS)  # a number
         Pl_base_28 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
         Pl_7_4 = tl.load(Pl_base_28).to(SUMS)  # a number
-        Pw_base_13 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_4_3 = tl.load(Pw_base_13).to(SUMS)  # a number
-        Pw_base_14 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_4_2 = tl.load(Pw_base_14).to(SUMS)  # a number
-        Pw_base_15 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_4_1 = tl.load(Pw_base_15).to(SUMS)  # a number
-        Pw_base_16 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_4_0 = tl.load(Pw_base_16).to(SUMS)  # a number
+        Pw_base_7 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_4_1 = tl.load(Pw_base_7).to(SUMS)  # a number
+        Pw_base_8 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_4_0 = tl.load(Pw_base_8).to(SUMS)  # a number
         A_4_sums = load_1d(sums + (pair * 8 + 4) * n_end, n, 1, n_end)  # n
         Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_29 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
@@ -3951,14 +3905,10 @@ def y_1_tiles_rows(
         Pl_6_3 = tl.load(Pl_base_34).to(SUMS)  # a number
         Pl_base_35 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
         Pl_7_3 = tl.load(Pl_base_35).to(SUMS)  # a number
-        Pw_base_17 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_3_3 = tl.load(Pw_base_17).to(SUMS)  # a number
-        Pw_base_18 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_3_2 = tl.load(Pw_base_18).to(SUMS)  # a number
-        Pw_base_19 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_3_1 = tl.load(Pw_base_19).to(SUMS)  # a number
-        Pw_base_20 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_3_0 = tl.load(Pw_base_20).to(SUMS)  # a number
+        Pw_base_9 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_3_1 = tl.load(Pw_base_9).to(SUMS)  # a number
+        Pw_base_10 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_3_0 = tl.load(Pw_base_10).to(SUMS)  # a number
         A_3_sums = load_1d(sums + (pair * 8 + 3) * n_end, n, 1, n_end)  # n
         Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_36 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
@@ -3975,14 +3925,10 @@ def y_1_tiles_rows(
         Pl_6_2 = tl.load(Pl_base_41).to(SUMS)  # a number
         Pl_base_42 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
         Pl_7_2 = tl.load(Pl_base_42).to(SUMS)  # a number
-        Pw_base_21 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_2_3 = tl.load(Pw_base_21).to(SUMS)  # a number
-        Pw_base_22 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_2_2 = tl.load(Pw_base_22).to(SUMS)  # a number
-        Pw_base_23 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_2_1 = tl.load(Pw_base_23).to(SUMS)  # a number
-        Pw_base_24 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_2_0 = tl.load(Pw_base_24).to(SUMS)  # a number
+        Pw_base_11 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_2_1 = tl.load(Pw_base_11).to(SUMS)  # a number
+        Pw_base_12 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_2_0 = tl.load(Pw_base_12).to(SUMS)  # a number
         A_2_sums = load_1d(sums + (pair * 8 + 2) * n_end, n, 1, n_end)  # n
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
         Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
@@ -3998,14 +3944,10 @@ def y_1_tiles_rows(
         Pl_6_1 = tl.load(Pl_base_47).to(SUMS)  # a number
         Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
         Pl_7_1 = tl.load(Pl_base_48).to(SUMS)  # a number
-        Pw_base_25 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_1_3 = tl.load(Pw_base_25).to(SUMS)  # a number
-        Pw_base_26 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_1_2 = tl.load(Pw_base_26).to(SUMS)  # a number
-        Pw_base_27 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_1_1 = tl.load(Pw_base_27).to(SUMS)  # a number
-        Pw_base_28 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_1_0 = tl.load(Pw_base_28).to(SUMS)  # a number
+        Pw_base_13 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_1_1 = tl.load(Pw_base_13).to(SUMS)  # a number
+        Pw_base_14 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_1_0 = tl.load(Pw_base_14).to(SUMS)  # a number
         A_1_sums = load_1d(sums + (pair * 8 + 1) * n_end, n, 1, n_end)  # n
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
         Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
@@ -4015,13 +3957,9 @@ def y_1_tiles_rows(
         Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
         Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
         Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
-        Pw_base_29 = Pw + batch * Pw_step[0] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_0_3 = tl.load(Pw_base_29).to(SUMS)  # a number
-        Pw_base_30 = Pw + batch * Pw_step[0] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_0_2 = tl.load(Pw_base_30).to(SUMS)  # a number
-        Pw_base_31 = Pw + batch * Pw_step[0] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_0_1 = tl.load(Pw_base_31).to(SUMS)  # a number
-        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
+        Pw_base_15 = Pw + batch * Pw_step[0] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_0_1 = tl.load(Pw_base_15).to(SUMS)  # a number
+        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
         A_0_sums = load_1d(sums + (pair * 8 + 0) * n_end, n, 1, n_end)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
@@ -4031,6 +3969,7 @@ def y_1_tiles_rows(
             if KEYS:
                 own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
                 visible &= (own != 0)[None, :]
+            edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
             K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -4057,11 +3996,14 @@ def y_1_tiles_rows(
                 + Pl_6_7 * A_scores_1_6
                 + Pl_7_7 * A_scores_1_7
             )  # n m
-            A_7_scores = number_0 * A_scores_7  # n m
+            A_7_scores = A_scores_7  # n m
             if MASK == 2:
-                A_7_scores += bias_2d(
-                    mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_7_scores = (
+                    number_0 * A_7_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                    ).to(SUMS)
+                )
             seen_0_7 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 7 * mask_step[1],
@@ -4073,27 +4015,18 @@ def y_1_tiles_rows(
                 m_end,
                 MASK,
             )
-            A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
-            V_tile_3 = load_2d(
-                V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_U_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
-            V_tile_2 = load_2d(
-                V + batch * V_step[0] + (e_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_U_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
+            A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[:, None])  # n m
             V_tile_1 = load_2d(
-                V + batch * V_step[0] + (e_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
             d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
             V_tile_0 = load_2d(
-                V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
             d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-            d_A_7 = d_U_3 * Pw_7_3 + d_U_2 * Pw_7_2 + d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
+            d_A_7 = d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
             add = d_A_7 - A_7_sums[:, None]  # n m
             d_A_7_scores = A_7 * add  # n m
-            d_A_scores_7 = d_A_7_scores * number_0  # n m
             A_scores_6 = (
                 Pl_0_6 * A_scores_1_0
                 + Pl_1_6 * A_scores_1_1
@@ -4104,11 +4037,14 @@ def y_1_tiles_rows(
                 + Pl_6_6 * A_scores_1_6
                 + Pl_7_6 * A_scores_1_7
             )  # n m
-            A_6_scores = number_0 * A_scores_6  # n m
+            A_6_scores = A_scores_6  # n m
             if MASK == 2:
-                A_6_scores += bias_2d(
-                    mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_6_scores = (
+                    number_0 * A_6_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                    ).to(SUMS)
+                )
             seen_0_6 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 6 * mask_step[1],
@@ -4120,12 +4056,11 @@ def y_1_tiles_rows(
                 m_end,
                 MASK,
             )
-            A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
-            d_A_6 = d_U_3 * Pw_6_3 + d_U_2 * Pw_6_2 + d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
+            A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[:, None])  # n m
+            d_A_6 = d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
             add_2 = d_A_6 - A_6_sums[:, None]  # n m
             d_A_6_scores = A_6 * add_2  # n m
-            d_A_scores_6 = d_A_6_scores * number_0  # n m
-            d_A_scores_1_7 = d_A_scores_7 * Pl_7_7 + d_A_scores_6 * Pl_7_6  # n m
+            d_A_scores_1_7 = d_A_7_scores * Pl_7_7 + d_A_6_scores * Pl_7_6  # n m
             A_scores_5 = (
                 Pl_0_5 * A_scores_1_0
                 + Pl_1_5 * A_scores_1_1
@@ -4136,11 +4071,14 @@ def y_1_tiles_rows(
                 + Pl_6_5 * A_scores_1_6
                 + Pl_7_5 * A_scores_1_7
             )  # n m
-            A_5_scores = number_0 * A_scores_5  # n m
+            A_5_scores = A_scores_5  # n m
             if MASK == 2:
-                A_5_scores += bias_2d(
-                    mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_5_scores = (
+                    number_0 * A_5_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                    ).to(SUMS)
+                )
             seen_0_5 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 5 * mask_step[1],
@@ -4152,12 +4090,11 @@ def y_1_tiles_rows(
                 m_end,
                 MASK,
             )
-            A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
-            d_A_5 = d_U_3 * Pw_5_3 + d_U_2 * Pw_5_2 + d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
+            A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[:, None])  # n m
+            d_A_5 = d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
             add_3 = d_A_5 - A_5_sums[:, None]  # n m
             d_A_5_scores = A_5 * add_3  # n m
-            d_A_scores_5 = d_A_5_scores * number_0  # n m
-            d_A_scores_1_7_2 = d_A_scores_1_7 + d_A_scores_5 * Pl_7_5  # n m
+            d_A_scores_1_7_2 = d_A_scores_1_7 + d_A_5_scores * Pl_7_5  # n m
             A_scores_4 = (
                 Pl_0_4 * A_scores_1_0
                 + Pl_1_4 * A_scores_1_1
@@ -4168,11 +4105,14 @@ def y_1_tiles_rows(
                 + Pl_6_4 * A_scores_1_6
                 + Pl_7_4 * A_scores_1_7
             )  # n m
-            A_4_scores = number_0 * A_scores_4  # n m
+            A_4_scores = A_scores_4  # n m
             if MASK == 2:
-                A_4_scores += bias_2d(
-                    mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_4_scores = (
+                    number_0 * A_4_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                    ).to(SUMS)
+                )
             seen_0_4 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 4 * mask_step[1],
@@ -4184,12 +4124,11 @@ def y_1_tiles_rows(
                 m_end,
                 MASK,
             )
-            A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
-            d_A_4 = d_U_3 * Pw_4_3 + d_U_2 * Pw_4_2 + d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
+            A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[:, None])  # n m
+            d_A_4 = d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
             add_4 = d_A_4 - A_4_sums[:, None]  # n m
             d_A_4_scores = A_4 * add_4  # n m
-            d_A_scores_4 = d_A_4_scores * number_0  # n m
-            d_A_scores_1_7_3 = d_A_scores_1_7_2 + d_A_scores_4 * Pl_7_4  # n m
+            d_A_scores_1_7_3 = d_A_scores_1_7_2 + d_A_4_scores * Pl_7_4  # n m
             A_scores_3 = (
                 Pl_0_3 * A_scores_1_0
                 + Pl_1_3 * A_scores_1_1
@@ -4200,11 +4139,14 @@ def y_1_tiles_rows(
                 + Pl_6_3 * A_scores_1_6
                 + Pl_7_3 * A_scores_1_7
             )  # n m
-            A_3_scores = number_0 * A_scores_3  # n m
+            A_3_scores = A_scores_3  # n m
             if MASK == 2:
-                A_3_scores += bias_2d(
-                    mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_3_scores = (
+                    number_0 * A_3_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                    ).to(SUMS)
+                )
             seen_0_3 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 3 * mask_step[1],
@@ -4216,12 +4158,11 @@ def y_1_tiles_rows(
                 m_end,
                 MASK,
             )
-            A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
-            d_A_3 = d_U_3 * Pw_3_3 + d_U_2 * Pw_3_2 + d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
+            A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+            d_A_3 = d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
             add_5 = d_A_3 - A_3_sums[:, None]  # n m
             d_A_3_scores = A_3 * add_5  # n m
-            d_A_scores_3 = d_A_3_scores * number_0  # n m
-            d_A_scores_1_7_4 = d_A_scores_1_7_3 + d_A_scores_3 * Pl_7_3  # n m
+            d_A_scores_1_7_4 = d_A_scores_1_7_3 + d_A_3_scores * Pl_7_3  # n m
             A_scores_2 = (
                 Pl_0_2 * A_scores_1_0
                 + Pl_1_2 * A_scores_1_1
@@ -4232,11 +4173,14 @@ def y_1_tiles_rows(
                 + Pl_6_2 * A_scores_1_6
                 + Pl_7_2 * A_scores_1_7
             )  # n m
-            A_2_scores = number_0 * A_scores_2  # n m
+            A_2_scores = A_scores_2  # n m
             if MASK == 2:
-                A_2_scores += bias_2d(
-                    mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_2_scores = (
+                    number_0 * A_2_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                    ).to(SUMS)
+                )
             seen_0_2 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 2 * mask_step[1],
@@ -4248,12 +4192,11 @@ def y_1_tiles_rows(
                 m_end,
                 MASK,
             )
-            A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
-            d_A_2 = d_U_3 * Pw_2_3 + d_U_2 * Pw_2_2 + d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
+            A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+            d_A_2 = d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
             add_6 = d_A_2 - A_2_sums[:, None]  # n m
             d_A_2_scores = A_2 * add_6  # n m
-            d_A_scores_2 = d_A_2_scores * number_0  # n m
-            d_A_scores_1_7_5 = d_A_scores_1_7_4 + d_A_scores_2 * Pl_7_2  # n m
+            d_A_scores_1_7_5 = d_A_scores_1_7_4 + d_A_2_scores * Pl_7_2  # n m
             A_scores_1 = (
                 Pl_0_1 * A_scores_1_0
                 + Pl_1_1 * A_scores_1_1
@@ -4264,11 +4207,14 @@ def y_1_tiles_rows(
                 + Pl_6_1 * A_scores_1_6
                 + Pl_7_1 * A_scores_1_7
             )  # n m
-            A_1_scores = number_0 * A_scores_1  # n m
+            A_1_scores = A_scores_1  # n m
             if MASK == 2:
-                A_1_scores += bias_2d(
-                    mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_1_scores = (
+                    number_0 * A_1_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                    ).to(SUMS)
+                )
             seen_0_1 = allowed(
                 visible,
                 mask + batch * mask_step[0] + mask_step[1],
@@ -4280,12 +4226,11 @@ def y_1_tiles_rows(
                 m_end,
                 MASK,
             )
-            A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
-            d_A_1 = d_U_3 * Pw_1_3 + d_U_2 * Pw_1_2 + d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
+            A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+            d_A_1 = d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
             add_7 = d_A_1 - A_1_sums[:, None]  # n m
             d_A_1_scores = A_1 * add_7  # n m
-            d_A_scores_1 = d_A_1_scores * number_0  # n m
-            d_A_scores_1_7_6 = d_A_scores_1_7_5 + d_A_scores_1 * Pl_7_1  # n m
+            d_A_scores_1_7_6 = d_A_scores_1_7_5 + d_A_1_scores * Pl_7_1  # n m
             A_scores_0 = (
                 Pl_0_0 * A_scores_1_0
                 + Pl_1_0 * A_scores_1_1
@@ -4296,83 +4241,83 @@ def y_1_tiles_rows(
                 + Pl_6_0 * A_scores_1_6
                 + Pl_7_0 * A_scores_1_7
             )  # n m
-            A_0_scores = number_0 * A_scores_0  # n m
+            A_0_scores = A_scores_0  # n m
             if MASK == 2:
-                A_0_scores += bias_2d(
-                    mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_0_scores = (
+                    number_0 * A_0_scores
+                    + bias_2d(mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+                )
             seen_0_0 = allowed(
                 visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )
-            A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
-            d_A_0 = d_U_3 * Pw_0_3 + d_U_2 * Pw_0_2 + d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
+            A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+            d_A_0 = d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
             add_8 = d_A_0 - A_0_sums[:, None]  # n m
             d_A_0_scores = A_0 * add_8  # n m
-            d_A_scores_0 = d_A_0_scores * number_0  # n m
-            d_A_scores_1_7_7 = d_A_scores_1_7_6 + d_A_scores_0 * Pl_7_0  # n m
+            d_A_scores_1_7_7 = d_A_scores_1_7_6 + d_A_0_scores * Pl_7_0  # n m
             d_Q_7 = dot_of(d_A_scores_1_7_7, K_tile_7, DOT, SUMS)  # n d
             d_Q_7_2 += d_Q_7
-            d_A_scores_1_6 = d_A_scores_7 * Pl_6_7 + d_A_scores_6 * Pl_6_6  # n m
-            d_A_scores_1_6_2 = d_A_scores_1_6 + d_A_scores_5 * Pl_6_5  # n m
-            d_A_scores_1_6_3 = d_A_scores_1_6_2 + d_A_scores_4 * Pl_6_4  # n m
-            d_A_scores_1_6_4 = d_A_scores_1_6_3 + d_A_scores_3 * Pl_6_3  # n m
-            d_A_scores_1_6_5 = d_A_scores_1_6_4 + d_A_scores_2 * Pl_6_2  # n m
-            d_A_scores_1_6_6 = d_A_scores_1_6_5 + d_A_scores_1 * Pl_6_1  # n m
-            d_A_scores_1_6_7 = d_A_scores_1_6_6 + d_A_scores_0 * Pl_6_0  # n m
+            d_A_scores_1_6 = d_A_7_scores * Pl_6_7 + d_A_6_scores * Pl_6_6  # n m
+            d_A_scores_1_6_2 = d_A_scores_1_6 + d_A_5_scores * Pl_6_5  # n m
+            d_A_scores_1_6_3 = d_A_scores_1_6_2 + d_A_4_scores * Pl_6_4  # n m
+            d_A_scores_1_6_4 = d_A_scores_1_6_3 + d_A_3_scores * Pl_6_3  # n m
+            d_A_scores_1_6_5 = d_A_scores_1_6_4 + d_A_2_scores * Pl_6_2  # n m
+            d_A_scores_1_6_6 = d_A_scores_1_6_5 + d_A_1_scores * Pl_6_1  # n m
+            d_A_scores_1_6_7 = d_A_scores_1_6_6 + d_A_0_scores * Pl_6_0  # n m
             d_Q_6 = dot_of(d_A_scores_1_6_7, K_tile_6, DOT, SUMS)  # n d
             d_Q_6_2 += d_Q_6
-            d_A_scores_1_5 = d_A_scores_7 * Pl_5_7 + d_A_scores_6 * Pl_5_6  # n m
-            d_A_scores_1_5_2 = d_A_scores_1_5 + d_A_scores_5 * Pl_5_5  # n m
-            d_A_scores_1_5_3 = d_A_scores_1_5_2 + d_A_scores_4 * Pl_5_4  # n m
-            d_A_scores_1_5_4 = d_A_scores_1_5_3 + d_A_scores_3 * Pl_5_3  # n m
-            d_A_scores_1_5_5 = d_A_scores_1_5_4 + d_A_scores_2 * Pl_5_2  # n m
-            d_A_scores_1_5_6 = d_A_scores_1_5_5 + d_A_scores_1 * Pl_5_1  # n m
-            d_A_scores_1_5_7 = d_A_scores_1_5_6 + d_A_scores_0 * Pl_5_0  # n m
+            d_A_scores_1_5 = d_A_7_scores * Pl_5_7 + d_A_6_scores * Pl_5_6  # n m
+            d_A_scores_1_5_2 = d_A_scores_1_5 + d_A_5_scores * Pl_5_5  # n m
+            d_A_scores_1_5_3 = d_A_scores_1_5_2 + d_A_4_scores * Pl_5_4  # n m
+            d_A_scores_1_5_4 = d_A_scores_1_5_3 + d_A_3_scores * Pl_5_3  # n m
+            d_A_scores_1_5_5 = d_A_scores_1_5_4 + d_A_2_scores * Pl_5_2  # n m
+            d_A_scores_1_5_6 = d_A_scores_1_5_5 + d_A_1_scores * Pl_5_1  # n m
+            d_A_scores_1_5_7 = d_A_scores_1_5_6 + d_A_0_scores * Pl_5_0  # n m
             d_Q_5 = dot_of(d_A_scores_1_5_7, K_tile_5, DOT, SUMS)  # n d
             d_Q_5_2 += d_Q_5
-            d_A_scores_1_4 = d_A_scores_7 * Pl_4_7 + d_A_scores_6 * Pl_4_6  # n m
-            d_A_scores_1_4_2 = d_A_scores_1_4 + d_A_scores_5 * Pl_4_5  # n m
-            d_A_scores_1_4_3 = d_A_scores_1_4_2 + d_A_scores_4 * Pl_4_4  # n m
-            d_A_scores_1_4_4 = d_A_scores_1_4_3 + d_A_scores_3 * Pl_4_3  # n m
-            d_A_scores_1_4_5 = d_A_scores_1_4_4 + d_A_scores_2 * Pl_4_2  # n m
-            d_A_scores_1_4_6 = d_A_scores_1_4_5 + d_A_scores_1 * Pl_4_1  # n m
-            d_A_scores_1_4_7 = d_A_scores_1_4_6 + d_A_scores_0 * Pl_4_0  # n m
+            d_A_scores_1_4 = d_A_7_scores * Pl_4_7 + d_A_6_scores * Pl_4_6  # n m
+            d_A_scores_1_4_2 = d_A_scores_1_4 + d_A_5_scores * Pl_4_5  # n m
+            d_A_scores_1_4_3 = d_A_scores_1_4_2 + d_A_4_scores * Pl_4_4  # n m
+            d_A_scores_1_4_4 = d_A_scores_1_4_3 + d_A_3_scores * Pl_4_3  # n m
+            d_A_scores_1_4_5 = d_A_scores_1_4_4 + d_A_2_scores * Pl_4_2  # n m
+            d_A_scores_1_4_6 = d_A_scores_1_4_5 + d_A_1_scores * Pl_4_1  # n m
+            d_A_scores_1_4_7 = d_A_scores_1_4_6 + d_A_0_scores * Pl_4_0  # n m
             d_Q_4 = dot_of(d_A_scores_1_4_7, K_tile_4, DOT, SUMS)  # n d
             d_Q_4_2 += d_Q_4
-            d_A_scores_1_3 = d_A_scores_7 * Pl_3_7 + d_A_scores_6 * Pl_3_6  # n m
-            d_A_scores_1_3_2 = d_A_scores_1_3 + d_A_scores_5 * Pl_3_5  # n m
-            d_A_scores_1_3_3 = d_A_scores_1_3_2 + d_A_scores_4 * Pl_3_4  # n m
-            d_A_scores_1_3_4 = d_A_scores_1_3_3 + d_A_scores_3 * Pl_3_3  # n m
-            d_A_scores_1_3_5 = d_A_scores_1_3_4 + d_A_scores_2 * Pl_3_2  # n m
-            d_A_scores_1_3_6 = d_A_scores_1_3_5 + d_A_scores_1 * Pl_3_1  # n m
-            d_A_scores_1_3_7 = d_A_scores_1_3_6 + d_A_scores_0 * Pl_3_0  # n m
+            d_A_scores_1_3 = d_A_7_scores * Pl_3_7 + d_A_6_scores * Pl_3_6  # n m
+            d_A_scores_1_3_2 = d_A_scores_1_3 + d_A_5_scores * Pl_3_5  # n m
+            d_A_scores_1_3_3 = d_A_scores_1_3_2 + d_A_4_scores * Pl_3_4  # n m
+            d_A_scores_1_3_4 = d_A_scores_1_3_3 + d_A_3_scores * Pl_3_3  # n m
+            d_A_scores_1_3_5 = d_A_scores_1_3_4 + d_A_2_scores * Pl_3_2  # n m
+            d_A_scores_1_3_6 = d_A_scores_1_3_5 + d_A_1_scores * Pl_3_1  # n m
+            d_A_scores_1_3_7 = d_A_scores_1_3_6 + d_A_0_scores * Pl_3_0  # n m
             d_Q_3 = dot_of(d_A_scores_1_3_7, K_tile_3, DOT, SUMS)  # n d
             d_Q_3_2 += d_Q_3
-            d_A_scores_1_2 = d_A_scores_7 * Pl_2_7 + d_A_scores_6 * Pl_2_6  # n m
-            d_A_scores_1_2_2 = d_A_scores_1_2 + d_A_scores_5 * Pl_2_5  # n m
-            d_A_scores_1_2_3 = d_A_scores_1_2_2 + d_A_scores_4 * Pl_2_4  # n m
-            d_A_scores_1_2_4 = d_A_scores_1_2_3 + d_A_scores_3 * Pl_2_3  # n m
-            d_A_scores_1_2_5 = d_A_scores_1_2_4 + d_A_scores_2 * Pl_2_2  # n m
-            d_A_scores_1_2_6 = d_A_scores_1_2_5 + d_A_scores_1 * Pl_2_1  # n m
-            d_A_scores_1_2_7 = d_A_scores_1_2_6 + d_A_scores_0 * Pl_2_0  # n m
+            d_A_scores_1_2 = d_A_7_scores * Pl_2_7 + d_A_6_scores * Pl_2_6  # n m
+            d_A_scores_1_2_2 = d_A_scores_1_2 + d_A_5_scores * Pl_2_5  # n m
+            d_A_scores_1_2_3 = d_A_scores_1_2_2 + d_A_4_scores * Pl_2_4  # n m
+            d_A_scores_1_2_4 = d_A_scores_1_2_3 + d_A_3_scores * Pl_2_3  # n m
+            d_A_scores_1_2_5 = d_A_scores_1_2_4 + d_A_2_scores * Pl_2_2  # n m
+            d_A_scores_1_2_6 = d_A_scores_1_2_5 + d_A_1_scores * Pl_2_1  # n m
+            d_A_scores_1_2_7 = d_A_scores_1_2_6 + d_A_0_scores * Pl_2_0  # n m
             d_Q_2 = dot_of(d_A_scores_1_2_7, K_tile_2, DOT, SUMS)  # n d
             d_Q_2_2 += d_Q_2
-            d_A_scores_1_1 = d_A_scores_7 * Pl_1_7 + d_A_scores_6 * Pl_1_6  # n m
-            d_A_scores_1_1_2 = d_A_scores_1_1 + d_A_scores_5 * Pl_1_5  # n m
-            d_A_scores_1_1_3 = d_A_scores_1_1_2 + d_A_scores_4 * Pl_1_4  # n m
-            d_A_scores_1_1_4 = d_A_scores_1_1_3 + d_A_scores_3 * Pl_1_3  # n m
-            d_A_scores_1_1_5 = d_A_scores_1_1_4 + d_A_scores_2 * Pl_1_2  # n m
-            d_A_scores_1_1_6 = d_A_scores_1_1_5 + d_A_scores_1 * Pl_1_1  # n m
-            d_A_scores_1_1_7 = d_A_scores_1_1_6 + d_A_scores_0 * Pl_1_0  # n m
+            d_A_scores_1_1 = d_A_7_scores * Pl_1_7 + d_A_6_scores * Pl_1_6  # n m
+            d_A_scores_1_1_2 = d_A_scores_1_1 + d_A_5_scores * Pl_1_5  # n m
+            d_A_scores_1_1_3 = d_A_scores_1_1_2 + d_A_4_scores * Pl_1_4  # n m
+            d_A_scores_1_1_4 = d_A_scores_1_1_3 + d_A_3_scores * Pl_1_3  # n m
+            d_A_scores_1_1_5 = d_A_scores_1_1_4 + d_A_2_scores * Pl_1_2  # n m
+            d_A_scores_1_1_6 = d_A_scores_1_1_5 + d_A_1_scores * Pl_1_1  # n m
+            d_A_scores_1_1_7 = d_A_scores_1_1_6 + d_A_0_scores * Pl_1_0  # n m
             d_Q_1 = dot_of(d_A_scores_1_1_7, K_tile_1, DOT, SUMS)  # n d
             d_Q_1_2 += d_Q_1
-            d_A_scores_1_0 = d_A_scores_7 * Pl_0_7 + d_A_scores_6 * Pl_0_6  # n m
-            d_A_scores_1_0_2 = d_A_scores_1_0 + d_A_scores_5 * Pl_0_5  # n m
-            d_A_scores_1_0_3 = d_A_scores_1_0_2 + d_A_scores_4 * Pl_0_4  # n m
-            d_A_scores_1_0_4 = d_A_scores_1_0_3 + d_A_scores_3 * Pl_0_3  # n m
-            d_A_scores_1_0_5 = d_A_scores_1_0_4 + d_A_scores_2 * Pl_0_2  # n m
-            d_A_scores_1_0_6 = d_A_scores_1_0_5 + d_A_scores_1 * Pl_0_1  # n m
-            d_A_scores_1_0_7 = d_A_scores_1_0_6 + d_A_scores_0 * Pl_0_0  # n m
+            d_A_scores_1_0 = d_A_7_scores * Pl_0_7 + d_A_6_scores * Pl_0_6  # n m
+            d_A_scores_1_0_2 = d_A_scores_1_0 + d_A_5_scores * Pl_0_5  # n m
+            d_A_scores_1_0_3 = d_A_scores_1_0_2 + d_A_4_scores * Pl_0_4  # n m
+            d_A_scores_1_0_4 = d_A_scores_1_0_3 + d_A_3_scores * Pl_0_3  # n m
+            d_A_scores_1_0_5 = d_A_scores_1_0_4 + d_A_2_scores * Pl_0_2  # n m
+            d_A_scores_1_0_6 = d_A_scores_1_0_5 + d_A_1_scores * Pl_0_1  # n m
+            d_A_scores_1_0_7 = d_A_scores_1_0_6 + d_A_0_scores * Pl_0_0  # n m
             d_Q_0 = dot_of(d_A_scores_1_0_7, K_tile_0, DOT, SUMS)  # n d
             d_Q_0_2 += d_Q_0
             if mask_grad is not None:
@@ -4392,21 +4337,21 @@ def y_1_tiles_rows(
             if mask_grad is not None:
                 store_2d(mask_grad + (pair * 8 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_0_scores)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 7) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_7_2)
+        store_2d(Q_grad + (lead * 8 + 7) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_7_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 6) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_6_2)
+        store_2d(Q_grad + (lead * 8 + 6) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_6_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 5) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_5_2)
+        store_2d(Q_grad + (lead * 8 + 5) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_5_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 4) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4_2)
+        store_2d(Q_grad + (lead * 8 + 4) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_4_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3_2)
+        store_2d(Q_grad + (lead * 8 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_3_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2_2)
+        store_2d(Q_grad + (lead * 8 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_2_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_1_2)
+        store_2d(Q_grad + (lead * 8 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_1_2)
     if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_0_2)
+        store_2d(Q_grad + (lead * 8 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_0_2)
 
 
 @triton.jit
@@ -4441,6 +4386,7 @@ def y_1_tiles_keys(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     n_block: tl.constexpr,
     m_block: tl.constexpr,
     DOT: tl.constexpr,
@@ -4478,8 +4424,8 @@ def y_1_tiles_keys(
         K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
         K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        Pw_base = Pw + batch * Pw_step[0] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_0_3 = tl.load(Pw_base).to(SUMS)  # a number
+        Pw_base = Pw + batch * Pw_step[0] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_0_1 = tl.load(Pw_base).to(SUMS)  # a number
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
         Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
         Pl_base = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
@@ -4494,8 +4440,8 @@ def y_1_tiles_keys(
         Pl_6_1 = tl.load(Pl_base_5).to(SUMS)  # a number
         Pl_base_6 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
         Pl_7_1 = tl.load(Pl_base_6).to(SUMS)  # a number
-        Pw_base_2 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_1_3 = tl.load(Pw_base_2).to(SUMS)  # a number
+        Pw_base_2 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_1_1 = tl.load(Pw_base_2).to(SUMS)  # a number
         Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_7 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
         Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
@@ -4511,8 +4457,8 @@ def y_1_tiles_keys(
         Pl_6_2 = tl.load(Pl_base_12).to(SUMS)  # a number
         Pl_base_13 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
         Pl_7_2 = tl.load(Pl_base_13).to(SUMS)  # a number
-        Pw_base_3 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_2_3 = tl.load(Pw_base_3).to(SUMS)  # a number
+        Pw_base_3 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_2_1 = tl.load(Pw_base_3).to(SUMS)  # a number
         Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_14 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
         Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
@@ -4528,8 +4474,8 @@ def y_1_tiles_keys(
         Pl_6_3 = tl.load(Pl_base_19).to(SUMS)  # a number
         Pl_base_20 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
         Pl_7_3 = tl.load(Pl_base_20).to(SUMS)  # a number
-        Pw_base_4 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_3_3 = tl.load(Pw_base_4).to(SUMS)  # a number
+        Pw_base_4 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_3_1 = tl.load(Pw_base_4).to(SUMS)  # a number
         Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_21 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
         Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
@@ -4545,8 +4491,8 @@ def y_1_tiles_keys(
         Pl_6_4 = tl.load(Pl_base_26).to(SUMS)  # a number
         Pl_base_27 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
         Pl_7_4 = tl.load(Pl_base_27).to(SUMS)  # a number
-        Pw_base_5 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_4_3 = tl.load(Pw_base_5).to(SUMS)  # a number
+        Pw_base_5 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_4_1 = tl.load(Pw_base_5).to(SUMS)  # a number
         Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_28 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
         Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
@@ -4562,8 +4508,8 @@ def y_1_tiles_keys(
         Pl_6_5 = tl.load(Pl_base_33).to(SUMS)  # a number
         Pl_base_34 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
         Pl_7_5 = tl.load(Pl_base_34).to(SUMS)  # a number
-        Pw_base_6 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_5_3 = tl.load(Pw_base_6).to(SUMS)  # a number
+        Pw_base_6 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_5_1 = tl.load(Pw_base_6).to(SUMS)  # a number
         Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_35 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
         Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
@@ -4579,8 +4525,8 @@ def y_1_tiles_keys(
         Pl_6_6 = tl.load(Pl_base_40).to(SUMS)  # a number
         Pl_base_41 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
         Pl_7_6 = tl.load(Pl_base_41).to(SUMS)  # a number
-        Pw_base_7 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_6_3 = tl.load(Pw_base_7).to(SUMS)  # a number
+        Pw_base_7 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_6_1 = tl.load(Pw_base_7).to(SUMS)  # a number
         Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
         Pl_base_42 = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
         Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
@@ -4596,79 +4542,40 @@ def y_1_tiles_keys(
         Pl_6_7 = tl.load(Pl_base_47).to(SUMS)  # a number
         Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
         Pl_7_7 = tl.load(Pl_base_48).to(SUMS)  # a number
-        Pw_base_8 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 3) * Pw_step[2]
-        Pw_7_3 = tl.load(Pw_base_8).to(SUMS)  # a number
-        d_V_3_2 = tl.zeros((m_block, d_wide), SUMS)
-        Pw_base_9 = Pw + batch * Pw_step[0] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_0_2 = tl.load(Pw_base_9).to(SUMS)  # a number
-        Pw_base_10 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_1_2 = tl.load(Pw_base_10).to(SUMS)  # a number
-        Pw_base_11 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_2_2 = tl.load(Pw_base_11).to(SUMS)  # a number
-        Pw_base_12 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_3_2 = tl.load(Pw_base_12).to(SUMS)  # a number
-        Pw_base_13 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_4_2 = tl.load(Pw_base_13).to(SUMS)  # a number
-        Pw_base_14 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_5_2 = tl.load(Pw_base_14).to(SUMS)  # a number
-        Pw_base_15 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_6_2 = tl.load(Pw_base_15).to(SUMS)  # a number
-        Pw_base_16 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 2) * Pw_step[2]
-        Pw_7_2 = tl.load(Pw_base_16).to(SUMS)  # a number
-        d_V_2_2 = tl.zeros((m_block, d_wide), SUMS)
-        Pw_base_17 = Pw + batch * Pw_step[0] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_0_1 = tl.load(Pw_base_17).to(SUMS)  # a number
-        Pw_base_18 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_1_1 = tl.load(Pw_base_18).to(SUMS)  # a number
-        Pw_base_19 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_2_1 = tl.load(Pw_base_19).to(SUMS)  # a number
-        Pw_base_20 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_3_1 = tl.load(Pw_base_20).to(SUMS)  # a number
-        Pw_base_21 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_4_1 = tl.load(Pw_base_21).to(SUMS)  # a number
-        Pw_base_22 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_5_1 = tl.load(Pw_base_22).to(SUMS)  # a number
-        Pw_base_23 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_6_1 = tl.load(Pw_base_23).to(SUMS)  # a number
-        Pw_base_24 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 4 + 1) * Pw_step[2]
-        Pw_7_1 = tl.load(Pw_base_24).to(SUMS)  # a number
+        Pw_base_8 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
+        Pw_7_1 = tl.load(Pw_base_8).to(SUMS)  # a number
         d_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
-        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 4 * Pw_step[2]).to(SUMS)  # a number
-        Pw_base_25 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_1_0 = tl.load(Pw_base_25).to(SUMS)  # a number
-        Pw_base_26 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_2_0 = tl.load(Pw_base_26).to(SUMS)  # a number
-        Pw_base_27 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_3_0 = tl.load(Pw_base_27).to(SUMS)  # a number
-        Pw_base_28 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_4_0 = tl.load(Pw_base_28).to(SUMS)  # a number
-        Pw_base_29 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_5_0 = tl.load(Pw_base_29).to(SUMS)  # a number
-        Pw_base_30 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_6_0 = tl.load(Pw_base_30).to(SUMS)  # a number
-        Pw_base_31 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 4 * Pw_step[2]
-        Pw_7_0 = tl.load(Pw_base_31).to(SUMS)  # a number
+        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
+        Pw_base_9 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_1_0 = tl.load(Pw_base_9).to(SUMS)  # a number
+        Pw_base_10 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_2_0 = tl.load(Pw_base_10).to(SUMS)  # a number
+        Pw_base_11 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_3_0 = tl.load(Pw_base_11).to(SUMS)  # a number
+        Pw_base_12 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_4_0 = tl.load(Pw_base_12).to(SUMS)  # a number
+        Pw_base_13 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_5_0 = tl.load(Pw_base_13).to(SUMS)  # a number
+        Pw_base_14 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_6_0 = tl.load(Pw_base_14).to(SUMS)  # a number
+        Pw_base_15 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 2 * Pw_step[2]
+        Pw_7_0 = tl.load(Pw_base_15).to(SUMS)  # a number
         d_V_0_2 = tl.zeros((m_block, d_wide), SUMS)
-        V_tile_3 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        V_tile_2 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
         V_tile_1 = load_2d(
-            V + batch * V_step[0] + (e_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         V_tile_0 = load_2d(
-            V + batch * V_step[0] + e_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
-            apart = (n + (m_end - n_end))[:, None] - m[None, :]
-            there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            apart = (n + (m_end - n_end))[None, :] - m[:, None]
+            there = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = there
             if KEYS:
                 own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-                visible &= (own != 0)[None, :]
+                visible &= (own != 0)[:, None]
+            edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
             lse_1 = load_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end)
             lse_2 = load_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end)
@@ -4678,21 +4585,21 @@ def y_1_tiles_keys(
             lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
             lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
             Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+            A_scores_1_0 = dot_of(K_tile_0, tl.trans(Q_tile_0), DOT, SUMS)  # n m
             Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+            A_scores_1_1 = dot_of(K_tile_1, tl.trans(Q_tile_1), DOT, SUMS)  # n m
             Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+            A_scores_1_2 = dot_of(K_tile_2, tl.trans(Q_tile_2), DOT, SUMS)  # n m
             Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+            A_scores_1_3 = dot_of(K_tile_3, tl.trans(Q_tile_3), DOT, SUMS)  # n m
             Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
+            A_scores_1_4 = dot_of(K_tile_4, tl.trans(Q_tile_4), DOT, SUMS)  # n m
             Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
+            A_scores_1_5 = dot_of(K_tile_5, tl.trans(Q_tile_5), DOT, SUMS)  # n m
             Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
+            A_scores_1_6 = dot_of(K_tile_6, tl.trans(Q_tile_6), DOT, SUMS)  # n m
             Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
+            A_scores_1_7 = dot_of(K_tile_7, tl.trans(Q_tile_7), DOT, SUMS)  # n m
             A_scores_0 = (
                 Pl_0_0 * A_scores_1_0
                 + Pl_1_0 * A_scores_1_1
@@ -4703,15 +4610,16 @@ def y_1_tiles_keys(
                 + Pl_6_0 * A_scores_1_6
                 + Pl_7_0 * A_scores_1_7
             )  # n m
-            A_0_scores = number_0 * A_scores_0  # n m
+            A_0_scores = A_scores_0  # n m
             if MASK == 2:
-                A_0_scores += bias_2d(
-                    mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_0_scores = (
+                    number_0 * A_0_scores
+                    + bias_2d(mask + batch * mask_step[0], m, mask_step[3], m_end, n, mask_step[2], n_end).to(SUMS)
+                )
             seen_0_0 = allowed(
-                visible, mask + batch * mask_step[0], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                visible, mask + batch * mask_step[0], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
             )
-            A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+            A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
             A_scores_1 = (
                 Pl_0_1 * A_scores_1_0
                 + Pl_1_1 * A_scores_1_1
@@ -4722,23 +4630,26 @@ def y_1_tiles_keys(
                 + Pl_6_1 * A_scores_1_6
                 + Pl_7_1 * A_scores_1_7
             )  # n m
-            A_1_scores = number_0 * A_scores_1  # n m
+            A_1_scores = A_scores_1  # n m
             if MASK == 2:
-                A_1_scores += bias_2d(
-                    mask + batch * mask_step[0] + mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_1_scores = (
+                    number_0 * A_1_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end
+                    ).to(SUMS)
+                )
             seen_0_1 = allowed(
                 visible,
                 mask + batch * mask_step[0] + mask_step[1],
-                n,
-                mask_step[2],
-                n_end,
                 m,
                 mask_step[3],
                 m_end,
+                n,
+                mask_step[2],
+                n_end,
                 MASK,
             )
-            A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+            A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[None, :])  # n m
             A_scores_2 = (
                 Pl_0_2 * A_scores_1_0
                 + Pl_1_2 * A_scores_1_1
@@ -4749,23 +4660,26 @@ def y_1_tiles_keys(
                 + Pl_6_2 * A_scores_1_6
                 + Pl_7_2 * A_scores_1_7
             )  # n m
-            A_2_scores = number_0 * A_scores_2  # n m
+            A_2_scores = A_scores_2  # n m
             if MASK == 2:
-                A_2_scores += bias_2d(
-                    mask + batch * mask_step[0] + 2 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_2_scores = (
+                    number_0 * A_2_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 2 * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end
+                    ).to(SUMS)
+                )
             seen_0_2 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 2 * mask_step[1],
-                n,
-                mask_step[2],
-                n_end,
                 m,
                 mask_step[3],
                 m_end,
+                n,
+                mask_step[2],
+                n_end,
                 MASK,
             )
-            A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+            A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[None, :])  # n m
             A_scores_3 = (
                 Pl_0_3 * A_scores_1_0
                 + Pl_1_3 * A_scores_1_1
@@ -4776,23 +4690,26 @@ def y_1_tiles_keys(
                 + Pl_6_3 * A_scores_1_6
                 + Pl_7_3 * A_scores_1_7
             )  # n m
-            A_3_scores = number_0 * A_scores_3  # n m
+            A_3_scores = A_scores_3  # n m
             if MASK == 2:
-                A_3_scores += bias_2d(
-                    mask + batch * mask_step[0] + 3 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_3_scores = (
+                    number_0 * A_3_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 3 * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end
+                    ).to(SUMS)
+                )
             seen_0_3 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 3 * mask_step[1],
-                n,
-                mask_step[2],
-                n_end,
                 m,
                 mask_step[3],
                 m_end,
+                n,
+                mask_step[2],
+                n_end,
                 MASK,
             )
-            A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+            A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[None, :])  # n m
             A_scores_4 = (
                 Pl_0_4 * A_scores_1_0
                 + Pl_1_4 * A_scores_1_1
@@ -4803,23 +4720,26 @@ def y_1_tiles_keys(
                 + Pl_6_4 * A_scores_1_6
                 + Pl_7_4 * A_scores_1_7
             )  # n m
-            A_4_scores = number_0 * A_scores_4  # n m
+            A_4_scores = A_scores_4  # n m
             if MASK == 2:
-                A_4_scores += bias_2d(
-                    mask + batch * mask_step[0] + 4 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_4_scores = (
+                    number_0 * A_4_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 4 * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end
+                    ).to(SUMS)
+                )
             seen_0_4 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 4 * mask_step[1],
-                n,
-                mask_step[2],
-                n_end,
                 m,
                 mask_step[3],
                 m_end,
+                n,
+                mask_step[2],
+                n_end,
                 MASK,
             )
-            A_4 = softened(A_4_scores, seen_0_4, lse_4)  # n m
+            A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[None, :])  # n m
             A_scores_5 = (
                 Pl_0_5 * A_scores_1_0
                 + Pl_1_5 * A_scores_1_1
@@ -4830,23 +4750,26 @@ def y_1_tiles_keys(
                 + Pl_6_5 * A_scores_1_6
                 + Pl_7_5 * A_scores_1_7
             )  # n m
-            A_5_scores = number_0 * A_scores_5  # n m
+            A_5_scores = A_scores_5  # n m
             if MASK == 2:
-                A_5_scores += bias_2d(
-                    mask + batch * mask_step[0] + 5 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_5_scores = (
+                    number_0 * A_5_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 5 * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end
+                    ).to(SUMS)
+                )
             seen_0_5 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 5 * mask_step[1],
-                n,
-                mask_step[2],
-                n_end,
                 m,
                 mask_step[3],
                 m_end,
+                n,
+                mask_step[2],
+                n_end,
                 MASK,
             )
-            A_5 = softened(A_5_scores, seen_0_5, lse_5)  # n m
+            A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[None, :])  # n m
             A_scores_6 = (
                 Pl_0_6 * A_scores_1_0
                 + Pl_1_6 * A_scores_1_1
@@ -4857,23 +4780,26 @@ def y_1_tiles_keys(
                 + Pl_6_6 * A_scores_1_6
                 + Pl_7_6 * A_scores_1_7
             )  # n m
-            A_6_scores = number_0 * A_scores_6  # n m
+            A_6_scores = A_scores_6  # n m
             if MASK == 2:
-                A_6_scores += bias_2d(
-                    mask + batch * mask_step[0] + 6 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_6_scores = (
+                    number_0 * A_6_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 6 * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end
+                    ).to(SUMS)
+                )
             seen_0_6 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 6 * mask_step[1],
-                n,
-                mask_step[2],
-                n_end,
                 m,
                 mask_step[3],
                 m_end,
+                n,
+                mask_step[2],
+                n_end,
                 MASK,
             )
-            A_6 = softened(A_6_scores, seen_0_6, lse_6)  # n m
+            A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[None, :])  # n m
             A_scores_7 = (
                 Pl_0_7 * A_scores_1_0
                 + Pl_1_7 * A_scores_1_1
@@ -4884,49 +4810,26 @@ def y_1_tiles_keys(
                 + Pl_6_7 * A_scores_1_6
                 + Pl_7_7 * A_scores_1_7
             )  # n m
-            A_7_scores = number_0 * A_scores_7  # n m
+            A_7_scores = A_scores_7  # n m
             if MASK == 2:
-                A_7_scores += bias_2d(
-                    mask + batch * mask_step[0] + 7 * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-                ).to(SUMS)
+                A_7_scores = (
+                    number_0 * A_7_scores
+                    + bias_2d(
+                        mask + batch * mask_step[0] + 7 * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end
+                    ).to(SUMS)
+                )
             seen_0_7 = allowed(
                 visible,
                 mask + batch * mask_step[0] + 7 * mask_step[1],
-                n,
-                mask_step[2],
-                n_end,
                 m,
                 mask_step[3],
                 m_end,
+                n,
+                mask_step[2],
+                n_end,
                 MASK,
             )
-            A_7 = softened(A_7_scores, seen_0_7, lse_7)  # n m
-            U_3 = (
-                A_0 * Pw_0_3
-                + A_1 * Pw_1_3
-                + A_2 * Pw_2_3
-                + A_3 * Pw_3_3
-                + A_4 * Pw_4_3
-                + A_5 * Pw_5_3
-                + A_6 * Pw_6_3
-                + A_7 * Pw_7_3
-            )  # n m
-            d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-            d_V_3 = dot_of(tl.trans(U_3), d_3, DOT, SUMS)  # m d
-            d_V_3_2 += d_V_3
-            U_2 = (
-                A_0 * Pw_0_2
-                + A_1 * Pw_1_2
-                + A_2 * Pw_2_2
-                + A_3 * Pw_3_2
-                + A_4 * Pw_4_2
-                + A_5 * Pw_5_2
-                + A_6 * Pw_6_2
-                + A_7 * Pw_7_2
-            )  # n m
-            d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-            d_V_2 = dot_of(tl.trans(U_2), d_2, DOT, SUMS)  # m d
-            d_V_2_2 += d_V_2
+            A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[None, :])  # n m
             U_1 = (
                 A_0 * Pw_0_1
                 + A_1 * Pw_1_1
@@ -4937,8 +4840,8 @@ def y_1_tiles_keys(
                 + A_6 * Pw_6_1
                 + A_7 * Pw_7_1
             )  # n m
-            d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-            d_V_1 = dot_of(tl.trans(U_1), d_1, DOT, SUMS)  # m d
+            d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+            d_V_1 = dot_of(U_1, d_1, DOT, SUMS)  # m d
             d_V_1_2 += d_V_1
             U_0 = (
                 A_0 * Pw_0_0
@@ -4950,156 +4853,142 @@ def y_1_tiles_keys(
                 + A_6 * Pw_6_0
                 + A_7 * Pw_7_0
             )  # n m
-            d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-            d_V_0 = dot_of(tl.trans(U_0), d_0, DOT, SUMS)  # m d
+            d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+            d_V_0 = dot_of(U_0, d_0, DOT, SUMS)  # m d
             d_V_0_2 += d_V_0
-            d_U_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
-            d_U_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
-            d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-            d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-            d_A_7 = d_U_3 * Pw_7_3 + d_U_2 * Pw_7_2 + d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
+            d_U_1 = dot_of(V_tile_1, tl.trans(d_1), DOT, SUMS)  # n m
+            d_U_0 = dot_of(V_tile_0, tl.trans(d_0), DOT, SUMS)  # n m
+            d_A_7 = d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
             A_7_sums = load_1d(sums + (pair * 8 + 7) * n_end, n, 1, n_end)  # n
-            add = d_A_7 - A_7_sums[:, None]  # n m
+            add = d_A_7 - A_7_sums[None, :]  # n m
             d_A_7_scores = A_7 * add  # n m
-            d_A_scores_7 = d_A_7_scores * number_0  # n m
-            d_A_6 = d_U_3 * Pw_6_3 + d_U_2 * Pw_6_2 + d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
+            d_A_6 = d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
             A_6_sums = load_1d(sums + (pair * 8 + 6) * n_end, n, 1, n_end)  # n
-            add_2 = d_A_6 - A_6_sums[:, None]  # n m
+            add_2 = d_A_6 - A_6_sums[None, :]  # n m
             d_A_6_scores = A_6 * add_2  # n m
-            d_A_scores_6 = d_A_6_scores * number_0  # n m
-            d_A_scores_1_7 = d_A_scores_7 * Pl_7_7 + d_A_scores_6 * Pl_7_6  # n m
-            d_A_5 = d_U_3 * Pw_5_3 + d_U_2 * Pw_5_2 + d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
+            d_A_scores_1_7 = d_A_7_scores * Pl_7_7 + d_A_6_scores * Pl_7_6  # n m
+            d_A_5 = d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
             A_5_sums = load_1d(sums + (pair * 8 + 5) * n_end, n, 1, n_end)  # n
-            add_3 = d_A_5 - A_5_sums[:, None]  # n m
+            add_3 = d_A_5 - A_5_sums[None, :]  # n m
             d_A_5_scores = A_5 * add_3  # n m
-            d_A_scores_5 = d_A_5_scores * number_0  # n m
-            d_A_scores_1_7_2 = d_A_scores_1_7 + d_A_scores_5 * Pl_7_5  # n m
-            d_A_4 = d_U_3 * Pw_4_3 + d_U_2 * Pw_4_2 + d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
+            d_A_scores_1_7_2 = d_A_scores_1_7 + d_A_5_scores * Pl_7_5  # n m
+            d_A_4 = d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
             A_4_sums = load_1d(sums + (pair * 8 + 4) * n_end, n, 1, n_end)  # n
-            add_4 = d_A_4 - A_4_sums[:, None]  # n m
+            add_4 = d_A_4 - A_4_sums[None, :]  # n m
             d_A_4_scores = A_4 * add_4  # n m
-            d_A_scores_4 = d_A_4_scores * number_0  # n m
-            d_A_scores_1_7_3 = d_A_scores_1_7_2 + d_A_scores_4 * Pl_7_4  # n m
-            d_A_3 = d_U_3 * Pw_3_3 + d_U_2 * Pw_3_2 + d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
+            d_A_scores_1_7_3 = d_A_scores_1_7_2 + d_A_4_scores * Pl_7_4  # n m
+            d_A_3 = d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
             A_3_sums = load_1d(sums + (pair * 8 + 3) * n_end, n, 1, n_end)  # n
-            add_5 = d_A_3 - A_3_sums[:, None]  # n m
+            add_5 = d_A_3 - A_3_sums[None, :]  # n m
             d_A_3_scores = A_3 * add_5  # n m
-            d_A_scores_3 = d_A_3_scores * number_0  # n m
-            d_A_scores_1_7_4 = d_A_scores_1_7_3 + d_A_scores_3 * Pl_7_3  # n m
-            d_A_2 = d_U_3 * Pw_2_3 + d_U_2 * Pw_2_2 + d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
+            d_A_scores_1_7_4 = d_A_scores_1_7_3 + d_A_3_scores * Pl_7_3  # n m
+            d_A_2 = d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
             A_2_sums = load_1d(sums + (pair * 8 + 2) * n_end, n, 1, n_end)  # n
-            add_6 = d_A_2 - A_2_sums[:, None]  # n m
+            add_6 = d_A_2 - A_2_sums[None, :]  # n m
             d_A_2_scores = A_2 * add_6  # n m
-            d_A_scores_2 = d_A_2_scores * number_0  # n m
-            d_A_scores_1_7_5 = d_A_scores_1_7_4 + d_A_scores_2 * Pl_7_2  # n m
-            d_A_1 = d_U_3 * Pw_1_3 + d_U_2 * Pw_1_2 + d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
+            d_A_scores_1_7_5 = d_A_scores_1_7_4 + d_A_2_scores * Pl_7_2  # n m
+            d_A_1 = d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
             A_1_sums = load_1d(sums + (pair * 8 + 1) * n_end, n, 1, n_end)  # n
-            add_7 = d_A_1 - A_1_sums[:, None]  # n m
+            add_7 = d_A_1 - A_1_sums[None, :]  # n m
             d_A_1_scores = A_1 * add_7  # n m
-            d_A_scores_1 = d_A_1_scores * number_0  # n m
-            d_A_scores_1_7_6 = d_A_scores_1_7_5 + d_A_scores_1 * Pl_7_1  # n m
-            d_A_0 = d_U_3 * Pw_0_3 + d_U_2 * Pw_0_2 + d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
+            d_A_scores_1_7_6 = d_A_scores_1_7_5 + d_A_1_scores * Pl_7_1  # n m
+            d_A_0 = d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
             A_0_sums = load_1d(sums + (pair * 8 + 0) * n_end, n, 1, n_end)  # n
-            add_8 = d_A_0 - A_0_sums[:, None]  # n m
+            add_8 = d_A_0 - A_0_sums[None, :]  # n m
             d_A_0_scores = A_0 * add_8  # n m
-            d_A_scores_0 = d_A_0_scores * number_0  # n m
-            d_A_scores_1_7_7 = d_A_scores_1_7_6 + d_A_scores_0 * Pl_7_0  # n m
-            d_K_7 = dot_of(tl.trans(d_A_scores_1_7_7), Q_tile_7, DOT, SUMS)  # m d
+            d_A_scores_1_7_7 = d_A_scores_1_7_6 + d_A_0_scores * Pl_7_0  # n m
+            d_K_7 = dot_of(d_A_scores_1_7_7, Q_tile_7, DOT, SUMS)  # m d
             d_K_7_2 += d_K_7
-            d_A_scores_1_6 = d_A_scores_7 * Pl_6_7 + d_A_scores_6 * Pl_6_6  # n m
-            d_A_scores_1_6_2 = d_A_scores_1_6 + d_A_scores_5 * Pl_6_5  # n m
-            d_A_scores_1_6_3 = d_A_scores_1_6_2 + d_A_scores_4 * Pl_6_4  # n m
-            d_A_scores_1_6_4 = d_A_scores_1_6_3 + d_A_scores_3 * Pl_6_3  # n m
-            d_A_scores_1_6_5 = d_A_scores_1_6_4 + d_A_scores_2 * Pl_6_2  # n m
-            d_A_scores_1_6_6 = d_A_scores_1_6_5 + d_A_scores_1 * Pl_6_1  # n m
-            d_A_scores_1_6_7 = d_A_scores_1_6_6 + d_A_scores_0 * Pl_6_0  # n m
-            d_K_6 = dot_of(tl.trans(d_A_scores_1_6_7), Q_tile_6, DOT, SUMS)  # m d
+            d_A_scores_1_6 = d_A_7_scores * Pl_6_7 + d_A_6_scores * Pl_6_6  # n m
+            d_A_scores_1_6_2 = d_A_scores_1_6 + d_A_5_scores * Pl_6_5  # n m
+            d_A_scores_1_6_3 = d_A_scores_1_6_2 + d_A_4_scores * Pl_6_4  # n m
+            d_A_scores_1_6_4 = d_A_scores_1_6_3 + d_A_3_scores * Pl_6_3  # n m
+            d_A_scores_1_6_5 = d_A_scores_1_6_4 + d_A_2_scores * Pl_6_2  # n m
+            d_A_scores_1_6_6 = d_A_scores_1_6_5 + d_A_1_scores * Pl_6_1  # n m
+            d_A_scores_1_6_7 = d_A_scores_1_6_6 + d_A_0_scores * Pl_6_0  # n m
+            d_K_6 = dot_of(d_A_scores_1_6_7, Q_tile_6, DOT, SUMS)  # m d
             d_K_6_2 += d_K_6
-            d_A_scores_1_5 = d_A_scores_7 * Pl_5_7 + d_A_scores_6 * Pl_5_6  # n m
-            d_A_scores_1_5_2 = d_A_scores_1_5 + d_A_scores_5 * Pl_5_5  # n m
-            d_A_scores_1_5_3 = d_A_scores_1_5_2 + d_A_scores_4 * Pl_5_4  # n m
-            d_A_scores_1_5_4 = d_A_scores_1_5_3 + d_A_scores_3 * Pl_5_3  # n m
-            d_A_scores_1_5_5 = d_A_scores_1_5_4 + d_A_scores_2 * Pl_5_2  # n m
-            d_A_scores_1_5_6 = d_A_scores_1_5_5 + d_A_scores_1 * Pl_5_1  # n m
-            d_A_scores_1_5_7 = d_A_scores_1_5_6 + d_A_scores_0 * Pl_5_0  # n m
-            d_K_5 = dot_of(tl.trans(d_A_scores_1_5_7), Q_tile_5, DOT, SUMS)  # m d
+            d_A_scores_1_5 = d_A_7_scores * Pl_5_7 + d_A_6_scores * Pl_5_6  # n m
+            d_A_scores_1_5_2 = d_A_scores_1_5 + d_A_5_scores * Pl_5_5  # n m
+            d_A_scores_1_5_3 = d_A_scores_1_5_2 + d_A_4_scores * Pl_5_4  # n m
+            d_A_scores_1_5_4 = d_A_scores_1_5_3 + d_A_3_scores * Pl_5_3  # n m
+            d_A_scores_1_5_5 = d_A_scores_1_5_4 + d_A_2_scores * Pl_5_2  # n m
+            d_A_scores_1_5_6 = d_A_scores_1_5_5 + d_A_1_scores * Pl_5_1  # n m
+            d_A_scores_1_5_7 = d_A_scores_1_5_6 + d_A_0_scores * Pl_5_0  # n m
+            d_K_5 = dot_of(d_A_scores_1_5_7, Q_tile_5, DOT, SUMS)  # m d
             d_K_5_2 += d_K_5
-            d_A_scores_1_4 = d_A_scores_7 * Pl_4_7 + d_A_scores_6 * Pl_4_6  # n m
-            d_A_scores_1_4_2 = d_A_scores_1_4 + d_A_scores_5 * Pl_4_5  # n m
-            d_A_scores_1_4_3 = d_A_scores_1_4_2 + d_A_scores_4 * Pl_4_4  # n m
-            d_A_scores_1_4_4 = d_A_scores_1_4_3 + d_A_scores_3 * Pl_4_3  # n m
-            d_A_scores_1_4_5 = d_A_scores_1_4_4 + d_A_scores_2 * Pl_4_2  # n m
-            d_A_scores_1_4_6 = d_A_scores_1_4_5 + d_A_scores_1 * Pl_4_1  # n m
-            d_A_scores_1_4_7 = d_A_scores_1_4_6 + d_A_scores_0 * Pl_4_0  # n m
-            d_K_4 = dot_of(tl.trans(d_A_scores_1_4_7), Q_tile_4, DOT, SUMS)  # m d
+            d_A_scores_1_4 = d_A_7_scores * Pl_4_7 + d_A_6_scores * Pl_4_6  # n m
+            d_A_scores_1_4_2 = d_A_scores_1_4 + d_A_5_scores * Pl_4_5  # n m
+            d_A_scores_1_4_3 = d_A_scores_1_4_2 + d_A_4_scores * Pl_4_4  # n m
+            d_A_scores_1_4_4 = d_A_scores_1_4_3 + d_A_3_scores * Pl_4_3  # n m
+            d_A_scores_1_4_5 = d_A_scores_1_4_4 + d_A_2_scores * Pl_4_2  # n m
+            d_A_scores_1_4_6 = d_A_scores_1_4_5 + d_A_1_scores * Pl_4_1  # n m
+            d_A_scores_1_4_7 = d_A_scores_1_4_6 + d_A_0_scores * Pl_4_0  # n m
+            d_K_4 = dot_of(d_A_scores_1_4_7, Q_tile_4, DOT, SUMS)  # m d
             d_K_4_2 += d_K_4
-            d_A_scores_1_3 = d_A_scores_7 * Pl_3_7 + d_A_scores_6 * Pl_3_6  # n m
-            d_A_scores_1_3_2 = d_A_scores_1_3 + d_A_scores_5 * Pl_3_5  # n m
-            d_A_scores_1_3_3 = d_A_scores_1_3_2 + d_A_scores_4 * Pl_3_4  # n m
-            d_A_scores_1_3_4 = d_A_scores_1_3_3 + d_A_scores_3 * Pl_3_3  # n m
-            d_A_scores_1_3_5 = d_A_scores_1_3_4 + d_A_scores_2 * Pl_3_2  # n m
-            d_A_scores_1_3_6 = d_A_scores_1_3_5 + d_A_scores_1 * Pl_3_1  # n m
-            d_A_scores_1_3_7 = d_A_scores_1_3_6 + d_A_scores_0 * Pl_3_0  # n m
-            d_K_3 = dot_of(tl.trans(d_A_scores_1_3_7), Q_tile_3, DOT, SUMS)  # m d
+            d_A_scores_1_3 = d_A_7_scores * Pl_3_7 + d_A_6_scores * Pl_3_6  # n m
+            d_A_scores_1_3_2 = d_A_scores_1_3 + d_A_5_scores * Pl_3_5  # n m
+            d_A_scores_1_3_3 = d_A_scores_1_3_2 + d_A_4_scores * Pl_3_4  # n m
+            d_A_scores_1_3_4 = d_A_scores_1_3_3 + d_A_3_scores * Pl_3_3  # n m
+            d_A_scores_1_3_5 = d_A_scores_1_3_4 + d_A_2_scores * Pl_3_2  # n m
+            d_A_scores_1_3_6 = d_A_scores_1_3_5 + d_A_1_scores * Pl_3_1  # n m
+            d_A_scores_1_3_7 = d_A_scores_1_3_6 + d_A_0_scores * Pl_3_0  # n m
+            d_K_3 = dot_of(d_A_scores_1_3_7, Q_tile_3, DOT, SUMS)  # m d
             d_K_3_2 += d_K_3
-            d_A_scores_1_2 = d_A_scores_7 * Pl_2_7 + d_A_scores_6 * Pl_2_6  # n m
-            d_A_scores_1_2_2 = d_A_scores_1_2 + d_A_scores_5 * Pl_2_5  # n m
-            d_A_scores_1_2_3 = d_A_scores_1_2_2 + d_A_scores_4 * Pl_2_4  # n m
-            d_A_scores_1_2_4 = d_A_scores_1_2_3 + d_A_scores_3 * Pl_2_3  # n m
-            d_A_scores_1_2_5 = d_A_scores_1_2_4 + d_A_scores_2 * Pl_2_2  # n m
-            d_A_scores_1_2_6 = d_A_scores_1_2_5 + d_A_scores_1 * Pl_2_1  # n m
-            d_A_scores_1_2_7 = d_A_scores_1_2_6 + d_A_scores_0 * Pl_2_0  # n m
-            d_K_2 = dot_of(tl.trans(d_A_scores_1_2_7), Q_tile_2, DOT, SUMS)  # m d
+            d_A_scores_1_2 = d_A_7_scores * Pl_2_7 + d_A_6_scores * Pl_2_6  # n m
+            d_A_scores_1_2_2 = d_A_scores_1_2 + d_A_5_scores * Pl_2_5  # n m
+            d_A_scores_1_2_3 = d_A_scores_1_2_2 + d_A_4_scores * Pl_2_4  # n m
+            d_A_scores_1_2_4 = d_A_scores_1_2_3 + d_A_3_scores * Pl_2_3  # n m
+            d_A_scores_1_2_5 = d_A_scores_1_2_4 + d_A_2_scores * Pl_2_2  # n m
+            d_A_scores_1_2_6 = d_A_scores_1_2_5 + d_A_1_scores * Pl_2_1  # n m
+            d_A_scores_1_2_7 = d_A_scores_1_2_6 + d_A_0_scores * Pl_2_0  # n m
+            d_K_2 = dot_of(d_A_scores_1_2_7, Q_tile_2, DOT, SUMS)  # m d
             d_K_2_2 += d_K_2
-            d_A_scores_1_1 = d_A_scores_7 * Pl_1_7 + d_A_scores_6 * Pl_1_6  # n m
-            d_A_scores_1_1_2 = d_A_scores_1_1 + d_A_scores_5 * Pl_1_5  # n m
-            d_A_scores_1_1_3 = d_A_scores_1_1_2 + d_A_scores_4 * Pl_1_4  # n m
-            d_A_scores_1_1_4 = d_A_scores_1_1_3 + d_A_scores_3 * Pl_1_3  # n m
-            d_A_scores_1_1_5 = d_A_scores_1_1_4 + d_A_scores_2 * Pl_1_2  # n m
-            d_A_scores_1_1_6 = d_A_scores_1_1_5 + d_A_scores_1 * Pl_1_1  # n m
-            d_A_scores_1_1_7 = d_A_scores_1_1_6 + d_A_scores_0 * Pl_1_0  # n m
-            d_K_1 = dot_of(tl.trans(d_A_scores_1_1_7), Q_tile_1, DOT, SUMS)  # m d
+            d_A_scores_1_1 = d_A_7_scores * Pl_1_7 + d_A_6_scores * Pl_1_6  # n m
+            d_A_scores_1_1_2 = d_A_scores_1_1 + d_A_5_scores * Pl_1_5  # n m
+            d_A_scores_1_1_3 = d_A_scores_1_1_2 + d_A_4_scores * Pl_1_4  # n m
+            d_A_scores_1_1_4 = d_A_scores_1_1_3 + d_A_3_scores * Pl_1_3  # n m
+            d_A_scores_1_1_5 = d_A_scores_1_1_4 + d_A_2_scores * Pl_1_2  # n m
+            d_A_scores_1_1_6 = d_A_scores_1_1_5 + d_A_1_scores * Pl_1_1  # n m
+            d_A_scores_1_1_7 = d_A_scores_1_1_6 + d_A_0_scores * Pl_1_0  # n m
+            d_K_1 = dot_of(d_A_scores_1_1_7, Q_tile_1, DOT, SUMS)  # m d
             d_K_1_2 += d_K_1
-            d_A_scores_1_0 = d_A_scores_7 * Pl_0_7 + d_A_scores_6 * Pl_0_6  # n m
-            d_A_scores_1_0_2 = d_A_scores_1_0 + d_A_scores_5 * Pl_0_5  # n m
-            d_A_scores_1_0_3 = d_A_scores_1_0_2 + d_A_scores_4 * Pl_0_4  # n m
-            d_A_scores_1_0_4 = d_A_scores_1_0_3 + d_A_scores_3 * Pl_0_3  # n m
-            d_A_scores_1_0_5 = d_A_scores_1_0_4 + d_A_scores_2 * Pl_0_2  # n m
-            d_A_scores_1_0_6 = d_A_scores_1_0_5 + d_A_scores_1 * Pl_0_1  # n m
-            d_A_scores_1_0_7 = d_A_scores_1_0_6 + d_A_scores_0 * Pl_0_0  # n m
-            d_K_0 = dot_of(tl.trans(d_A_scores_1_0_7), Q_tile_0, DOT, SUMS)  # m d
+            d_A_scores_1_0 = d_A_7_scores * Pl_0_7 + d_A_6_scores * Pl_0_6  # n m
+            d_A_scores_1_0_2 = d_A_scores_1_0 + d_A_5_scores * Pl_0_5  # n m
+            d_A_scores_1_0_3 = d_A_scores_1_0_2 + d_A_4_scores * Pl_0_4  # n m
+            d_A_scores_1_0_4 = d_A_scores_1_0_3 + d_A_3_scores * Pl_0_3  # n m
+            d_A_scores_1_0_5 = d_A_scores_1_0_4 + d_A_2_scores * Pl_0_2  # n m
+            d_A_scores_1_0_6 = d_A_scores_1_0_5 + d_A_1_scores * Pl_0_1  # n m
+            d_A_scores_1_0_7 = d_A_scores_1_0_6 + d_A_0_scores * Pl_0_0  # n m
+            d_K_0 = dot_of(d_A_scores_1_0_7, Q_tile_0, DOT, SUMS)  # m d
             d_K_0_2 += d_K_0
         if V_grad is not None:
-            store_2d(V_grad + (pair * 4 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_3_2)
+            store_2d(V_grad + (pair * 2 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_1_2)
         if V_grad is not None:
-            store_2d(V_grad + (pair * 4 + 2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2_2)
-        if V_grad is not None:
-            store_2d(V_grad + (pair * 4 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_1_2)
-        if V_grad is not None:
-            store_2d(V_grad + (pair * 4 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_0_2)
+            store_2d(V_grad + (pair * 2 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_0_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 7) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_7_2)
+        store_2d(K_grad + (lead * 8 + 7) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_7_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 6) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_6_2)
+        store_2d(K_grad + (lead * 8 + 6) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_6_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 5) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_5_2)
+        store_2d(K_grad + (lead * 8 + 5) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_5_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 4) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4_2)
+        store_2d(K_grad + (lead * 8 + 4) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_4_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_3_2)
+        store_2d(K_grad + (lead * 8 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_3_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_2_2)
+        store_2d(K_grad + (lead * 8 + 2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_2_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_1_2)
+        store_2d(K_grad + (lead * 8 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_1_2)
     if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_0_2)
+        store_2d(K_grad + (lead * 8 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_0_2)
 
 
 region(
     "y_1_tiles",
     sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "Pl": "g h", "Pw": "h e", "V": "e m d"},
-    heads={"g": 8, "h": 8, "e": 4},
+    heads={"g": 8, "h": 8, "e": 2},
     whole=("g", "h"),
     widths={"d": "d"},
     result="e n d",
@@ -5107,10 +4996,12 @@ region(
     sizes={"g": 8, "h": 8, "e": 8},
     reads=[[], [], [], [], [], [], [], []],
     loops={"rows": "e", "keys": "e"},
-    live={"statistics": 11, "forward": 17, "sums": 16, "numbers": 18, "numbers_2": 16, "rows": 23, "keys": 17},
-    kept={"statistics": [], "forward": ["d", "d", "d", "d"], "sums": [], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    given={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    streamed={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    live={"statistics": 11, "forward": 17, "sums": 14, "numbers": 18, "numbers_2": 14, "rows": 21, "keys": 17},
+    sums={"statistics": 0, "forward": 0, "sums": 0, "numbers": 16, "numbers_2": 64, "rows": 0, "keys": 0},
+    kept={"statistics": [], "forward": ["d", "d"], "sums": [], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    given={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    streamed={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    made={"statistics": [], "forward": [], "sums": [], "numbers": [], "numbers_2": [], "rows": [], "keys": []},
     random=False,
     noise=(),
     kernels={"statistics": y_1_tiles_statistics, "forward": y_1_tiles_forward, "sums": y_1_tiles_sums, "numbers": y_1_tiles_numbers, "numbers_2": y_1_tiles_numbers_2, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},

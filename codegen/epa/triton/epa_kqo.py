@@ -553,42 +553,86 @@ def dot_of(a, b, DOT: tl.constexpr, SUMS: tl.constexpr):
 
 
 @triton.jit
-def online(scores, seen, most, total):
-    """A block of maps that lack a factor of each row; what all before is multiplied with; the most, the sum so far."""
-    scores = tl.where(seen, scores, float("-inf"))
-    new = tl.maximum(most, tl.max(scores, 1))
-    shift = tl.where(new == float("-inf"), 0.0, new)
-    part, fade = tl.exp(scores - shift[:, None]), tl.exp(most - shift)
+def shown(x, seen, edge, other):
+    """x where it is seen, else another number. Where a block is at no edge, all of it is seen."""
+    if edge:
+        x = tl.where(seen, x, other)
+    return x
+
+
+@triton.jit
+def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, most, total):
+    """A block of maps that lack a factor of each row; what all before is multiplied with; the most, the sum so far.
+
+    Scores are yet to be scaled, but for MASK 2, where a mask has been added to them. The most is in units of log 2.
+    """
+    if (SCALE > 0) & (MASK != 2):
+        part, fade, new = powers(shown(scores, seen, edge, float("-inf")), SCALE, most)
+    else:
+        part, fade, new = powers(scaled(scores, SCALE, MASK, seen, edge), 1.0, most)
     return part, fade, new, total * fade + tl.sum(part, 1)
 
 
 @triton.jit
+def powers(scores, SCALE: tl.constexpr, most):
+    """exp(SCALE scores) without a factor of each row, what that changes for all before, and the most."""
+    fade, new = higher(tl.max(scores, 1), SCALE, most)
+    return power(scores, SCALE, new), fade, new
+
+
+@triton.jit
+def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge):
+    """Scores as `online` takes them, scaled; minus infinity where they are not seen."""
+    if MASK != 2:
+        scores = SCALE * scores
+    return shown(scores, seen, edge, float("-inf"))
+
+
+@triton.jit
+def higher(found, SCALE: tl.constexpr, most):
+    """What all before is multiplied with where SCALE found is the most of a block, and the most of both."""
+    new = tl.maximum(most, (1.4426950408889634 * SCALE) * found)
+    return tl.exp2(most - tl.where(new == float("-inf"), 0.0, new)), new
+
+
+@triton.jit
+def power(scores, SCALE: tl.constexpr, most):
+    """exp(SCALE scores) without a factor of each row, 2 ** most."""
+    shift = tl.where(most == float("-inf"), 0.0, most)[:, None]
+    return tl.exp2((1.4426950408889634 * SCALE) * scores - shift)
+
+
+@triton.jit
 def log_total(most, total):
-    """The log of the sum of each row, of the sum without exp(most); zero where a row sees nothing."""
+    """The log of the sum of each row, of the sum without 2 ** most; zero where a row sees nothing."""
     some = total > 0
-    return tl.where(some, most, 0.0) + tl.log(tl.where(some, total, 1.0))
+    return 0.6931471805599453 * (tl.where(some, most, 0.0) + tl.log2(tl.where(some, total, 1.0)))
 
 
 @triton.jit
-def softened(scores, seen, lse):
-    """Softmax rows from the logs of their sums, zeros where they see nothing."""
-    return tl.exp(tl.where(seen, scores - lse[:, None], float("-inf")))
+def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, lse):
+    """Softmax rows from the logs of their sums, zeros where they see nothing. Scores are scaled as in `online`."""
+    if MASK == 2:
+        power = 1.4426950408889634 * scores - 1.4426950408889634 * lse
+    else:
+        power = (1.4426950408889634 * SCALE) * scores - 1.4426950408889634 * lse
+    return tl.exp2(shown(power, seen, edge, float("-inf")))
 
 
 @triton.jit
-def allowed(seen, base, n, n_step, n_end, m, m_step, m_end, MASK: tl.constexpr):
+def allowed(seen, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
     """Where the mask of the call allows it too: MASK 0, none; 1, of zeros and ones; 2, minus infinity forbids."""
     if MASK == 1:
-        seen = seen & (load_2d(base, n, n_step, n_end, m, m_step, m_end) != 0)
+        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != 0)
     if MASK == 2:
-        seen = seen & (load_2d(base, n, n_step, n_end, m, m_step, m_end) != float("-inf"))
+        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != float("-inf"))
     return seen
 
 
 @triton.jit
-def bias_2d(base, n, n_step, n_end, m, m_step, m_end):
+def bias_2d(base, i, i_step, i_end, j, j_step, j_end):
     """What a mask adds where it allows to look."""
-    found = load_2d(base, n, n_step, n_end, m, m_step, m_end)
+    found = load_2d(base, i, i_step, i_end, j, j_step, j_end)
     return tl.where(found == float("-inf"), 0.0, found)
 
 
@@ -598,31 +642,30 @@ REGIONS: dict = {}  # name: Region
 BUSY = 256  # programs that keep a GPU busy
 
 
-BLOCKS = (  # of a program's own side, of the side that it loops over; warps; stages
+BLOCKS = (  # rows of a program, its other side, in blocks; warps; stages
     (128, 64, 8, 2),
     (64, 64, 4, 2),
-    (64, 64, 8, 2),
     (64, 32, 4, 2),
-    (64, 32, 8, 1),
+    (64, 16, 4, 2),
     (32, 32, 4, 2),
 )
 
 
-FEW_QUERIES = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))
+SPLIT = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))  # for many tiles beside each other: warps split columns
 
 
-FEW_KEYS = ((32, 32, 8, 1), (32, 16, 8, 1), (16, 16, 4, 1), (16, 16, 8, 1))
+SMALL = ((32, 32, 8, 1), (16, 16, 8, 1), (16, 16, 4, 1))
 
 
-def blocks_for(kind: str, cores: bool) -> tuple:
-    """The candidates of a kernel. `cores`: products on tensor cores.
+def blocks_for(cores: bool) -> tuple:
+    """The candidates of a kernel. `cores`: products on tensor cores, where 16 rows of a warp's own need no exchange.
 
     Else threads hold whole rows of what they multiply, and those of large blocks do not fit their registers, as
     compiling for sm_80 and sm_90 has shown: small ones come first, but for the interpreter, which has no registers.
     """
-    if cores and kind != "keys":
-        return BLOCKS + FEW_QUERIES
-    return BLOCKS + FEW_KEYS if cores or interpreted() else FEW_KEYS + BLOCKS
+    if cores:
+        return BLOCKS + SPLIT + SMALL
+    return BLOCKS + SMALL if interpreted() else SMALL + BLOCKS
 
 
 @dataclass(frozen=True)
@@ -635,8 +678,9 @@ class Region:
     `tables`: the operands that are read by the distance of query and key, which is their last leg.
     `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
     Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
-    one holds at once; `kept`: the widths of the sums that it holds all the time; `given`: those of the operands that
-    it holds; `streamed`: of those that it loads for each block.
+    one holds at once; `sums`: of the sums that it holds all the time those of one number, `kept`: the widths of the
+    others; `given`: those of the operands that it holds; `streamed`: of those that it loads for each block; `made`: of
+    what it makes of these.
     """
 
     sides: tuple[str, str]
@@ -650,9 +694,11 @@ class Region:
     reads: list[list[int]]
     loops: dict[str, str]
     live: dict[str, int]
+    sums: dict[str, int]
     kept: dict[str, list[str]]
     given: dict[str, list[str]]
     streamed: dict[str, list[str]]
+    made: dict[str, list[str]]
     random: bool
     noise: tuple[str, ...]
     kernels: dict
@@ -663,11 +709,6 @@ class Region:
         """The legs of what programs write for an operand: of a table rows for each query."""
         own = self.operands[name].split()
         return [*own[:-1], self.sides[0], own[-1]] if name in self.tables and self.sides[0] not in own else own
-
-
-def copies(rows: int, columns: int, warps: int) -> int:
-    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
-    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
 
 
 def region(name: str, **arguments) -> None:
@@ -775,35 +816,37 @@ class Launch:
             f"{name}_step": tuple(0 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)),
         }
 
+    @property
+    def cores(self) -> bool:
+        """Whether products are made by tensor cores, whose results warps hold in parts of 16 x 8."""
+        return self.dtype.itemsize < 4
+
     def config(self, kind: str) -> dict:
         """The blocks of both sides for a kernel, and how a program is compiled."""
         region, (n, m) = self.region, self.region.sides
         fixed, other = (m, n) if kind == "keys" else (n, m)
-        cores = self.dtype.itemsize < 4  # products on tensor cores, whose results warps hold in parts of 16 x 8
-        room, words = {leg: padded(length) for leg, length in self.lengths.items()}, self.sums.itemsize // 4
+        room = {leg: padded(length) for leg, length in self.lengths.items()}
         candidates = [
             {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
-            for own, more, *warps in blocks_for(kind, cores)
+            for own, more, *warps in blocks_for(self.cores)
             for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
         ]
         if region.relative:
             candidates = [one | self.band(one) for one in candidates]
-        kept, given, streamed = (
-            sum(padded(self.width[axis]) for axis in axes[kind])
-            for axes in (region.kept, region.given, region.streamed)
-        )
+        widths = {
+            name: sum(padded(self.width[axis]) for axis in getattr(region, name)[kind])
+            for name in ("kept", "given", "streamed", "made")
+        }
+        tiles = region.live[kind] * spread(region.relative, self.cores)
         wide = 2 * sum(padded(size) for size in self.width.values())
+        held = Held(tiles, region.sums[kind], **widths, wide=wide)
 
         def need(num_warps, num_stages, **block):
-            own, more = block[f"{fixed}_block"], block[f"{other}_block"]
-            tiles, rough = own * more * region.live[kind], 5 if cores and target_of() >= 90 else 7  # quarters
-            if region.relative and not cores and not interpreted():
-                rough *= 2
-            if cores and own < 64:
-                tiles, rough = tiles * copies(block[f"{n}_block"], block[f"{m}_block"], num_warps), 4
-            held = words * (tiles + own * kept) + own * given * self.dtype.itemsize // 4
-            staged = max((own + more) * wide, own * given + more * streamed)
-            return held * rough // 4, staged * self.dtype.itemsize
+            own, more, rows = (block[f"{side}_block"] for side in (fixed, other, self.rows(kind)))
+            if self.cores:
+                size = self.dtype.itemsize
+                return need_of_cores(held, own, more, rows, num_warps, num_stages, size, target_of())
+            return need_elsewhere(held, own, more, self.sums.itemsize)
 
         return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
 
@@ -820,7 +863,13 @@ class Launch:
             special |= {f"{leg}_parts": programs[leg], f"{leg}_share": -(-self.programs[leg] // programs[leg])}
         count = blocks * self.count * math.prod(programs.values())
         if count:
-            self.region.kernels[kind][(count,)](**self.common, **special, blocks=blocks, **self.config(kind))
+            config = self.config(kind)
+            parts = 0 if not self.cores else 1 if config[f"{self.rows(kind)}_block"] >= 16 * config["num_warps"] else 2
+            self.region.kernels[kind][(count,)](**self.common, **special, blocks=blocks, PARTS=parts, **config)
+
+    def rows(self, kind: str) -> str:
+        """The side whose rows a tile of a kernel has: keys where its programs have keys, but for relative ones."""
+        return self.region.sides[kind == "keys" and not self.region.relative]
 
     def programs_of(self, kind: str) -> dict[str, int]:
         """How many programs a kernel has for each head: of one that they loop over, no more than keep a GPU busy."""
@@ -883,6 +932,58 @@ class Launch:
         return x.permute(order).reshape(self.count, *self.whole(legs))
 
 
+@dataclass(frozen=True)
+class Held:
+    """What a program holds of blocks `own` x `more`, its own side and the one that it loops over, with `rows` rows.
+
+    `tiles` of own x more; `sums` that are one number each; the widths of the sums that it keeps all the time, of the
+    operands that it is given, of those that it streams and of what it makes of these; `wide`: of all, twice.
+    """
+
+    tiles: int
+    sums: int
+    kept: int
+    given: int
+    streamed: int
+    made: int
+    wide: int
+
+
+def need_of_cores(
+    held: Held, own: int, more: int, rows: int, warps: int, stages: int, size: int, target: int
+) -> tuple[int, int]:
+    """(numbers a program holds, bytes of a stage) where tensor cores make products of numbers of `size` bytes.
+
+    Warps that have 16 rows of their own exchange nothing. From sm_90 on operands stay in shared memory.
+    """
+    tiles, operands, streamed = own * more * held.tiles, own * held.given, more * held.streamed
+    sums = own * held.kept + more * held.made + 72 * warps * held.sums
+    staged = max((own + more) * held.wide, operands + streamed) * size
+    if rows < 16 * warps:
+        tiles *= copies(rows, own * more // rows, warps)
+        return (tiles + sums + (operands + streamed) // 2) * 16 // 35, staged
+    if target < 90:
+        return (58 * tiles + 75 * sums + 15 * operands + 29 * streamed) // 100, staged
+    return (580 * tiles + 675 * sums + 100 * operands) // 1000, (operands // stages + streamed) * size
+
+
+def need_elsewhere(held: Held, own: int, more: int, size: int) -> tuple[int, int]:
+    """The same where threads multiply, from whole rows of their own."""
+    operands = own * held.given + more * held.streamed
+    sums = max(1, size // 4) * (own * more * held.tiles + own * held.kept)
+    return (sums + operands * size // 4) * 11 // 4, max((own + more) * held.wide, operands) * size
+
+
+def copies(rows: int, columns: int, warps: int) -> int:
+    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
+    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
+
+
+def spread(relative: str, cores: bool) -> int:
+    """As how many a tile counts whose numbers move to other threads: those of relative positions to keys."""
+    return 2 if relative and (cores or not interpreted()) else 1
+
+
 def tiled(
     name: str,
     operands: list[Tensor | None],
@@ -923,12 +1024,13 @@ def tiles_forward(
     run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
     region, (query, _) = run.region, run.region.sides
     legs = region.result.split()
-    out = run.room(legs, run.dtype)
-    lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
-    if "statistics" in region.kernels:
-        run.launch("statistics", query, lse=lse)
-    run.launch("forward", query, out=out, lse=lse)
-    return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
+    with torch.cuda.device_of(run.like):
+        out = run.room(legs, run.dtype)
+        lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
+        if "statistics" in region.kernels:
+            run.launch("statistics", query, lse=lse)
+        run.launch("forward", query, out=out, lse=lse)
+        return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
 
 
 @tiles_forward.register_fake
@@ -961,7 +1063,8 @@ def tiles_backward(
 ) -> list[Tensor]:
     """The gradients of the operands that are `wanted`, and of the mask last."""
     run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
-    return backward_of(run, gradient, out, lse, wanted, mask)
+    with torch.cuda.device_of(run.like):
+        return backward_of(run, gradient, out, lse, wanted, mask)
 
 
 def backward_of(
@@ -1183,6 +1286,7 @@ def y_1_tiles_forward(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     n_block: tl.constexpr,
     m_block: tl.constexpr,
     DOT: tl.constexpr,
@@ -1206,13 +1310,17 @@ def y_1_tiles_forward(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        A_scores_2 = number_0 * A_scores  # n m
+        A_scores_2 = A_scores  # n m
         if MASK == 2:
-            A_scores_2 += bias_2d(
-                mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_scores_2 = (
+                number_0 * A_scores_2
+                + bias_2d(
+                    mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_0 = allowed(
             visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
@@ -1224,7 +1332,7 @@ def y_1_tiles_forward(
             m_end,
             MASK,
         )
-        A, fade_0, most_0, total_0 = online(A_scores_2, seen_0_0, most_0, total_0)  # n m
+        A, fade_0, most_0, total_0 = online(A_scores_2, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
         out_0 = out_0 * fade_0[:, None] + read_0
@@ -1267,6 +1375,7 @@ def y_1_tiles_rows(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     n_block: tl.constexpr,
     m_block: tl.constexpr,
     DOT: tl.constexpr,
@@ -1291,13 +1400,17 @@ def y_1_tiles_rows(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        A_scores_2 = number_0 * A_scores  # n m
+        A_scores_2 = A_scores  # n m
         if MASK == 2:
-            A_scores_2 += bias_2d(
-                mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_scores_2 = (
+                number_0 * A_scores_2
+                + bias_2d(
+                    mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
         seen_0_0 = allowed(
             visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
@@ -1309,18 +1422,18 @@ def y_1_tiles_rows(
             m_end,
             MASK,
         )
-        A = softened(A_scores_2, seen_0_0, lse_0)  # n m
+        A = softened(A_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_A - A_sums[:, None]  # n m
         d_A_scores = A * add  # n m
-        d_A_scores_2 = d_A_scores * number_0  # n m
-        d_Q = dot_of(d_A_scores_2, K_tile, DOT, SUMS)  # n d
+        d_Q = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
         d_Q_2 += d_Q
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
+    d_Q_3 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2)
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3)
 
 
 @triton.jit
@@ -1349,6 +1462,7 @@ def y_1_tiles_keys(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     n_block: tl.constexpr,
     m_block: tl.constexpr,
     DOT: tl.constexpr,
@@ -1366,46 +1480,50 @@ def y_1_tiles_keys(
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        apart = (n + (m_end - n_end))[None, :] - m[:, None]
+        there = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            visible &= (own != 0)[None, :]
+            visible &= (own != 0)[:, None]
+        edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        A_scores_2 = number_0 * A_scores  # n m
+        A_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
+        A_scores_2 = A_scores  # n m
         if MASK == 2:
-            A_scores_2 += bias_2d(
-                mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
-            ).to(SUMS)
+            A_scores_2 = (
+                number_0 * A_scores_2
+                + bias_2d(
+                    mask + batch * mask_step[0] + h_at * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end
+                ).to(SUMS)
+            )
         seen_0_0 = allowed(
             visible,
             mask + batch * mask_step[0] + h_at * mask_step[1],
-            n,
-            mask_step[2],
-            n_end,
             m,
             mask_step[3],
             m_end,
+            n,
+            mask_step[2],
+            n_end,
             MASK,
         )
-        A = softened(A_scores_2, seen_0_0, lse_0)  # n m
+        A = softened(A_scores_2, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
         d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V = dot_of(tl.trans(A), d_0, DOT, SUMS)  # m d
+        d_V = dot_of(A, d_0, DOT, SUMS)  # m d
         d_V_2 += d_V
-        d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
+        d_A = dot_of(V_tile, tl.trans(d_0), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_A - A_sums[:, None]  # n m
+        add = d_A - A_sums[None, :]  # n m
         d_A_scores = A * add  # n m
-        d_A_scores_2 = d_A_scores * number_0  # n m
-        d_K = dot_of(tl.trans(d_A_scores_2), Q_tile, DOT, SUMS)  # m d
+        d_K = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K
     if V_grad is not None:
         store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
+    d_K_3 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_2)
+        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_3)
 
 
 region(
@@ -1421,9 +1539,11 @@ region(
     reads=[[0]],
     loops={},
     live={"forward": 3, "rows": 4, "keys": 4},
+    sums={"forward": 0, "rows": 0, "keys": 0},
     kept={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
     given={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
+    made={"forward": [], "rows": [], "keys": []},
     random=False,
     noise=(),
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},

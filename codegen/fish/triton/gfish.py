@@ -237,50 +237,115 @@ def dot_of(a, b, DOT: tl.constexpr, SUMS: tl.constexpr):
 
 
 @triton.jit
-def online(scores, seen, most, total):
-    """A block of maps that lack a factor of each row; what all before is multiplied with; the most, the sum so far."""
-    scores = tl.where(seen, scores, float("-inf"))
-    new = tl.maximum(most, tl.max(scores, 1))
-    shift = tl.where(new == float("-inf"), 0.0, new)
-    part, fade = tl.exp(scores - shift[:, None]), tl.exp(most - shift)
+def shown(x, seen, edge, other):
+    """x where it is seen, else another number. Where a block is at no edge, all of it is seen."""
+    if edge:
+        x = tl.where(seen, x, other)
+    return x
+
+
+@triton.jit
+def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, most, total):
+    """A block of maps that lack a factor of each row; what all before is multiplied with; the most, the sum so far.
+
+    Scores are yet to be scaled, but for MASK 2, where a mask has been added to them. The most is in units of log 2.
+    """
+    if (SCALE > 0) & (MASK != 2):
+        part, fade, new = powers(shown(scores, seen, edge, float("-inf")), SCALE, most)
+    else:
+        part, fade, new = powers(scaled(scores, SCALE, MASK, seen, edge), 1.0, most)
     return part, fade, new, total * fade + tl.sum(part, 1)
 
 
 @triton.jit
+def powers(scores, SCALE: tl.constexpr, most):
+    """exp(SCALE scores) without a factor of each row, what that changes for all before, and the most."""
+    fade, new = higher(tl.max(scores, 1), SCALE, most)
+    return power(scores, SCALE, new), fade, new
+
+
+@triton.jit
+def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge):
+    """Scores as `online` takes them, scaled; minus infinity where they are not seen."""
+    if MASK != 2:
+        scores = SCALE * scores
+    return shown(scores, seen, edge, float("-inf"))
+
+
+@triton.jit
+def higher(found, SCALE: tl.constexpr, most):
+    """What all before is multiplied with where SCALE found is the most of a block, and the most of both."""
+    new = tl.maximum(most, (1.4426950408889634 * SCALE) * found)
+    return tl.exp2(most - tl.where(new == float("-inf"), 0.0, new)), new
+
+
+@triton.jit
+def power(scores, SCALE: tl.constexpr, most):
+    """exp(SCALE scores) without a factor of each row, 2 ** most."""
+    shift = tl.where(most == float("-inf"), 0.0, most)[:, None]
+    return tl.exp2((1.4426950408889634 * SCALE) * scores - shift)
+
+
+@triton.jit
 def log_total(most, total):
-    """The log of the sum of each row, of the sum without exp(most); zero where a row sees nothing."""
+    """The log of the sum of each row, of the sum without 2 ** most; zero where a row sees nothing."""
     some = total > 0
-    return tl.where(some, most, 0.0) + tl.log(tl.where(some, total, 1.0))
+    return 0.6931471805599453 * (tl.where(some, most, 0.0) + tl.log2(tl.where(some, total, 1.0)))
 
 
 @triton.jit
-def softened(scores, seen, lse):
-    """Softmax rows from the logs of their sums, zeros where they see nothing."""
-    return tl.exp(tl.where(seen, scores - lse[:, None], float("-inf")))
+def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, lse):
+    """Softmax rows from the logs of their sums, zeros where they see nothing. Scores are scaled as in `online`."""
+    if MASK == 2:
+        power = 1.4426950408889634 * scores - 1.4426950408889634 * lse
+    else:
+        power = (1.4426950408889634 * SCALE) * scores - 1.4426950408889634 * lse
+    return tl.exp2(shown(power, seen, edge, float("-inf")))
+
+
+@triton.constexpr_function
+def parts_of(rows, columns, parts):
+    """How many numbers `in_parts` makes of a tile."""
+    return (rows, 2 * rows, rows * columns // 4)[parts]
 
 
 @triton.jit
-def allowed(seen, base, n, n_step, n_end, m, m_step, m_end, MASK: tl.constexpr):
+def in_parts(x, PARTS: tl.constexpr):
+    """Parts of the sum of a tile. PARTS 0: its rows; 1: what threads have of it where tensor cores made it, those at
+    (i, j), (i, j + 1), both 8 rows below, and all that stand 8 columns further; 2: but for the last, where warps have
+    columns apart."""
+    if PARTS == 0:
+        found = tl.sum(x, 1)
+    else:
+        x = tl.reshape(x, (x.shape[0] // 16, 2, 8, x.shape[1] // 8, 4, 2))
+        x = tl.sum(tl.sum(x, 5), 1)
+        if PARTS == 1:
+            x = tl.sum(x, 2)
+        found = tl.reshape(x, (x.numel,))
+    return found
+
+
+@triton.jit
+def allowed(seen, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
     """Where the mask of the call allows it too: MASK 0, none; 1, of zeros and ones; 2, minus infinity forbids."""
     if MASK == 1:
-        seen = seen & (load_2d(base, n, n_step, n_end, m, m_step, m_end) != 0)
+        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != 0)
     if MASK == 2:
-        seen = seen & (load_2d(base, n, n_step, n_end, m, m_step, m_end) != float("-inf"))
+        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != float("-inf"))
     return seen
 
 
 @triton.jit
-def bias_2d(base, n, n_step, n_end, m, m_step, m_end):
+def bias_2d(base, i, i_step, i_end, j, j_step, j_end):
     """What a mask adds where it allows to look."""
-    found = load_2d(base, n, n_step, n_end, m, m_step, m_end)
+    found = load_2d(base, i, i_step, i_end, j, j_step, j_end)
     return tl.where(found == float("-inf"), 0.0, found)
 
 
 @triton.jit
 def uniform(n, m, lead, stream, seed):
-    """Two tiles of uniform numbers, the same for the same place in every kernel."""
-    across = (n[:, None] * 0 + m[None, :]).to(tl.uint32)
-    down = (n[:, None] + m[None, :] * 0).to(tl.uint32)
+    """Two tiles of uniform numbers, the same for the same query n and key m in every kernel."""
+    across, down = (n * 0 + m).to(tl.uint32), (n + m * 0).to(tl.uint32)
     rest = across * 0
     a, b, _, _ = tl.philox(tl.load(seed), across, down, rest + lead.to(tl.uint32), rest + stream)
     return tl.uint_to_uniform_float(a), tl.uint_to_uniform_float(b)
@@ -303,13 +368,13 @@ def gaussian_of(a, b):
 
 @triton.jit
 def noise_2d(
-    base, n, n_step, n_end, m, m_step, m_end, lead, stream, seed, std, DRAW: tl.constexpr, GIVEN: tl.constexpr,
+    base, i, i_step, i_end, j, j_step, j_end, n, m, lead, stream, seed, std, DRAW: tl.constexpr, GIVEN: tl.constexpr,
     SUMS: tl.constexpr,
 ):  # fmt: skip
-    """The noise that is given, else fresh Gaussian numbers times std, else zeros."""
-    found = tl.zeros((n.shape[0], m.shape[0]), SUMS)
+    """The noise that is given at (i, j), else fresh Gaussian numbers times std, else zeros."""
+    found = tl.zeros((i.shape[0], j.shape[0]), SUMS)
     if GIVEN:
-        found = load_2d(base, n, n_step, n_end, m, m_step, m_end).to(SUMS)
+        found = load_2d(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
     elif DRAW:
         a, b = uniform(n, m, lead, stream, seed)
         found = std * gaussian_of(a, b).to(SUMS)
@@ -322,31 +387,30 @@ REGIONS: dict = {}  # name: Region
 BUSY = 256  # programs that keep a GPU busy
 
 
-BLOCKS = (  # of a program's own side, of the side that it loops over; warps; stages
+BLOCKS = (  # rows of a program, its other side, in blocks; warps; stages
     (128, 64, 8, 2),
     (64, 64, 4, 2),
-    (64, 64, 8, 2),
     (64, 32, 4, 2),
-    (64, 32, 8, 1),
+    (64, 16, 4, 2),
     (32, 32, 4, 2),
 )
 
 
-FEW_QUERIES = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))
+SPLIT = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))  # for many tiles beside each other: warps split columns
 
 
-FEW_KEYS = ((32, 32, 8, 1), (32, 16, 8, 1), (16, 16, 4, 1), (16, 16, 8, 1))
+SMALL = ((32, 32, 8, 1), (16, 16, 8, 1), (16, 16, 4, 1))
 
 
-def blocks_for(kind: str, cores: bool) -> tuple:
-    """The candidates of a kernel. `cores`: products on tensor cores.
+def blocks_for(cores: bool) -> tuple:
+    """The candidates of a kernel. `cores`: products on tensor cores, where 16 rows of a warp's own need no exchange.
 
     Else threads hold whole rows of what they multiply, and those of large blocks do not fit their registers, as
     compiling for sm_80 and sm_90 has shown: small ones come first, but for the interpreter, which has no registers.
     """
-    if cores and kind != "keys":
-        return BLOCKS + FEW_QUERIES
-    return BLOCKS + FEW_KEYS if cores or interpreted() else FEW_KEYS + BLOCKS
+    if cores:
+        return BLOCKS + SPLIT + SMALL
+    return BLOCKS + SMALL if interpreted() else SMALL + BLOCKS
 
 
 @dataclass(frozen=True)
@@ -359,8 +423,9 @@ class Region:
     `tables`: the operands that are read by the distance of query and key, which is their last leg.
     `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
     Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
-    one holds at once; `kept`: the widths of the sums that it holds all the time; `given`: those of the operands that
-    it holds; `streamed`: of those that it loads for each block.
+    one holds at once; `sums`: of the sums that it holds all the time those of one number, `kept`: the widths of the
+    others; `given`: those of the operands that it holds; `streamed`: of those that it loads for each block; `made`: of
+    what it makes of these.
     """
 
     sides: tuple[str, str]
@@ -374,9 +439,11 @@ class Region:
     reads: list[list[int]]
     loops: dict[str, str]
     live: dict[str, int]
+    sums: dict[str, int]
     kept: dict[str, list[str]]
     given: dict[str, list[str]]
     streamed: dict[str, list[str]]
+    made: dict[str, list[str]]
     random: bool
     noise: tuple[str, ...]
     kernels: dict
@@ -387,11 +454,6 @@ class Region:
         """The legs of what programs write for an operand: of a table rows for each query."""
         own = self.operands[name].split()
         return [*own[:-1], self.sides[0], own[-1]] if name in self.tables and self.sides[0] not in own else own
-
-
-def copies(rows: int, columns: int, warps: int) -> int:
-    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
-    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
 
 
 def region(name: str, **arguments) -> None:
@@ -499,35 +561,37 @@ class Launch:
             f"{name}_step": tuple(0 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)),
         }
 
+    @property
+    def cores(self) -> bool:
+        """Whether products are made by tensor cores, whose results warps hold in parts of 16 x 8."""
+        return self.dtype.itemsize < 4
+
     def config(self, kind: str) -> dict:
         """The blocks of both sides for a kernel, and how a program is compiled."""
         region, (n, m) = self.region, self.region.sides
         fixed, other = (m, n) if kind == "keys" else (n, m)
-        cores = self.dtype.itemsize < 4  # products on tensor cores, whose results warps hold in parts of 16 x 8
-        room, words = {leg: padded(length) for leg, length in self.lengths.items()}, self.sums.itemsize // 4
+        room = {leg: padded(length) for leg, length in self.lengths.items()}
         candidates = [
             {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
-            for own, more, *warps in blocks_for(kind, cores)
+            for own, more, *warps in blocks_for(self.cores)
             for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
         ]
         if region.relative:
             candidates = [one | self.band(one) for one in candidates]
-        kept, given, streamed = (
-            sum(padded(self.width[axis]) for axis in axes[kind])
-            for axes in (region.kept, region.given, region.streamed)
-        )
+        widths = {
+            name: sum(padded(self.width[axis]) for axis in getattr(region, name)[kind])
+            for name in ("kept", "given", "streamed", "made")
+        }
+        tiles = region.live[kind] * spread(region.relative, self.cores)
         wide = 2 * sum(padded(size) for size in self.width.values())
+        held = Held(tiles, region.sums[kind], **widths, wide=wide)
 
         def need(num_warps, num_stages, **block):
-            own, more = block[f"{fixed}_block"], block[f"{other}_block"]
-            tiles, rough = own * more * region.live[kind], 5 if cores and target_of() >= 90 else 7  # quarters
-            if region.relative and not cores and not interpreted():
-                rough *= 2
-            if cores and own < 64:
-                tiles, rough = tiles * copies(block[f"{n}_block"], block[f"{m}_block"], num_warps), 4
-            held = words * (tiles + own * kept) + own * given * self.dtype.itemsize // 4
-            staged = max((own + more) * wide, own * given + more * streamed)
-            return held * rough // 4, staged * self.dtype.itemsize
+            own, more, rows = (block[f"{side}_block"] for side in (fixed, other, self.rows(kind)))
+            if self.cores:
+                size = self.dtype.itemsize
+                return need_of_cores(held, own, more, rows, num_warps, num_stages, size, target_of())
+            return need_elsewhere(held, own, more, self.sums.itemsize)
 
         return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
 
@@ -544,7 +608,13 @@ class Launch:
             special |= {f"{leg}_parts": programs[leg], f"{leg}_share": -(-self.programs[leg] // programs[leg])}
         count = blocks * self.count * math.prod(programs.values())
         if count:
-            self.region.kernels[kind][(count,)](**self.common, **special, blocks=blocks, **self.config(kind))
+            config = self.config(kind)
+            parts = 0 if not self.cores else 1 if config[f"{self.rows(kind)}_block"] >= 16 * config["num_warps"] else 2
+            self.region.kernels[kind][(count,)](**self.common, **special, blocks=blocks, PARTS=parts, **config)
+
+    def rows(self, kind: str) -> str:
+        """The side whose rows a tile of a kernel has: keys where its programs have keys, but for relative ones."""
+        return self.region.sides[kind == "keys" and not self.region.relative]
 
     def programs_of(self, kind: str) -> dict[str, int]:
         """How many programs a kernel has for each head: of one that they loop over, no more than keep a GPU busy."""
@@ -607,6 +677,58 @@ class Launch:
         return x.permute(order).reshape(self.count, *self.whole(legs))
 
 
+@dataclass(frozen=True)
+class Held:
+    """What a program holds of blocks `own` x `more`, its own side and the one that it loops over, with `rows` rows.
+
+    `tiles` of own x more; `sums` that are one number each; the widths of the sums that it keeps all the time, of the
+    operands that it is given, of those that it streams and of what it makes of these; `wide`: of all, twice.
+    """
+
+    tiles: int
+    sums: int
+    kept: int
+    given: int
+    streamed: int
+    made: int
+    wide: int
+
+
+def need_of_cores(
+    held: Held, own: int, more: int, rows: int, warps: int, stages: int, size: int, target: int
+) -> tuple[int, int]:
+    """(numbers a program holds, bytes of a stage) where tensor cores make products of numbers of `size` bytes.
+
+    Warps that have 16 rows of their own exchange nothing. From sm_90 on operands stay in shared memory.
+    """
+    tiles, operands, streamed = own * more * held.tiles, own * held.given, more * held.streamed
+    sums = own * held.kept + more * held.made + 72 * warps * held.sums
+    staged = max((own + more) * held.wide, operands + streamed) * size
+    if rows < 16 * warps:
+        tiles *= copies(rows, own * more // rows, warps)
+        return (tiles + sums + (operands + streamed) // 2) * 16 // 35, staged
+    if target < 90:
+        return (58 * tiles + 75 * sums + 15 * operands + 29 * streamed) // 100, staged
+    return (580 * tiles + 675 * sums + 100 * operands) // 1000, (operands // stages + streamed) * size
+
+
+def need_elsewhere(held: Held, own: int, more: int, size: int) -> tuple[int, int]:
+    """The same where threads multiply, from whole rows of their own."""
+    operands = own * held.given + more * held.streamed
+    sums = max(1, size // 4) * (own * more * held.tiles + own * held.kept)
+    return (sums + operands * size // 4) * 11 // 4, max((own + more) * held.wide, operands) * size
+
+
+def copies(rows: int, columns: int, warps: int) -> int:
+    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
+    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
+
+
+def spread(relative: str, cores: bool) -> int:
+    """As how many a tile counts whose numbers move to other threads: those of relative positions to keys."""
+    return 2 if relative and (cores or not interpreted()) else 1
+
+
 def tiled(
     name: str,
     operands: list[Tensor | None],
@@ -653,12 +775,13 @@ def tiles_forward(
     run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
     region, (query, _) = run.region, run.region.sides
     legs = region.result.split()
-    out = run.room(legs, run.dtype)
-    lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
-    if "statistics" in region.kernels:
-        run.launch("statistics", query, lse=lse)
-    run.launch("forward", query, out=out, lse=lse)
-    return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
+    with torch.cuda.device_of(run.like):
+        out = run.room(legs, run.dtype)
+        lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
+        if "statistics" in region.kernels:
+            run.launch("statistics", query, lse=lse)
+        run.launch("forward", query, out=out, lse=lse)
+        return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
 
 
 @tiles_forward.register_fake
@@ -691,7 +814,8 @@ def tiles_backward(
 ) -> list[Tensor]:
     """The gradients of the operands that are `wanted`, and of the mask last."""
     run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
-    return backward_of(run, gradient, out, lse, wanted, mask)
+    with torch.cuda.device_of(run.like):
+        return backward_of(run, gradient, out, lse, wanted, mask)
 
 
 def backward_of(
@@ -919,6 +1043,7 @@ def y_1_tiles_forward(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     TRAIN: tl.constexpr,
     eps_GIVEN: tl.constexpr,
     n_block: tl.constexpr,
@@ -1045,6 +1170,7 @@ def y_1_tiles_forward(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
         P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
@@ -1059,6 +1185,8 @@ def y_1_tiles_forward(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_2,
             0,
             seed,
@@ -1099,6 +1227,8 @@ def y_1_tiles_forward(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_3,
             0,
             seed,
@@ -1133,6 +1263,8 @@ def y_1_tiles_forward(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_4,
             0,
             seed,
@@ -1167,6 +1299,8 @@ def y_1_tiles_forward(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_5,
             0,
             seed,
@@ -1201,6 +1335,8 @@ def y_1_tiles_forward(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_6,
             0,
             seed,
@@ -1235,6 +1371,8 @@ def y_1_tiles_forward(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_7,
             0,
             seed,
@@ -1269,6 +1407,8 @@ def y_1_tiles_forward(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_8,
             0,
             seed,
@@ -1303,6 +1443,8 @@ def y_1_tiles_forward(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_9,
             0,
             seed,
@@ -1338,11 +1480,14 @@ def y_1_tiles_forward(
         )  # n m
         b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
         A_scores_0 = A_scores_1_0 + b2_0  # n m
-        A_0_scores = number_0 * A_scores_0  # n m
+        A_0_scores = A_scores_0  # n m
         if MASK == 2:
-            A_0_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_0_scores = (
+                number_0 * A_0_scores
+                + bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0, fade_0, most_0, total_0 = online(A_0_scores, seen_0_0, most_0, total_0)  # n m
+        A_0, fade_0, most_0, total_0 = online(A_0_scores, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -1368,11 +1513,14 @@ def y_1_tiles_forward(
         )  # n m
         b2_1 = tl.load(b2_base).to(SUMS)  # a number
         A_scores_1 = A_scores_1_1 + b2_1  # n m
-        A_1_scores = number_0 * A_scores_1  # n m
+        A_1_scores = A_scores_1  # n m
         if MASK == 2:
-            A_1_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_1_scores = (
+                number_0 * A_1_scores
+                + bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1, fade_1, most_1, total_1 = online(A_1_scores, seen_0_1, most_1, total_1)  # n m
+        A_1, fade_1, most_1, total_1 = online(A_1_scores, number_0, MASK, seen_0_1, edge, most_1, total_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -1398,11 +1546,14 @@ def y_1_tiles_forward(
         )  # n m
         b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
         A_scores_2 = A_scores_1_2 + b2_2  # n m
-        A_2_scores = number_0 * A_scores_2  # n m
+        A_2_scores = A_scores_2  # n m
         if MASK == 2:
-            A_2_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_2_scores = (
+                number_0 * A_2_scores
+                + bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2, fade_2, most_2, total_2 = online(A_2_scores, seen_0_2, most_2, total_2)  # n m
+        A_2, fade_2, most_2, total_2 = online(A_2_scores, number_0, MASK, seen_0_2, edge, most_2, total_2)  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -1428,11 +1579,14 @@ def y_1_tiles_forward(
         )  # n m
         b2_3 = tl.load(b2_base_3).to(SUMS)  # a number
         A_scores_3 = A_scores_1_3 + b2_3  # n m
-        A_3_scores = number_0 * A_scores_3  # n m
+        A_3_scores = A_scores_3  # n m
         if MASK == 2:
-            A_3_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_3_scores = (
+                number_0 * A_3_scores
+                + bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3, fade_3, most_3, total_3 = online(A_3_scores, seen_0_3, most_3, total_3)  # n m
+        A_3, fade_3, most_3, total_3 = online(A_3_scores, number_0, MASK, seen_0_3, edge, most_3, total_3)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -1521,6 +1675,7 @@ def y_1_tiles_numbers(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     TRAIN: tl.constexpr,
     eps_GIVEN: tl.constexpr,
     n_block: tl.constexpr,
@@ -1538,8 +1693,6 @@ def y_1_tiles_numbers(
     lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
     lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
     lse_3 = load_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end)
-    places_2 = tl.arange(0, 64)
-    numbers = tl.zeros((64,), SUMS)
     W2_base = W2 + batch * W2_step[0] + (h_at * 4 + 3) * W2_step[2]
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     lead_2 = batch * 8 + 0
@@ -1607,6 +1760,15 @@ def y_1_tiles_numbers(
     mask_base = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
     d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
+    d_b2_3 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_7_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_6_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_5_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_4_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_3_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_2_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_1_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_0_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     W2_base_9 = W2 + batch * W2_step[0] + (h_at * 4 + 2) * W2_step[2]
     W2_base_10 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 2) * W2_step[2]
     W2_base_11 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 2) * W2_step[2]
@@ -1619,6 +1781,15 @@ def y_1_tiles_numbers(
     mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
     d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
+    d_b2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_7_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_6_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_5_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_4_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_3_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_2_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_1_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_0_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     W2_base_17 = W2 + batch * W2_step[0] + (h_at * 4 + 1) * W2_step[2]
     W2_base_18 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 4 + 1) * W2_step[2]
     W2_base_19 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 4 + 1) * W2_step[2]
@@ -1631,6 +1802,15 @@ def y_1_tiles_numbers(
     mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
     d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
+    d_b2_1 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_7_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_6_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_5_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_4_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     W2_base_25 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 4 * W2_step[2]
     W2_base_26 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 4 * W2_step[2]
     W2_base_27 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 4 * W2_step[2]
@@ -1641,6 +1821,15 @@ def y_1_tiles_numbers(
     mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
     d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
+    d_b2_0 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_7_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_6_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_5_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_4_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_W2_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -1649,6 +1838,7 @@ def y_1_tiles_numbers(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
         P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
@@ -1663,6 +1853,8 @@ def y_1_tiles_numbers(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_2,
             0,
             seed,
@@ -1703,6 +1895,8 @@ def y_1_tiles_numbers(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_3,
             0,
             seed,
@@ -1737,6 +1931,8 @@ def y_1_tiles_numbers(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_4,
             0,
             seed,
@@ -1771,6 +1967,8 @@ def y_1_tiles_numbers(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_5,
             0,
             seed,
@@ -1805,6 +2003,8 @@ def y_1_tiles_numbers(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_6,
             0,
             seed,
@@ -1839,6 +2039,8 @@ def y_1_tiles_numbers(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_7,
             0,
             seed,
@@ -1873,6 +2075,8 @@ def y_1_tiles_numbers(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_8,
             0,
             seed,
@@ -1907,6 +2111,8 @@ def y_1_tiles_numbers(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_9,
             0,
             seed,
@@ -1942,53 +2148,37 @@ def y_1_tiles_numbers(
         )  # n m
         b2_3 = tl.load(b2_base).to(SUMS)  # a number
         A_scores_3 = A_scores_1_3 + b2_3  # n m
-        A_3_scores = number_0 * A_scores_3  # n m
+        A_3_scores = A_scores_3  # n m
         if MASK == 2:
-            A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_3_scores = (
+                number_0 * A_3_scores
+                + bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_A_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
         add = d_A_3 - A_3_sums[:, None]  # n m
         d_A_3_scores = A_3 * add  # n m
-        d_A_scores_3 = d_A_3_scores * number_0  # n m
-        sum = tl.sum(d_A_scores_3, 0)  # m
-        sum_2 = tl.sum(sum, 0)  # a number
-        numbers += tl.where(places_2 == 0, sum_2, 0.0)
-        d_W2_7_3 = d_A_scores_3 * L_7  # n m
-        d_W2_7_3_2 = tl.sum(d_W2_7_3, 0)  # m
-        d_W2_7_3_3 = tl.sum(d_W2_7_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 1, d_W2_7_3_3, 0.0)
-        d_W2_6_3 = d_A_scores_3 * L_6  # n m
-        d_W2_6_3_2 = tl.sum(d_W2_6_3, 0)  # m
-        d_W2_6_3_3 = tl.sum(d_W2_6_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 2, d_W2_6_3_3, 0.0)
-        d_W2_5_3 = d_A_scores_3 * L_5  # n m
-        d_W2_5_3_2 = tl.sum(d_W2_5_3, 0)  # m
-        d_W2_5_3_3 = tl.sum(d_W2_5_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 3, d_W2_5_3_3, 0.0)
-        d_W2_4_3 = d_A_scores_3 * L_4  # n m
-        d_W2_4_3_2 = tl.sum(d_W2_4_3, 0)  # m
-        d_W2_4_3_3 = tl.sum(d_W2_4_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 4, d_W2_4_3_3, 0.0)
-        d_W2_3_3 = d_A_scores_3 * L_3  # n m
-        d_W2_3_3_2 = tl.sum(d_W2_3_3, 0)  # m
-        d_W2_3_3_3 = tl.sum(d_W2_3_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 5, d_W2_3_3_3, 0.0)
-        d_W2_2_3 = d_A_scores_3 * L_2  # n m
-        d_W2_2_3_2 = tl.sum(d_W2_2_3, 0)  # m
-        d_W2_2_3_3 = tl.sum(d_W2_2_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 6, d_W2_2_3_3, 0.0)
-        d_W2_1_3 = d_A_scores_3 * L_1  # n m
-        d_W2_1_3_2 = tl.sum(d_W2_1_3, 0)  # m
-        d_W2_1_3_3 = tl.sum(d_W2_1_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 7, d_W2_1_3_3, 0.0)
-        d_W2_0_3 = d_A_scores_3 * L_0  # n m
-        d_W2_0_3_2 = tl.sum(d_W2_0_3, 0)  # m
-        d_W2_0_3_3 = tl.sum(d_W2_0_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 8, d_W2_0_3_3, 0.0)
+        d_b2_3 += in_parts(d_A_3_scores, PARTS)
+        d_W2_7_3 = d_A_3_scores * L_7  # n m
+        d_W2_7_3_2 += in_parts(d_W2_7_3, PARTS)
+        d_W2_6_3 = d_A_3_scores * L_6  # n m
+        d_W2_6_3_2 += in_parts(d_W2_6_3, PARTS)
+        d_W2_5_3 = d_A_3_scores * L_5  # n m
+        d_W2_5_3_2 += in_parts(d_W2_5_3, PARTS)
+        d_W2_4_3 = d_A_3_scores * L_4  # n m
+        d_W2_4_3_2 += in_parts(d_W2_4_3, PARTS)
+        d_W2_3_3 = d_A_3_scores * L_3  # n m
+        d_W2_3_3_2 += in_parts(d_W2_3_3, PARTS)
+        d_W2_2_3 = d_A_3_scores * L_2  # n m
+        d_W2_2_3_2 += in_parts(d_W2_2_3, PARTS)
+        d_W2_1_3 = d_A_3_scores * L_1  # n m
+        d_W2_1_3_2 += in_parts(d_W2_1_3, PARTS)
+        d_W2_0_3 = d_A_3_scores * L_0  # n m
+        d_W2_0_3_2 += in_parts(d_W2_0_3, PARTS)
         W2_0_2 = tl.load(W2_base_9).to(SUMS)  # a number
         W2_1_2 = tl.load(W2_base_10).to(SUMS)  # a number
         W2_2_2 = tl.load(W2_base_11).to(SUMS)  # a number
@@ -2009,53 +2199,37 @@ def y_1_tiles_numbers(
         )  # n m
         b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
         A_scores_2 = A_scores_1_2 + b2_2  # n m
-        A_2_scores = number_0 * A_scores_2  # n m
+        A_2_scores = A_scores_2  # n m
         if MASK == 2:
-            A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_2_scores = (
+                number_0 * A_2_scores
+                + bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_A_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
         add_2 = d_A_2 - A_2_sums[:, None]  # n m
         d_A_2_scores = A_2 * add_2  # n m
-        d_A_scores_2 = d_A_2_scores * number_0  # n m
-        sum_3 = tl.sum(d_A_scores_2, 0)  # m
-        sum_4 = tl.sum(sum_3, 0)  # a number
-        numbers += tl.where(places_2 == 9, sum_4, 0.0)
-        d_W2_7_2 = d_A_scores_2 * L_7  # n m
-        d_W2_7_2_2 = tl.sum(d_W2_7_2, 0)  # m
-        d_W2_7_2_3 = tl.sum(d_W2_7_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 10, d_W2_7_2_3, 0.0)
-        d_W2_6_2 = d_A_scores_2 * L_6  # n m
-        d_W2_6_2_2 = tl.sum(d_W2_6_2, 0)  # m
-        d_W2_6_2_3 = tl.sum(d_W2_6_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 11, d_W2_6_2_3, 0.0)
-        d_W2_5_2 = d_A_scores_2 * L_5  # n m
-        d_W2_5_2_2 = tl.sum(d_W2_5_2, 0)  # m
-        d_W2_5_2_3 = tl.sum(d_W2_5_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 12, d_W2_5_2_3, 0.0)
-        d_W2_4_2 = d_A_scores_2 * L_4  # n m
-        d_W2_4_2_2 = tl.sum(d_W2_4_2, 0)  # m
-        d_W2_4_2_3 = tl.sum(d_W2_4_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 13, d_W2_4_2_3, 0.0)
-        d_W2_3_2 = d_A_scores_2 * L_3  # n m
-        d_W2_3_2_2 = tl.sum(d_W2_3_2, 0)  # m
-        d_W2_3_2_3 = tl.sum(d_W2_3_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 14, d_W2_3_2_3, 0.0)
-        d_W2_2_2 = d_A_scores_2 * L_2  # n m
-        d_W2_2_2_2 = tl.sum(d_W2_2_2, 0)  # m
-        d_W2_2_2_3 = tl.sum(d_W2_2_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 15, d_W2_2_2_3, 0.0)
-        d_W2_1_2 = d_A_scores_2 * L_1  # n m
-        d_W2_1_2_2 = tl.sum(d_W2_1_2, 0)  # m
-        d_W2_1_2_3 = tl.sum(d_W2_1_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 16, d_W2_1_2_3, 0.0)
-        d_W2_0_2 = d_A_scores_2 * L_0  # n m
-        d_W2_0_2_2 = tl.sum(d_W2_0_2, 0)  # m
-        d_W2_0_2_3 = tl.sum(d_W2_0_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 17, d_W2_0_2_3, 0.0)
+        d_b2_2 += in_parts(d_A_2_scores, PARTS)
+        d_W2_7_2 = d_A_2_scores * L_7  # n m
+        d_W2_7_2_2 += in_parts(d_W2_7_2, PARTS)
+        d_W2_6_2 = d_A_2_scores * L_6  # n m
+        d_W2_6_2_2 += in_parts(d_W2_6_2, PARTS)
+        d_W2_5_2 = d_A_2_scores * L_5  # n m
+        d_W2_5_2_2 += in_parts(d_W2_5_2, PARTS)
+        d_W2_4_2 = d_A_2_scores * L_4  # n m
+        d_W2_4_2_2 += in_parts(d_W2_4_2, PARTS)
+        d_W2_3_2 = d_A_2_scores * L_3  # n m
+        d_W2_3_2_2 += in_parts(d_W2_3_2, PARTS)
+        d_W2_2_2 = d_A_2_scores * L_2  # n m
+        d_W2_2_2_2 += in_parts(d_W2_2_2, PARTS)
+        d_W2_1_2 = d_A_2_scores * L_1  # n m
+        d_W2_1_2_2 += in_parts(d_W2_1_2, PARTS)
+        d_W2_0_2 = d_A_2_scores * L_0  # n m
+        d_W2_0_2_2 += in_parts(d_W2_0_2, PARTS)
         W2_0_1 = tl.load(W2_base_17).to(SUMS)  # a number
         W2_1_1 = tl.load(W2_base_18).to(SUMS)  # a number
         W2_2_1 = tl.load(W2_base_19).to(SUMS)  # a number
@@ -2076,53 +2250,37 @@ def y_1_tiles_numbers(
         )  # n m
         b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
         A_scores_1 = A_scores_1_1 + b2_1  # n m
-        A_1_scores = number_0 * A_scores_1  # n m
+        A_1_scores = A_scores_1  # n m
         if MASK == 2:
-            A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_1_scores = (
+                number_0 * A_1_scores
+                + bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
         add_3 = d_A_1 - A_1_sums[:, None]  # n m
         d_A_1_scores = A_1 * add_3  # n m
-        d_A_scores_1 = d_A_1_scores * number_0  # n m
-        sum_5 = tl.sum(d_A_scores_1, 0)  # m
-        sum_6 = tl.sum(sum_5, 0)  # a number
-        numbers += tl.where(places_2 == 18, sum_6, 0.0)
-        d_W2_7_1 = d_A_scores_1 * L_7  # n m
-        d_W2_7_1_2 = tl.sum(d_W2_7_1, 0)  # m
-        d_W2_7_1_3 = tl.sum(d_W2_7_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 19, d_W2_7_1_3, 0.0)
-        d_W2_6_1 = d_A_scores_1 * L_6  # n m
-        d_W2_6_1_2 = tl.sum(d_W2_6_1, 0)  # m
-        d_W2_6_1_3 = tl.sum(d_W2_6_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 20, d_W2_6_1_3, 0.0)
-        d_W2_5_1 = d_A_scores_1 * L_5  # n m
-        d_W2_5_1_2 = tl.sum(d_W2_5_1, 0)  # m
-        d_W2_5_1_3 = tl.sum(d_W2_5_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 21, d_W2_5_1_3, 0.0)
-        d_W2_4_1 = d_A_scores_1 * L_4  # n m
-        d_W2_4_1_2 = tl.sum(d_W2_4_1, 0)  # m
-        d_W2_4_1_3 = tl.sum(d_W2_4_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 22, d_W2_4_1_3, 0.0)
-        d_W2_3_1 = d_A_scores_1 * L_3  # n m
-        d_W2_3_1_2 = tl.sum(d_W2_3_1, 0)  # m
-        d_W2_3_1_3 = tl.sum(d_W2_3_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 23, d_W2_3_1_3, 0.0)
-        d_W2_2_1 = d_A_scores_1 * L_2  # n m
-        d_W2_2_1_2 = tl.sum(d_W2_2_1, 0)  # m
-        d_W2_2_1_3 = tl.sum(d_W2_2_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 24, d_W2_2_1_3, 0.0)
-        d_W2_1_1 = d_A_scores_1 * L_1  # n m
-        d_W2_1_1_2 = tl.sum(d_W2_1_1, 0)  # m
-        d_W2_1_1_3 = tl.sum(d_W2_1_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 25, d_W2_1_1_3, 0.0)
-        d_W2_0_1 = d_A_scores_1 * L_0  # n m
-        d_W2_0_1_2 = tl.sum(d_W2_0_1, 0)  # m
-        d_W2_0_1_3 = tl.sum(d_W2_0_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 26, d_W2_0_1_3, 0.0)
+        d_b2_1 += in_parts(d_A_1_scores, PARTS)
+        d_W2_7_1 = d_A_1_scores * L_7  # n m
+        d_W2_7_1_2 += in_parts(d_W2_7_1, PARTS)
+        d_W2_6_1 = d_A_1_scores * L_6  # n m
+        d_W2_6_1_2 += in_parts(d_W2_6_1, PARTS)
+        d_W2_5_1 = d_A_1_scores * L_5  # n m
+        d_W2_5_1_2 += in_parts(d_W2_5_1, PARTS)
+        d_W2_4_1 = d_A_1_scores * L_4  # n m
+        d_W2_4_1_2 += in_parts(d_W2_4_1, PARTS)
+        d_W2_3_1 = d_A_1_scores * L_3  # n m
+        d_W2_3_1_2 += in_parts(d_W2_3_1, PARTS)
+        d_W2_2_1 = d_A_1_scores * L_2  # n m
+        d_W2_2_1_2 += in_parts(d_W2_2_1, PARTS)
+        d_W2_1_1 = d_A_1_scores * L_1  # n m
+        d_W2_1_1_2 += in_parts(d_W2_1_1, PARTS)
+        d_W2_0_1 = d_A_1_scores * L_0  # n m
+        d_W2_0_1_2 += in_parts(d_W2_0_1, PARTS)
         W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
         W2_1_0 = tl.load(W2_base_25).to(SUMS)  # a number
         W2_2_0 = tl.load(W2_base_26).to(SUMS)  # a number
@@ -2143,125 +2301,145 @@ def y_1_tiles_numbers(
         )  # n m
         b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
         A_scores_0 = A_scores_1_0 + b2_0  # n m
-        A_0_scores = number_0 * A_scores_0  # n m
+        A_0_scores = A_scores_0  # n m
         if MASK == 2:
-            A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_0_scores = (
+                number_0 * A_0_scores
+                + bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
         add_4 = d_A_0 - A_0_sums[:, None]  # n m
         d_A_0_scores = A_0 * add_4  # n m
-        d_A_scores_0 = d_A_0_scores * number_0  # n m
-        sum_7 = tl.sum(d_A_scores_0, 0)  # m
-        sum_8 = tl.sum(sum_7, 0)  # a number
-        numbers += tl.where(places_2 == 27, sum_8, 0.0)
-        d_W2_7_0 = d_A_scores_0 * L_7  # n m
-        d_W2_7_0_2 = tl.sum(d_W2_7_0, 0)  # m
-        d_W2_7_0_3 = tl.sum(d_W2_7_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 28, d_W2_7_0_3, 0.0)
-        d_W2_6_0 = d_A_scores_0 * L_6  # n m
-        d_W2_6_0_2 = tl.sum(d_W2_6_0, 0)  # m
-        d_W2_6_0_3 = tl.sum(d_W2_6_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 29, d_W2_6_0_3, 0.0)
-        d_W2_5_0 = d_A_scores_0 * L_5  # n m
-        d_W2_5_0_2 = tl.sum(d_W2_5_0, 0)  # m
-        d_W2_5_0_3 = tl.sum(d_W2_5_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 30, d_W2_5_0_3, 0.0)
-        d_W2_4_0 = d_A_scores_0 * L_4  # n m
-        d_W2_4_0_2 = tl.sum(d_W2_4_0, 0)  # m
-        d_W2_4_0_3 = tl.sum(d_W2_4_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 31, d_W2_4_0_3, 0.0)
-        d_W2_3_0 = d_A_scores_0 * L_3  # n m
-        d_W2_3_0_2 = tl.sum(d_W2_3_0, 0)  # m
-        d_W2_3_0_3 = tl.sum(d_W2_3_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 32, d_W2_3_0_3, 0.0)
-        d_W2_2_0 = d_A_scores_0 * L_2  # n m
-        d_W2_2_0_2 = tl.sum(d_W2_2_0, 0)  # m
-        d_W2_2_0_3 = tl.sum(d_W2_2_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 33, d_W2_2_0_3, 0.0)
-        d_W2_1_0 = d_A_scores_0 * L_1  # n m
-        d_W2_1_0_2 = tl.sum(d_W2_1_0, 0)  # m
-        d_W2_1_0_3 = tl.sum(d_W2_1_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 34, d_W2_1_0_3, 0.0)
-        d_W2_0_0 = d_A_scores_0 * L_0  # n m
-        d_W2_0_0_2 = tl.sum(d_W2_0_0, 0)  # m
-        d_W2_0_0_3 = tl.sum(d_W2_0_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 35, d_W2_0_0_3, 0.0)
+        d_b2_0 += in_parts(d_A_0_scores, PARTS)
+        d_W2_7_0 = d_A_0_scores * L_7  # n m
+        d_W2_7_0_2 += in_parts(d_W2_7_0, PARTS)
+        d_W2_6_0 = d_A_0_scores * L_6  # n m
+        d_W2_6_0_2 += in_parts(d_W2_6_0, PARTS)
+        d_W2_5_0 = d_A_0_scores * L_5  # n m
+        d_W2_5_0_2 += in_parts(d_W2_5_0, PARTS)
+        d_W2_4_0 = d_A_0_scores * L_4  # n m
+        d_W2_4_0_2 += in_parts(d_W2_4_0, PARTS)
+        d_W2_3_0 = d_A_0_scores * L_3  # n m
+        d_W2_3_0_2 += in_parts(d_W2_3_0, PARTS)
+        d_W2_2_0 = d_A_0_scores * L_2  # n m
+        d_W2_2_0_2 += in_parts(d_W2_2_0, PARTS)
+        d_W2_1_0 = d_A_0_scores * L_1  # n m
+        d_W2_1_0_2 += in_parts(d_W2_1_0, PARTS)
+        d_W2_0_0 = d_A_0_scores * L_0  # n m
+        d_W2_0_0_2 += in_parts(d_W2_0_0, PARTS)
+    d_b2_3_2 = number_0 * tl.sum(d_b2_3)  # a number
     if b2_grad is not None:
-        tl.store(b2_grad + ((pair * blocks + block) * 4 + 3), tl.sum(tl.where(places_2 == 0, numbers, 0.0)))
+        tl.store(b2_grad + ((pair * blocks + block) * 4 + 3), d_b2_3_2)
+    d_b2_2_2 = number_0 * tl.sum(d_b2_2)  # a number
     if b2_grad is not None:
-        tl.store(b2_grad + ((pair * blocks + block) * 4 + 2), tl.sum(tl.where(places_2 == 9, numbers, 0.0)))
+        tl.store(b2_grad + ((pair * blocks + block) * 4 + 2), d_b2_2_2)
+    d_b2_1_2 = number_0 * tl.sum(d_b2_1)  # a number
     if b2_grad is not None:
-        tl.store(b2_grad + ((pair * blocks + block) * 4 + 1), tl.sum(tl.where(places_2 == 18, numbers, 0.0)))
+        tl.store(b2_grad + ((pair * blocks + block) * 4 + 1), d_b2_1_2)
+    d_b2_0_2 = number_0 * tl.sum(d_b2_0)  # a number
     if b2_grad is not None:
-        tl.store(b2_grad + ((pair * blocks + block) * 4 + 0), tl.sum(tl.where(places_2 == 27, numbers, 0.0)))
+        tl.store(b2_grad + ((pair * blocks + block) * 4 + 0), d_b2_0_2)
+    d_W2_7_3_3 = number_0 * tl.sum(d_W2_7_3_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 31), tl.sum(tl.where(places_2 == 1, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 31), d_W2_7_3_3)
+    d_W2_6_3_3 = number_0 * tl.sum(d_W2_6_3_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 27), tl.sum(tl.where(places_2 == 2, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 27), d_W2_6_3_3)
+    d_W2_5_3_3 = number_0 * tl.sum(d_W2_5_3_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 23), tl.sum(tl.where(places_2 == 3, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 23), d_W2_5_3_3)
+    d_W2_4_3_3 = number_0 * tl.sum(d_W2_4_3_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 19), tl.sum(tl.where(places_2 == 4, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 19), d_W2_4_3_3)
+    d_W2_3_3_3 = number_0 * tl.sum(d_W2_3_3_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 15), tl.sum(tl.where(places_2 == 5, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 15), d_W2_3_3_3)
+    d_W2_2_3_3 = number_0 * tl.sum(d_W2_2_3_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 11), tl.sum(tl.where(places_2 == 6, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 11), d_W2_2_3_3)
+    d_W2_1_3_3 = number_0 * tl.sum(d_W2_1_3_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 7), tl.sum(tl.where(places_2 == 7, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 7), d_W2_1_3_3)
+    d_W2_0_3_3 = number_0 * tl.sum(d_W2_0_3_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 3), tl.sum(tl.where(places_2 == 8, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 3), d_W2_0_3_3)
+    d_W2_7_2_3 = number_0 * tl.sum(d_W2_7_2_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 30), tl.sum(tl.where(places_2 == 10, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 30), d_W2_7_2_3)
+    d_W2_6_2_3 = number_0 * tl.sum(d_W2_6_2_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 26), tl.sum(tl.where(places_2 == 11, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 26), d_W2_6_2_3)
+    d_W2_5_2_3 = number_0 * tl.sum(d_W2_5_2_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 22), tl.sum(tl.where(places_2 == 12, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 22), d_W2_5_2_3)
+    d_W2_4_2_3 = number_0 * tl.sum(d_W2_4_2_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 18), tl.sum(tl.where(places_2 == 13, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 18), d_W2_4_2_3)
+    d_W2_3_2_3 = number_0 * tl.sum(d_W2_3_2_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 14), tl.sum(tl.where(places_2 == 14, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 14), d_W2_3_2_3)
+    d_W2_2_2_3 = number_0 * tl.sum(d_W2_2_2_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 10), tl.sum(tl.where(places_2 == 15, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 10), d_W2_2_2_3)
+    d_W2_1_2_3 = number_0 * tl.sum(d_W2_1_2_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 6), tl.sum(tl.where(places_2 == 16, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 6), d_W2_1_2_3)
+    d_W2_0_2_3 = number_0 * tl.sum(d_W2_0_2_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 2), tl.sum(tl.where(places_2 == 17, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 2), d_W2_0_2_3)
+    d_W2_7_1_3 = number_0 * tl.sum(d_W2_7_1_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 29), tl.sum(tl.where(places_2 == 19, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 29), d_W2_7_1_3)
+    d_W2_6_1_3 = number_0 * tl.sum(d_W2_6_1_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 25), tl.sum(tl.where(places_2 == 20, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 25), d_W2_6_1_3)
+    d_W2_5_1_3 = number_0 * tl.sum(d_W2_5_1_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 21), tl.sum(tl.where(places_2 == 21, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 21), d_W2_5_1_3)
+    d_W2_4_1_3 = number_0 * tl.sum(d_W2_4_1_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 17), tl.sum(tl.where(places_2 == 22, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 17), d_W2_4_1_3)
+    d_W2_3_1_3 = number_0 * tl.sum(d_W2_3_1_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 13), tl.sum(tl.where(places_2 == 23, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 13), d_W2_3_1_3)
+    d_W2_2_1_3 = number_0 * tl.sum(d_W2_2_1_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 9), tl.sum(tl.where(places_2 == 24, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 9), d_W2_2_1_3)
+    d_W2_1_1_3 = number_0 * tl.sum(d_W2_1_1_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 5), tl.sum(tl.where(places_2 == 25, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 5), d_W2_1_1_3)
+    d_W2_0_1_3 = number_0 * tl.sum(d_W2_0_1_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 1), tl.sum(tl.where(places_2 == 26, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 1), d_W2_0_1_3)
+    d_W2_7_0_3 = number_0 * tl.sum(d_W2_7_0_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 28), tl.sum(tl.where(places_2 == 28, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 28), d_W2_7_0_3)
+    d_W2_6_0_3 = number_0 * tl.sum(d_W2_6_0_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 24), tl.sum(tl.where(places_2 == 29, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 24), d_W2_6_0_3)
+    d_W2_5_0_3 = number_0 * tl.sum(d_W2_5_0_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 20), tl.sum(tl.where(places_2 == 30, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 20), d_W2_5_0_3)
+    d_W2_4_0_3 = number_0 * tl.sum(d_W2_4_0_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 16), tl.sum(tl.where(places_2 == 31, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 16), d_W2_4_0_3)
+    d_W2_3_0_3 = number_0 * tl.sum(d_W2_3_0_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 12), tl.sum(tl.where(places_2 == 32, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 12), d_W2_3_0_3)
+    d_W2_2_0_3 = number_0 * tl.sum(d_W2_2_0_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 8), tl.sum(tl.where(places_2 == 33, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 8), d_W2_2_0_3)
+    d_W2_1_0_3 = number_0 * tl.sum(d_W2_1_0_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 4), tl.sum(tl.where(places_2 == 34, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 4), d_W2_1_0_3)
+    d_W2_0_0_3 = number_0 * tl.sum(d_W2_0_0_2)  # a number
     if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 32 + 0), tl.sum(tl.where(places_2 == 35, numbers, 0.0)))
+        tl.store(W2_grad + ((pair * blocks + block) * 32 + 0), d_W2_0_0_3)
 
 
 @triton.jit
@@ -2300,6 +2478,7 @@ def y_1_tiles_numbers_2(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     TRAIN: tl.constexpr,
     eps_GIVEN: tl.constexpr,
     n_block: tl.constexpr,
@@ -2418,8 +2597,38 @@ def y_1_tiles_numbers_2(
     mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
     d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
-    places_2 = tl.arange(0, 32)
-    numbers = tl.zeros((32,), SUMS)
+    d_L_scores_scores_3_3_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_2_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_1_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_0_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_3_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_2_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_1_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_0_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_3_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_2_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_1_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_0_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_3_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_2_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_1_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_0_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_3_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_2_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_1_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_0_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_3_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_2_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_1_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_0_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_L_scores_scores_3_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -2428,6 +2637,7 @@ def y_1_tiles_numbers_2(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
         P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
@@ -2442,6 +2652,8 @@ def y_1_tiles_numbers_2(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_2,
             0,
             seed,
@@ -2482,6 +2694,8 @@ def y_1_tiles_numbers_2(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_3,
             0,
             seed,
@@ -2516,6 +2730,8 @@ def y_1_tiles_numbers_2(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_4,
             0,
             seed,
@@ -2550,6 +2766,8 @@ def y_1_tiles_numbers_2(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_5,
             0,
             seed,
@@ -2584,6 +2802,8 @@ def y_1_tiles_numbers_2(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_6,
             0,
             seed,
@@ -2618,6 +2838,8 @@ def y_1_tiles_numbers_2(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_7,
             0,
             seed,
@@ -2652,6 +2874,8 @@ def y_1_tiles_numbers_2(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_8,
             0,
             seed,
@@ -2686,6 +2910,8 @@ def y_1_tiles_numbers_2(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_9,
             0,
             seed,
@@ -2721,11 +2947,14 @@ def y_1_tiles_numbers_2(
         )  # n m
         b2_3 = tl.load(b2_base).to(SUMS)  # a number
         A_scores_3 = A_scores_1_3 + b2_3  # n m
-        A_3_scores = number_0 * A_scores_3  # n m
+        A_3_scores = A_scores_3  # n m
         if MASK == 2:
-            A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_3_scores = (
+                number_0 * A_3_scores
+                + bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -2752,11 +2981,14 @@ def y_1_tiles_numbers_2(
         )  # n m
         b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
         A_scores_2 = A_scores_1_2 + b2_2  # n m
-        A_2_scores = number_0 * A_scores_2  # n m
+        A_2_scores = A_scores_2  # n m
         if MASK == 2:
-            A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_2_scores = (
+                number_0 * A_2_scores
+                + bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -2783,11 +3015,14 @@ def y_1_tiles_numbers_2(
         )  # n m
         b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
         A_scores_1 = A_scores_1_1 + b2_1  # n m
-        A_1_scores = number_0 * A_scores_1  # n m
+        A_1_scores = A_scores_1  # n m
         if MASK == 2:
-            A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_1_scores = (
+                number_0 * A_1_scores
+                + bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -2814,11 +3049,14 @@ def y_1_tiles_numbers_2(
         )  # n m
         b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
         A_scores_0 = A_scores_1_0 + b2_0  # n m
-        A_0_scores = number_0 * A_scores_0  # n m
+        A_0_scores = A_scores_0  # n m
         if MASK == 2:
-            A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_0_scores = (
+                number_0 * A_0_scores
+                + bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -2830,52 +3068,41 @@ def y_1_tiles_numbers_2(
         L_scores_scores_3_3_7_2 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
         L_scores_scores_3_7_2 = P_3_7_2 * L_scores_scores_1_3 + L_scores_scores_3_3_7_2 * eps_7  # n m
         L_scores_3_7_2 = tl.maximum(L_scores_scores_3_7_2, 0.0)  # n m
-        d_A_scores_3 = d_A_3_scores * number_0  # n m
         W2_7_3_2 = tl.load(W2_base_8).to(SUMS)  # a number
-        d_A_scores_2 = d_A_2_scores * number_0  # n m
         W2_7_2_2 = tl.load(W2_base_16).to(SUMS)  # a number
-        d_A_scores_1 = d_A_1_scores * number_0  # n m
         W2_7_1_2 = tl.load(W2_base_24).to(SUMS)  # a number
-        d_A_scores_0 = d_A_0_scores * number_0  # n m
         W2_7_0_2 = tl.load(W2_base_31).to(SUMS)  # a number
         d_L_7 = (
-            d_A_scores_3 * W2_7_3_2
-            + d_A_scores_2 * W2_7_2_2
-            + d_A_scores_1 * W2_7_1_2
-            + d_A_scores_0 * W2_7_0_2
+            d_A_3_scores * W2_7_3_2
+            + d_A_2_scores * W2_7_2_2
+            + d_A_1_scores * W2_7_1_2
+            + d_A_0_scores * W2_7_0_2
         )  # n m
-        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_7_2 = number_0 * d_L_7  # n m
+        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7_2, 0.0)  # n m
         d_L_scores_scores_3_3_7 = d_L_scores_scores_3_7 * eps_7  # n m
-        d_L_scores_scores_3_3_7_2 = tl.sum(d_L_scores_scores_3_3_7, 0)  # m
-        d_L_scores_scores_3_3_7_3 = tl.sum(d_L_scores_scores_3_3_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 0, d_L_scores_scores_3_3_7_3, 0.0)
+        d_L_scores_scores_3_3_7_2 += in_parts(d_L_scores_scores_3_3_7, PARTS)
         P_2_7_2 = tl.load(P_base_11).to(SUMS)  # a number
         L_scores_scores_3_2_7_2 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
         L_scores_scores_2_7_2 = P_2_7_2 * L_scores_scores_1_2 + L_scores_scores_3_2_7_2 * eps_7  # n m
         L_scores_2_7_2 = tl.maximum(L_scores_scores_2_7_2, 0.0)  # n m
-        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7_2, 0.0)  # n m
         d_L_scores_scores_3_2_7 = d_L_scores_scores_2_7 * eps_7  # n m
-        d_L_scores_scores_3_2_7_2 = tl.sum(d_L_scores_scores_3_2_7, 0)  # m
-        d_L_scores_scores_3_2_7_3 = tl.sum(d_L_scores_scores_3_2_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 1, d_L_scores_scores_3_2_7_3, 0.0)
+        d_L_scores_scores_3_2_7_2 += in_parts(d_L_scores_scores_3_2_7, PARTS)
         P_1_7_2 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_7_2 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
         L_scores_scores_1_7_2 = P_1_7_2 * L_scores_scores_1_1 + L_scores_scores_3_1_7_2 * eps_7  # n m
         L_scores_1_7_2 = tl.maximum(L_scores_scores_1_7_2, 0.0)  # n m
-        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7_2, 0.0)  # n m
         d_L_scores_scores_3_1_7 = d_L_scores_scores_1_7 * eps_7  # n m
-        d_L_scores_scores_3_1_7_2 = tl.sum(d_L_scores_scores_3_1_7, 0)  # m
-        d_L_scores_scores_3_1_7_3 = tl.sum(d_L_scores_scores_3_1_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 2, d_L_scores_scores_3_1_7_3, 0.0)
+        d_L_scores_scores_3_1_7_2 += in_parts(d_L_scores_scores_3_1_7, PARTS)
         P_0_7_2 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_7_2 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
         L_scores_scores_0_7_2 = P_0_7_2 * L_scores_scores_1_0 + L_scores_scores_3_0_7_2 * eps_7  # n m
         L_scores_0_7_2 = tl.maximum(L_scores_scores_0_7_2, 0.0)  # n m
-        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7_2, 0.0)  # n m
         d_L_scores_scores_3_0_7 = d_L_scores_scores_0_7 * eps_7  # n m
-        d_L_scores_scores_3_0_7_2 = tl.sum(d_L_scores_scores_3_0_7, 0)  # m
-        d_L_scores_scores_3_0_7_3 = tl.sum(d_L_scores_scores_3_0_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 3, d_L_scores_scores_3_0_7_3, 0.0)
+        d_L_scores_scores_3_0_7_2 += in_parts(d_L_scores_scores_3_0_7, PARTS)
         P_3_6_2 = tl.load(P_base_10).to(SUMS)  # a number
         L_scores_scores_3_3_6_2 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
         L_scores_scores_3_6_2 = P_3_6_2 * L_scores_scores_1_3 + L_scores_scores_3_3_6_2 * eps_6  # n m
@@ -2885,43 +3112,36 @@ def y_1_tiles_numbers_2(
         W2_6_1_2 = tl.load(W2_base_23).to(SUMS)  # a number
         W2_6_0_2 = tl.load(W2_base_30).to(SUMS)  # a number
         d_L_6 = (
-            d_A_scores_3 * W2_6_3_2
-            + d_A_scores_2 * W2_6_2_2
-            + d_A_scores_1 * W2_6_1_2
-            + d_A_scores_0 * W2_6_0_2
+            d_A_3_scores * W2_6_3_2
+            + d_A_2_scores * W2_6_2_2
+            + d_A_1_scores * W2_6_1_2
+            + d_A_0_scores * W2_6_0_2
         )  # n m
-        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_6_2 = number_0 * d_L_6  # n m
+        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_3_3_6 = d_L_scores_scores_3_6 * eps_6  # n m
-        d_L_scores_scores_3_3_6_2 = tl.sum(d_L_scores_scores_3_3_6, 0)  # m
-        d_L_scores_scores_3_3_6_3 = tl.sum(d_L_scores_scores_3_3_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 4, d_L_scores_scores_3_3_6_3, 0.0)
+        d_L_scores_scores_3_3_6_2 += in_parts(d_L_scores_scores_3_3_6, PARTS)
         P_2_6_2 = tl.load(P_base_9).to(SUMS)  # a number
         L_scores_scores_3_2_6_2 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
         L_scores_scores_2_6_2 = P_2_6_2 * L_scores_scores_1_2 + L_scores_scores_3_2_6_2 * eps_6  # n m
         L_scores_2_6_2 = tl.maximum(L_scores_scores_2_6_2, 0.0)  # n m
-        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_3_2_6 = d_L_scores_scores_2_6 * eps_6  # n m
-        d_L_scores_scores_3_2_6_2 = tl.sum(d_L_scores_scores_3_2_6, 0)  # m
-        d_L_scores_scores_3_2_6_3 = tl.sum(d_L_scores_scores_3_2_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 5, d_L_scores_scores_3_2_6_3, 0.0)
+        d_L_scores_scores_3_2_6_2 += in_parts(d_L_scores_scores_3_2_6, PARTS)
         P_1_6_2 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_6_2 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
         L_scores_scores_1_6_2 = P_1_6_2 * L_scores_scores_1_1 + L_scores_scores_3_1_6_2 * eps_6  # n m
         L_scores_1_6_2 = tl.maximum(L_scores_scores_1_6_2, 0.0)  # n m
-        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_3_1_6 = d_L_scores_scores_1_6 * eps_6  # n m
-        d_L_scores_scores_3_1_6_2 = tl.sum(d_L_scores_scores_3_1_6, 0)  # m
-        d_L_scores_scores_3_1_6_3 = tl.sum(d_L_scores_scores_3_1_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 6, d_L_scores_scores_3_1_6_3, 0.0)
+        d_L_scores_scores_3_1_6_2 += in_parts(d_L_scores_scores_3_1_6, PARTS)
         P_0_6_2 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_6_2 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
         L_scores_scores_0_6_2 = P_0_6_2 * L_scores_scores_1_0 + L_scores_scores_3_0_6_2 * eps_6  # n m
         L_scores_0_6_2 = tl.maximum(L_scores_scores_0_6_2, 0.0)  # n m
-        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_3_0_6 = d_L_scores_scores_0_6 * eps_6  # n m
-        d_L_scores_scores_3_0_6_2 = tl.sum(d_L_scores_scores_3_0_6, 0)  # m
-        d_L_scores_scores_3_0_6_3 = tl.sum(d_L_scores_scores_3_0_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 7, d_L_scores_scores_3_0_6_3, 0.0)
+        d_L_scores_scores_3_0_6_2 += in_parts(d_L_scores_scores_3_0_6, PARTS)
         P_3_5_2 = tl.load(P_base_8).to(SUMS)  # a number
         L_scores_scores_3_3_5_2 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
         L_scores_scores_3_5_2 = P_3_5_2 * L_scores_scores_1_3 + L_scores_scores_3_3_5_2 * eps_5  # n m
@@ -2931,43 +3151,36 @@ def y_1_tiles_numbers_2(
         W2_5_1_2 = tl.load(W2_base_22).to(SUMS)  # a number
         W2_5_0_2 = tl.load(W2_base_29).to(SUMS)  # a number
         d_L_5 = (
-            d_A_scores_3 * W2_5_3_2
-            + d_A_scores_2 * W2_5_2_2
-            + d_A_scores_1 * W2_5_1_2
-            + d_A_scores_0 * W2_5_0_2
+            d_A_3_scores * W2_5_3_2
+            + d_A_2_scores * W2_5_2_2
+            + d_A_1_scores * W2_5_1_2
+            + d_A_0_scores * W2_5_0_2
         )  # n m
-        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_5_2 = number_0 * d_L_5  # n m
+        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_3_3_5 = d_L_scores_scores_3_5 * eps_5  # n m
-        d_L_scores_scores_3_3_5_2 = tl.sum(d_L_scores_scores_3_3_5, 0)  # m
-        d_L_scores_scores_3_3_5_3 = tl.sum(d_L_scores_scores_3_3_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 8, d_L_scores_scores_3_3_5_3, 0.0)
+        d_L_scores_scores_3_3_5_2 += in_parts(d_L_scores_scores_3_3_5, PARTS)
         P_2_5_2 = tl.load(P_base_7).to(SUMS)  # a number
         L_scores_scores_3_2_5_2 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
         L_scores_scores_2_5_2 = P_2_5_2 * L_scores_scores_1_2 + L_scores_scores_3_2_5_2 * eps_5  # n m
         L_scores_2_5_2 = tl.maximum(L_scores_scores_2_5_2, 0.0)  # n m
-        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_3_2_5 = d_L_scores_scores_2_5 * eps_5  # n m
-        d_L_scores_scores_3_2_5_2 = tl.sum(d_L_scores_scores_3_2_5, 0)  # m
-        d_L_scores_scores_3_2_5_3 = tl.sum(d_L_scores_scores_3_2_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 9, d_L_scores_scores_3_2_5_3, 0.0)
+        d_L_scores_scores_3_2_5_2 += in_parts(d_L_scores_scores_3_2_5, PARTS)
         P_1_5_2 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_5_2 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
         L_scores_scores_1_5_2 = P_1_5_2 * L_scores_scores_1_1 + L_scores_scores_3_1_5_2 * eps_5  # n m
         L_scores_1_5_2 = tl.maximum(L_scores_scores_1_5_2, 0.0)  # n m
-        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_3_1_5 = d_L_scores_scores_1_5 * eps_5  # n m
-        d_L_scores_scores_3_1_5_2 = tl.sum(d_L_scores_scores_3_1_5, 0)  # m
-        d_L_scores_scores_3_1_5_3 = tl.sum(d_L_scores_scores_3_1_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 10, d_L_scores_scores_3_1_5_3, 0.0)
+        d_L_scores_scores_3_1_5_2 += in_parts(d_L_scores_scores_3_1_5, PARTS)
         P_0_5_2 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_5_2 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
         L_scores_scores_0_5_2 = P_0_5_2 * L_scores_scores_1_0 + L_scores_scores_3_0_5_2 * eps_5  # n m
         L_scores_0_5_2 = tl.maximum(L_scores_scores_0_5_2, 0.0)  # n m
-        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_3_0_5 = d_L_scores_scores_0_5 * eps_5  # n m
-        d_L_scores_scores_3_0_5_2 = tl.sum(d_L_scores_scores_3_0_5, 0)  # m
-        d_L_scores_scores_3_0_5_3 = tl.sum(d_L_scores_scores_3_0_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 11, d_L_scores_scores_3_0_5_3, 0.0)
+        d_L_scores_scores_3_0_5_2 += in_parts(d_L_scores_scores_3_0_5, PARTS)
         P_3_4_2 = tl.load(P_base_6).to(SUMS)  # a number
         L_scores_scores_3_3_4_2 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
         L_scores_scores_3_4_2 = P_3_4_2 * L_scores_scores_1_3 + L_scores_scores_3_3_4_2 * eps_4  # n m
@@ -2977,43 +3190,36 @@ def y_1_tiles_numbers_2(
         W2_4_1_2 = tl.load(W2_base_21).to(SUMS)  # a number
         W2_4_0_2 = tl.load(W2_base_28).to(SUMS)  # a number
         d_L_4 = (
-            d_A_scores_3 * W2_4_3_2
-            + d_A_scores_2 * W2_4_2_2
-            + d_A_scores_1 * W2_4_1_2
-            + d_A_scores_0 * W2_4_0_2
+            d_A_3_scores * W2_4_3_2
+            + d_A_2_scores * W2_4_2_2
+            + d_A_1_scores * W2_4_1_2
+            + d_A_0_scores * W2_4_0_2
         )  # n m
-        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_4_2 = number_0 * d_L_4  # n m
+        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_3_3_4 = d_L_scores_scores_3_4 * eps_4  # n m
-        d_L_scores_scores_3_3_4_2 = tl.sum(d_L_scores_scores_3_3_4, 0)  # m
-        d_L_scores_scores_3_3_4_3 = tl.sum(d_L_scores_scores_3_3_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 12, d_L_scores_scores_3_3_4_3, 0.0)
+        d_L_scores_scores_3_3_4_2 += in_parts(d_L_scores_scores_3_3_4, PARTS)
         P_2_4_2 = tl.load(P_base_5).to(SUMS)  # a number
         L_scores_scores_3_2_4_2 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
         L_scores_scores_2_4_2 = P_2_4_2 * L_scores_scores_1_2 + L_scores_scores_3_2_4_2 * eps_4  # n m
         L_scores_2_4_2 = tl.maximum(L_scores_scores_2_4_2, 0.0)  # n m
-        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_3_2_4 = d_L_scores_scores_2_4 * eps_4  # n m
-        d_L_scores_scores_3_2_4_2 = tl.sum(d_L_scores_scores_3_2_4, 0)  # m
-        d_L_scores_scores_3_2_4_3 = tl.sum(d_L_scores_scores_3_2_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 13, d_L_scores_scores_3_2_4_3, 0.0)
+        d_L_scores_scores_3_2_4_2 += in_parts(d_L_scores_scores_3_2_4, PARTS)
         P_1_4_2 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_4_2 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
         L_scores_scores_1_4_2 = P_1_4_2 * L_scores_scores_1_1 + L_scores_scores_3_1_4_2 * eps_4  # n m
         L_scores_1_4_2 = tl.maximum(L_scores_scores_1_4_2, 0.0)  # n m
-        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_3_1_4 = d_L_scores_scores_1_4 * eps_4  # n m
-        d_L_scores_scores_3_1_4_2 = tl.sum(d_L_scores_scores_3_1_4, 0)  # m
-        d_L_scores_scores_3_1_4_3 = tl.sum(d_L_scores_scores_3_1_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 14, d_L_scores_scores_3_1_4_3, 0.0)
+        d_L_scores_scores_3_1_4_2 += in_parts(d_L_scores_scores_3_1_4, PARTS)
         P_0_4_2 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_4_2 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
         L_scores_scores_0_4_2 = P_0_4_2 * L_scores_scores_1_0 + L_scores_scores_3_0_4_2 * eps_4  # n m
         L_scores_0_4_2 = tl.maximum(L_scores_scores_0_4_2, 0.0)  # n m
-        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_3_0_4 = d_L_scores_scores_0_4 * eps_4  # n m
-        d_L_scores_scores_3_0_4_2 = tl.sum(d_L_scores_scores_3_0_4, 0)  # m
-        d_L_scores_scores_3_0_4_3 = tl.sum(d_L_scores_scores_3_0_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 15, d_L_scores_scores_3_0_4_3, 0.0)
+        d_L_scores_scores_3_0_4_2 += in_parts(d_L_scores_scores_3_0_4, PARTS)
         P_3_3_2 = tl.load(P_base_4).to(SUMS)  # a number
         L_scores_scores_3_3_3_2 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
         L_scores_scores_3_3_8 = P_3_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_3_2 * eps_3  # n m
@@ -3023,43 +3229,36 @@ def y_1_tiles_numbers_2(
         W2_3_1_2 = tl.load(W2_base_20).to(SUMS)  # a number
         W2_3_0_2 = tl.load(W2_base_27).to(SUMS)  # a number
         d_L_3 = (
-            d_A_scores_3 * W2_3_3_2
-            + d_A_scores_2 * W2_3_2_2
-            + d_A_scores_1 * W2_3_1_2
-            + d_A_scores_0 * W2_3_0_2
+            d_A_3_scores * W2_3_3_2
+            + d_A_2_scores * W2_3_2_2
+            + d_A_1_scores * W2_3_1_2
+            + d_A_0_scores * W2_3_0_2
         )  # n m
-        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3, 0.0)  # n m
+        d_L_3_2 = number_0 * d_L_3  # n m
+        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_3_3_3 = d_L_scores_scores_3_3 * eps_3  # n m
-        d_L_scores_scores_3_3_3_2 = tl.sum(d_L_scores_scores_3_3_3, 0)  # m
-        d_L_scores_scores_3_3_3_3 = tl.sum(d_L_scores_scores_3_3_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 16, d_L_scores_scores_3_3_3_3, 0.0)
+        d_L_scores_scores_3_3_3_2 += in_parts(d_L_scores_scores_3_3_3, PARTS)
         P_2_3_2 = tl.load(P_base_3).to(SUMS)  # a number
         L_scores_scores_3_2_3_2 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
         L_scores_scores_2_3_2 = P_2_3_2 * L_scores_scores_1_2 + L_scores_scores_3_2_3_2 * eps_3  # n m
         L_scores_2_3_2 = tl.maximum(L_scores_scores_2_3_2, 0.0)  # n m
-        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_3_2_3 = d_L_scores_scores_2_3 * eps_3  # n m
-        d_L_scores_scores_3_2_3_2 = tl.sum(d_L_scores_scores_3_2_3, 0)  # m
-        d_L_scores_scores_3_2_3_3 = tl.sum(d_L_scores_scores_3_2_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 17, d_L_scores_scores_3_2_3_3, 0.0)
+        d_L_scores_scores_3_2_3_2 += in_parts(d_L_scores_scores_3_2_3, PARTS)
         P_1_3_2 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_3_2 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
         L_scores_scores_1_3_3 = P_1_3_2 * L_scores_scores_1_1 + L_scores_scores_3_1_3_2 * eps_3  # n m
         L_scores_1_3_2 = tl.maximum(L_scores_scores_1_3_3, 0.0)  # n m
-        d_L_scores_scores_1_3 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_3 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_3_1_3 = d_L_scores_scores_1_3 * eps_3  # n m
-        d_L_scores_scores_3_1_3_2 = tl.sum(d_L_scores_scores_3_1_3, 0)  # m
-        d_L_scores_scores_3_1_3_3 = tl.sum(d_L_scores_scores_3_1_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 18, d_L_scores_scores_3_1_3_3, 0.0)
+        d_L_scores_scores_3_1_3_2 += in_parts(d_L_scores_scores_3_1_3, PARTS)
         P_0_3_2 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_3_2 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
         L_scores_scores_0_3_2 = P_0_3_2 * L_scores_scores_1_0 + L_scores_scores_3_0_3_2 * eps_3  # n m
         L_scores_0_3_2 = tl.maximum(L_scores_scores_0_3_2, 0.0)  # n m
-        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_3_0_3 = d_L_scores_scores_0_3 * eps_3  # n m
-        d_L_scores_scores_3_0_3_2 = tl.sum(d_L_scores_scores_3_0_3, 0)  # m
-        d_L_scores_scores_3_0_3_3 = tl.sum(d_L_scores_scores_3_0_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 19, d_L_scores_scores_3_0_3_3, 0.0)
+        d_L_scores_scores_3_0_3_2 += in_parts(d_L_scores_scores_3_0_3, PARTS)
         P_3_2_2 = tl.load(P_base_2).to(SUMS)  # a number
         L_scores_scores_3_3_2_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
         L_scores_scores_3_2_8 = P_3_2_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2_2 * eps_2  # n m
@@ -3069,43 +3268,36 @@ def y_1_tiles_numbers_2(
         W2_2_1_2 = tl.load(W2_base_19).to(SUMS)  # a number
         W2_2_0_2 = tl.load(W2_base_26).to(SUMS)  # a number
         d_L_2 = (
-            d_A_scores_3 * W2_2_3_2
-            + d_A_scores_2 * W2_2_2_2
-            + d_A_scores_1 * W2_2_1_2
-            + d_A_scores_0 * W2_2_0_2
+            d_A_3_scores * W2_2_3_2
+            + d_A_2_scores * W2_2_2_2
+            + d_A_1_scores * W2_2_1_2
+            + d_A_0_scores * W2_2_0_2
         )  # n m
-        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2, 0.0)  # n m
+        d_L_2_2 = number_0 * d_L_2  # n m
+        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_3_3_2 = d_L_scores_scores_3_2 * eps_2  # n m
-        d_L_scores_scores_3_3_2_2 = tl.sum(d_L_scores_scores_3_3_2, 0)  # m
-        d_L_scores_scores_3_3_2_3 = tl.sum(d_L_scores_scores_3_3_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 20, d_L_scores_scores_3_3_2_3, 0.0)
+        d_L_scores_scores_3_3_2_2 += in_parts(d_L_scores_scores_3_3_2, PARTS)
         P_2_2_2 = tl.load(P_base).to(SUMS)  # a number
         L_scores_scores_3_2_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
         L_scores_scores_2_2_2 = P_2_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2_2 * eps_2  # n m
         L_scores_2_2_2 = tl.maximum(L_scores_scores_2_2_2, 0.0)  # n m
-        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_3_2_2 = d_L_scores_scores_2_2 * eps_2  # n m
-        d_L_scores_scores_3_2_2_2 = tl.sum(d_L_scores_scores_3_2_2, 0)  # m
-        d_L_scores_scores_3_2_2_3 = tl.sum(d_L_scores_scores_3_2_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 21, d_L_scores_scores_3_2_2_3, 0.0)
+        d_L_scores_scores_3_2_2_2 += in_parts(d_L_scores_scores_3_2_2, PARTS)
         P_1_2_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_2_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
         L_scores_scores_1_2_3 = P_1_2_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2_2 * eps_2  # n m
         L_scores_1_2_2 = tl.maximum(L_scores_scores_1_2_3, 0.0)  # n m
-        d_L_scores_scores_1_2 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_2 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_3_1_2 = d_L_scores_scores_1_2 * eps_2  # n m
-        d_L_scores_scores_3_1_2_2 = tl.sum(d_L_scores_scores_3_1_2, 0)  # m
-        d_L_scores_scores_3_1_2_3 = tl.sum(d_L_scores_scores_3_1_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 22, d_L_scores_scores_3_1_2_3, 0.0)
+        d_L_scores_scores_3_1_2_2 += in_parts(d_L_scores_scores_3_1_2, PARTS)
         P_0_2_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_2_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
         L_scores_scores_0_2_2 = P_0_2_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2_2 * eps_2  # n m
         L_scores_0_2_2 = tl.maximum(L_scores_scores_0_2_2, 0.0)  # n m
-        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_3_0_2 = d_L_scores_scores_0_2 * eps_2  # n m
-        d_L_scores_scores_3_0_2_2 = tl.sum(d_L_scores_scores_3_0_2, 0)  # m
-        d_L_scores_scores_3_0_2_3 = tl.sum(d_L_scores_scores_3_0_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 23, d_L_scores_scores_3_0_2_3, 0.0)
+        d_L_scores_scores_3_0_2_2 += in_parts(d_L_scores_scores_3_0_2, PARTS)
         P_3_1_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_3_1_2 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
         L_scores_scores_3_1_8 = P_3_1_2 * L_scores_scores_1_3 + L_scores_scores_3_3_1_2 * eps_1  # n m
@@ -3115,43 +3307,36 @@ def y_1_tiles_numbers_2(
         W2_1_1_2 = tl.load(W2_base_18).to(SUMS)  # a number
         W2_1_0_2 = tl.load(W2_base_25).to(SUMS)  # a number
         d_L_1 = (
-            d_A_scores_3 * W2_1_3_2
-            + d_A_scores_2 * W2_1_2_2
-            + d_A_scores_1 * W2_1_1_2
-            + d_A_scores_0 * W2_1_0_2
+            d_A_3_scores * W2_1_3_2
+            + d_A_2_scores * W2_1_2_2
+            + d_A_1_scores * W2_1_1_2
+            + d_A_0_scores * W2_1_0_2
         )  # n m
-        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1, 0.0)  # n m
+        d_L_1_2 = number_0 * d_L_1  # n m
+        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_3_3_1 = d_L_scores_scores_3_1 * eps_1  # n m
-        d_L_scores_scores_3_3_1_2 = tl.sum(d_L_scores_scores_3_3_1, 0)  # m
-        d_L_scores_scores_3_3_1_3 = tl.sum(d_L_scores_scores_3_3_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 24, d_L_scores_scores_3_3_1_3, 0.0)
+        d_L_scores_scores_3_3_1_2 += in_parts(d_L_scores_scores_3_3_1, PARTS)
         P_2_1_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_2_1_2 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
         L_scores_scores_2_1_2 = P_2_1_2 * L_scores_scores_1_2 + L_scores_scores_3_2_1_2 * eps_1  # n m
         L_scores_2_1_2 = tl.maximum(L_scores_scores_2_1_2, 0.0)  # n m
-        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_3_2_1 = d_L_scores_scores_2_1 * eps_1  # n m
-        d_L_scores_scores_3_2_1_2 = tl.sum(d_L_scores_scores_3_2_1, 0)  # m
-        d_L_scores_scores_3_2_1_3 = tl.sum(d_L_scores_scores_3_2_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 25, d_L_scores_scores_3_2_1_3, 0.0)
+        d_L_scores_scores_3_2_1_2 += in_parts(d_L_scores_scores_3_2_1, PARTS)
         P_1_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_1_2 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
         L_scores_scores_1_1_3 = P_1_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_1_2 * eps_1  # n m
         L_scores_1_1_2 = tl.maximum(L_scores_scores_1_1_3, 0.0)  # n m
-        d_L_scores_scores_1_1 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_1 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_3_1_1 = d_L_scores_scores_1_1 * eps_1  # n m
-        d_L_scores_scores_3_1_1_2 = tl.sum(d_L_scores_scores_3_1_1, 0)  # m
-        d_L_scores_scores_3_1_1_3 = tl.sum(d_L_scores_scores_3_1_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 26, d_L_scores_scores_3_1_1_3, 0.0)
+        d_L_scores_scores_3_1_1_2 += in_parts(d_L_scores_scores_3_1_1, PARTS)
         P_0_1_2 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_1_2 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
         L_scores_scores_0_1_2 = P_0_1_2 * L_scores_scores_1_0 + L_scores_scores_3_0_1_2 * eps_1  # n m
         L_scores_0_1_2 = tl.maximum(L_scores_scores_0_1_2, 0.0)  # n m
-        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_3_0_1 = d_L_scores_scores_0_1 * eps_1  # n m
-        d_L_scores_scores_3_0_1_2 = tl.sum(d_L_scores_scores_3_0_1, 0)  # m
-        d_L_scores_scores_3_0_1_3 = tl.sum(d_L_scores_scores_3_0_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 27, d_L_scores_scores_3_0_1_3, 0.0)
+        d_L_scores_scores_3_0_1_2 += in_parts(d_L_scores_scores_3_0_1, PARTS)
         P_3_0_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_3_0_2 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
         L_scores_scores_3_0_8 = P_3_0_2 * L_scores_scores_1_3 + L_scores_scores_3_3_0_2 * eps_0  # n m
@@ -3161,107 +3346,100 @@ def y_1_tiles_numbers_2(
         W2_0_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
         W2_0_0_2 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
         d_L_0 = (
-            d_A_scores_3 * W2_0_3_2
-            + d_A_scores_2 * W2_0_2_2
-            + d_A_scores_1 * W2_0_1_2
-            + d_A_scores_0 * W2_0_0_2
+            d_A_3_scores * W2_0_3_2
+            + d_A_2_scores * W2_0_2_2
+            + d_A_1_scores * W2_0_1_2
+            + d_A_0_scores * W2_0_0_2
         )  # n m
-        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0, 0.0)  # n m
+        d_L_0_2 = number_0 * d_L_0  # n m
+        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_3_3_0 = d_L_scores_scores_3_0 * eps_0  # n m
-        d_L_scores_scores_3_3_0_2 = tl.sum(d_L_scores_scores_3_3_0, 0)  # m
-        d_L_scores_scores_3_3_0_3 = tl.sum(d_L_scores_scores_3_3_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 28, d_L_scores_scores_3_3_0_3, 0.0)
+        d_L_scores_scores_3_3_0_2 += in_parts(d_L_scores_scores_3_3_0, PARTS)
         P_2_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_2_0_2 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
         L_scores_scores_2_0_2 = P_2_0_2 * L_scores_scores_1_2 + L_scores_scores_3_2_0_2 * eps_0  # n m
         L_scores_2_0_2 = tl.maximum(L_scores_scores_2_0_2, 0.0)  # n m
-        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_3_2_0 = d_L_scores_scores_2_0 * eps_0  # n m
-        d_L_scores_scores_3_2_0_2 = tl.sum(d_L_scores_scores_3_2_0, 0)  # m
-        d_L_scores_scores_3_2_0_3 = tl.sum(d_L_scores_scores_3_2_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 29, d_L_scores_scores_3_2_0_3, 0.0)
+        d_L_scores_scores_3_2_0_2 += in_parts(d_L_scores_scores_3_2_0, PARTS)
         P_1_0_2 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_1_0_2 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
         L_scores_scores_1_0_3 = P_1_0_2 * L_scores_scores_1_1 + L_scores_scores_3_1_0_2 * eps_0  # n m
         L_scores_1_0_2 = tl.maximum(L_scores_scores_1_0_3, 0.0)  # n m
-        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_3_1_0 = d_L_scores_scores_1_0 * eps_0  # n m
-        d_L_scores_scores_3_1_0_2 = tl.sum(d_L_scores_scores_3_1_0, 0)  # m
-        d_L_scores_scores_3_1_0_3 = tl.sum(d_L_scores_scores_3_1_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 30, d_L_scores_scores_3_1_0_3, 0.0)
+        d_L_scores_scores_3_1_0_2 += in_parts(d_L_scores_scores_3_1_0, PARTS)
         P_0_0_2 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
         L_scores_scores_3_0_0_2 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
         L_scores_scores_0_0_2 = P_0_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_0_2 * eps_0  # n m
         L_scores_0_0_2 = tl.maximum(L_scores_scores_0_0_2, 0.0)  # n m
-        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_3_0_0 = d_L_scores_scores_0_0 * eps_0  # n m
-        d_L_scores_scores_3_0_0_2 = tl.sum(d_L_scores_scores_3_0_0, 0)  # m
-        d_L_scores_scores_3_0_0_3 = tl.sum(d_L_scores_scores_3_0_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 31, d_L_scores_scores_3_0_0_3, 0.0)
+        d_L_scores_scores_3_0_0_2 += in_parts(d_L_scores_scores_3_0_0, PARTS)
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 31), tl.sum(tl.where(places_2 == 0, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 31), tl.sum(d_L_scores_scores_3_3_7_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 23), tl.sum(tl.where(places_2 == 1, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 23), tl.sum(d_L_scores_scores_3_2_7_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 15), tl.sum(tl.where(places_2 == 2, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 15), tl.sum(d_L_scores_scores_3_1_7_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 7), tl.sum(tl.where(places_2 == 3, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 7), tl.sum(d_L_scores_scores_3_0_7_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 30), tl.sum(tl.where(places_2 == 4, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 30), tl.sum(d_L_scores_scores_3_3_6_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 22), tl.sum(tl.where(places_2 == 5, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 22), tl.sum(d_L_scores_scores_3_2_6_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 14), tl.sum(tl.where(places_2 == 6, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 14), tl.sum(d_L_scores_scores_3_1_6_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 6), tl.sum(tl.where(places_2 == 7, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 6), tl.sum(d_L_scores_scores_3_0_6_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 29), tl.sum(tl.where(places_2 == 8, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 29), tl.sum(d_L_scores_scores_3_3_5_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 21), tl.sum(tl.where(places_2 == 9, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 21), tl.sum(d_L_scores_scores_3_2_5_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 13), tl.sum(tl.where(places_2 == 10, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 13), tl.sum(d_L_scores_scores_3_1_5_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 5), tl.sum(tl.where(places_2 == 11, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 5), tl.sum(d_L_scores_scores_3_0_5_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 28), tl.sum(tl.where(places_2 == 12, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 28), tl.sum(d_L_scores_scores_3_3_4_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 20), tl.sum(tl.where(places_2 == 13, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 20), tl.sum(d_L_scores_scores_3_2_4_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 12), tl.sum(tl.where(places_2 == 14, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 12), tl.sum(d_L_scores_scores_3_1_4_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 4), tl.sum(tl.where(places_2 == 15, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 4), tl.sum(d_L_scores_scores_3_0_4_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 27), tl.sum(tl.where(places_2 == 16, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 27), tl.sum(d_L_scores_scores_3_3_3_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 19), tl.sum(tl.where(places_2 == 17, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 19), tl.sum(d_L_scores_scores_3_2_3_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 11), tl.sum(tl.where(places_2 == 18, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 11), tl.sum(d_L_scores_scores_3_1_3_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 3), tl.sum(tl.where(places_2 == 19, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 3), tl.sum(d_L_scores_scores_3_0_3_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 26), tl.sum(tl.where(places_2 == 20, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 26), tl.sum(d_L_scores_scores_3_3_2_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 18), tl.sum(tl.where(places_2 == 21, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 18), tl.sum(d_L_scores_scores_3_2_2_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 10), tl.sum(tl.where(places_2 == 22, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 10), tl.sum(d_L_scores_scores_3_1_2_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 2), tl.sum(tl.where(places_2 == 23, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 2), tl.sum(d_L_scores_scores_3_0_2_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 25), tl.sum(tl.where(places_2 == 24, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 25), tl.sum(d_L_scores_scores_3_3_1_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 17), tl.sum(tl.where(places_2 == 25, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 17), tl.sum(d_L_scores_scores_3_2_1_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 9), tl.sum(tl.where(places_2 == 26, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 9), tl.sum(d_L_scores_scores_3_1_1_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 1), tl.sum(tl.where(places_2 == 27, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 1), tl.sum(d_L_scores_scores_3_0_1_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 24), tl.sum(tl.where(places_2 == 28, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 24), tl.sum(d_L_scores_scores_3_3_0_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 16), tl.sum(tl.where(places_2 == 29, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 16), tl.sum(d_L_scores_scores_3_2_0_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 8), tl.sum(tl.where(places_2 == 30, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 8), tl.sum(d_L_scores_scores_3_1_0_2))
     if L_of_of_p3_grad is not None:
-        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 0), tl.sum(tl.where(places_2 == 31, numbers, 0.0)))
+        tl.store(L_of_of_p3_grad + ((pair * blocks + block) * 32 + 0), tl.sum(d_L_scores_scores_3_0_0_2))
 
 
 @triton.jit
@@ -3300,6 +3478,7 @@ def y_1_tiles_numbers_3(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     TRAIN: tl.constexpr,
     eps_GIVEN: tl.constexpr,
     n_block: tl.constexpr,
@@ -3418,8 +3597,38 @@ def y_1_tiles_numbers_3(
     mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
     d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
-    places_2 = tl.arange(0, 32)
-    numbers = tl.zeros((32,), SUMS)
+    d_P_3_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_2_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_1_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_0_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_3_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_2_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_1_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_0_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_3_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_2_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_1_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_0_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_3_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_2_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_1_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_0_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_3_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_2_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_1_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_0_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_3_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_2_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_1_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_0_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    d_P_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -3428,6 +3637,7 @@ def y_1_tiles_numbers_3(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
         P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
@@ -3442,6 +3652,8 @@ def y_1_tiles_numbers_3(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_2,
             0,
             seed,
@@ -3482,6 +3694,8 @@ def y_1_tiles_numbers_3(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_3,
             0,
             seed,
@@ -3516,6 +3730,8 @@ def y_1_tiles_numbers_3(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_4,
             0,
             seed,
@@ -3550,6 +3766,8 @@ def y_1_tiles_numbers_3(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_5,
             0,
             seed,
@@ -3584,6 +3802,8 @@ def y_1_tiles_numbers_3(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_6,
             0,
             seed,
@@ -3618,6 +3838,8 @@ def y_1_tiles_numbers_3(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_7,
             0,
             seed,
@@ -3652,6 +3874,8 @@ def y_1_tiles_numbers_3(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_8,
             0,
             seed,
@@ -3686,6 +3910,8 @@ def y_1_tiles_numbers_3(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_9,
             0,
             seed,
@@ -3721,11 +3947,14 @@ def y_1_tiles_numbers_3(
         )  # n m
         b2_3 = tl.load(b2_base).to(SUMS)  # a number
         A_scores_3 = A_scores_1_3 + b2_3  # n m
-        A_3_scores = number_0 * A_scores_3  # n m
+        A_3_scores = A_scores_3  # n m
         if MASK == 2:
-            A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_3_scores = (
+                number_0 * A_3_scores
+                + bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -3752,11 +3981,14 @@ def y_1_tiles_numbers_3(
         )  # n m
         b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
         A_scores_2 = A_scores_1_2 + b2_2  # n m
-        A_2_scores = number_0 * A_scores_2  # n m
+        A_2_scores = A_scores_2  # n m
         if MASK == 2:
-            A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_2_scores = (
+                number_0 * A_2_scores
+                + bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -3783,11 +4015,14 @@ def y_1_tiles_numbers_3(
         )  # n m
         b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
         A_scores_1 = A_scores_1_1 + b2_1  # n m
-        A_1_scores = number_0 * A_scores_1  # n m
+        A_1_scores = A_scores_1  # n m
         if MASK == 2:
-            A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_1_scores = (
+                number_0 * A_1_scores
+                + bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -3814,11 +4049,14 @@ def y_1_tiles_numbers_3(
         )  # n m
         b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
         A_scores_0 = A_scores_1_0 + b2_0  # n m
-        A_0_scores = number_0 * A_scores_0  # n m
+        A_0_scores = A_scores_0  # n m
         if MASK == 2:
-            A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_0_scores = (
+                number_0 * A_0_scores
+                + bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -3830,52 +4068,41 @@ def y_1_tiles_numbers_3(
         L_scores_scores_3_3_7_2 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
         L_scores_scores_3_7_2 = P_3_7_2 * L_scores_scores_1_3 + L_scores_scores_3_3_7_2 * eps_7  # n m
         L_scores_3_7_2 = tl.maximum(L_scores_scores_3_7_2, 0.0)  # n m
-        d_A_scores_3 = d_A_3_scores * number_0  # n m
         W2_7_3_2 = tl.load(W2_base_8).to(SUMS)  # a number
-        d_A_scores_2 = d_A_2_scores * number_0  # n m
         W2_7_2_2 = tl.load(W2_base_16).to(SUMS)  # a number
-        d_A_scores_1 = d_A_1_scores * number_0  # n m
         W2_7_1_2 = tl.load(W2_base_24).to(SUMS)  # a number
-        d_A_scores_0 = d_A_0_scores * number_0  # n m
         W2_7_0_2 = tl.load(W2_base_31).to(SUMS)  # a number
         d_L_7 = (
-            d_A_scores_3 * W2_7_3_2
-            + d_A_scores_2 * W2_7_2_2
-            + d_A_scores_1 * W2_7_1_2
-            + d_A_scores_0 * W2_7_0_2
+            d_A_3_scores * W2_7_3_2
+            + d_A_2_scores * W2_7_2_2
+            + d_A_1_scores * W2_7_1_2
+            + d_A_0_scores * W2_7_0_2
         )  # n m
-        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_7_2 = number_0 * d_L_7  # n m
+        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7_2, 0.0)  # n m
         d_P_3_7 = d_L_scores_scores_3_7 * L_scores_scores_1_3  # n m
-        d_P_3_7_2 = tl.sum(d_P_3_7, 0)  # m
-        d_P_3_7_3 = tl.sum(d_P_3_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 0, d_P_3_7_3, 0.0)
+        d_P_3_7_2 += in_parts(d_P_3_7, PARTS)
         P_2_7_2 = tl.load(P_base_11).to(SUMS)  # a number
         L_scores_scores_3_2_7_2 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
         L_scores_scores_2_7_2 = P_2_7_2 * L_scores_scores_1_2 + L_scores_scores_3_2_7_2 * eps_7  # n m
         L_scores_2_7_2 = tl.maximum(L_scores_scores_2_7_2, 0.0)  # n m
-        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7_2, 0.0)  # n m
         d_P_2_7 = d_L_scores_scores_2_7 * L_scores_scores_1_2  # n m
-        d_P_2_7_2 = tl.sum(d_P_2_7, 0)  # m
-        d_P_2_7_3 = tl.sum(d_P_2_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 1, d_P_2_7_3, 0.0)
+        d_P_2_7_2 += in_parts(d_P_2_7, PARTS)
         P_1_7_2 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_7_2 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
         L_scores_scores_1_7_2 = P_1_7_2 * L_scores_scores_1_1 + L_scores_scores_3_1_7_2 * eps_7  # n m
         L_scores_1_7_2 = tl.maximum(L_scores_scores_1_7_2, 0.0)  # n m
-        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7_2, 0.0)  # n m
         d_P_1_7 = d_L_scores_scores_1_7 * L_scores_scores_1_1  # n m
-        d_P_1_7_2 = tl.sum(d_P_1_7, 0)  # m
-        d_P_1_7_3 = tl.sum(d_P_1_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 2, d_P_1_7_3, 0.0)
+        d_P_1_7_2 += in_parts(d_P_1_7, PARTS)
         P_0_7_2 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_7_2 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
         L_scores_scores_0_7_2 = P_0_7_2 * L_scores_scores_1_0 + L_scores_scores_3_0_7_2 * eps_7  # n m
         L_scores_0_7_2 = tl.maximum(L_scores_scores_0_7_2, 0.0)  # n m
-        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7_2, 0.0)  # n m
         d_P_0_7 = d_L_scores_scores_0_7 * L_scores_scores_1_0  # n m
-        d_P_0_7_2 = tl.sum(d_P_0_7, 0)  # m
-        d_P_0_7_3 = tl.sum(d_P_0_7_2, 0)  # a number
-        numbers += tl.where(places_2 == 3, d_P_0_7_3, 0.0)
+        d_P_0_7_2 += in_parts(d_P_0_7, PARTS)
         P_3_6_2 = tl.load(P_base_10).to(SUMS)  # a number
         L_scores_scores_3_3_6_2 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
         L_scores_scores_3_6_2 = P_3_6_2 * L_scores_scores_1_3 + L_scores_scores_3_3_6_2 * eps_6  # n m
@@ -3885,43 +4112,36 @@ def y_1_tiles_numbers_3(
         W2_6_1_2 = tl.load(W2_base_23).to(SUMS)  # a number
         W2_6_0_2 = tl.load(W2_base_30).to(SUMS)  # a number
         d_L_6 = (
-            d_A_scores_3 * W2_6_3_2
-            + d_A_scores_2 * W2_6_2_2
-            + d_A_scores_1 * W2_6_1_2
-            + d_A_scores_0 * W2_6_0_2
+            d_A_3_scores * W2_6_3_2
+            + d_A_2_scores * W2_6_2_2
+            + d_A_1_scores * W2_6_1_2
+            + d_A_0_scores * W2_6_0_2
         )  # n m
-        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_6_2 = number_0 * d_L_6  # n m
+        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_P_3_6 = d_L_scores_scores_3_6 * L_scores_scores_1_3  # n m
-        d_P_3_6_2 = tl.sum(d_P_3_6, 0)  # m
-        d_P_3_6_3 = tl.sum(d_P_3_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 4, d_P_3_6_3, 0.0)
+        d_P_3_6_2 += in_parts(d_P_3_6, PARTS)
         P_2_6_2 = tl.load(P_base_9).to(SUMS)  # a number
         L_scores_scores_3_2_6_2 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
         L_scores_scores_2_6_2 = P_2_6_2 * L_scores_scores_1_2 + L_scores_scores_3_2_6_2 * eps_6  # n m
         L_scores_2_6_2 = tl.maximum(L_scores_scores_2_6_2, 0.0)  # n m
-        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_P_2_6 = d_L_scores_scores_2_6 * L_scores_scores_1_2  # n m
-        d_P_2_6_2 = tl.sum(d_P_2_6, 0)  # m
-        d_P_2_6_3 = tl.sum(d_P_2_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 5, d_P_2_6_3, 0.0)
+        d_P_2_6_2 += in_parts(d_P_2_6, PARTS)
         P_1_6_2 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_6_2 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
         L_scores_scores_1_6_2 = P_1_6_2 * L_scores_scores_1_1 + L_scores_scores_3_1_6_2 * eps_6  # n m
         L_scores_1_6_2 = tl.maximum(L_scores_scores_1_6_2, 0.0)  # n m
-        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_P_1_6 = d_L_scores_scores_1_6 * L_scores_scores_1_1  # n m
-        d_P_1_6_2 = tl.sum(d_P_1_6, 0)  # m
-        d_P_1_6_3 = tl.sum(d_P_1_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 6, d_P_1_6_3, 0.0)
+        d_P_1_6_2 += in_parts(d_P_1_6, PARTS)
         P_0_6_2 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_6_2 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
         L_scores_scores_0_6_2 = P_0_6_2 * L_scores_scores_1_0 + L_scores_scores_3_0_6_2 * eps_6  # n m
         L_scores_0_6_2 = tl.maximum(L_scores_scores_0_6_2, 0.0)  # n m
-        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_P_0_6 = d_L_scores_scores_0_6 * L_scores_scores_1_0  # n m
-        d_P_0_6_2 = tl.sum(d_P_0_6, 0)  # m
-        d_P_0_6_3 = tl.sum(d_P_0_6_2, 0)  # a number
-        numbers += tl.where(places_2 == 7, d_P_0_6_3, 0.0)
+        d_P_0_6_2 += in_parts(d_P_0_6, PARTS)
         P_3_5_2 = tl.load(P_base_8).to(SUMS)  # a number
         L_scores_scores_3_3_5_2 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
         L_scores_scores_3_5_2 = P_3_5_2 * L_scores_scores_1_3 + L_scores_scores_3_3_5_2 * eps_5  # n m
@@ -3931,43 +4151,36 @@ def y_1_tiles_numbers_3(
         W2_5_1_2 = tl.load(W2_base_22).to(SUMS)  # a number
         W2_5_0_2 = tl.load(W2_base_29).to(SUMS)  # a number
         d_L_5 = (
-            d_A_scores_3 * W2_5_3_2
-            + d_A_scores_2 * W2_5_2_2
-            + d_A_scores_1 * W2_5_1_2
-            + d_A_scores_0 * W2_5_0_2
+            d_A_3_scores * W2_5_3_2
+            + d_A_2_scores * W2_5_2_2
+            + d_A_1_scores * W2_5_1_2
+            + d_A_0_scores * W2_5_0_2
         )  # n m
-        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_5_2 = number_0 * d_L_5  # n m
+        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_P_3_5 = d_L_scores_scores_3_5 * L_scores_scores_1_3  # n m
-        d_P_3_5_2 = tl.sum(d_P_3_5, 0)  # m
-        d_P_3_5_3 = tl.sum(d_P_3_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 8, d_P_3_5_3, 0.0)
+        d_P_3_5_2 += in_parts(d_P_3_5, PARTS)
         P_2_5_2 = tl.load(P_base_7).to(SUMS)  # a number
         L_scores_scores_3_2_5_2 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
         L_scores_scores_2_5_2 = P_2_5_2 * L_scores_scores_1_2 + L_scores_scores_3_2_5_2 * eps_5  # n m
         L_scores_2_5_2 = tl.maximum(L_scores_scores_2_5_2, 0.0)  # n m
-        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_P_2_5 = d_L_scores_scores_2_5 * L_scores_scores_1_2  # n m
-        d_P_2_5_2 = tl.sum(d_P_2_5, 0)  # m
-        d_P_2_5_3 = tl.sum(d_P_2_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 9, d_P_2_5_3, 0.0)
+        d_P_2_5_2 += in_parts(d_P_2_5, PARTS)
         P_1_5_2 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_5_2 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
         L_scores_scores_1_5_2 = P_1_5_2 * L_scores_scores_1_1 + L_scores_scores_3_1_5_2 * eps_5  # n m
         L_scores_1_5_2 = tl.maximum(L_scores_scores_1_5_2, 0.0)  # n m
-        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_P_1_5 = d_L_scores_scores_1_5 * L_scores_scores_1_1  # n m
-        d_P_1_5_2 = tl.sum(d_P_1_5, 0)  # m
-        d_P_1_5_3 = tl.sum(d_P_1_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 10, d_P_1_5_3, 0.0)
+        d_P_1_5_2 += in_parts(d_P_1_5, PARTS)
         P_0_5_2 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_5_2 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
         L_scores_scores_0_5_2 = P_0_5_2 * L_scores_scores_1_0 + L_scores_scores_3_0_5_2 * eps_5  # n m
         L_scores_0_5_2 = tl.maximum(L_scores_scores_0_5_2, 0.0)  # n m
-        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_P_0_5 = d_L_scores_scores_0_5 * L_scores_scores_1_0  # n m
-        d_P_0_5_2 = tl.sum(d_P_0_5, 0)  # m
-        d_P_0_5_3 = tl.sum(d_P_0_5_2, 0)  # a number
-        numbers += tl.where(places_2 == 11, d_P_0_5_3, 0.0)
+        d_P_0_5_2 += in_parts(d_P_0_5, PARTS)
         P_3_4_2 = tl.load(P_base_6).to(SUMS)  # a number
         L_scores_scores_3_3_4_2 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
         L_scores_scores_3_4_2 = P_3_4_2 * L_scores_scores_1_3 + L_scores_scores_3_3_4_2 * eps_4  # n m
@@ -3977,43 +4190,36 @@ def y_1_tiles_numbers_3(
         W2_4_1_2 = tl.load(W2_base_21).to(SUMS)  # a number
         W2_4_0_2 = tl.load(W2_base_28).to(SUMS)  # a number
         d_L_4 = (
-            d_A_scores_3 * W2_4_3_2
-            + d_A_scores_2 * W2_4_2_2
-            + d_A_scores_1 * W2_4_1_2
-            + d_A_scores_0 * W2_4_0_2
+            d_A_3_scores * W2_4_3_2
+            + d_A_2_scores * W2_4_2_2
+            + d_A_1_scores * W2_4_1_2
+            + d_A_0_scores * W2_4_0_2
         )  # n m
-        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_4_2 = number_0 * d_L_4  # n m
+        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_P_3_4 = d_L_scores_scores_3_4 * L_scores_scores_1_3  # n m
-        d_P_3_4_2 = tl.sum(d_P_3_4, 0)  # m
-        d_P_3_4_3 = tl.sum(d_P_3_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 12, d_P_3_4_3, 0.0)
+        d_P_3_4_2 += in_parts(d_P_3_4, PARTS)
         P_2_4_2 = tl.load(P_base_5).to(SUMS)  # a number
         L_scores_scores_3_2_4_2 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
         L_scores_scores_2_4_2 = P_2_4_2 * L_scores_scores_1_2 + L_scores_scores_3_2_4_2 * eps_4  # n m
         L_scores_2_4_2 = tl.maximum(L_scores_scores_2_4_2, 0.0)  # n m
-        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_P_2_4 = d_L_scores_scores_2_4 * L_scores_scores_1_2  # n m
-        d_P_2_4_2 = tl.sum(d_P_2_4, 0)  # m
-        d_P_2_4_3 = tl.sum(d_P_2_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 13, d_P_2_4_3, 0.0)
+        d_P_2_4_2 += in_parts(d_P_2_4, PARTS)
         P_1_4_2 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_4_2 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
         L_scores_scores_1_4_2 = P_1_4_2 * L_scores_scores_1_1 + L_scores_scores_3_1_4_2 * eps_4  # n m
         L_scores_1_4_2 = tl.maximum(L_scores_scores_1_4_2, 0.0)  # n m
-        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_P_1_4 = d_L_scores_scores_1_4 * L_scores_scores_1_1  # n m
-        d_P_1_4_2 = tl.sum(d_P_1_4, 0)  # m
-        d_P_1_4_3 = tl.sum(d_P_1_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 14, d_P_1_4_3, 0.0)
+        d_P_1_4_2 += in_parts(d_P_1_4, PARTS)
         P_0_4_2 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_4_2 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
         L_scores_scores_0_4_2 = P_0_4_2 * L_scores_scores_1_0 + L_scores_scores_3_0_4_2 * eps_4  # n m
         L_scores_0_4_2 = tl.maximum(L_scores_scores_0_4_2, 0.0)  # n m
-        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_P_0_4 = d_L_scores_scores_0_4 * L_scores_scores_1_0  # n m
-        d_P_0_4_2 = tl.sum(d_P_0_4, 0)  # m
-        d_P_0_4_3 = tl.sum(d_P_0_4_2, 0)  # a number
-        numbers += tl.where(places_2 == 15, d_P_0_4_3, 0.0)
+        d_P_0_4_2 += in_parts(d_P_0_4, PARTS)
         P_3_3_2 = tl.load(P_base_4).to(SUMS)  # a number
         L_scores_scores_3_3_3_2 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
         L_scores_scores_3_3_8 = P_3_3_2 * L_scores_scores_1_3 + L_scores_scores_3_3_3_2 * eps_3  # n m
@@ -4023,43 +4229,36 @@ def y_1_tiles_numbers_3(
         W2_3_1_2 = tl.load(W2_base_20).to(SUMS)  # a number
         W2_3_0_2 = tl.load(W2_base_27).to(SUMS)  # a number
         d_L_3 = (
-            d_A_scores_3 * W2_3_3_2
-            + d_A_scores_2 * W2_3_2_2
-            + d_A_scores_1 * W2_3_1_2
-            + d_A_scores_0 * W2_3_0_2
+            d_A_3_scores * W2_3_3_2
+            + d_A_2_scores * W2_3_2_2
+            + d_A_1_scores * W2_3_1_2
+            + d_A_0_scores * W2_3_0_2
         )  # n m
-        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3, 0.0)  # n m
+        d_L_3_2 = number_0 * d_L_3  # n m
+        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3_2, 0.0)  # n m
         d_P_3_3 = d_L_scores_scores_3_3 * L_scores_scores_1_3  # n m
-        d_P_3_3_2 = tl.sum(d_P_3_3, 0)  # m
-        d_P_3_3_3 = tl.sum(d_P_3_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 16, d_P_3_3_3, 0.0)
+        d_P_3_3_2 += in_parts(d_P_3_3, PARTS)
         P_2_3_2 = tl.load(P_base_3).to(SUMS)  # a number
         L_scores_scores_3_2_3_2 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
         L_scores_scores_2_3_2 = P_2_3_2 * L_scores_scores_1_2 + L_scores_scores_3_2_3_2 * eps_3  # n m
         L_scores_2_3_2 = tl.maximum(L_scores_scores_2_3_2, 0.0)  # n m
-        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3_2, 0.0)  # n m
         d_P_2_3 = d_L_scores_scores_2_3 * L_scores_scores_1_2  # n m
-        d_P_2_3_2 = tl.sum(d_P_2_3, 0)  # m
-        d_P_2_3_3 = tl.sum(d_P_2_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 17, d_P_2_3_3, 0.0)
+        d_P_2_3_2 += in_parts(d_P_2_3, PARTS)
         P_1_3_2 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_3_2 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
         L_scores_scores_1_3_3 = P_1_3_2 * L_scores_scores_1_1 + L_scores_scores_3_1_3_2 * eps_3  # n m
         L_scores_1_3_2 = tl.maximum(L_scores_scores_1_3_3, 0.0)  # n m
-        d_L_scores_scores_1_3 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_3 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3_2, 0.0)  # n m
         d_P_1_3 = d_L_scores_scores_1_3 * L_scores_scores_1_1  # n m
-        d_P_1_3_2 = tl.sum(d_P_1_3, 0)  # m
-        d_P_1_3_3 = tl.sum(d_P_1_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 18, d_P_1_3_3, 0.0)
+        d_P_1_3_2 += in_parts(d_P_1_3, PARTS)
         P_0_3_2 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_3_2 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
         L_scores_scores_0_3_2 = P_0_3_2 * L_scores_scores_1_0 + L_scores_scores_3_0_3_2 * eps_3  # n m
         L_scores_0_3_2 = tl.maximum(L_scores_scores_0_3_2, 0.0)  # n m
-        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3_2, 0.0)  # n m
         d_P_0_3 = d_L_scores_scores_0_3 * L_scores_scores_1_0  # n m
-        d_P_0_3_2 = tl.sum(d_P_0_3, 0)  # m
-        d_P_0_3_3 = tl.sum(d_P_0_3_2, 0)  # a number
-        numbers += tl.where(places_2 == 19, d_P_0_3_3, 0.0)
+        d_P_0_3_2 += in_parts(d_P_0_3, PARTS)
         P_3_2_2 = tl.load(P_base_2).to(SUMS)  # a number
         L_scores_scores_3_3_2_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
         L_scores_scores_3_2_8 = P_3_2_2 * L_scores_scores_1_3 + L_scores_scores_3_3_2_2 * eps_2  # n m
@@ -4069,43 +4268,36 @@ def y_1_tiles_numbers_3(
         W2_2_1_2 = tl.load(W2_base_19).to(SUMS)  # a number
         W2_2_0_2 = tl.load(W2_base_26).to(SUMS)  # a number
         d_L_2 = (
-            d_A_scores_3 * W2_2_3_2
-            + d_A_scores_2 * W2_2_2_2
-            + d_A_scores_1 * W2_2_1_2
-            + d_A_scores_0 * W2_2_0_2
+            d_A_3_scores * W2_2_3_2
+            + d_A_2_scores * W2_2_2_2
+            + d_A_1_scores * W2_2_1_2
+            + d_A_0_scores * W2_2_0_2
         )  # n m
-        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2, 0.0)  # n m
+        d_L_2_2 = number_0 * d_L_2  # n m
+        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2_2, 0.0)  # n m
         d_P_3_2 = d_L_scores_scores_3_2 * L_scores_scores_1_3  # n m
-        d_P_3_2_2 = tl.sum(d_P_3_2, 0)  # m
-        d_P_3_2_3 = tl.sum(d_P_3_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 20, d_P_3_2_3, 0.0)
+        d_P_3_2_2 += in_parts(d_P_3_2, PARTS)
         P_2_2_2 = tl.load(P_base).to(SUMS)  # a number
         L_scores_scores_3_2_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
         L_scores_scores_2_2_2 = P_2_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2_2 * eps_2  # n m
         L_scores_2_2_2 = tl.maximum(L_scores_scores_2_2_2, 0.0)  # n m
-        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2_2, 0.0)  # n m
         d_P_2_2 = d_L_scores_scores_2_2 * L_scores_scores_1_2  # n m
-        d_P_2_2_2 = tl.sum(d_P_2_2, 0)  # m
-        d_P_2_2_3 = tl.sum(d_P_2_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 21, d_P_2_2_3, 0.0)
+        d_P_2_2_2 += in_parts(d_P_2_2, PARTS)
         P_1_2_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_2_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
         L_scores_scores_1_2_3 = P_1_2_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2_2 * eps_2  # n m
         L_scores_1_2_2 = tl.maximum(L_scores_scores_1_2_3, 0.0)  # n m
-        d_L_scores_scores_1_2 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_2 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2_2, 0.0)  # n m
         d_P_1_2 = d_L_scores_scores_1_2 * L_scores_scores_1_1  # n m
-        d_P_1_2_2 = tl.sum(d_P_1_2, 0)  # m
-        d_P_1_2_3 = tl.sum(d_P_1_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 22, d_P_1_2_3, 0.0)
+        d_P_1_2_2 += in_parts(d_P_1_2, PARTS)
         P_0_2_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_2_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
         L_scores_scores_0_2_2 = P_0_2_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2_2 * eps_2  # n m
         L_scores_0_2_2 = tl.maximum(L_scores_scores_0_2_2, 0.0)  # n m
-        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2_2, 0.0)  # n m
         d_P_0_2 = d_L_scores_scores_0_2 * L_scores_scores_1_0  # n m
-        d_P_0_2_2 = tl.sum(d_P_0_2, 0)  # m
-        d_P_0_2_3 = tl.sum(d_P_0_2_2, 0)  # a number
-        numbers += tl.where(places_2 == 23, d_P_0_2_3, 0.0)
+        d_P_0_2_2 += in_parts(d_P_0_2, PARTS)
         P_3_1_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_3_1_2 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
         L_scores_scores_3_1_8 = P_3_1_2 * L_scores_scores_1_3 + L_scores_scores_3_3_1_2 * eps_1  # n m
@@ -4115,43 +4307,36 @@ def y_1_tiles_numbers_3(
         W2_1_1_2 = tl.load(W2_base_18).to(SUMS)  # a number
         W2_1_0_2 = tl.load(W2_base_25).to(SUMS)  # a number
         d_L_1 = (
-            d_A_scores_3 * W2_1_3_2
-            + d_A_scores_2 * W2_1_2_2
-            + d_A_scores_1 * W2_1_1_2
-            + d_A_scores_0 * W2_1_0_2
+            d_A_3_scores * W2_1_3_2
+            + d_A_2_scores * W2_1_2_2
+            + d_A_1_scores * W2_1_1_2
+            + d_A_0_scores * W2_1_0_2
         )  # n m
-        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1, 0.0)  # n m
+        d_L_1_2 = number_0 * d_L_1  # n m
+        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1_2, 0.0)  # n m
         d_P_3_1 = d_L_scores_scores_3_1 * L_scores_scores_1_3  # n m
-        d_P_3_1_2 = tl.sum(d_P_3_1, 0)  # m
-        d_P_3_1_3 = tl.sum(d_P_3_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 24, d_P_3_1_3, 0.0)
+        d_P_3_1_2 += in_parts(d_P_3_1, PARTS)
         P_2_1_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_2_1_2 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
         L_scores_scores_2_1_2 = P_2_1_2 * L_scores_scores_1_2 + L_scores_scores_3_2_1_2 * eps_1  # n m
         L_scores_2_1_2 = tl.maximum(L_scores_scores_2_1_2, 0.0)  # n m
-        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1_2, 0.0)  # n m
         d_P_2_1 = d_L_scores_scores_2_1 * L_scores_scores_1_2  # n m
-        d_P_2_1_2 = tl.sum(d_P_2_1, 0)  # m
-        d_P_2_1_3 = tl.sum(d_P_2_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 25, d_P_2_1_3, 0.0)
+        d_P_2_1_2 += in_parts(d_P_2_1, PARTS)
         P_1_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_1_2 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
         L_scores_scores_1_1_3 = P_1_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_1_2 * eps_1  # n m
         L_scores_1_1_2 = tl.maximum(L_scores_scores_1_1_3, 0.0)  # n m
-        d_L_scores_scores_1_1 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_1 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1_2, 0.0)  # n m
         d_P_1_1 = d_L_scores_scores_1_1 * L_scores_scores_1_1  # n m
-        d_P_1_1_2 = tl.sum(d_P_1_1, 0)  # m
-        d_P_1_1_3 = tl.sum(d_P_1_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 26, d_P_1_1_3, 0.0)
+        d_P_1_1_2 += in_parts(d_P_1_1, PARTS)
         P_0_1_2 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_1_2 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
         L_scores_scores_0_1_2 = P_0_1_2 * L_scores_scores_1_0 + L_scores_scores_3_0_1_2 * eps_1  # n m
         L_scores_0_1_2 = tl.maximum(L_scores_scores_0_1_2, 0.0)  # n m
-        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1_2, 0.0)  # n m
         d_P_0_1 = d_L_scores_scores_0_1 * L_scores_scores_1_0  # n m
-        d_P_0_1_2 = tl.sum(d_P_0_1, 0)  # m
-        d_P_0_1_3 = tl.sum(d_P_0_1_2, 0)  # a number
-        numbers += tl.where(places_2 == 27, d_P_0_1_3, 0.0)
+        d_P_0_1_2 += in_parts(d_P_0_1, PARTS)
         P_3_0_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_3_0_2 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
         L_scores_scores_3_0_8 = P_3_0_2 * L_scores_scores_1_3 + L_scores_scores_3_3_0_2 * eps_0  # n m
@@ -4161,107 +4346,100 @@ def y_1_tiles_numbers_3(
         W2_0_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
         W2_0_0_2 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
         d_L_0 = (
-            d_A_scores_3 * W2_0_3_2
-            + d_A_scores_2 * W2_0_2_2
-            + d_A_scores_1 * W2_0_1_2
-            + d_A_scores_0 * W2_0_0_2
+            d_A_3_scores * W2_0_3_2
+            + d_A_2_scores * W2_0_2_2
+            + d_A_1_scores * W2_0_1_2
+            + d_A_0_scores * W2_0_0_2
         )  # n m
-        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0, 0.0)  # n m
+        d_L_0_2 = number_0 * d_L_0  # n m
+        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0_2, 0.0)  # n m
         d_P_3_0 = d_L_scores_scores_3_0 * L_scores_scores_1_3  # n m
-        d_P_3_0_2 = tl.sum(d_P_3_0, 0)  # m
-        d_P_3_0_3 = tl.sum(d_P_3_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 28, d_P_3_0_3, 0.0)
+        d_P_3_0_2 += in_parts(d_P_3_0, PARTS)
         P_2_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_2_0_2 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
         L_scores_scores_2_0_2 = P_2_0_2 * L_scores_scores_1_2 + L_scores_scores_3_2_0_2 * eps_0  # n m
         L_scores_2_0_2 = tl.maximum(L_scores_scores_2_0_2, 0.0)  # n m
-        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0_2, 0.0)  # n m
         d_P_2_0 = d_L_scores_scores_2_0 * L_scores_scores_1_2  # n m
-        d_P_2_0_2 = tl.sum(d_P_2_0, 0)  # m
-        d_P_2_0_3 = tl.sum(d_P_2_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 29, d_P_2_0_3, 0.0)
+        d_P_2_0_2 += in_parts(d_P_2_0, PARTS)
         P_1_0_2 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_1_0_2 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
         L_scores_scores_1_0_3 = P_1_0_2 * L_scores_scores_1_1 + L_scores_scores_3_1_0_2 * eps_0  # n m
         L_scores_1_0_2 = tl.maximum(L_scores_scores_1_0_3, 0.0)  # n m
-        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0_2, 0.0)  # n m
         d_P_1_0 = d_L_scores_scores_1_0 * L_scores_scores_1_1  # n m
-        d_P_1_0_2 = tl.sum(d_P_1_0, 0)  # m
-        d_P_1_0_3 = tl.sum(d_P_1_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 30, d_P_1_0_3, 0.0)
+        d_P_1_0_2 += in_parts(d_P_1_0, PARTS)
         P_0_0_2 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
         L_scores_scores_3_0_0_2 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
         L_scores_scores_0_0_2 = P_0_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_0_2 * eps_0  # n m
         L_scores_0_0_2 = tl.maximum(L_scores_scores_0_0_2, 0.0)  # n m
-        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0_2, 0.0)  # n m
         d_P_0_0 = d_L_scores_scores_0_0 * L_scores_scores_1_0  # n m
-        d_P_0_0_2 = tl.sum(d_P_0_0, 0)  # m
-        d_P_0_0_3 = tl.sum(d_P_0_0_2, 0)  # a number
-        numbers += tl.where(places_2 == 31, d_P_0_0_3, 0.0)
+        d_P_0_0_2 += in_parts(d_P_0_0, PARTS)
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 31), tl.sum(tl.where(places_2 == 0, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 31), tl.sum(d_P_3_7_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 23), tl.sum(tl.where(places_2 == 1, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 23), tl.sum(d_P_2_7_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 15), tl.sum(tl.where(places_2 == 2, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 15), tl.sum(d_P_1_7_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 7), tl.sum(tl.where(places_2 == 3, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 7), tl.sum(d_P_0_7_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 30), tl.sum(tl.where(places_2 == 4, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 30), tl.sum(d_P_3_6_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 22), tl.sum(tl.where(places_2 == 5, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 22), tl.sum(d_P_2_6_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 14), tl.sum(tl.where(places_2 == 6, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 14), tl.sum(d_P_1_6_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 6), tl.sum(tl.where(places_2 == 7, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 6), tl.sum(d_P_0_6_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 29), tl.sum(tl.where(places_2 == 8, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 29), tl.sum(d_P_3_5_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 21), tl.sum(tl.where(places_2 == 9, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 21), tl.sum(d_P_2_5_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 13), tl.sum(tl.where(places_2 == 10, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 13), tl.sum(d_P_1_5_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 5), tl.sum(tl.where(places_2 == 11, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 5), tl.sum(d_P_0_5_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 28), tl.sum(tl.where(places_2 == 12, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 28), tl.sum(d_P_3_4_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 20), tl.sum(tl.where(places_2 == 13, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 20), tl.sum(d_P_2_4_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 12), tl.sum(tl.where(places_2 == 14, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 12), tl.sum(d_P_1_4_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 4), tl.sum(tl.where(places_2 == 15, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 4), tl.sum(d_P_0_4_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 27), tl.sum(tl.where(places_2 == 16, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 27), tl.sum(d_P_3_3_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 19), tl.sum(tl.where(places_2 == 17, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 19), tl.sum(d_P_2_3_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 11), tl.sum(tl.where(places_2 == 18, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 11), tl.sum(d_P_1_3_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 3), tl.sum(tl.where(places_2 == 19, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 3), tl.sum(d_P_0_3_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 26), tl.sum(tl.where(places_2 == 20, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 26), tl.sum(d_P_3_2_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 18), tl.sum(tl.where(places_2 == 21, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 18), tl.sum(d_P_2_2_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 10), tl.sum(tl.where(places_2 == 22, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 10), tl.sum(d_P_1_2_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 2), tl.sum(tl.where(places_2 == 23, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 2), tl.sum(d_P_0_2_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 25), tl.sum(tl.where(places_2 == 24, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 25), tl.sum(d_P_3_1_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 17), tl.sum(tl.where(places_2 == 25, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 17), tl.sum(d_P_2_1_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 9), tl.sum(tl.where(places_2 == 26, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 9), tl.sum(d_P_1_1_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 1), tl.sum(tl.where(places_2 == 27, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 1), tl.sum(d_P_0_1_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 24), tl.sum(tl.where(places_2 == 28, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 24), tl.sum(d_P_3_0_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 16), tl.sum(tl.where(places_2 == 29, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 16), tl.sum(d_P_2_0_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 8), tl.sum(tl.where(places_2 == 30, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 8), tl.sum(d_P_1_0_2))
     if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 32 + 0), tl.sum(tl.where(places_2 == 31, numbers, 0.0)))
+        tl.store(P_grad + ((pair * blocks + block) * 32 + 0), tl.sum(d_P_0_0_2))
 
 
 @triton.jit
@@ -4302,6 +4480,7 @@ def y_1_tiles_rows(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     TRAIN: tl.constexpr,
     eps_GIVEN: tl.constexpr,
     n_block: tl.constexpr,
@@ -4432,6 +4611,7 @@ def y_1_tiles_rows(
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
             visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
         P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
@@ -4446,6 +4626,8 @@ def y_1_tiles_rows(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_2,
             0,
             seed,
@@ -4486,6 +4668,8 @@ def y_1_tiles_rows(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_3,
             0,
             seed,
@@ -4520,6 +4704,8 @@ def y_1_tiles_rows(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_4,
             0,
             seed,
@@ -4554,6 +4740,8 @@ def y_1_tiles_rows(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_5,
             0,
             seed,
@@ -4588,6 +4776,8 @@ def y_1_tiles_rows(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_6,
             0,
             seed,
@@ -4622,6 +4812,8 @@ def y_1_tiles_rows(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_7,
             0,
             seed,
@@ -4656,6 +4848,8 @@ def y_1_tiles_rows(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_8,
             0,
             seed,
@@ -4690,6 +4884,8 @@ def y_1_tiles_rows(
             m,
             eps_step[3],
             m_end,
+            n[:, None],
+            m[None, :],
             lead_9,
             0,
             seed,
@@ -4725,11 +4921,14 @@ def y_1_tiles_rows(
         )  # n m
         b2_3 = tl.load(b2_base).to(SUMS)  # a number
         A_scores_3 = A_scores_1_3 + b2_3  # n m
-        A_3_scores = number_0 * A_scores_3  # n m
+        A_3_scores = A_scores_3  # n m
         if MASK == 2:
-            A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_3_scores = (
+                number_0 * A_3_scores
+                + bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -4756,11 +4955,14 @@ def y_1_tiles_rows(
         )  # n m
         b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
         A_scores_2 = A_scores_1_2 + b2_2  # n m
-        A_2_scores = number_0 * A_scores_2  # n m
+        A_2_scores = A_scores_2  # n m
         if MASK == 2:
-            A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_2_scores = (
+                number_0 * A_2_scores
+                + bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -4787,11 +4989,14 @@ def y_1_tiles_rows(
         )  # n m
         b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
         A_scores_1 = A_scores_1_1 + b2_1  # n m
-        A_1_scores = number_0 * A_scores_1  # n m
+        A_1_scores = A_scores_1  # n m
         if MASK == 2:
-            A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_1_scores = (
+                number_0 * A_1_scores
+                + bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -4818,11 +5023,14 @@ def y_1_tiles_rows(
         )  # n m
         b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
         A_scores_0 = A_scores_1_0 + b2_0  # n m
-        A_0_scores = number_0 * A_scores_0  # n m
+        A_0_scores = A_scores_0  # n m
         if MASK == 2:
-            A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            A_0_scores = (
+                number_0 * A_0_scores
+                + bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
+            )
         seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -4834,21 +5042,18 @@ def y_1_tiles_rows(
         L_scores_scores_3_3_7_2 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
         L_scores_scores_3_7_2 = P_3_7_2 * L_scores_scores_1_3 + L_scores_scores_3_3_7_2 * eps_7  # n m
         L_scores_3_7_2 = tl.maximum(L_scores_scores_3_7_2, 0.0)  # n m
-        d_A_scores_3 = d_A_3_scores * number_0  # n m
         W2_7_3_2 = tl.load(W2_base_8).to(SUMS)  # a number
-        d_A_scores_2 = d_A_2_scores * number_0  # n m
         W2_7_2_2 = tl.load(W2_base_16).to(SUMS)  # a number
-        d_A_scores_1 = d_A_1_scores * number_0  # n m
         W2_7_1_2 = tl.load(W2_base_24).to(SUMS)  # a number
-        d_A_scores_0 = d_A_0_scores * number_0  # n m
         W2_7_0_2 = tl.load(W2_base_31).to(SUMS)  # a number
         d_L_7 = (
-            d_A_scores_3 * W2_7_3_2
-            + d_A_scores_2 * W2_7_2_2
-            + d_A_scores_1 * W2_7_1_2
-            + d_A_scores_0 * W2_7_0_2
+            d_A_3_scores * W2_7_3_2
+            + d_A_2_scores * W2_7_2_2
+            + d_A_1_scores * W2_7_1_2
+            + d_A_0_scores * W2_7_0_2
         )  # n m
-        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_7_2 = number_0 * d_L_7  # n m
+        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7_2, 0.0)  # n m
         P_3_6_2 = tl.load(P_base_10).to(SUMS)  # a number
         L_scores_scores_3_3_6_2 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
         L_scores_scores_3_6_2 = P_3_6_2 * L_scores_scores_1_3 + L_scores_scores_3_3_6_2 * eps_6  # n m
@@ -4858,12 +5063,13 @@ def y_1_tiles_rows(
         W2_6_1_2 = tl.load(W2_base_23).to(SUMS)  # a number
         W2_6_0_2 = tl.load(W2_base_30).to(SUMS)  # a number
         d_L_6 = (
-            d_A_scores_3 * W2_6_3_2
-            + d_A_scores_2 * W2_6_2_2
-            + d_A_scores_1 * W2_6_1_2
-            + d_A_scores_0 * W2_6_0_2
+            d_A_3_scores * W2_6_3_2
+            + d_A_2_scores * W2_6_2_2
+            + d_A_1_scores * W2_6_1_2
+            + d_A_0_scores * W2_6_0_2
         )  # n m
-        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_6_2 = number_0 * d_L_6  # n m
+        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_1_3 = d_L_scores_scores_3_7 * P_3_7_2 + d_L_scores_scores_3_6 * P_3_6_2  # n m
         P_3_5_2 = tl.load(P_base_8).to(SUMS)  # a number
         L_scores_scores_3_3_5_2 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
@@ -4874,12 +5080,13 @@ def y_1_tiles_rows(
         W2_5_1_2 = tl.load(W2_base_22).to(SUMS)  # a number
         W2_5_0_2 = tl.load(W2_base_29).to(SUMS)  # a number
         d_L_5 = (
-            d_A_scores_3 * W2_5_3_2
-            + d_A_scores_2 * W2_5_2_2
-            + d_A_scores_1 * W2_5_1_2
-            + d_A_scores_0 * W2_5_0_2
+            d_A_3_scores * W2_5_3_2
+            + d_A_2_scores * W2_5_2_2
+            + d_A_1_scores * W2_5_1_2
+            + d_A_0_scores * W2_5_0_2
         )  # n m
-        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_5_2 = number_0 * d_L_5  # n m
+        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_1_3_2 = d_L_scores_scores_1_3 + d_L_scores_scores_3_5 * P_3_5_2  # n m
         P_3_4_2 = tl.load(P_base_6).to(SUMS)  # a number
         L_scores_scores_3_3_4_2 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
@@ -4890,12 +5097,13 @@ def y_1_tiles_rows(
         W2_4_1_2 = tl.load(W2_base_21).to(SUMS)  # a number
         W2_4_0_2 = tl.load(W2_base_28).to(SUMS)  # a number
         d_L_4 = (
-            d_A_scores_3 * W2_4_3_2
-            + d_A_scores_2 * W2_4_2_2
-            + d_A_scores_1 * W2_4_1_2
-            + d_A_scores_0 * W2_4_0_2
+            d_A_3_scores * W2_4_3_2
+            + d_A_2_scores * W2_4_2_2
+            + d_A_1_scores * W2_4_1_2
+            + d_A_0_scores * W2_4_0_2
         )  # n m
-        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_4_2 = number_0 * d_L_4  # n m
+        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_1_3_3 = d_L_scores_scores_1_3_2 + d_L_scores_scores_3_4 * P_3_4_2  # n m
         P_3_3_2 = tl.load(P_base_4).to(SUMS)  # a number
         L_scores_scores_3_3_3_2 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
@@ -4906,12 +5114,13 @@ def y_1_tiles_rows(
         W2_3_1_2 = tl.load(W2_base_20).to(SUMS)  # a number
         W2_3_0_2 = tl.load(W2_base_27).to(SUMS)  # a number
         d_L_3 = (
-            d_A_scores_3 * W2_3_3_2
-            + d_A_scores_2 * W2_3_2_2
-            + d_A_scores_1 * W2_3_1_2
-            + d_A_scores_0 * W2_3_0_2
+            d_A_3_scores * W2_3_3_2
+            + d_A_2_scores * W2_3_2_2
+            + d_A_1_scores * W2_3_1_2
+            + d_A_0_scores * W2_3_0_2
         )  # n m
-        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3, 0.0)  # n m
+        d_L_3_2 = number_0 * d_L_3  # n m
+        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_1_3_4 = d_L_scores_scores_1_3_3 + d_L_scores_scores_3_3 * P_3_3_2  # n m
         P_3_2_2 = tl.load(P_base_2).to(SUMS)  # a number
         L_scores_scores_3_3_2_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
@@ -4922,12 +5131,13 @@ def y_1_tiles_rows(
         W2_2_1_2 = tl.load(W2_base_19).to(SUMS)  # a number
         W2_2_0_2 = tl.load(W2_base_26).to(SUMS)  # a number
         d_L_2 = (
-            d_A_scores_3 * W2_2_3_2
-            + d_A_scores_2 * W2_2_2_2
-            + d_A_scores_1 * W2_2_1_2
-            + d_A_scores_0 * W2_2_0_2
+            d_A_3_scores * W2_2_3_2
+            + d_A_2_scores * W2_2_2_2
+            + d_A_1_scores * W2_2_1_2
+            + d_A_0_scores * W2_2_0_2
         )  # n m
-        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2, 0.0)  # n m
+        d_L_2_2 = number_0 * d_L_2  # n m
+        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_1_3_5 = d_L_scores_scores_1_3_4 + d_L_scores_scores_3_2 * P_3_2_2  # n m
         P_3_1_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_3_1_2 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
@@ -4938,12 +5148,13 @@ def y_1_tiles_rows(
         W2_1_1_2 = tl.load(W2_base_18).to(SUMS)  # a number
         W2_1_0_2 = tl.load(W2_base_25).to(SUMS)  # a number
         d_L_1 = (
-            d_A_scores_3 * W2_1_3_2
-            + d_A_scores_2 * W2_1_2_2
-            + d_A_scores_1 * W2_1_1_2
-            + d_A_scores_0 * W2_1_0_2
+            d_A_3_scores * W2_1_3_2
+            + d_A_2_scores * W2_1_2_2
+            + d_A_1_scores * W2_1_1_2
+            + d_A_0_scores * W2_1_0_2
         )  # n m
-        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1, 0.0)  # n m
+        d_L_1_2 = number_0 * d_L_1  # n m
+        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_1_3_6 = d_L_scores_scores_1_3_5 + d_L_scores_scores_3_1 * P_3_1_2  # n m
         P_3_0_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_3_0_2 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
@@ -4954,12 +5165,13 @@ def y_1_tiles_rows(
         W2_0_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
         W2_0_0_2 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
         d_L_0 = (
-            d_A_scores_3 * W2_0_3_2
-            + d_A_scores_2 * W2_0_2_2
-            + d_A_scores_1 * W2_0_1_2
-            + d_A_scores_0 * W2_0_0_2
+            d_A_3_scores * W2_0_3_2
+            + d_A_2_scores * W2_0_2_2
+            + d_A_1_scores * W2_0_1_2
+            + d_A_0_scores * W2_0_0_2
         )  # n m
-        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0, 0.0)  # n m
+        d_L_0_2 = number_0 * d_L_0  # n m
+        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_1_3_7 = d_L_scores_scores_1_3_6 + d_L_scores_scores_3_0 * P_3_0_2  # n m
         d_Q_3 = dot_of(d_L_scores_scores_1_3_7, K_tile_3, DOT, SUMS)  # n d
         d_Q_3_2 += d_Q_3
@@ -4967,48 +5179,48 @@ def y_1_tiles_rows(
         L_scores_scores_3_2_7_2 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
         L_scores_scores_2_7_2 = P_2_7_2 * L_scores_scores_1_2 + L_scores_scores_3_2_7_2 * eps_7  # n m
         L_scores_2_7_2 = tl.maximum(L_scores_scores_2_7_2, 0.0)  # n m
-        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7_2, 0.0)  # n m
         P_2_6_2 = tl.load(P_base_9).to(SUMS)  # a number
         L_scores_scores_3_2_6_2 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
         L_scores_scores_2_6_2 = P_2_6_2 * L_scores_scores_1_2 + L_scores_scores_3_2_6_2 * eps_6  # n m
         L_scores_2_6_2 = tl.maximum(L_scores_scores_2_6_2, 0.0)  # n m
-        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_1_2 = d_L_scores_scores_2_7 * P_2_7_2 + d_L_scores_scores_2_6 * P_2_6_2  # n m
         P_2_5_2 = tl.load(P_base_7).to(SUMS)  # a number
         L_scores_scores_3_2_5_2 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
         L_scores_scores_2_5_2 = P_2_5_2 * L_scores_scores_1_2 + L_scores_scores_3_2_5_2 * eps_5  # n m
         L_scores_2_5_2 = tl.maximum(L_scores_scores_2_5_2, 0.0)  # n m
-        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_1_2_2 = d_L_scores_scores_1_2 + d_L_scores_scores_2_5 * P_2_5_2  # n m
         P_2_4_2 = tl.load(P_base_5).to(SUMS)  # a number
         L_scores_scores_3_2_4_2 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
         L_scores_scores_2_4_2 = P_2_4_2 * L_scores_scores_1_2 + L_scores_scores_3_2_4_2 * eps_4  # n m
         L_scores_2_4_2 = tl.maximum(L_scores_scores_2_4_2, 0.0)  # n m
-        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_1_2_3 = d_L_scores_scores_1_2_2 + d_L_scores_scores_2_4 * P_2_4_2  # n m
         P_2_3_2 = tl.load(P_base_3).to(SUMS)  # a number
         L_scores_scores_3_2_3_2 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
         L_scores_scores_2_3_2 = P_2_3_2 * L_scores_scores_1_2 + L_scores_scores_3_2_3_2 * eps_3  # n m
         L_scores_2_3_2 = tl.maximum(L_scores_scores_2_3_2, 0.0)  # n m
-        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_1_2_4 = d_L_scores_scores_1_2_3 + d_L_scores_scores_2_3 * P_2_3_2  # n m
         P_2_2_2 = tl.load(P_base).to(SUMS)  # a number
         L_scores_scores_3_2_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
         L_scores_scores_2_2_2 = P_2_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2_2 * eps_2  # n m
         L_scores_2_2_2 = tl.maximum(L_scores_scores_2_2_2, 0.0)  # n m
-        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_1_2_5 = d_L_scores_scores_1_2_4 + d_L_scores_scores_2_2 * P_2_2_2  # n m
         P_2_1_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_2_1_2 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
         L_scores_scores_2_1_2 = P_2_1_2 * L_scores_scores_1_2 + L_scores_scores_3_2_1_2 * eps_1  # n m
         L_scores_2_1_2 = tl.maximum(L_scores_scores_2_1_2, 0.0)  # n m
-        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_1_2_6 = d_L_scores_scores_1_2_5 + d_L_scores_scores_2_1 * P_2_1_2  # n m
         P_2_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_2_0_2 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
         L_scores_scores_2_0_2 = P_2_0_2 * L_scores_scores_1_2 + L_scores_scores_3_2_0_2 * eps_0  # n m
         L_scores_2_0_2 = tl.maximum(L_scores_scores_2_0_2, 0.0)  # n m
-        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_1_2_7 = d_L_scores_scores_1_2_6 + d_L_scores_scores_2_0 * P_2_0_2  # n m
         d_Q_2 = dot_of(d_L_scores_scores_1_2_7, K_tile_2, DOT, SUMS)  # n d
         d_Q_2_2 += d_Q_2
@@ -5016,48 +5228,48 @@ def y_1_tiles_rows(
         L_scores_scores_3_1_7_2 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
         L_scores_scores_1_7_2 = P_1_7_2 * L_scores_scores_1_1 + L_scores_scores_3_1_7_2 * eps_7  # n m
         L_scores_1_7_2 = tl.maximum(L_scores_scores_1_7_2, 0.0)  # n m
-        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7_2, 0.0)  # n m
         P_1_6_2 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_6_2 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
         L_scores_scores_1_6_2 = P_1_6_2 * L_scores_scores_1_1 + L_scores_scores_3_1_6_2 * eps_6  # n m
         L_scores_1_6_2 = tl.maximum(L_scores_scores_1_6_2, 0.0)  # n m
-        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_1_1 = d_L_scores_scores_1_7 * P_1_7_2 + d_L_scores_scores_1_6 * P_1_6_2  # n m
         P_1_5_2 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_5_2 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
         L_scores_scores_1_5_2 = P_1_5_2 * L_scores_scores_1_1 + L_scores_scores_3_1_5_2 * eps_5  # n m
         L_scores_1_5_2 = tl.maximum(L_scores_scores_1_5_2, 0.0)  # n m
-        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_1_1_2 = d_L_scores_scores_1_1 + d_L_scores_scores_1_5 * P_1_5_2  # n m
         P_1_4_2 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_4_2 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
         L_scores_scores_1_4_2 = P_1_4_2 * L_scores_scores_1_1 + L_scores_scores_3_1_4_2 * eps_4  # n m
         L_scores_1_4_2 = tl.maximum(L_scores_scores_1_4_2, 0.0)  # n m
-        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_1_1_3 = d_L_scores_scores_1_1_2 + d_L_scores_scores_1_4 * P_1_4_2  # n m
         P_1_3_2 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_3_2 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
         L_scores_scores_1_3_3 = P_1_3_2 * L_scores_scores_1_1 + L_scores_scores_3_1_3_2 * eps_3  # n m
         L_scores_1_3_2 = tl.maximum(L_scores_scores_1_3_3, 0.0)  # n m
-        d_L_scores_scores_1_3_8 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_3_8 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_1_1_4 = d_L_scores_scores_1_1_3 + d_L_scores_scores_1_3_8 * P_1_3_2  # n m
         P_1_2_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_2_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
         L_scores_scores_1_2_3 = P_1_2_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2_2 * eps_2  # n m
         L_scores_1_2_2 = tl.maximum(L_scores_scores_1_2_3, 0.0)  # n m
-        d_L_scores_scores_1_2_8 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_2_8 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_1_1_5 = d_L_scores_scores_1_1_4 + d_L_scores_scores_1_2_8 * P_1_2_2  # n m
         P_1_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_1_2 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
         L_scores_scores_1_1_3 = P_1_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_1_2 * eps_1  # n m
         L_scores_1_1_2 = tl.maximum(L_scores_scores_1_1_3, 0.0)  # n m
-        d_L_scores_scores_1_1_6 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_1_6 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_1_1_7 = d_L_scores_scores_1_1_5 + d_L_scores_scores_1_1_6 * P_1_1_2  # n m
         P_1_0_2 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_1_0_2 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
         L_scores_scores_1_0_3 = P_1_0_2 * L_scores_scores_1_1 + L_scores_scores_3_1_0_2 * eps_0  # n m
         L_scores_1_0_2 = tl.maximum(L_scores_scores_1_0_3, 0.0)  # n m
-        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_1_1_8 = d_L_scores_scores_1_1_7 + d_L_scores_scores_1_0 * P_1_0_2  # n m
         d_Q_1 = dot_of(d_L_scores_scores_1_1_8, K_tile_1, DOT, SUMS)  # n d
         d_Q_1_2 += d_Q_1
@@ -5065,48 +5277,48 @@ def y_1_tiles_rows(
         L_scores_scores_3_0_7_2 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
         L_scores_scores_0_7_2 = P_0_7_2 * L_scores_scores_1_0 + L_scores_scores_3_0_7_2 * eps_7  # n m
         L_scores_0_7_2 = tl.maximum(L_scores_scores_0_7_2, 0.0)  # n m
-        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7_2, 0.0)  # n m
         P_0_6_2 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_6_2 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
         L_scores_scores_0_6_2 = P_0_6_2 * L_scores_scores_1_0 + L_scores_scores_3_0_6_2 * eps_6  # n m
         L_scores_0_6_2 = tl.maximum(L_scores_scores_0_6_2, 0.0)  # n m
-        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_1_0_2 = d_L_scores_scores_0_7 * P_0_7_2 + d_L_scores_scores_0_6 * P_0_6_2  # n m
         P_0_5_2 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_5_2 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
         L_scores_scores_0_5_2 = P_0_5_2 * L_scores_scores_1_0 + L_scores_scores_3_0_5_2 * eps_5  # n m
         L_scores_0_5_2 = tl.maximum(L_scores_scores_0_5_2, 0.0)  # n m
-        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_1_0_3 = d_L_scores_scores_1_0_2 + d_L_scores_scores_0_5 * P_0_5_2  # n m
         P_0_4_2 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_4_2 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
         L_scores_scores_0_4_2 = P_0_4_2 * L_scores_scores_1_0 + L_scores_scores_3_0_4_2 * eps_4  # n m
         L_scores_0_4_2 = tl.maximum(L_scores_scores_0_4_2, 0.0)  # n m
-        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_1_0_4 = d_L_scores_scores_1_0_3 + d_L_scores_scores_0_4 * P_0_4_2  # n m
         P_0_3_2 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_3_2 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
         L_scores_scores_0_3_2 = P_0_3_2 * L_scores_scores_1_0 + L_scores_scores_3_0_3_2 * eps_3  # n m
         L_scores_0_3_2 = tl.maximum(L_scores_scores_0_3_2, 0.0)  # n m
-        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_1_0_5 = d_L_scores_scores_1_0_4 + d_L_scores_scores_0_3 * P_0_3_2  # n m
         P_0_2_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_2_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
         L_scores_scores_0_2_2 = P_0_2_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2_2 * eps_2  # n m
         L_scores_0_2_2 = tl.maximum(L_scores_scores_0_2_2, 0.0)  # n m
-        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_1_0_6 = d_L_scores_scores_1_0_5 + d_L_scores_scores_0_2 * P_0_2_2  # n m
         P_0_1_2 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_1_2 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
         L_scores_scores_0_1_2 = P_0_1_2 * L_scores_scores_1_0 + L_scores_scores_3_0_1_2 * eps_1  # n m
         L_scores_0_1_2 = tl.maximum(L_scores_scores_0_1_2, 0.0)  # n m
-        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_1_0_7 = d_L_scores_scores_1_0_6 + d_L_scores_scores_0_1 * P_0_1_2  # n m
         P_0_0_2 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
         L_scores_scores_3_0_0_2 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
         L_scores_scores_0_0_2 = P_0_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_0_2 * eps_0  # n m
         L_scores_0_0_2 = tl.maximum(L_scores_scores_0_0_2, 0.0)  # n m
-        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_1_0_8 = d_L_scores_scores_1_0_7 + d_L_scores_scores_0_0 * P_0_0_2  # n m
         d_Q_0 = dot_of(d_L_scores_scores_1_0_8, K_tile_0, DOT, SUMS)  # n d
         d_Q_0_2 += d_Q_0
@@ -5229,6 +5441,7 @@ def y_1_tiles_keys(
     d_wide: tl.constexpr,
     MASK: tl.constexpr,
     KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
     TRAIN: tl.constexpr,
     eps_GIVEN: tl.constexpr,
     n_block: tl.constexpr,
@@ -5355,12 +5568,13 @@ def y_1_tiles_keys(
     d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        apart = (n + (m_end - n_end))[None, :] - m[:, None]
+        there = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = there
         if KEYS:
             own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
-            visible &= (own != 0)[None, :]
+            visible &= (own != 0)[:, None]
+        edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
         lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
@@ -5369,16 +5583,18 @@ def y_1_tiles_keys(
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
         P_0_0 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
         Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        L_scores_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
+        L_scores_scores_1_0 = dot_of(K_tile_0, tl.trans(Q_tile_0), DOT, SUMS)  # n m
         L_scores_scores_3_0_0 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
         eps_0 = noise_2d(
             eps + batch * eps_step[0],
-            n,
-            eps_step[2],
-            n_end,
             m,
             eps_step[3],
             m_end,
+            n,
+            eps_step[2],
+            n_end,
+            n[None, :],
+            m[:, None],
             lead_2,
             0,
             seed,
@@ -5391,19 +5607,19 @@ def y_1_tiles_keys(
         L_scores_0_0 = tl.maximum(L_scores_scores_0_0, 0.0)  # n m
         P_1_0 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
         Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        L_scores_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
+        L_scores_scores_1_1 = dot_of(K_tile_1, tl.trans(Q_tile_1), DOT, SUMS)  # n m
         L_scores_scores_3_1_0 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
         L_scores_scores_1_0_2 = P_1_0 * L_scores_scores_1_1 + L_scores_scores_3_1_0 * eps_0  # n m
         L_scores_1_0 = tl.maximum(L_scores_scores_1_0_2, 0.0)  # n m
         P_2_0 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
         Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        L_scores_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
+        L_scores_scores_1_2 = dot_of(K_tile_2, tl.trans(Q_tile_2), DOT, SUMS)  # n m
         L_scores_scores_3_2_0 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
         L_scores_scores_2_0 = P_2_0 * L_scores_scores_1_2 + L_scores_scores_3_2_0 * eps_0  # n m
         L_scores_2_0 = tl.maximum(L_scores_scores_2_0, 0.0)  # n m
         P_3_0 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
         Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        L_scores_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
+        L_scores_scores_1_3 = dot_of(K_tile_3, tl.trans(Q_tile_3), DOT, SUMS)  # n m
         L_scores_scores_3_3_0 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
         L_scores_scores_3_0 = P_3_0 * L_scores_scores_1_3 + L_scores_scores_3_3_0 * eps_0  # n m
         L_scores_3_0 = tl.maximum(L_scores_scores_3_0, 0.0)  # n m
@@ -5413,12 +5629,14 @@ def y_1_tiles_keys(
         L_scores_scores_3_0_1 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
         eps_1 = noise_2d(
             eps + batch * eps_step[0] + eps_step[1],
-            n,
-            eps_step[2],
-            n_end,
             m,
             eps_step[3],
             m_end,
+            n,
+            eps_step[2],
+            n_end,
+            n[None, :],
+            m[:, None],
             lead_3,
             0,
             seed,
@@ -5447,12 +5665,14 @@ def y_1_tiles_keys(
         L_scores_scores_3_0_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
         eps_2 = noise_2d(
             eps + batch * eps_step[0] + 2 * eps_step[1],
-            n,
-            eps_step[2],
-            n_end,
             m,
             eps_step[3],
             m_end,
+            n,
+            eps_step[2],
+            n_end,
+            n[None, :],
+            m[:, None],
             lead_4,
             0,
             seed,
@@ -5481,12 +5701,14 @@ def y_1_tiles_keys(
         L_scores_scores_3_0_3 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
         eps_3 = noise_2d(
             eps + batch * eps_step[0] + 3 * eps_step[1],
-            n,
-            eps_step[2],
-            n_end,
             m,
             eps_step[3],
             m_end,
+            n,
+            eps_step[2],
+            n_end,
+            n[None, :],
+            m[:, None],
             lead_5,
             0,
             seed,
@@ -5515,12 +5737,14 @@ def y_1_tiles_keys(
         L_scores_scores_3_0_4 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
         eps_4 = noise_2d(
             eps + batch * eps_step[0] + 4 * eps_step[1],
-            n,
-            eps_step[2],
-            n_end,
             m,
             eps_step[3],
             m_end,
+            n,
+            eps_step[2],
+            n_end,
+            n[None, :],
+            m[:, None],
             lead_6,
             0,
             seed,
@@ -5549,12 +5773,14 @@ def y_1_tiles_keys(
         L_scores_scores_3_0_5 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
         eps_5 = noise_2d(
             eps + batch * eps_step[0] + 5 * eps_step[1],
-            n,
-            eps_step[2],
-            n_end,
             m,
             eps_step[3],
             m_end,
+            n,
+            eps_step[2],
+            n_end,
+            n[None, :],
+            m[:, None],
             lead_7,
             0,
             seed,
@@ -5583,12 +5809,14 @@ def y_1_tiles_keys(
         L_scores_scores_3_0_6 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
         eps_6 = noise_2d(
             eps + batch * eps_step[0] + 6 * eps_step[1],
-            n,
-            eps_step[2],
-            n_end,
             m,
             eps_step[3],
             m_end,
+            n,
+            eps_step[2],
+            n_end,
+            n[None, :],
+            m[:, None],
             lead_8,
             0,
             seed,
@@ -5617,12 +5845,14 @@ def y_1_tiles_keys(
         L_scores_scores_3_0_7 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
         eps_7 = noise_2d(
             eps + batch * eps_step[0] + 7 * eps_step[1],
-            n,
-            eps_step[2],
-            n_end,
             m,
             eps_step[3],
             m_end,
+            n,
+            eps_step[2],
+            n_end,
+            n[None, :],
+            m[:, None],
             lead_9,
             0,
             seed,
@@ -5658,15 +5888,18 @@ def y_1_tiles_keys(
         )  # n m
         b2_3 = tl.load(b2_base).to(SUMS)  # a number
         A_scores_3 = A_scores_1_3 + b2_3  # n m
-        A_3_scores = number_0 * A_scores_3  # n m
+        A_3_scores = A_scores_3  # n m
         if MASK == 2:
-            A_3_scores += bias_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, seen_0_3, lse_3)  # n m
+            A_3_scores = (
+                number_0 * A_3_scores
+                + bias_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end).to(SUMS)
+            )
+        seen_0_3 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[None, :])  # n m
         d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_A_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
+        d_A_3 = dot_of(V_tile_3, tl.trans(d_3), DOT, SUMS)  # n m
         A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
-        add = d_A_3 - A_3_sums[:, None]  # n m
+        add = d_A_3 - A_3_sums[None, :]  # n m
         d_A_3_scores = A_3 * add  # n m
         W2_0_2 = tl.load(W2_base_9).to(SUMS)  # a number
         W2_1_2 = tl.load(W2_base_10).to(SUMS)  # a number
@@ -5688,15 +5921,18 @@ def y_1_tiles_keys(
         )  # n m
         b2_2 = tl.load(b2_base_2).to(SUMS)  # a number
         A_scores_2 = A_scores_1_2 + b2_2  # n m
-        A_2_scores = number_0 * A_scores_2  # n m
+        A_2_scores = A_scores_2  # n m
         if MASK == 2:
-            A_2_scores += bias_2d(mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, seen_0_2, lse_2)  # n m
+            A_2_scores = (
+                number_0 * A_2_scores
+                + bias_2d(mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end).to(SUMS)
+            )
+        seen_0_2 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[None, :])  # n m
         d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_A_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
+        d_A_2 = dot_of(V_tile_2, tl.trans(d_2), DOT, SUMS)  # n m
         A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
-        add_2 = d_A_2 - A_2_sums[:, None]  # n m
+        add_2 = d_A_2 - A_2_sums[None, :]  # n m
         d_A_2_scores = A_2 * add_2  # n m
         W2_0_1 = tl.load(W2_base_17).to(SUMS)  # a number
         W2_1_1 = tl.load(W2_base_18).to(SUMS)  # a number
@@ -5718,15 +5954,18 @@ def y_1_tiles_keys(
         )  # n m
         b2_1 = tl.load(b2_base_3).to(SUMS)  # a number
         A_scores_1 = A_scores_1_1 + b2_1  # n m
-        A_1_scores = number_0 * A_scores_1  # n m
+        A_1_scores = A_scores_1  # n m
         if MASK == 2:
-            A_1_scores += bias_2d(mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, seen_0_1, lse_1)  # n m
+            A_1_scores = (
+                number_0 * A_1_scores
+                + bias_2d(mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end).to(SUMS)
+            )
+        seen_0_1 = allowed(visible, mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[None, :])  # n m
         d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
+        d_A_1 = dot_of(V_tile_1, tl.trans(d_1), DOT, SUMS)  # n m
         A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
-        add_3 = d_A_1 - A_1_sums[:, None]  # n m
+        add_3 = d_A_1 - A_1_sums[None, :]  # n m
         d_A_1_scores = A_1 * add_3  # n m
         W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
         W2_1_0 = tl.load(W2_base_25).to(SUMS)  # a number
@@ -5748,44 +5987,44 @@ def y_1_tiles_keys(
         )  # n m
         b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 4 * b2_step[1]).to(SUMS)  # a number
         A_scores_0 = A_scores_1_0 + b2_0  # n m
-        A_0_scores = number_0 * A_scores_0  # n m
+        A_0_scores = A_scores_0  # n m
         if MASK == 2:
-            A_0_scores += bias_2d(mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end).to(SUMS)
-        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, seen_0_0, lse_0)  # n m
+            A_0_scores = (
+                number_0 * A_0_scores
+                + bias_2d(mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end).to(SUMS)
+            )
+        seen_0_0 = allowed(visible, mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
         d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
+        d_A_0 = dot_of(V_tile_0, tl.trans(d_0), DOT, SUMS)  # n m
         A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
-        add_4 = d_A_0 - A_0_sums[:, None]  # n m
+        add_4 = d_A_0 - A_0_sums[None, :]  # n m
         d_A_0_scores = A_0 * add_4  # n m
         tl.debug_barrier()  # so that what follows is made again, and not held
-        d_V_3 = dot_of(tl.trans(A_3), d_3, DOT, SUMS)  # m d
+        d_V_3 = dot_of(A_3, d_3, DOT, SUMS)  # m d
         d_V_3_2 += d_V_3
-        d_V_2 = dot_of(tl.trans(A_2), d_2, DOT, SUMS)  # m d
+        d_V_2 = dot_of(A_2, d_2, DOT, SUMS)  # m d
         d_V_2_2 += d_V_2
-        d_V_1 = dot_of(tl.trans(A_1), d_1, DOT, SUMS)  # m d
+        d_V_1 = dot_of(A_1, d_1, DOT, SUMS)  # m d
         d_V_1_2 += d_V_1
-        d_V_0 = dot_of(tl.trans(A_0), d_0, DOT, SUMS)  # m d
+        d_V_0 = dot_of(A_0, d_0, DOT, SUMS)  # m d
         d_V_0_2 += d_V_0
         P_3_7_2 = tl.load(P_base_12).to(SUMS)  # a number
         L_scores_scores_3_3_7_2 = tl.load(L_of_of_p3_base_31).to(SUMS)  # a number
         L_scores_scores_3_7_2 = P_3_7_2 * L_scores_scores_1_3 + L_scores_scores_3_3_7_2 * eps_7  # n m
         L_scores_3_7_2 = tl.maximum(L_scores_scores_3_7_2, 0.0)  # n m
-        d_A_scores_3 = d_A_3_scores * number_0  # n m
         W2_7_3_2 = tl.load(W2_base_8).to(SUMS)  # a number
-        d_A_scores_2 = d_A_2_scores * number_0  # n m
         W2_7_2_2 = tl.load(W2_base_16).to(SUMS)  # a number
-        d_A_scores_1 = d_A_1_scores * number_0  # n m
         W2_7_1_2 = tl.load(W2_base_24).to(SUMS)  # a number
-        d_A_scores_0 = d_A_0_scores * number_0  # n m
         W2_7_0_2 = tl.load(W2_base_31).to(SUMS)  # a number
         d_L_7 = (
-            d_A_scores_3 * W2_7_3_2
-            + d_A_scores_2 * W2_7_2_2
-            + d_A_scores_1 * W2_7_1_2
-            + d_A_scores_0 * W2_7_0_2
+            d_A_3_scores * W2_7_3_2
+            + d_A_2_scores * W2_7_2_2
+            + d_A_1_scores * W2_7_1_2
+            + d_A_0_scores * W2_7_0_2
         )  # n m
-        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_7_2 = number_0 * d_L_7  # n m
+        d_L_scores_scores_3_7 = tl.where(L_scores_scores_3_7_2 > 0, d_L_7_2, 0.0)  # n m
         P_3_6_2 = tl.load(P_base_10).to(SUMS)  # a number
         L_scores_scores_3_3_6_2 = tl.load(L_of_of_p3_base_27).to(SUMS)  # a number
         L_scores_scores_3_6_2 = P_3_6_2 * L_scores_scores_1_3 + L_scores_scores_3_3_6_2 * eps_6  # n m
@@ -5795,12 +6034,13 @@ def y_1_tiles_keys(
         W2_6_1_2 = tl.load(W2_base_23).to(SUMS)  # a number
         W2_6_0_2 = tl.load(W2_base_30).to(SUMS)  # a number
         d_L_6 = (
-            d_A_scores_3 * W2_6_3_2
-            + d_A_scores_2 * W2_6_2_2
-            + d_A_scores_1 * W2_6_1_2
-            + d_A_scores_0 * W2_6_0_2
+            d_A_3_scores * W2_6_3_2
+            + d_A_2_scores * W2_6_2_2
+            + d_A_1_scores * W2_6_1_2
+            + d_A_0_scores * W2_6_0_2
         )  # n m
-        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_6_2 = number_0 * d_L_6  # n m
+        d_L_scores_scores_3_6 = tl.where(L_scores_scores_3_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_1_3 = d_L_scores_scores_3_7 * P_3_7_2 + d_L_scores_scores_3_6 * P_3_6_2  # n m
         P_3_5_2 = tl.load(P_base_8).to(SUMS)  # a number
         L_scores_scores_3_3_5_2 = tl.load(L_of_of_p3_base_23).to(SUMS)  # a number
@@ -5811,12 +6051,13 @@ def y_1_tiles_keys(
         W2_5_1_2 = tl.load(W2_base_22).to(SUMS)  # a number
         W2_5_0_2 = tl.load(W2_base_29).to(SUMS)  # a number
         d_L_5 = (
-            d_A_scores_3 * W2_5_3_2
-            + d_A_scores_2 * W2_5_2_2
-            + d_A_scores_1 * W2_5_1_2
-            + d_A_scores_0 * W2_5_0_2
+            d_A_3_scores * W2_5_3_2
+            + d_A_2_scores * W2_5_2_2
+            + d_A_1_scores * W2_5_1_2
+            + d_A_0_scores * W2_5_0_2
         )  # n m
-        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_5_2 = number_0 * d_L_5  # n m
+        d_L_scores_scores_3_5 = tl.where(L_scores_scores_3_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_1_3_2 = d_L_scores_scores_1_3 + d_L_scores_scores_3_5 * P_3_5_2  # n m
         P_3_4_2 = tl.load(P_base_6).to(SUMS)  # a number
         L_scores_scores_3_3_4_2 = tl.load(L_of_of_p3_base_19).to(SUMS)  # a number
@@ -5827,12 +6068,13 @@ def y_1_tiles_keys(
         W2_4_1_2 = tl.load(W2_base_21).to(SUMS)  # a number
         W2_4_0_2 = tl.load(W2_base_28).to(SUMS)  # a number
         d_L_4 = (
-            d_A_scores_3 * W2_4_3_2
-            + d_A_scores_2 * W2_4_2_2
-            + d_A_scores_1 * W2_4_1_2
-            + d_A_scores_0 * W2_4_0_2
+            d_A_3_scores * W2_4_3_2
+            + d_A_2_scores * W2_4_2_2
+            + d_A_1_scores * W2_4_1_2
+            + d_A_0_scores * W2_4_0_2
         )  # n m
-        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_4_2 = number_0 * d_L_4  # n m
+        d_L_scores_scores_3_4 = tl.where(L_scores_scores_3_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_1_3_3 = d_L_scores_scores_1_3_2 + d_L_scores_scores_3_4 * P_3_4_2  # n m
         P_3_3_2 = tl.load(P_base_4).to(SUMS)  # a number
         L_scores_scores_3_3_3_2 = tl.load(L_of_of_p3_base_15).to(SUMS)  # a number
@@ -5843,12 +6085,13 @@ def y_1_tiles_keys(
         W2_3_1_2 = tl.load(W2_base_20).to(SUMS)  # a number
         W2_3_0_2 = tl.load(W2_base_27).to(SUMS)  # a number
         d_L_3 = (
-            d_A_scores_3 * W2_3_3_2
-            + d_A_scores_2 * W2_3_2_2
-            + d_A_scores_1 * W2_3_1_2
-            + d_A_scores_0 * W2_3_0_2
+            d_A_3_scores * W2_3_3_2
+            + d_A_2_scores * W2_3_2_2
+            + d_A_1_scores * W2_3_1_2
+            + d_A_0_scores * W2_3_0_2
         )  # n m
-        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3, 0.0)  # n m
+        d_L_3_2 = number_0 * d_L_3  # n m
+        d_L_scores_scores_3_3 = tl.where(L_scores_scores_3_3_8 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_1_3_4 = d_L_scores_scores_1_3_3 + d_L_scores_scores_3_3 * P_3_3_2  # n m
         P_3_2_2 = tl.load(P_base_2).to(SUMS)  # a number
         L_scores_scores_3_3_2_2 = tl.load(L_of_of_p3_base_11).to(SUMS)  # a number
@@ -5859,12 +6102,13 @@ def y_1_tiles_keys(
         W2_2_1_2 = tl.load(W2_base_19).to(SUMS)  # a number
         W2_2_0_2 = tl.load(W2_base_26).to(SUMS)  # a number
         d_L_2 = (
-            d_A_scores_3 * W2_2_3_2
-            + d_A_scores_2 * W2_2_2_2
-            + d_A_scores_1 * W2_2_1_2
-            + d_A_scores_0 * W2_2_0_2
+            d_A_3_scores * W2_2_3_2
+            + d_A_2_scores * W2_2_2_2
+            + d_A_1_scores * W2_2_1_2
+            + d_A_0_scores * W2_2_0_2
         )  # n m
-        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2, 0.0)  # n m
+        d_L_2_2 = number_0 * d_L_2  # n m
+        d_L_scores_scores_3_2 = tl.where(L_scores_scores_3_2_8 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_1_3_5 = d_L_scores_scores_1_3_4 + d_L_scores_scores_3_2 * P_3_2_2  # n m
         P_3_1_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_3_1_2 = tl.load(L_of_of_p3_base_7).to(SUMS)  # a number
@@ -5875,12 +6119,13 @@ def y_1_tiles_keys(
         W2_1_1_2 = tl.load(W2_base_18).to(SUMS)  # a number
         W2_1_0_2 = tl.load(W2_base_25).to(SUMS)  # a number
         d_L_1 = (
-            d_A_scores_3 * W2_1_3_2
-            + d_A_scores_2 * W2_1_2_2
-            + d_A_scores_1 * W2_1_1_2
-            + d_A_scores_0 * W2_1_0_2
+            d_A_3_scores * W2_1_3_2
+            + d_A_2_scores * W2_1_2_2
+            + d_A_1_scores * W2_1_1_2
+            + d_A_0_scores * W2_1_0_2
         )  # n m
-        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1, 0.0)  # n m
+        d_L_1_2 = number_0 * d_L_1  # n m
+        d_L_scores_scores_3_1 = tl.where(L_scores_scores_3_1_8 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_1_3_6 = d_L_scores_scores_1_3_5 + d_L_scores_scores_3_1 * P_3_1_2  # n m
         P_3_0_2 = tl.load(P + batch * P_step[0] + 3 * P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_3_0_2 = tl.load(L_of_of_p3_base_3).to(SUMS)  # a number
@@ -5891,161 +6136,162 @@ def y_1_tiles_keys(
         W2_0_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
         W2_0_0_2 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
         d_L_0 = (
-            d_A_scores_3 * W2_0_3_2
-            + d_A_scores_2 * W2_0_2_2
-            + d_A_scores_1 * W2_0_1_2
-            + d_A_scores_0 * W2_0_0_2
+            d_A_3_scores * W2_0_3_2
+            + d_A_2_scores * W2_0_2_2
+            + d_A_1_scores * W2_0_1_2
+            + d_A_0_scores * W2_0_0_2
         )  # n m
-        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0, 0.0)  # n m
+        d_L_0_2 = number_0 * d_L_0  # n m
+        d_L_scores_scores_3_0 = tl.where(L_scores_scores_3_0_8 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_1_3_7 = d_L_scores_scores_1_3_6 + d_L_scores_scores_3_0 * P_3_0_2  # n m
-        d_K_3 = dot_of(tl.trans(d_L_scores_scores_1_3_7), Q_tile_3, DOT, SUMS)  # m d
+        d_K_3 = dot_of(d_L_scores_scores_1_3_7, Q_tile_3, DOT, SUMS)  # m d
         d_K_3_2 += d_K_3
         P_2_7_2 = tl.load(P_base_11).to(SUMS)  # a number
         L_scores_scores_3_2_7_2 = tl.load(L_of_of_p3_base_30).to(SUMS)  # a number
         L_scores_scores_2_7_2 = P_2_7_2 * L_scores_scores_1_2 + L_scores_scores_3_2_7_2 * eps_7  # n m
         L_scores_2_7_2 = tl.maximum(L_scores_scores_2_7_2, 0.0)  # n m
-        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_2_7 = tl.where(L_scores_scores_2_7_2 > 0, d_L_7_2, 0.0)  # n m
         P_2_6_2 = tl.load(P_base_9).to(SUMS)  # a number
         L_scores_scores_3_2_6_2 = tl.load(L_of_of_p3_base_26).to(SUMS)  # a number
         L_scores_scores_2_6_2 = P_2_6_2 * L_scores_scores_1_2 + L_scores_scores_3_2_6_2 * eps_6  # n m
         L_scores_2_6_2 = tl.maximum(L_scores_scores_2_6_2, 0.0)  # n m
-        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_2_6 = tl.where(L_scores_scores_2_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_1_2 = d_L_scores_scores_2_7 * P_2_7_2 + d_L_scores_scores_2_6 * P_2_6_2  # n m
         P_2_5_2 = tl.load(P_base_7).to(SUMS)  # a number
         L_scores_scores_3_2_5_2 = tl.load(L_of_of_p3_base_22).to(SUMS)  # a number
         L_scores_scores_2_5_2 = P_2_5_2 * L_scores_scores_1_2 + L_scores_scores_3_2_5_2 * eps_5  # n m
         L_scores_2_5_2 = tl.maximum(L_scores_scores_2_5_2, 0.0)  # n m
-        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_2_5 = tl.where(L_scores_scores_2_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_1_2_2 = d_L_scores_scores_1_2 + d_L_scores_scores_2_5 * P_2_5_2  # n m
         P_2_4_2 = tl.load(P_base_5).to(SUMS)  # a number
         L_scores_scores_3_2_4_2 = tl.load(L_of_of_p3_base_18).to(SUMS)  # a number
         L_scores_scores_2_4_2 = P_2_4_2 * L_scores_scores_1_2 + L_scores_scores_3_2_4_2 * eps_4  # n m
         L_scores_2_4_2 = tl.maximum(L_scores_scores_2_4_2, 0.0)  # n m
-        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_2_4 = tl.where(L_scores_scores_2_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_1_2_3 = d_L_scores_scores_1_2_2 + d_L_scores_scores_2_4 * P_2_4_2  # n m
         P_2_3_2 = tl.load(P_base_3).to(SUMS)  # a number
         L_scores_scores_3_2_3_2 = tl.load(L_of_of_p3_base_14).to(SUMS)  # a number
         L_scores_scores_2_3_2 = P_2_3_2 * L_scores_scores_1_2 + L_scores_scores_3_2_3_2 * eps_3  # n m
         L_scores_2_3_2 = tl.maximum(L_scores_scores_2_3_2, 0.0)  # n m
-        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_2_3 = tl.where(L_scores_scores_2_3_2 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_1_2_4 = d_L_scores_scores_1_2_3 + d_L_scores_scores_2_3 * P_2_3_2  # n m
         P_2_2_2 = tl.load(P_base).to(SUMS)  # a number
         L_scores_scores_3_2_2_2 = tl.load(L_of_of_p3_base_10).to(SUMS)  # a number
         L_scores_scores_2_2_2 = P_2_2_2 * L_scores_scores_1_2 + L_scores_scores_3_2_2_2 * eps_2  # n m
         L_scores_2_2_2 = tl.maximum(L_scores_scores_2_2_2, 0.0)  # n m
-        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_2_2 = tl.where(L_scores_scores_2_2_2 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_1_2_5 = d_L_scores_scores_1_2_4 + d_L_scores_scores_2_2 * P_2_2_2  # n m
         P_2_1_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_2_1_2 = tl.load(L_of_of_p3_base_6).to(SUMS)  # a number
         L_scores_scores_2_1_2 = P_2_1_2 * L_scores_scores_1_2 + L_scores_scores_3_2_1_2 * eps_1  # n m
         L_scores_2_1_2 = tl.maximum(L_scores_scores_2_1_2, 0.0)  # n m
-        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_2_1 = tl.where(L_scores_scores_2_1_2 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_1_2_6 = d_L_scores_scores_1_2_5 + d_L_scores_scores_2_1 * P_2_1_2  # n m
         P_2_0_2 = tl.load(P + batch * P_step[0] + 2 * P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_2_0_2 = tl.load(L_of_of_p3_base_2).to(SUMS)  # a number
         L_scores_scores_2_0_2 = P_2_0_2 * L_scores_scores_1_2 + L_scores_scores_3_2_0_2 * eps_0  # n m
         L_scores_2_0_2 = tl.maximum(L_scores_scores_2_0_2, 0.0)  # n m
-        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_2_0 = tl.where(L_scores_scores_2_0_2 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_1_2_7 = d_L_scores_scores_1_2_6 + d_L_scores_scores_2_0 * P_2_0_2  # n m
-        d_K_2 = dot_of(tl.trans(d_L_scores_scores_1_2_7), Q_tile_2, DOT, SUMS)  # m d
+        d_K_2 = dot_of(d_L_scores_scores_1_2_7, Q_tile_2, DOT, SUMS)  # m d
         d_K_2_2 += d_K_2
         P_1_7_2 = tl.load(P + batch * P_step[0] + P_step[1] + 7 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_7_2 = tl.load(L_of_of_p3_base_29).to(SUMS)  # a number
         L_scores_scores_1_7_2 = P_1_7_2 * L_scores_scores_1_1 + L_scores_scores_3_1_7_2 * eps_7  # n m
         L_scores_1_7_2 = tl.maximum(L_scores_scores_1_7_2, 0.0)  # n m
-        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_1_7 = tl.where(L_scores_scores_1_7_2 > 0, d_L_7_2, 0.0)  # n m
         P_1_6_2 = tl.load(P + batch * P_step[0] + P_step[1] + 6 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_6_2 = tl.load(L_of_of_p3_base_25).to(SUMS)  # a number
         L_scores_scores_1_6_2 = P_1_6_2 * L_scores_scores_1_1 + L_scores_scores_3_1_6_2 * eps_6  # n m
         L_scores_1_6_2 = tl.maximum(L_scores_scores_1_6_2, 0.0)  # n m
-        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_1_6 = tl.where(L_scores_scores_1_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_1_1 = d_L_scores_scores_1_7 * P_1_7_2 + d_L_scores_scores_1_6 * P_1_6_2  # n m
         P_1_5_2 = tl.load(P + batch * P_step[0] + P_step[1] + 5 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_5_2 = tl.load(L_of_of_p3_base_21).to(SUMS)  # a number
         L_scores_scores_1_5_2 = P_1_5_2 * L_scores_scores_1_1 + L_scores_scores_3_1_5_2 * eps_5  # n m
         L_scores_1_5_2 = tl.maximum(L_scores_scores_1_5_2, 0.0)  # n m
-        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_1_5 = tl.where(L_scores_scores_1_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_1_1_2 = d_L_scores_scores_1_1 + d_L_scores_scores_1_5 * P_1_5_2  # n m
         P_1_4_2 = tl.load(P + batch * P_step[0] + P_step[1] + 4 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_4_2 = tl.load(L_of_of_p3_base_17).to(SUMS)  # a number
         L_scores_scores_1_4_2 = P_1_4_2 * L_scores_scores_1_1 + L_scores_scores_3_1_4_2 * eps_4  # n m
         L_scores_1_4_2 = tl.maximum(L_scores_scores_1_4_2, 0.0)  # n m
-        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_1_4 = tl.where(L_scores_scores_1_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_1_1_3 = d_L_scores_scores_1_1_2 + d_L_scores_scores_1_4 * P_1_4_2  # n m
         P_1_3_2 = tl.load(P + batch * P_step[0] + P_step[1] + 3 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_3_2 = tl.load(L_of_of_p3_base_13).to(SUMS)  # a number
         L_scores_scores_1_3_3 = P_1_3_2 * L_scores_scores_1_1 + L_scores_scores_3_1_3_2 * eps_3  # n m
         L_scores_1_3_2 = tl.maximum(L_scores_scores_1_3_3, 0.0)  # n m
-        d_L_scores_scores_1_3_8 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_1_3_8 = tl.where(L_scores_scores_1_3_3 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_1_1_4 = d_L_scores_scores_1_1_3 + d_L_scores_scores_1_3_8 * P_1_3_2  # n m
         P_1_2_2 = tl.load(P + batch * P_step[0] + P_step[1] + 2 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_2_2 = tl.load(L_of_of_p3_base_9).to(SUMS)  # a number
         L_scores_scores_1_2_3 = P_1_2_2 * L_scores_scores_1_1 + L_scores_scores_3_1_2_2 * eps_2  # n m
         L_scores_1_2_2 = tl.maximum(L_scores_scores_1_2_3, 0.0)  # n m
-        d_L_scores_scores_1_2_8 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_1_2_8 = tl.where(L_scores_scores_1_2_3 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_1_1_5 = d_L_scores_scores_1_1_4 + d_L_scores_scores_1_2_8 * P_1_2_2  # n m
         P_1_1_2 = tl.load(P + batch * P_step[0] + P_step[1] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_1_1_2 = tl.load(L_of_of_p3_base_5).to(SUMS)  # a number
         L_scores_scores_1_1_3 = P_1_1_2 * L_scores_scores_1_1 + L_scores_scores_3_1_1_2 * eps_1  # n m
         L_scores_1_1_2 = tl.maximum(L_scores_scores_1_1_3, 0.0)  # n m
-        d_L_scores_scores_1_1_6 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_1_1_6 = tl.where(L_scores_scores_1_1_3 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_1_1_7 = d_L_scores_scores_1_1_5 + d_L_scores_scores_1_1_6 * P_1_1_2  # n m
         P_1_0_2 = tl.load(P + batch * P_step[0] + P_step[1]).to(SUMS)  # a number
         L_scores_scores_3_1_0_2 = tl.load(L_of_of_p3_base).to(SUMS)  # a number
         L_scores_scores_1_0_3 = P_1_0_2 * L_scores_scores_1_1 + L_scores_scores_3_1_0_2 * eps_0  # n m
         L_scores_1_0_2 = tl.maximum(L_scores_scores_1_0_3, 0.0)  # n m
-        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_1_0 = tl.where(L_scores_scores_1_0_3 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_1_1_8 = d_L_scores_scores_1_1_7 + d_L_scores_scores_1_0 * P_1_0_2  # n m
-        d_K_1 = dot_of(tl.trans(d_L_scores_scores_1_1_8), Q_tile_1, DOT, SUMS)  # m d
+        d_K_1 = dot_of(d_L_scores_scores_1_1_8, Q_tile_1, DOT, SUMS)  # m d
         d_K_1_2 += d_K_1
         P_0_7_2 = tl.load(P + batch * P_step[0] + 7 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_7_2 = tl.load(L_of_of_p3_base_28).to(SUMS)  # a number
         L_scores_scores_0_7_2 = P_0_7_2 * L_scores_scores_1_0 + L_scores_scores_3_0_7_2 * eps_7  # n m
         L_scores_0_7_2 = tl.maximum(L_scores_scores_0_7_2, 0.0)  # n m
-        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7, 0.0)  # n m
+        d_L_scores_scores_0_7 = tl.where(L_scores_scores_0_7_2 > 0, d_L_7_2, 0.0)  # n m
         P_0_6_2 = tl.load(P + batch * P_step[0] + 6 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_6_2 = tl.load(L_of_of_p3_base_24).to(SUMS)  # a number
         L_scores_scores_0_6_2 = P_0_6_2 * L_scores_scores_1_0 + L_scores_scores_3_0_6_2 * eps_6  # n m
         L_scores_0_6_2 = tl.maximum(L_scores_scores_0_6_2, 0.0)  # n m
-        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6, 0.0)  # n m
+        d_L_scores_scores_0_6 = tl.where(L_scores_scores_0_6_2 > 0, d_L_6_2, 0.0)  # n m
         d_L_scores_scores_1_0_2 = d_L_scores_scores_0_7 * P_0_7_2 + d_L_scores_scores_0_6 * P_0_6_2  # n m
         P_0_5_2 = tl.load(P + batch * P_step[0] + 5 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_5_2 = tl.load(L_of_of_p3_base_20).to(SUMS)  # a number
         L_scores_scores_0_5_2 = P_0_5_2 * L_scores_scores_1_0 + L_scores_scores_3_0_5_2 * eps_5  # n m
         L_scores_0_5_2 = tl.maximum(L_scores_scores_0_5_2, 0.0)  # n m
-        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5, 0.0)  # n m
+        d_L_scores_scores_0_5 = tl.where(L_scores_scores_0_5_2 > 0, d_L_5_2, 0.0)  # n m
         d_L_scores_scores_1_0_3 = d_L_scores_scores_1_0_2 + d_L_scores_scores_0_5 * P_0_5_2  # n m
         P_0_4_2 = tl.load(P + batch * P_step[0] + 4 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_4_2 = tl.load(L_of_of_p3_base_16).to(SUMS)  # a number
         L_scores_scores_0_4_2 = P_0_4_2 * L_scores_scores_1_0 + L_scores_scores_3_0_4_2 * eps_4  # n m
         L_scores_0_4_2 = tl.maximum(L_scores_scores_0_4_2, 0.0)  # n m
-        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4, 0.0)  # n m
+        d_L_scores_scores_0_4 = tl.where(L_scores_scores_0_4_2 > 0, d_L_4_2, 0.0)  # n m
         d_L_scores_scores_1_0_4 = d_L_scores_scores_1_0_3 + d_L_scores_scores_0_4 * P_0_4_2  # n m
         P_0_3_2 = tl.load(P + batch * P_step[0] + 3 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_3_2 = tl.load(L_of_of_p3_base_12).to(SUMS)  # a number
         L_scores_scores_0_3_2 = P_0_3_2 * L_scores_scores_1_0 + L_scores_scores_3_0_3_2 * eps_3  # n m
         L_scores_0_3_2 = tl.maximum(L_scores_scores_0_3_2, 0.0)  # n m
-        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3, 0.0)  # n m
+        d_L_scores_scores_0_3 = tl.where(L_scores_scores_0_3_2 > 0, d_L_3_2, 0.0)  # n m
         d_L_scores_scores_1_0_5 = d_L_scores_scores_1_0_4 + d_L_scores_scores_0_3 * P_0_3_2  # n m
         P_0_2_2 = tl.load(P + batch * P_step[0] + 2 * P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_2_2 = tl.load(L_of_of_p3_base_8).to(SUMS)  # a number
         L_scores_scores_0_2_2 = P_0_2_2 * L_scores_scores_1_0 + L_scores_scores_3_0_2_2 * eps_2  # n m
         L_scores_0_2_2 = tl.maximum(L_scores_scores_0_2_2, 0.0)  # n m
-        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2, 0.0)  # n m
+        d_L_scores_scores_0_2 = tl.where(L_scores_scores_0_2_2 > 0, d_L_2_2, 0.0)  # n m
         d_L_scores_scores_1_0_6 = d_L_scores_scores_1_0_5 + d_L_scores_scores_0_2 * P_0_2_2  # n m
         P_0_1_2 = tl.load(P + batch * P_step[0] + P_step[2]).to(SUMS)  # a number
         L_scores_scores_3_0_1_2 = tl.load(L_of_of_p3_base_4).to(SUMS)  # a number
         L_scores_scores_0_1_2 = P_0_1_2 * L_scores_scores_1_0 + L_scores_scores_3_0_1_2 * eps_1  # n m
         L_scores_0_1_2 = tl.maximum(L_scores_scores_0_1_2, 0.0)  # n m
-        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1, 0.0)  # n m
+        d_L_scores_scores_0_1 = tl.where(L_scores_scores_0_1_2 > 0, d_L_1_2, 0.0)  # n m
         d_L_scores_scores_1_0_7 = d_L_scores_scores_1_0_6 + d_L_scores_scores_0_1 * P_0_1_2  # n m
         P_0_0_2 = tl.load(P + batch * P_step[0]).to(SUMS)  # a number
         L_scores_scores_3_0_0_2 = tl.load(L_of_of_p3 + batch * L_of_of_p3_step[0]).to(SUMS)  # a number
         L_scores_scores_0_0_2 = P_0_0_2 * L_scores_scores_1_0 + L_scores_scores_3_0_0_2 * eps_0  # n m
         L_scores_0_0_2 = tl.maximum(L_scores_scores_0_0_2, 0.0)  # n m
-        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0, 0.0)  # n m
+        d_L_scores_scores_0_0 = tl.where(L_scores_scores_0_0_2 > 0, d_L_0_2, 0.0)  # n m
         d_L_scores_scores_1_0_8 = d_L_scores_scores_1_0_7 + d_L_scores_scores_0_0 * P_0_0_2  # n m
-        d_K_0 = dot_of(tl.trans(d_L_scores_scores_1_0_8), Q_tile_0, DOT, SUMS)  # m d
+        d_K_0 = dot_of(d_L_scores_scores_1_0_8, Q_tile_0, DOT, SUMS)  # m d
         d_K_0_2 += d_K_0
     if V_grad is not None:
         store_2d(V_grad + (pair * 4 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_3_2)
@@ -6078,9 +6324,11 @@ region(
     reads=[[0], [1], [2], [3]],
     loops={},
     live={"forward": 25, "numbers": 25, "numbers_2": 42, "numbers_3": 42, "rows": 61, "keys": 44},
+    sums={"forward": 0, "numbers": 36, "numbers_2": 32, "numbers_3": 32, "rows": 0, "keys": 0},
     kept={"forward": ["d", "d", "d", "d"], "numbers": [], "numbers_2": [], "numbers_3": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
     given={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_3": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
     streamed={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_3": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
+    made={"forward": [], "numbers": [], "numbers_2": [], "numbers_3": [], "rows": [], "keys": []},
     random=True,
     noise=("eps",),
     kernels={"forward": y_1_tiles_forward, "numbers": y_1_tiles_numbers, "numbers_2": y_1_tiles_numbers_2, "numbers_3": y_1_tiles_numbers_3, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},

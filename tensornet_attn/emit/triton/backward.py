@@ -10,7 +10,7 @@ from tensornet_attn.emit.triton.nodes import at
 from tensornet_attn.emit.triton.region import MOST_NUMBERS, Region
 from tensornet_attn.emit.triton.totals import add_totals
 from tensornet_attn.plan.tiles.derive import Gradients, gradients
-from tensornet_attn.plan.tiles.model import Node, below
+from tensornet_attn.plan.tiles.model import Node, below, factored
 
 MOST_TILES = 32  # of queries x keys that a kernel holds; where there would be more, some are made again
 
@@ -91,13 +91,32 @@ def gradient_text(
         scores = [node for node in made.scores if node in read]
         text.compute(scores)
         text.again(scores)
-    carried = frozenset(d for leaf, d in leaves if d.op == "total" and over_all(region, text, leaf))
-    carried -= {arg for node in used for arg in node.args}
-    add_totals(region, text, totals, carried)
+    ends = {leaf: multiples(d) for leaf, d in leaves}
+    links = {node for chain in ends.values() for node in chain[:-1]}
+    elsewhere = {arg for node in used if node not in links for arg in node.args}
+    carried = {
+        chain[-1]
+        for leaf, chain in ends.items()
+        if chain[-1].op == "total" and over_all(region, text, leaf) and not elsewhere & {*chain}
+    }
+    add_totals(region, text, totals, frozenset(carried))
     for leaf, d in leaves:
+        *numbers, total = ends[leaf]
+        if total in carried:  # and is multiplied when all tiles of the looped leg have been added
+            factors = [*(text.scope.ref(node.args[0], ()) for node in numbers), text.scope.local[total]]
+            store_gradient(region, text, leaf, " * ".join(factors), True)
+            continue
         text.compute([d])
-        store_gradient(region, text, leaf, text.scope.ref(d, d.axes), d in carried)
+        store_gradient(region, text, leaf, text.scope.ref(d, d.axes), False)
     return text
+
+
+def multiples(node: Node) -> list[Node]:
+    """A node, and of what it is a multiple of a number, as far as that goes."""
+    found = [node]
+    while factored(found[-1])[0] is not None:
+        found.append(factored(found[-1])[1])
+    return found
 
 
 def looped(region: Region, leaves: Iterable[Node]) -> str | None:
@@ -187,7 +206,7 @@ def store_entries(region: Region, text: KernelText, leaf: Node, value: str, base
     opened, closed = (FIRST, LAST) if shared else (BEFORE, AFTER)
     for end in (before, after):
         text.line(opened, f"{end} = tl.zeros({region.shape(leaf.axes[:1])}, SUMS)")
-    given = f"{base}, {query}, apart, {reach}, there, {value}, {before}, {after}, {shared}"
+    given = f"{base}, {text.scope.along(query)}, apart, {reach}, there, {value}, {before}, {after}, {shared}"
     text.line(INSIDE, f"if {operand}_grad is not None:")
     text.line(INSIDE, f"    {before}, {after} = store_entries({given})")
     text.line(closed, f"if {operand}_grad is not None:")

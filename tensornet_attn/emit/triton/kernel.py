@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from tensornet_attn.emit.triton.nodes import Scope, inlined
 from tensornet_attn.emit.wrap import wrapped
-from tensornet_attn.plan.tiles.model import ROWS, Node, Program, below
+from tensornet_attn.plan.tiles.derive import part_of
+from tensornet_attn.plan.tiles.model import ROWS, Node, Program, along_width, below, scale_of
 
 _INDENT = "    "
 _BARRIER = "tl.debug_barrier()"
@@ -33,8 +34,10 @@ class KernelText:
     seen: set[str] = field(default_factory=set)
     order: list[tuple[Node, tuple[Node, ...]]] = field(default_factory=list)  # made inside of the loop, of what
     kept: list[str] = field(default_factory=list)  # the widths of sums that are held all the time
-    given: list[str] = field(default_factory=list)  # those of operands
+    numbers: int = 0  # sums that are one number each
+    given: list[str] = field(default_factory=list)  # those of operands, and of what is made of them
     streamed: list[str] = field(default_factory=list)  # those of operands that are loaded for each block
+    made: list[str] = field(default_factory=list)  # those of what is made of them, entry by entry
 
     def __post_init__(self) -> None:
         self.scope.before = self.sections[BEFORE]
@@ -60,7 +63,8 @@ class KernelText:
 
     def place(self, node: Node) -> int:
         if node not in self.places:
-            found = max((self.place(arg) for arg in node.args), default=BEFORE)
+            args = (self.scope.instead.get(arg, arg) for arg in node.args)
+            found = max(map(self.place, args), default=BEFORE)
             if node.op == "total":
                 found = AFTER
             if self.crowded and node.op == "load" and not node.axes:
@@ -71,7 +75,8 @@ class KernelText:
     def compute(self, ends: Iterable[Node]) -> None:
         """The lines of some nodes, and of all that they need."""
         ends = list(ends)
-        needed = below(ends, self.scope.local)
+        self.lean(ends)
+        needed = below(ends, self.scope.local, self.scope.instead)
         inside = inlined(self.scope, ends, needed)
         for node in needed:
             if node.op in ("number", "bias") or node in self.scope.inline:
@@ -83,10 +88,28 @@ class KernelText:
                 self.make(node)
             self.scope.local |= there
 
+    def lean(self, ends: Iterable[Node]) -> None:
+        """Products whose factor along the summed width stands beside what is loaded for each block: it is put on the
+        other side, of which a program has one block."""
+        nodes = self.program.nodes
+        for node in below(ends, self.scope.local):
+            if node.op != "dot" or node in self.scope.instead:
+                continue
+            for moved, held in (node.args, node.args[::-1]):
+                row, rest = along_width(moved)
+                if row is not None and row.axes == node.data and self.loaded(rest) and not self.loaded(held):
+                    self.scope.instead[node] = nodes.product(
+                        rest, nodes.mul(row, held, moved.name), node.axes, node.name
+                    )
+
+    def loaded(self, node: Node) -> bool:
+        """Whether a tile is another one for each block of the loop."""
+        return bool(self.moving & {*node.axes})
+
     def after(self, node: Node) -> dict[Node, str]:
         """Makes the numbers that a node after the loop needs there too; the names that they have inside."""
         found: dict[Node, str] = {}
-        for arg in node.args:
+        for arg in (self.scope.instead.get(arg, arg) for arg in node.args):
             if self.places.get(arg) == INSIDE:
                 found |= self.after(arg)
                 if arg in self.scope.inline:
@@ -112,20 +135,26 @@ class KernelText:
         self.order += [(node, tuple(self.read(node)))] if place == INSIDE else []
         if place == INSIDE and self.scope.raw(node):
             self.streamed += self.widths_of(node)
-        if place == BEFORE:
-            own = self.given if self.scope.raw(node) else self.kept
-            own += self.widths_of(node)
-        if node.op in (*ROWS, "keep"):
+        elif place == INSIDE and self.other in node.axes and node.op in ("add", "mul", "map", "slope"):
+            self.made += self.widths_of(node)
+        if place == BEFORE and len(node.axes) == 2:
+            self.given += self.widths_of(node)
+        if node.op in (*ROWS, "keep", "part"):
             self.look(*node.data[:2])
         if node.op in ROWS:
             self.soften(node)
             return
+        if node.op == "part":
+            self.line(INSIDE, f"{self.named(node)} = {self.softened(node, node.args[0], node.data[2])}", node)
+            return
         text = self.scope.text(node)
-        name = self.scope.local[node] = self.scope.label(node)
+        name = self.named(node)
         self.line(place, f"{name} = {text}", node)
         for bias in (arg for arg in node.args if arg.op == "bias"):
+            scale = scale_of(node)
+            scaled = name if scale is None else f"{self.scope.ref(scale, ())} * {name}"
             self.line(place, "if MASK == 2:")
-            self.line(place, f"{_INDENT}{name} += {self.bias(bias)}")
+            self.line(place, f"{_INDENT}{name} = {scaled} + {self.bias(bias)}")
 
     def widths_of(self, node: Node) -> list[str]:
         """Its widths, twice for relative positions: of these there are as many as of queries and keys together."""
@@ -147,22 +176,22 @@ class KernelText:
         """As how many tiles of queries x keys a node counts: more where numbers move to other threads, to be used."""
         query, key = self.program.query, self.program.key
         if node.axes == (query, key):
-            return 2 if node.op == "noise" else 1
+            return 2 if node.op == "noise" else len(node.args) if node.op == "softmax" else 1
         return 3 if self.program.relative and node.axes == (query, *self.program.relative) else 0
 
     def read(self, node: Node) -> Iterator[Node]:
         """What a line reads: the arguments of a node, and those of what stands inside it."""
-        for arg in node.args:
+        for arg in (self.scope.instead.get(arg, arg) for arg in node.args):
             yield arg
             if arg in self.scope.inline:
                 yield from self.read(arg)
 
     def mask_of(self, places: tuple[int, ...]) -> str:
         """The arguments that say where a tile of the call's mask is."""
-        others, n, m = self.program.others, self.program.query, self.program.key
-        count = 1 + len(others)
-        base = self.scope.base("mask", others, places)
-        return f"{base}, {n}, mask_step[{count}], {n}_end, {m}, mask_step[{count + 1}], {m}_end"
+        others = self.program.others
+        steps = {axis: f"mask_step[{i}]" for i, axis in enumerate(self.program.pair, 1 + len(others))}
+        sides = ", ".join(f"{axis}, {steps[axis]}, {axis}_end" for axis in self.scope.pair)
+        return f"{self.scope.base('mask', others, places)}, {sides}"
 
     def bias(self, node: Node) -> str:
         return f"bias_2d({self.mask_of(node.data[0])}).to(SUMS)"
@@ -179,23 +208,61 @@ class KernelText:
         text += "" if right is None else f" & (apart >= {-right})"
         self.line(INSIDE, f"{name} = allowed({text}, {self.mask_of(places)}, MASK)")
 
+    def named(self, node: Node) -> str:
+        self.scope.local[node] = self.scope.label(node)
+        return self.scope.local[node]
+
     def soften(self, node: Node) -> None:
-        number, (scores,) = self.program.maps.index(node), node.args
-        seen, x = self.scope.seen(*node.data[:2]), self.scope.ref(scores, node.axes)
-        name = self.scope.local[node] = self.scope.label(node)
+        number = self.program.maps.index(node)
         if node.op == "normalize":
-            whole = x if self.online else f"({x}) * lse_{number}[:, None]"
-            self.line(INSIDE, f"{name} = tl.where({seen}, {whole}, 0.0)", node)
+            x, seen = self.scope.ref(node.args[0], node.axes), self.scope.seen(*node.data[:2])
+            whole = x if self.online else f"({x}) * {self.row(number)}"
+            name = self.named(node)
+            self.line(INSIDE, f"{name} = shown({whole}, {seen}, edge, 0.0)", node)
             if self.online:
                 self.line(INSIDE, f"total_{number} += tl.sum({name}, 1)")
         elif self.online:
-            most, total, fade = f"most_{number}", f"total_{number}", f"fade_{number}"
-            self.line(INSIDE, f"{name}, {fade}, {most}, {total} = online({x}, {seen}, {most}, {total})", node)
+            self.sum_up(node, number)
+        elif len(node.args) == 1:
+            self.line(INSIDE, f"{self.named(node)} = {self.softened(node, node.args[0], number)}", node)
         else:
-            self.line(INSIDE, f"{name} = softened({x}, {seen}, lse_{number})", node)
+            parts = [part_of(node, arg, self.program) for arg in node.args]
+            self.compute(parts)
+            self.line(INSIDE, f"{self.named(node)} = {' + '.join(self.scope.local[part] for part in parts)}", node)
 
-    def source(self, name: str, about: str, parameters: Iterable[str], bounds: tuple[str, str]) -> str:
-        """The function."""
+    def sum_up(self, node: Node, number: int) -> None:
+        """A map that is not divided by the sum of its rows, which is found on the way."""
+        most, total, fade = f"most_{number}", f"total_{number}", f"fade_{number}"
+        if len(node.args) == 1:
+            name = self.named(node)
+            given = f"{self.given_scores(node, node.args[0])}, {most}, {total}"
+            self.line(INSIDE, f"{name}, {fade}, {most}, {total} = online({given})", node)
+            return
+        own = [self.scope.names.fresh(f"{self.scope.local[arg]}_seen") for arg in node.args]
+        for seen, arg in zip(own, node.args, strict=True):
+            self.line(INSIDE, f"{seen} = scaled({self.given_scores(node, arg)})", node)
+        higher = own[0]
+        for seen in own[1:]:
+            higher = f"tl.maximum({higher}, {seen})"
+        self.line(INSIDE, f"{fade}, {most} = higher(tl.max({higher}, 1), 1.0, {most})")
+        name = self.named(node)
+        self.line(INSIDE, f"{name} = {' + '.join(f'power({seen}, 1.0, {most})' for seen in own)}", node)
+        self.line(INSIDE, f"{total} = {total} * {fade} + tl.sum({name}, 1)")
+
+    def given_scores(self, node: Node, scores: Node) -> str:
+        """What makes maps of scores: their scale, where they may be seen."""
+        scale, seen = scale_of(scores), self.scope.seen(*node.data[:2])
+        return f"{self.scope.ref(scores, node.axes)}, {self.scope.ref(scale, ()) if scale else 1.0}, MASK, {seen}, edge"
+
+    def softened(self, node: Node, scores: Node, number: int) -> str:
+        return f"softened({self.given_scores(node, scores)}, {self.row(number)})"
+
+    def row(self, number: int) -> str:
+        """What each row of a map has been divided by, as it is kept."""
+        return self.scope.along(self.program.query, f"lse_{number}")
+
+    def source(self, name: str, about: str, parameters: Iterable[str], bounds: tuple[str, str], last: bool) -> str:
+        """The function; `last`: the last blocks have the longest loops, and go first."""
         inside = [*self.block_lines(), *self.pair_lines(), *self.sections[INSIDE]]
         loop = [
             f"for start in range({bounds[0]}, {bounds[1]}, {self.other}_block):",
@@ -204,7 +271,7 @@ class KernelText:
         tile = [*self.sections[BEFORE], *loop, *self.sections[AFTER]]
         if self.looped:
             tile = [*self.sections[FIRST], *self.around(tile), *self.sections[LAST]]
-        body = [f'"""{about}"""', *self.opening(), *tile]
+        body = [f'"""{about}"""', *self.opening(last), *tile]
         lines = [part for line in body for part in _indented(line)]
         head = wrapped(f"def {name}({', '.join(parameters)}):", 0)
         return "\n".join(["@triton.jit", *head, *lines])
@@ -221,10 +288,11 @@ class KernelText:
         loop = f"for {leg}_at in range({first}, tl.minimum({first} + {leg}_share, {leg}_programs)):"
         return [loop, *(_INDENT + line for line in [f"pair = {pair}", *lines])]
 
-    def opening(self) -> list[str]:
+    def opening(self, last: bool) -> list[str]:
         """Which block, batch element and tiles of heads a program has."""
         f, rest = self.fixed, "lead" if self.looped else "pair"
-        lines = [f"block, {rest} = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)"]
+        block = f"{'blocks - 1 - ' if last else ''}tl.program_id(0) % blocks"
+        lines = [f"block, {rest} = {block}, (tl.program_id(0) // blocks).to(tl.int64)"]
         if f in self.program.relative:
             n, m = self.program.query, self.program.key
             lines += [f"first = (block - (tl.cdiv({m}_end, {m}_block) - 1)) * {n}_block", *self.place_lines("first")]
@@ -260,14 +328,30 @@ class KernelText:
 
     def pair_lines(self) -> list[str]:
         n, m = self.program.query, self.program.key
-        return [
-            f"apart = ({n} + ({m}_end - {n}_end))[:, None] - {m}[None, :]",
-            f"there = ({n} < {n}_end)[:, None] & ({m} < {m}_end)[None, :]",
+        found = [
+            f"apart = {self.scope.along(n, f'({n} + ({m}_end - {n}_end))')} - {self.scope.along(m)}",
+            f"there = {' & '.join(self.scope.along(axis, f'({axis} < {axis}_end)') for axis in self.scope.pair)}",
             "visible = there",
             "if KEYS:",
             f"{_INDENT}own = load_1d(key_mask + batch * key_mask_step[0], {m}, key_mask_step[1], {m}_end)",
-            f"{_INDENT}visible &= (own != 0)[None, :]",
+            f"{_INDENT}visible &= {self.scope.along(m, '(own != 0)')}",
         ]
+        edges = self.edges() if any("edge" in line for line in self.sections[INSIDE]) else ()
+        return found + [f"edge {'|' if i else ''}= {' | '.join(parts)}" for i, parts in enumerate(edges) if parts]
+
+    def edges(self) -> Iterator[list[str]]:
+        """When some query of a block may not see some key of it: at the ends; because of the masks of boxes."""
+        n, m = self.program.pair
+        first = {n: "start", m: "(start - first)"} if self.fixed in self.program.relative else {self.other: "start"}
+        first = {n: "first", m: "first"} | first
+        before = [f"({first[m]} < 0)"] if self.fixed in self.program.relative else []
+        given = ["KEYS", "(MASK > 0)"] if self.program.masks else []
+        yield [*given, *before, *(f"({first[axis]} + {axis}_block > {axis}_end)" for axis in (n, m))]
+        left = [left for left, _ in self.program.masks if left is not None]
+        right = [right for _, right in self.program.masks if right is not None]
+        apart = f"{first[n]} + {m}_end - {n}_end - {first[m]}"
+        far = [f"({apart} + {n}_block > {1 + min(left)})"] if left else []
+        yield far + ([f"({apart} - {m}_block < {-1 - min(right)})"] if right else [])
 
 
 def _indented(line: str) -> list[str]:

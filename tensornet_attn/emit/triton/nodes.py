@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tensornet_attn.emit.names import Names
 from tensornet_attn.plan.tiles.maps import MAPS
-from tensornet_attn.plan.tiles.model import Axes, Node, Program
+from tensornet_attn.plan.tiles.model import Axes, Node, Program, scale_of
 
 _SHORT = 50  # characters of an address that may stand inside a call
 
@@ -23,8 +23,27 @@ class Scope:
     names: Names
     local: dict[Node, str] = field(default_factory=dict)
     inline: dict[Node, str] = field(default_factory=dict)
+    turned: bool = False  # tiles of queries x keys stand keys first
+    instead: dict[Node, Node] = field(default_factory=dict)  # nodes of this kernel that others stand for
     before: list[str] = field(default_factory=list)  # lines before the loop
     bases: dict[str, str] = field(default_factory=dict)  # addresses that have a name
+
+    @property
+    def pair(self) -> Axes:
+        """The sides of tiles of queries x keys: first the one whose rows warps have to themselves."""
+        return self.sides(self.program.pair)
+
+    def sides(self, axes: Axes) -> Axes:
+        """The sides of a tile in the order in which this kernel has them."""
+        return axes[::-1] if self.turned and axes == self.program.pair else axes
+
+    def broadcast(self, text: str, axis: str, axes: Axes) -> str:
+        """Numbers along one of the two sides of a tile, so that they broadcast to it."""
+        return f"{text}[:, None]" if self.sides(axes)[0] == axis else f"{text}[None, :]"
+
+    def along(self, axis: str, text: str | None = None) -> str:
+        """Numbers along queries or keys, these numbers themselves if no others are given, for tiles of both."""
+        return self.broadcast(text or axis, axis, self.program.pair)
 
     def label(self, node: Node) -> str:
         """A new local name, as the diagram calls it: `A.of.p1_0` as A_scores_1_0."""
@@ -73,7 +92,8 @@ class Scope:
     def loaded(self, base: str, axes: Axes, steps: list[str]) -> str:
         if not axes:
             return f"tl.load({base}).to(SUMS)"
-        sides = ", ".join(f"{axis}, {step}, {self.end(axis)}" for axis, step in zip(axes, steps, strict=True))
+        step = dict(zip(axes, steps, strict=True))
+        sides = ", ".join(f"{axis}, {step[axis]}, {self.end(axis)}" for axis in self.sides(axes))
         text = f"load_{len(axes)}d({base}, {sides})"
         return text if self.raw_axes(axes) else f"{text}.to(SUMS)"
 
@@ -89,6 +109,7 @@ class Scope:
 
     def ref(self, node: Node, axes: Axes, exact: bool = True) -> str:
         """A node as an argument of what has these sides; `exact`: in the dtype of sums."""
+        node = self.instead.get(node, node)
         if node.op == "number":
             return self.numbers(node)
         if node in self.inline:
@@ -96,7 +117,7 @@ class Scope:
         text = self.local[node] + (".to(SUMS)" if exact and self.raw(node) else "")
         if node.axes == axes or not node.axes or len(axes) < 2:
             return text
-        return f"{text}[:, None]" if node.axes == axes[:1] else f"{text}[None, :]"
+        return self.broadcast(text, node.axes[0], axes)
 
     def seen(self, mask: int, places: tuple[int, ...]) -> str:
         """The name of where a tile of a box may look."""
@@ -108,6 +129,8 @@ class Scope:
 
 
 def _add(scope: Scope, node: Node) -> str:
+    if scale_of(node):
+        return scope.ref(node.args[0].args[1], node.axes)
     text = ""
     for arg in node.args:
         if arg.op == "bias":
@@ -133,19 +156,24 @@ def _mul(scope: Scope, node: Node) -> str:
 def _dot(scope: Scope, node: Node) -> str:
     (axis,) = node.data
     a, b = (scope.ref(arg, arg.axes, exact=False) for arg in node.args)
-    left = a if node.args[0].axes[1] == axis else f"tl.trans({a})"
-    right = b if node.args[1].axes[0] == axis else f"tl.trans({b})"
+    (a_sides, b_sides), first = (scope.sides(arg.axes) for arg in node.args), scope.sides(node.axes)[0]
+    if first not in a_sides:
+        a, a_sides, b, b_sides = b, b_sides, a, a_sides
+    left = a if a_sides[1] == axis else f"tl.trans({a})"
+    right = b if b_sides[0] == axis else f"tl.trans({b})"
     return f"dot_of({left}, {right}, DOT, SUMS)"
 
 
 def _sum(scope: Scope, node: Node) -> str:
     (arg,), (axis,) = node.args, node.data
     text = scope.ref(arg, arg.axes)
-    return f"tl.sum({text}, {arg.axes.index(axis)})"
+    return f"tl.sum({text}, {scope.sides(arg.axes).index(axis)})"
 
 
 def _spread(scope: Scope, node: Node) -> str:
-    sides = ", ".join(f"{axis}_{'wide' if axis in scope.program.widths else 'block'}" for axis in node.axes)
+    sides = ", ".join(
+        f"{axis}_{'wide' if axis in scope.program.widths else 'block'}" for axis in scope.sides(node.axes)
+    )
     (arg,) = node.args
     if arg.op == "number":
         return f"tl.full(({sides}), {scope.numbers(arg)}, SUMS)"
@@ -172,7 +200,7 @@ def _entry(scope: Scope, node: Node) -> str:
     base, first = scope.base(name, operand.heads, places), 1 + len(operand.heads)
     rows = f"{name}_step[{first}]" if len(operand.axes) == 2 else "0"
     step = f"{name}_step[{first + len(operand.axes) - 1}]"
-    return f"entries({base}, {node.axes[0]}, {rows}, apart, {step}, {reach}, there).to(SUMS)"
+    return f"entries({base}, {scope.along(node.axes[0])}, {rows}, apart, {step}, {reach}, there).to(SUMS)"
 
 
 def _filled(scope: Scope, node: Node, template: str, letters: str) -> str:
@@ -248,7 +276,9 @@ def _noise(scope: Scope, node: Node) -> str:
     number, places, stream, std, always = node.data
     operand, name = scope.program.operands[number], scope.operands[number]
     base, first = scope.base(name, operand.heads, places), 1 + len(operand.heads)
-    sides = ", ".join(f"{axis}, {name}_step[{first + i}], {axis}_end" for i, axis in enumerate(node.axes))
+    steps = {axis: f"{name}_step[{first + i}]" for i, axis in enumerate(node.axes)}
+    sides = ", ".join(f"{axis}, {steps[axis]}, {axis}_end" for axis in scope.sides(node.axes))
+    sides += f", {', '.join(map(scope.along, node.axes))}"
     deviation = scope.numbers(Node("number", data=(std,)))
     drawn = f"{_lead(scope, operand.heads, places)}, {stream}, seed, {deviation}, {'True' if always else 'TRAIN'}"
     return f"noise_2d({base}, {sides}, {drawn}, {name}_GIVEN, SUMS)"
@@ -256,20 +286,19 @@ def _noise(scope: Scope, node: Node) -> str:
 
 def _drop(scope: Scope, node: Node) -> str:
     stream, tree, heads, places = node.data
-    n, m = node.axes
+    n, m = map(scope.along, node.axes)
     probability = scope.numbers(Node("number", data=(tree,)))
     x = scope.ref(node.args[0], node.axes)
     return f"dropped({x}, {n}, {m}, {_lead(scope, heads, places)}, {stream}, seed, {probability}, TRAIN)"
 
 
 def _keep(scope: Scope, node: Node) -> str:
-    return f"tl.where({scope.seen(*node.data)}, {scope.ref(node.args[0], node.axes)}, 0.0)"
+    return f"shown({scope.ref(node.args[0], node.axes)}, {scope.seen(*node.data)}, edge, 0.0)"
 
 
 def _inside(scope: Scope, node: Node) -> str:
-    sides = zip(node.axes, ("[:, None]", "[None, :]"), strict=True)
-    there = " & ".join(f"({axis} < {scope.end(axis)}){side}" for axis, side in sides)
-    return f"tl.where({there}, {scope.ref(node.args[0], node.axes)}, 0.0)"
+    there = " & ".join(scope.broadcast(f"({axis} < {scope.end(axis)})", axis, node.axes) for axis in node.axes)
+    return f"shown({scope.ref(node.args[0], node.axes)}, {there}, edge, 0.0)"
 
 
 def _inverse(scope: Scope, node: Node) -> str:

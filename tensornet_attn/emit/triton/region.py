@@ -29,11 +29,11 @@ class Region:
     taken: frozenset[str]  # names of functions
     numbers: list[Arith] = field(default_factory=list)
     live: dict[str, int] = field(default_factory=dict)  # kernel: tiles of queries x keys that it holds at once
-    kept: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # kernel: the widths of the sums that it holds all the time
+    sums: dict[str, int] = field(default_factory=dict)  # kernel: the sums that are one number each
+    kept: dict[str, list[str]] = field(default_factory=dict)  # kernel: the widths of the others, held all the time
     given: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of the operands that it holds
     streamed: dict[str, list[str]] = field(default_factory=dict)  # kernel: those that it loads for each block
+    made: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of what it makes of them
     loops: dict[str, str] = field(default_factory=dict)  # kernel: the head that its programs loop over
 
     def __post_init__(self) -> None:
@@ -82,8 +82,10 @@ class Region:
             self.numbers.append(tree)
         return f"number_{self.numbers.index(tree)}"
 
-    def scope(self) -> Scope:
-        return Scope(self.program, self.operands, self.number, Names(self.names.functions, set(self.names.taken)))
+    def scope(self, fixed: str) -> Scope:
+        names = Names(self.names.functions, set(self.names.taken))
+        turned = fixed == self.program.key and not self.program.relative
+        return Scope(self.program, self.operands, self.number, names, turned=turned)
 
     def shape(self, axes: tuple[str, ...]) -> str:
         sides = [f"{axis}_wide" if axis in self.program.widths else f"{axis}_block" for axis in axes]
@@ -103,7 +105,7 @@ class Region:
 
     def open(self, fixed: str, online: bool = False, looped: str | None = None, held: bool = False) -> KernelText:
         """The begin of a kernel; `held`: its numbers are held even where they are many."""
-        text = KernelText(self.scope(), fixed, looped, online, self.crowded and not held)
+        text = KernelText(self.scope(fixed), fixed, looped, online, self.crowded and not held)
         if not online:
             place = BEFORE if fixed == self.program.query else INSIDE
             for number in range(len(self.program.maps)):
@@ -114,11 +116,12 @@ class Region:
 
     def source(self, text: KernelText, kind: str, about: str, special: list[str]) -> str:
         self.live[kind], self.given[kind], self.streamed[kind] = text.live, text.given, text.streamed
-        self.kept[kind] = [*text.kept, *self.sums_of(kind)]
+        self.kept[kind], self.sums[kind] = [*text.kept, *self.sums_of(kind)], text.numbers
+        self.made[kind] = text.made
         head = f"{self.about}: {about}." if kind != "forward" else f"{self.about}."
-        return text.source(
-            f"{self.name}_{kind}", head, [*self.parameters(special, text.looped)], self.bounds(text.fixed)
-        )
+        parameters, (left, right) = [*self.parameters(special, text.looped)], self.reach()
+        last = left is None and right is not None and text.fixed == self.program.query
+        return text.source(f"{self.name}_{kind}", head, parameters, self.bounds(text.fixed), last)
 
     def sums_of(self, kind: str) -> list[str]:
         """The widths of what the forward adds to."""
@@ -137,7 +140,7 @@ class Region:
         yield from (f"number_{i}: tl.constexpr" for i in range(len(self.numbers)))
         for axis in self.program.widths:
             yield from (f"{axis}_size: tl.constexpr", f"{axis}_wide: tl.constexpr")
-        yield from (f"{name}: tl.constexpr" for name in ("MASK", "KEYS"))
+        yield from (f"{name}: tl.constexpr" for name in ("MASK", "KEYS", "PARTS"))
         yield from (["TRAIN: tl.constexpr"] if self.random else [])
         yield from (f"{self.operands[number]}_GIVEN: tl.constexpr" for number in self.noise)
         yield from (f"{leg}_block: tl.constexpr" for leg in long)

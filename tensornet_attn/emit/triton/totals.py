@@ -1,4 +1,4 @@
-"""The accumulators of a backward kernel: one for each total, but for numbers, of which many stand in one."""
+"""The accumulators of a backward kernel: one for each total. Of a number each thread adds up what it has of a tile."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from tensornet_attn.plan.tiles.model import Node, below
 def add_totals(
     region: Region, text: KernelText, totals: list[tuple[Node, Node]], carried: frozenset[Node] = frozenset()
 ) -> None:
-    """Accumulators, and what is added to each; many numbers stand in one. `carried`: over all tiles of a looped leg."""
-    packed = [total for total, _ in totals if region.crowded and not total.axes]
-    if packed:
-        places, numbers = text.scope.names.fresh("places"), text.scope.names.fresh("numbers")
-        size = 1 << (len(packed) - 1).bit_length()  # tl.arange takes powers of two
-        text.line(BEFORE, f"{places} = tl.arange(0, {size})")
-        text.line(BEFORE, f"{numbers} = tl.zeros(({size},), SUMS)")
+    """Accumulators, and what is added to each. `carried`: over all tiles of a looped leg."""
     for total, part in nearest_first(text, totals) if text.repeats else totals:
-        text.compute([part])
-        value = text.scope.ref(part, part.axes)
+        tile = None if total.axes else tile_of(text, part)
+        text.compute([tile or part])
         text.places[total] = AFTER
-        if total in packed:
-            here = f"{places} == {packed.index(total)}"
-            text.line(INSIDE, f"{numbers} += tl.where({here}, {value}, 0.0)")
-            text.scope.local[total] = f"tl.sum(tl.where({here}, {numbers}, 0.0))"
-            continue
         name = text.scope.local[total] = text.scope.label(total)
         first = FIRST if total in carried else BEFORE
+        if tile is not None:
+            rows, columns = region.shape(text.scope.pair)[1:-1].split(", ")
+            text.line(first, f"{name} = tl.zeros((parts_of({rows}, {columns}, PARTS),), SUMS)")
+            text.line(INSIDE, f"{name} += in_parts({text.scope.ref(tile, tile.axes)}, PARTS)")
+            text.scope.local[total] = f"tl.sum({name})"
+            text.numbers += 1
+            continue
         text.line(first, f"{name} = tl.zeros({region.shape(total.axes) if total.axes else '()'}, SUMS)")
-        text.line(INSIDE, f"{name} += {value}")
-        often = 2 if total in carried else 1  # a loop around the loop holds more, as compiling has shown
-        text.kept += often * text.widths_of(total)
+        text.line(INSIDE, f"{name} += {text.scope.ref(part, part.axes)}")
+        text.kept += text.widths_of(total)
+
+
+def tile_of(text: KernelText, part: Node) -> Node | None:
+    """The tile of queries x keys that a number is the sum of, if it is one."""
+    while part.op == "sum":
+        (part,) = part.args
+    return part if part.axes == text.program.pair else None
 
 
 def nearest_first(text: KernelText, totals: list[tuple[Node, Node]]) -> Iterator[tuple[Node, Node]]:

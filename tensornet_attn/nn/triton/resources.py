@@ -109,7 +109,7 @@ def used_by(kernel: Any) -> Used:
     tiles = " ".join(
         f"{name} {value}"
         for name, value in sizes.items()
-        if (name.isupper() or name.endswith("_block")) and type(value) is int
+        if (name.isupper() or name.endswith("_block")) and name != "PARTS" and type(value) is int
     )
     meta = kernel.metadata
     return Used(meta.name, " ".join(types), tiles, meta.target.arch, meta.num_warps, registers, stack, meta.shared)

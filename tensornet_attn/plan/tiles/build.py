@@ -232,13 +232,14 @@ class _Builder:
         if box.kind == "normalize":
             return self.kept(self.nodes.node("normalize", (x,), x.axes, name, (mask, place, box.number("eps"))))
         scores = self.biased(self.scaled(x, box.number("scale"), name), place, index, f"{name}_scores")
-        found = self.kept(self.nodes.node("softmax", (scores,), x.axes, name, (mask, place)))
+        found = self.kept(self.nodes.node("softmax", scores, x.axes, name, (mask, place)))
         return self.dropped(step, found, box.number("dropout"), index, name)
 
-    def biased(self, x: Node, place: tuple[int, ...], index: Index, name: str) -> Node:
-        """x and what the mask of the call adds."""
+    def biased(self, x: Node, place: tuple[int, ...], index: Index, name: str) -> tuple[Node, ...]:
+        """x and what the mask of the call adds; of a logsumexp over tiles, each of these: exp of it is their sum."""
+        mixed = x.op == "lse" and all(arg.axes == x.axes for arg in x.args)
         bias = self.nodes.node("bias", (), x.axes, self.named("bias", index), (place,))
-        return self.nodes.add([x, bias], name)
+        return tuple(self.nodes.add([part, bias], name) for part in (x.args if mixed else (x,)))
 
     def mask(self, step: Step, box: Box, x: Node, index: Index) -> tuple[int, tuple[int, ...]]:
         """The number of a box's mask, and the index of its tile."""
@@ -287,20 +288,24 @@ class _Builder:
 
     def shares(self, step: Step, box: Box, index: Index) -> Node:
         """The softmax whose rows are divided by the sum that a logsumexp over the keys is the log of."""
-        x, mask = self.terms(step, box, index)
-        return self.kept(self.nodes.node("softmax", (x,), x.axes, f"{self.named(step.name, index)}_shares", mask))
+        terms, mask = self.terms(step, box, index)
+        name = f"{self.named(step.name, index)}_shares"
+        return self.kept(self.nodes.node("softmax", terms, terms[0].axes, name, mask))
 
     def summed(self, step: Step, box: Box, index: Index) -> Node:
         """What is summed over the keys that may be seen: for a mean divided by how many these are."""
-        (x, mask), name = self.terms(step, box, index), self.named(step.name, index)
+        x, name = self.use(box.uses[0], index), self.named(step.name, index)
+        mask = self.mask(step, box, x, index)
+        bias = self.nodes.node("bias", (), x.axes, self.named("bias", index), (mask[1],))
+        x = self.nodes.add([bias, x], f"{name}_terms")
         if box.kind == "sum":
             return self.nodes.node("keep", (x,), x.axes, name, mask)
         ones = self.nodes.spread(self.number(ONE), x.axes)
         share = self.kept(self.nodes.node("normalize", (ones,), x.axes, f"{name}_share", (*mask, Number(0))))
         return self.nodes.mul(share, x, name)
 
-    def terms(self, step: Step, box: Box, index: Index) -> tuple[Node, tuple[int, tuple[int, ...]]]:
-        """What a box adds over the keys, with what the mask of the call adds to it; and its mask."""
+    def terms(self, step: Step, box: Box, index: Index) -> tuple[tuple[Node, ...], tuple[int, tuple[int, ...]]]:
+        """What a logsumexp is of, as `biased` has it; and its mask."""
         x = self.use(box.uses[0], index)
         mask = self.mask(step, box, x, index)
         return self.biased(x, mask[1], index, f"{self.named(step.name, index)}_terms"), mask

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from tensornet_attn.plan.tiles.model import ROWS, Node, Nodes, Program, Unfit, below
+from tensornet_attn.plan.tiles.model import ROWS, Node, Nodes, Program, Unfit, along_width, below, factored
 from tensornet_attn.spec.arithmetic import ONE, Negative
 
 FEW = 4  # parts of a gradient that are added at once
@@ -54,9 +54,7 @@ class _Backward:
             for maps, values in exit_.pairs:
                 ends += [maps] if values is None else [maps, values]
                 if exit_.log:
-                    self.give_scores(
-                        maps, self.nodes.mul(maps, self.nodes.spread(d, self.pair), f"d_{maps.args[0].name}")
-                    )
+                    self.give_scores(maps, self.nodes.spread(d, self.pair))
                     continue
                 self.give(
                     maps,
@@ -93,10 +91,18 @@ class _Backward:
     def give(self, node: Node, part: Node) -> None:
         self.parts.setdefault(node, []).append(part)
 
-    def give_scores(self, node: Node, part: Node) -> None:
-        """Gives what a map is made of its gradient."""
-        self.scores.append(part)
-        self.give(node.args[0], part)
+    def give_scores(self, node: Node, d: Node) -> None:
+        """Gives what a map is made of its gradients, from that of the log of what the map is."""
+        for arg in node.args:
+            name = f"d_{arg.name}"
+            if node.op == "softmax":
+                found = self.nodes.mul(part_of(node, arg, self.program), d, name)
+            else:
+                place = self.program.maps.index(node)
+                inverse = self.nodes.node("inverse", (), (self.program.query,), f"{node.name}_inverse", (place,))
+                found = self.nodes.node("keep", (self.nodes.mul(d, inverse),), node.axes, name, node.data[:2])
+            self.scores.append(found)
+            self.give(arg, found)
 
     def own(self, node: Node) -> Node | None:
         if node not in self.parts:
@@ -114,9 +120,13 @@ class _Backward:
         inside = [part for part in parts if self.loops(part)]
         if not inside:
             return self.nodes.add(parts)
-        total = self.nodes.node("total", (), node.axes, f"d_{node.name or node.op}", (len(self.totals),))
-        self.totals[total] = self.nodes.add(inside)
-        return self.nodes.add([total, *(part for part in parts if part not in inside)])
+        name = f"d_{node.name or node.op}"
+        total = self.nodes.node("total", (), node.axes, name, (len(self.totals),))
+        factors, self.totals[total] = constant_factors(self.nodes.add(inside))
+        whole = total
+        for factor in reversed(factors):
+            whole = self.nodes.mul(factor, whole, name)
+        return self.nodes.add([whole, *(part for part in parts if part not in inside)])
 
     def loops(self, part: Node) -> bool:
         """Whether a part is of one block of keys, or of queries, and has to be added to those of the others."""
@@ -135,18 +145,9 @@ class _Backward:
             rows = self.nodes.node(
                 "sums", (), (self.program.query,), f"{node.name}_sums", (self.program.maps.index(node),)
             )
-            rest = self.nodes.add([d, self.nodes.mul(self.minus, rows)])
-            self.give_scores(node, self.of_scores(node, rest, f"d_{node.args[0].name}"))
+            self.give_scores(node, self.nodes.add([d, self.nodes.mul(self.minus, rows)]))
         elif node.op not in ("number", "distance"):
             _RULES[node.op](self, node, d)
-
-    def of_scores(self, node: Node, rest: Node, name: str) -> Node:
-        """The gradient of what a map is made of, from that of the map without its sum along the row."""
-        if node.op == "softmax":
-            return self.nodes.mul(node, rest, name)
-        place = self.program.maps.index(node)
-        inverse = self.nodes.node("inverse", (), (self.program.query,), f"{node.name}_inverse", (place,))
-        return self.nodes.node("keep", (self.nodes.mul(rest, inverse),), node.axes, name, node.data[:2])
 
     @property
     def minus(self) -> Node:
@@ -209,6 +210,26 @@ _RULES: dict[str, Callable[[_Backward, Node, Node], None]] = {
     "inside": _again,
     "drop": _again,
 }
+
+
+def constant_factors(node: Node) -> tuple[list[Node], Node]:
+    """The factors of a tile that are the same for every block, and the rest."""
+    found: list[Node] = []
+    while True:
+        number, rest = factored(node)
+        if number is None:
+            number, rest = along_width(node)
+        if number is None:
+            return found, node
+        found.append(number)
+        node = rest
+
+
+def part_of(node: Node, arg: Node, program: Program) -> Node:
+    """What an argument of a softmax adds to it: all, where there is no other."""
+    if len(node.args) == 1:
+        return node
+    return program.nodes.node("part", (arg,), node.axes, node.name, (*node.data, program.maps.index(node)))
 
 
 def one_map(node: Node, program: Program) -> Node | None:

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
 from tensornet_attn.plan.rows import quadratic, unbounded
 from tensornet_attn.plan.tiles.model import Unfit
 
-MOST = 4  # tiles of the result that a program has, where they share others: more spill
+MOST, DRAWN = 2, 4  # tiles of the result that a program has, where they share others, noise: of more sums spill
 ALL = 64  # tiles of one value that a program may have
 RESERVED = frozenset(  # names that kernels need for something else than a leg
     "blocks block pair first start apart there visible own lead batch seed mask key_mask mask_step key_mask_step "
-    "mask_grad gradient sums out lse range float tl triton MASK KEYS TRAIN DOT SUMS load_1d load_2d store_1d store_2d "
-    "dot_of online log_total inverse_of power_of softened log_add allowed bias_2d uniform noise_2d dropped at_keys "
+    "mask_grad gradient sums out lse range float tl triton MASK KEYS TRAIN PARTS DOT SUMS load_1d load_2d store_1d "
+    "store_2d dot_of exp_of shown edge online powers scaled higher power log_total inverse_of softened parts_of "
+    "in_parts power_of log_add allowed bias_2d uniform noise_2d dropped at_keys "
     "at_places entries store_entries".split()
 )
 
@@ -65,7 +66,8 @@ def _heads(graph: Graph, op: Kernel, apart: frozenset[str]) -> tuple[dict[str, i
     whole = apart | {leg for step in op.body for leg in (*_mixed(step), *_renamed(op, step)) if leg in legs}
     wide.pop()
     tiles = {leg: _size(graph, leg) if leg in whole else 1 for leg in legs}
-    room, shared = MOST, [step.legs for step in op.body if _scores(graph, step, legs)]
+    drawn = any(use.name in graph.tensor and graph.tensor[use.name].role == "noise" for use in _uses(op))
+    room, shared = DRAWN if drawn else MOST, [step.legs for step in op.body if _scores(graph, step, legs)]
     for leg in legs:
         if leg not in whole and any(leg not in own for own in shared):
             tiles[leg] = max(u for u in range(1, room + 1) if _size(graph, leg) % u == 0)
@@ -119,6 +121,10 @@ def _widths(graph: Graph, op: Kernel, heads: Iterable[str]) -> dict[frozenset[st
             if own:
                 found.setdefault(frozenset(own), own)
     return found
+
+
+def _uses(op: Kernel) -> Iterator[Use]:
+    yield from (use for step in op.body for use in step.op.uses)
 
 
 def _size(graph: Graph, leg: str) -> int:

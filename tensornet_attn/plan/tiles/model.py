@@ -7,7 +7,7 @@ program.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,10 @@ class Node:
     | shift, unshift | from relative positions to keys, and back: zeros where no key stands |
     | entry | of an operand the entries at the distance of query and key: data = (number of the operand, index, reach) |
     | bias | what the mask of the call adds: data = (index of the tile,) |
-    | softmax, keep | exp(x - lse), x, where a mask allows it: data = (number of the mask, index of the tile) |
+    | softmax | the sum of exp(x - lse) of its arguments, where a mask allows it: data = (number of the mask, index of
+      the tile) |
+    | part | of a softmax of several arguments what one adds: data = (..., ..., number of the map) |
+    | keep | x where a mask allows it: data as of a softmax |
     | normalize | x / (sum of x along the row + eps), where a mask allows it: data = (..., ..., eps) |
     | inside | x, but zero after the last query and after the last key |
     | drop | dropout: data = (stream, tree) |
@@ -71,21 +74,45 @@ class Nodes:
         return self.made[key]
 
     def add(self, terms: Iterable[Node], name: str = "") -> Node:
+        """The sum of terms; of multiples of one number the multiple of a sum."""
         terms = tuple(terms)
-        return terms[0] if len(terms) == 1 else self.node("add", terms, (a for t in terms for a in t.axes), name)
+        if len(terms) == 1:
+            return terms[0]
+        numbers, rests = zip(*map(factored, terms), strict=True)
+        if numbers[0] is not None and len({*numbers}) == 1:
+            return self.mul(numbers[0], self.add(rests, name), name)
+        return self.node("add", terms, (a for t in terms for a in t.axes), name)
 
     def mul(self, a: Node, b: Node, name: str = "") -> Node:
+        """a b. Numbers leave products and sums along sides, and stand first: what is summed has less to do."""
+        if b.op == "number":
+            a, b = b, a
+        if a.op != "number":
+            for x, other in ((a, b), (b, a)):
+                number, rest = factored(x)
+                if number is not None:
+                    return self.mul(number, self.mul(rest, other, name), name)
         return self.node("mul", (a, b), (*a.axes, *b.axes), name)
 
     def total(self, x: Node, wanted: Axes, name: str = "") -> Node:
-        """x summed along the sides that are not wanted."""
-        for axis in x.axes:
+        """x summed along the sides that are not wanted, along keys first: threads have parts of rows."""
+        number, rest = factored(x)
+        if number is not None:
+            return self.mul(number, self.total(rest, wanted, name), name)
+        for axis in reversed(x.axes):
             if axis not in wanted:
                 x = self.node("sum", (x,), set(x.axes) - {axis}, name, (axis,))
         return x
 
     def product(self, a: Node, b: Node, wanted: Axes, name: str = "") -> Node:
-        """a b summed along the sides that are not wanted."""
+        """a b summed along the sides that are not wanted. What all rows are multiplied with leaves sums of rows."""
+        for x, other in ((a, b), (b, a)):
+            number, rest = factored(x)
+            if number is not None:
+                return self.mul(number, self.product(rest, other, wanted, name), name)
+            row, rest = along_width(x)
+            if row is not None and {*row.axes} <= {*wanted} - {*other.axes}:
+                return self.mul(row, self.product(rest, other, wanted, name), name)
         shared = [axis for axis in a.axes if axis in b.axes and axis not in wanted]
         own = [axis for axis in (*a.axes, *b.axes) if axis not in shared]
         if len(shared) == 1 and len(own) == len({*own}) == 2 and {*own} <= {*wanted}:
@@ -148,9 +175,37 @@ class Program:
     relative: tuple[str, ...] = ()  # the leg of relative positions: a side of tiles that are shifted to keys
 
     @property
+    def pair(self) -> Axes:
+        return (self.query, self.key)
+
+    @property
     def axes(self) -> Axes:
         """The sides of a tile of the result."""
         return (self.query, *(axis for axis, legs in self.widths.items() if {*legs} & {*self.legs}))
+
+
+def factored(node: Node) -> tuple[Node | None, Node]:
+    """(the number that a tile is a multiple of, of what); None where it is no multiple."""
+    if node.op == "mul" and node.args[0].op == "number":
+        number, rest = node.args
+        return number, rest
+    return None, node
+
+
+def along_width(node: Node) -> tuple[Node | None, Node]:
+    """(what all rows of a tile of rows x width are multiplied with, the rest); None where there is no such factor."""
+    if node.op == "mul" and len(node.axes) == 2:
+        for row, rest in (node.args, node.args[::-1]):
+            if row.op == "load" and row.axes == node.axes[1:] and rest.axes == node.axes:
+                return row, rest
+    return None, node
+
+
+def scale_of(scores: Node) -> Node | None:
+    """The number that is left to a softmax, of scores to which a mask of the call is added last: see `softened`."""
+    if scores.op == "add" and [arg.op for arg in scores.args[1:]] == ["bias"]:
+        return factored(scores.args[0])[0]
+    return None
 
 
 def vanishes(node: Node) -> bool:
@@ -162,15 +217,18 @@ def vanishes(node: Node) -> bool:
     return node.op == "add" and all(vanishes(arg) for arg in node.args)
 
 
-def below(ends: Iterable[Node], known: Container[Node] = ()) -> list[Node]:
-    """The nodes that some need, with them, each after what it needs; none that are known, nor what these need."""
-    found: dict[Node, None] = {}
-    todo = [(node, False) for node in reversed(list(ends))]
+def below(ends: Iterable[Node], known: Container[Node] = (), instead: Mapping[Node, Node] | None = None) -> list[Node]:
+    """The nodes that some need, with them, each after what it needs; none that are known, nor what these need.
+
+    `instead`: nodes that others stand for.
+    """
+    found, other = dict[Node, None](), instead or {}
+    todo = [(other.get(node, node), False) for node in reversed(list(ends))]
     while todo:
         node, ready = todo.pop()
         if ready:
             found[node] = None
         elif node not in found and node not in known:
             todo.append((node, True))
-            todo += [(arg, False) for arg in reversed(node.args) if arg not in found]
+            todo += [(other.get(arg, arg), False) for arg in reversed(node.args) if other.get(arg, arg) not in found]
     return list(found)

@@ -35,20 +35,66 @@ def dot_of(a, b, DOT: tl.constexpr, SUMS: tl.constexpr):
 
 
 @triton.jit
-def online(scores, seen, most, total):
-    """A block of maps that lack a factor of each row; what all before is multiplied with; the most, the sum so far."""
-    scores = tl.where(seen, scores, float("-inf"))
-    new = tl.maximum(most, tl.max(scores, 1))
-    shift = tl.where(new == float("-inf"), 0.0, new)
-    part, fade = tl.exp(scores - shift[:, None]), tl.exp(most - shift)
+def exp_of(x):
+    """exp(x), by the instruction that there is."""
+    return tl.exp2(1.4426950408889634 * x)
+
+
+@triton.jit
+def shown(x, seen, edge, other):
+    """x where it is seen, else another number. Where a block is at no edge, all of it is seen."""
+    if edge:
+        x = tl.where(seen, x, other)
+    return x
+
+
+@triton.jit
+def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, most, total):
+    """A block of maps that lack a factor of each row; what all before is multiplied with; the most, the sum so far.
+
+    Scores are yet to be scaled, but for MASK 2, where a mask has been added to them. The most is in units of log 2.
+    """
+    if (SCALE > 0) & (MASK != 2):
+        part, fade, new = powers(shown(scores, seen, edge, float("-inf")), SCALE, most)
+    else:
+        part, fade, new = powers(scaled(scores, SCALE, MASK, seen, edge), 1.0, most)
     return part, fade, new, total * fade + tl.sum(part, 1)
 
 
 @triton.jit
+def powers(scores, SCALE: tl.constexpr, most):
+    """exp(SCALE scores) without a factor of each row, what that changes for all before, and the most."""
+    fade, new = higher(tl.max(scores, 1), SCALE, most)
+    return power(scores, SCALE, new), fade, new
+
+
+@triton.jit
+def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge):
+    """Scores as `online` takes them, scaled; minus infinity where they are not seen."""
+    if MASK != 2:
+        scores = SCALE * scores
+    return shown(scores, seen, edge, float("-inf"))
+
+
+@triton.jit
+def higher(found, SCALE: tl.constexpr, most):
+    """What all before is multiplied with where SCALE found is the most of a block, and the most of both."""
+    new = tl.maximum(most, (1.4426950408889634 * SCALE) * found)
+    return tl.exp2(most - tl.where(new == float("-inf"), 0.0, new)), new
+
+
+@triton.jit
+def power(scores, SCALE: tl.constexpr, most):
+    """exp(SCALE scores) without a factor of each row, 2 ** most."""
+    shift = tl.where(most == float("-inf"), 0.0, most)[:, None]
+    return tl.exp2((1.4426950408889634 * SCALE) * scores - shift)
+
+
+@triton.jit
 def log_total(most, total):
-    """The log of the sum of each row, of the sum without exp(most); zero where a row sees nothing."""
+    """The log of the sum of each row, of the sum without 2 ** most; zero where a row sees nothing."""
     some = total > 0
-    return tl.where(some, most, 0.0) + tl.log(tl.where(some, total, 1.0))
+    return 0.6931471805599453 * (tl.where(some, most, 0.0) + tl.log2(tl.where(some, total, 1.0)))
 
 
 @triton.jit
@@ -59,9 +105,35 @@ def inverse_of(total, eps):
 
 
 @triton.jit
-def softened(scores, seen, lse):
-    """Softmax rows from the logs of their sums, zeros where they see nothing."""
-    return tl.exp(tl.where(seen, scores - lse[:, None], float("-inf")))
+def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, lse):
+    """Softmax rows from the logs of their sums, zeros where they see nothing. Scores are scaled as in `online`."""
+    if MASK == 2:
+        power = 1.4426950408889634 * scores - 1.4426950408889634 * lse
+    else:
+        power = (1.4426950408889634 * SCALE) * scores - 1.4426950408889634 * lse
+    return tl.exp2(shown(power, seen, edge, float("-inf")))
+
+
+@triton.constexpr_function
+def parts_of(rows, columns, parts):
+    """How many numbers `in_parts` makes of a tile."""
+    return (rows, 2 * rows, rows * columns // 4)[parts]
+
+
+@triton.jit
+def in_parts(x, PARTS: tl.constexpr):
+    """Parts of the sum of a tile. PARTS 0: its rows; 1: what threads have of it where tensor cores made it, those at
+    (i, j), (i, j + 1), both 8 rows below, and all that stand 8 columns further; 2: but for the last, where warps have
+    columns apart."""
+    if PARTS == 0:
+        found = tl.sum(x, 1)
+    else:
+        x = tl.reshape(x, (x.shape[0] // 16, 2, 8, x.shape[1] // 8, 4, 2))
+        x = tl.sum(tl.sum(x, 5), 1)
+        if PARTS == 1:
+            x = tl.sum(x, 2)
+        found = tl.reshape(x, (x.numel,))
+    return found
 
 
 @triton.jit
@@ -76,7 +148,7 @@ def power_of(x, P: tl.constexpr):
     elif P == 3:
         found = x * x * x
     else:
-        found = tl.exp(P * tl.log(tl.abs(x)))
+        found = exp_of(P * tl.log(tl.abs(x)))
         if P % 2 == 1:
             found = tl.where(x < 0, -found, found)
         elif P % 2 != 0:
@@ -88,23 +160,23 @@ def power_of(x, P: tl.constexpr):
 def log_add(a, b):
     """log(exp(a) + exp(b))."""
     most = tl.maximum(a, b)
-    return most + tl.log(tl.exp(a - most) + tl.exp(b - most))
+    return most + tl.log(exp_of(a - most) + exp_of(b - most))
 
 
 @triton.jit
-def allowed(seen, base, n, n_step, n_end, m, m_step, m_end, MASK: tl.constexpr):
+def allowed(seen, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
     """Where the mask of the call allows it too: MASK 0, none; 1, of zeros and ones; 2, minus infinity forbids."""
     if MASK == 1:
-        seen = seen & (load_2d(base, n, n_step, n_end, m, m_step, m_end) != 0)
+        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != 0)
     if MASK == 2:
-        seen = seen & (load_2d(base, n, n_step, n_end, m, m_step, m_end) != float("-inf"))
+        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != float("-inf"))
     return seen
 
 
 @triton.jit
-def bias_2d(base, n, n_step, n_end, m, m_step, m_end):
+def bias_2d(base, i, i_step, i_end, j, j_step, j_end):
     """What a mask adds where it allows to look."""
-    found = load_2d(base, n, n_step, n_end, m, m_step, m_end)
+    found = load_2d(base, i, i_step, i_end, j, j_step, j_end)
     return tl.where(found == float("-inf"), 0.0, found)
 
 
@@ -128,7 +200,7 @@ def at_places(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PLACES: tl.constexpr
 def entries(base, n, n_step, apart, step, REACH: tl.constexpr, there):
     """Of a table of distances, of each query n its own where they have one, the entries at these distances."""
     far = tl.minimum(tl.maximum(apart, -REACH), REACH) + REACH
-    return tl.load(base + n[:, None] * n_step + far * step, there, 0)
+    return tl.load(base + n * n_step + far * step, there, 0)
 
 
 @triton.jit
@@ -137,7 +209,7 @@ def store_entries(base, n, apart, REACH: tl.constexpr, there, x, before, after, 
 
     ADD: to what the same program wrote before.
     """
-    at, inside = base + n[:, None] * (2 * REACH + 1) + apart + REACH, there & (apart > -REACH) & (apart < REACH)
+    at, inside = base + n * (2 * REACH + 1) + apart + REACH, there & (apart > -REACH) & (apart < REACH)
     found = x
     if ADD:
         found += tl.load(at, inside, 0)
@@ -149,9 +221,8 @@ def store_entries(base, n, apart, REACH: tl.constexpr, there, x, before, after, 
 
 @triton.jit
 def uniform(n, m, lead, stream, seed):
-    """Two tiles of uniform numbers, the same for the same place in every kernel."""
-    across = (n[:, None] * 0 + m[None, :]).to(tl.uint32)
-    down = (n[:, None] + m[None, :] * 0).to(tl.uint32)
+    """Two tiles of uniform numbers, the same for the same query n and key m in every kernel."""
+    across, down = (n * 0 + m).to(tl.uint32), (n + m * 0).to(tl.uint32)
     rest = across * 0
     a, b, _, _ = tl.philox(tl.load(seed), across, down, rest + lead.to(tl.uint32), rest + stream)
     return tl.uint_to_uniform_float(a), tl.uint_to_uniform_float(b)
@@ -174,13 +245,13 @@ def gaussian_of(a, b):
 
 @triton.jit
 def noise_2d(
-    base, n, n_step, n_end, m, m_step, m_end, lead, stream, seed, std, DRAW: tl.constexpr, GIVEN: tl.constexpr,
+    base, i, i_step, i_end, j, j_step, j_end, n, m, lead, stream, seed, std, DRAW: tl.constexpr, GIVEN: tl.constexpr,
     SUMS: tl.constexpr,
 ):  # fmt: skip
-    """The noise that is given, else fresh Gaussian numbers times std, else zeros."""
-    found = tl.zeros((n.shape[0], m.shape[0]), SUMS)
+    """The noise that is given at (i, j), else fresh Gaussian numbers times std, else zeros."""
+    found = tl.zeros((i.shape[0], j.shape[0]), SUMS)
     if GIVEN:
-        found = load_2d(base, n, n_step, n_end, m, m_step, m_end).to(SUMS)
+        found = load_2d(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
     elif DRAW:
         a, b = uniform(n, m, lead, stream, seed)
         found = std * gaussian_of(a, b).to(SUMS)

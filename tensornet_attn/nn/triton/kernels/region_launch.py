@@ -12,32 +12,31 @@ from torch import Tensor
 
 from tensornet_attn.nn.functions.masks import run_time_mask
 from tensornet_attn.nn.triton.configure import configured, distinct, interpreted, padded, target_of
+from tensornet_attn.nn.triton.kernels.region_need import Held, need_elsewhere, need_of_cores, spread
 from tensornet_attn.nn.triton.kernels.tiles import tile_type
 
 REGIONS: dict = {}  # name: Region
 BUSY = 256  # programs that keep a GPU busy
-BLOCKS = (  # of a program's own side, of the side that it loops over; warps; stages
+BLOCKS = (  # rows of a program, its other side, in blocks; warps; stages
     (128, 64, 8, 2),
     (64, 64, 4, 2),
-    (64, 64, 8, 2),
     (64, 32, 4, 2),
-    (64, 32, 8, 1),
+    (64, 16, 4, 2),
     (32, 32, 4, 2),
 )
-# For many tiles beside each other: small ones, whose columns are split among warps.
-FEW_QUERIES = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))
-FEW_KEYS = ((32, 32, 8, 1), (32, 16, 8, 1), (16, 16, 4, 1), (16, 16, 8, 1))
+SPLIT = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))  # for many tiles beside each other: warps split columns
+SMALL = ((32, 32, 8, 1), (16, 16, 8, 1), (16, 16, 4, 1))
 
 
-def blocks_for(kind: str, cores: bool) -> tuple:
-    """The candidates of a kernel. `cores`: products on tensor cores.
+def blocks_for(cores: bool) -> tuple:
+    """The candidates of a kernel. `cores`: products on tensor cores, where 16 rows of a warp's own need no exchange.
 
     Else threads hold whole rows of what they multiply, and those of large blocks do not fit their registers, as
     compiling for sm_80 and sm_90 has shown: small ones come first, but for the interpreter, which has no registers.
     """
-    if cores and kind != "keys":
-        return BLOCKS + FEW_QUERIES
-    return BLOCKS + FEW_KEYS if cores or interpreted() else FEW_KEYS + BLOCKS
+    if cores:
+        return BLOCKS + SPLIT + SMALL
+    return BLOCKS + SMALL if interpreted() else SMALL + BLOCKS
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,9 @@ class Region:
     `tables`: the operands that are read by the distance of query and key, which is their last leg.
     `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
     Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
-    one holds at once; `kept`: the widths of the sums that it holds all the time; `given`: those of the operands that
-    it holds; `streamed`: of those that it loads for each block.
+    one holds at once; `sums`: of the sums that it holds all the time those of one number, `kept`: the widths of the
+    others; `given`: those of the operands that it holds; `streamed`: of those that it loads for each block; `made`: of
+    what it makes of these.
     """
 
     sides: tuple[str, str]
@@ -65,9 +65,11 @@ class Region:
     reads: list[list[int]]
     loops: dict[str, str]
     live: dict[str, int]
+    sums: dict[str, int]
     kept: dict[str, list[str]]
     given: dict[str, list[str]]
     streamed: dict[str, list[str]]
+    made: dict[str, list[str]]
     random: bool
     noise: tuple[str, ...]
     kernels: dict
@@ -78,11 +80,6 @@ class Region:
         """The legs of what programs write for an operand: of a table rows for each query."""
         own = self.operands[name].split()
         return [*own[:-1], self.sides[0], own[-1]] if name in self.tables and self.sides[0] not in own else own
-
-
-def copies(rows: int, columns: int, warps: int) -> int:
-    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
-    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
 
 
 def region(name: str, **arguments) -> None:
@@ -190,35 +187,37 @@ class Launch:
             f"{name}_step": tuple(0 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)),
         }
 
+    @property
+    def cores(self) -> bool:
+        """Whether products are made by tensor cores, whose results warps hold in parts of 16 x 8."""
+        return self.dtype.itemsize < 4
+
     def config(self, kind: str) -> dict:
         """The blocks of both sides for a kernel, and how a program is compiled."""
         region, (n, m) = self.region, self.region.sides
         fixed, other = (m, n) if kind == "keys" else (n, m)
-        cores = self.dtype.itemsize < 4  # products on tensor cores, whose results warps hold in parts of 16 x 8
-        room, words = {leg: padded(length) for leg, length in self.lengths.items()}, self.sums.itemsize // 4
+        room = {leg: padded(length) for leg, length in self.lengths.items()}
         candidates = [
             {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
-            for own, more, *warps in blocks_for(kind, cores)
+            for own, more, *warps in blocks_for(self.cores)
             for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
         ]
         if region.relative:
             candidates = [one | self.band(one) for one in candidates]
-        kept, given, streamed = (
-            sum(padded(self.width[axis]) for axis in axes[kind])
-            for axes in (region.kept, region.given, region.streamed)
-        )
+        widths = {
+            name: sum(padded(self.width[axis]) for axis in getattr(region, name)[kind])
+            for name in ("kept", "given", "streamed", "made")
+        }
+        tiles = region.live[kind] * spread(region.relative, self.cores)
         wide = 2 * sum(padded(size) for size in self.width.values())
+        held = Held(tiles, region.sums[kind], **widths, wide=wide)
 
         def need(num_warps, num_stages, **block):
-            own, more = block[f"{fixed}_block"], block[f"{other}_block"]
-            tiles, rough = own * more * region.live[kind], 5 if cores and target_of() >= 90 else 7  # quarters
-            if region.relative and not cores and not interpreted():
-                rough *= 2
-            if cores and own < 64:
-                tiles, rough = tiles * copies(block[f"{n}_block"], block[f"{m}_block"], num_warps), 4
-            held = words * (tiles + own * kept) + own * given * self.dtype.itemsize // 4
-            staged = max((own + more) * wide, own * given + more * streamed)
-            return held * rough // 4, staged * self.dtype.itemsize
+            own, more, rows = (block[f"{side}_block"] for side in (fixed, other, self.rows(kind)))
+            if self.cores:
+                size = self.dtype.itemsize
+                return need_of_cores(held, own, more, rows, num_warps, num_stages, size, target_of())
+            return need_elsewhere(held, own, more, self.sums.itemsize)
 
         return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
 
@@ -235,7 +234,13 @@ class Launch:
             special |= {f"{leg}_parts": programs[leg], f"{leg}_share": -(-self.programs[leg] // programs[leg])}
         count = blocks * self.count * math.prod(programs.values())
         if count:
-            self.region.kernels[kind][(count,)](**self.common, **special, blocks=blocks, **self.config(kind))
+            config = self.config(kind)
+            parts = 0 if not self.cores else 1 if config[f"{self.rows(kind)}_block"] >= 16 * config["num_warps"] else 2
+            self.region.kernels[kind][(count,)](**self.common, **special, blocks=blocks, PARTS=parts, **config)
+
+    def rows(self, kind: str) -> str:
+        """The side whose rows a tile of a kernel has: keys where its programs have keys, but for relative ones."""
+        return self.region.sides[kind == "keys" and not self.region.relative]
 
     def programs_of(self, kind: str) -> dict[str, int]:
         """How many programs a kernel has for each head: of one that they loop over, no more than keep a GPU busy."""

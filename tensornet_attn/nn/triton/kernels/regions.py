@@ -55,12 +55,13 @@ def tiles_forward(
     run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
     region, (query, _) = run.region, run.region.sides
     legs = region.result.split()
-    out = run.room(legs, run.dtype)
-    lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
-    if "statistics" in region.kernels:
-        run.launch("statistics", query, lse=lse)
-    run.launch("forward", query, out=out, lse=lse)
-    return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
+    with torch.cuda.device_of(run.like):
+        out = run.room(legs, run.dtype)
+        lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
+        if "statistics" in region.kernels:
+            run.launch("statistics", query, lse=lse)
+        run.launch("forward", query, out=out, lse=lse)
+        return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
 
 
 @tiles_forward.register_fake
@@ -93,7 +94,8 @@ def tiles_backward(
 ) -> list[Tensor]:
     """The gradients of the operands that are `wanted`, and of the mask last."""
     run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
-    return backward_of(run, gradient, out, lse, wanted, mask)
+    with torch.cuda.device_of(run.like):
+        return backward_of(run, gradient, out, lse, wanted, mask)
 
 
 def backward_of(
