@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 
@@ -27,8 +28,16 @@ def check(name: str, target: int, dtype: torch.dtype | None = None) -> None:
     used = ta.kernels(name, target, dtype)
     assert used
     assert [(one, one.reasons_against) for one in used if one.reasons_against] == []
+    if dtype is None and target == 90:
+        assert [one for one in used if "_tiles_" in one.kernel and twice(one)] == []
     if any("_tiles_" in one.kernel for one in used):
         assert {one.kernel.rpartition("_")[2] for one in used} >= {"forward", "rows", "keys"}
+
+
+def twice(one: Used) -> bool:
+    """Whether warps make the same: four of sm_90 have 64 rows together, eight 128."""
+    n, m = (int(size) for size in re.findall(r"_block (\d+)", one.sizes)[:2])
+    return 64 <= (m if one.kernel.endswith("_keys") else n) < 16 * one.warps
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tensornet_attn as ta
 from tests.plan.fading_cases import FORGETTING
-from tests.plan.rows_cases import TAKEN
+from tests.plan.rows_cases import MAPPED, TAKEN, design
 from tests.random_call import Call, assert_same, results
 from tests.triton.regions import F64, draw, on_triton, pair, same
 
@@ -49,10 +49,28 @@ def test_values_of_another_width(d: int, e: int) -> None:
 @pytest.mark.parametrize(("n", "m"), [(19, 5), (1, 40)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_two_lengths(n: int, m: int, causal: bool) -> None:
-    design = ta.load("cross", legs={"f": 12, "h": 2})
-    ours, oracle = (ta.compile(design, b, causal, dtype=F64) for b in ("triton", "reference"))
+    cross = ta.load("cross", legs={"f": 12, "h": 2})
+    ours, oracle = (ta.compile(cross, b, causal, dtype=F64) for b in ("triton", "reference"))
     oracle.load_state_dict(ours.state_dict())
     same(ours, oracle, [draw(2, n, 12), draw(2, m, 12, seed=1)])
+
+
+@pytest.mark.parametrize(
+    ("more", "n", "m"),
+    [
+        ({"causal": True}, 70, 70),
+        ({"causal": True}, 40, 70),
+        ({"box": {"mask": ["window(20, 5)"]}}, 70, 70),
+        pytest.param({"causal": True}, 70, 40, marks=pytest.mark.slow),
+        pytest.param({"box": {"mask": ["window(20, -1)"]}}, 70, 70, marks=pytest.mark.slow),
+        pytest.param({"box": {"mask": ["band(18)"]}}, 50, 70, marks=pytest.mark.slow),
+    ],
+)
+def test_blocks_at_no_edge(more: dict[str, Any], n: int, m: int) -> None:
+    """Small blocks, of which some are seen whole: these take no masks."""
+    ours, oracle = pair(design(MAPPED, **more))
+    emitted(ours).blocks_for = lambda cores: ((16, 16, 4, 1),)
+    same(ours, oracle, [draw(1, n, 6), draw(1, m, 6, seed=1)])
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.float16, 2e-2)])
