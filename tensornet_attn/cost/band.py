@@ -54,6 +54,19 @@ def reach_of(graph: Graph, box: Step) -> Reach | None:
     return Reach(min(left), min(right)) if left and right else None
 
 
+def keys_met(scene: Scene, step: Step) -> int | None:
+    """The keys that each query meets in a kernel that leaves out blocks beyond its bands; None where it meets all."""
+    op, graph = step.op, scene.graph
+    if not isinstance(op, Kernel) or op.kind not in ("band", "tiles"):
+        return None
+    found = [reach_of(graph, part) for part in op.body if graph.masked(part)]
+    reaches = [reach for reach in found if reach is not None]
+    if not reaches or len(reaches) < len(found):
+        return None
+    widest = Reach(max(reach.left for reach in reaches), max(reach.right for reach in reaches))
+    return min(widest.span, scene.sizes[str(graph.key)])
+
+
 def _ends(graph: Graph, mask: Function) -> tuple[int | None, int | None]:
     """How far a mask lets see to the left and to the right, None where it says nothing that is known."""
     if mask.name == "causal":

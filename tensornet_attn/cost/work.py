@@ -4,6 +4,7 @@ Multiply-adds (MACs; FLOPs = 2 MACs), each the product of the sizes of a set of 
 
     product that sums a leg      all legs of the pair
     fused attention              legs of query and key; legs of scores and value. Masks do not reduce the count
+    a kernel within bands        of keys those that a block of queries meets
     delta rule                   with S the legs of value and key without m: twice m S (S k, and the outer product that
                                  updates), once n S (S q): as it is defined, a key at a time; chunks of C keys take
                                  m C (2.5 d + 1.5 e) + m (d d + 3 d e) + m / C d d e at n = m
@@ -20,7 +21,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
+from tensornet_attn.cost.band import keys_met
 from tensornet_attn.cost.kernels import WORK, inside
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.model import Attention, Box, Contraction, Kernel, Step
@@ -59,7 +62,13 @@ def products(scene: Scene, step: Step) -> Monomials:
         if op.kind in WORK:
             return Counter(WORK[op.kind](scene, step))
         inner, held = inside(scene, step)
-        return sum((products(inner, part) for part in held), Counter())
+        met = keys_met(scene, step)
+        for legs, count in sum((products(inner, part) for part in held), Counter()).items():
+            if met is not None and _pairs(scene) <= {*legs}:
+                found[tuple(leg for leg in legs if leg != scene.graph.key)] += met * count
+            else:
+                found[legs] += count
+        return found
     if isinstance(op, Attention):
         found[_ordered(scene, (*op.query.legs, *op.key.legs))] += 1
         found[_ordered(scene, (*op.scores, *op.value.legs))] += 1
@@ -83,7 +92,9 @@ def elementwise(scene: Scene, step: Step) -> int:
     op = step.op
     if isinstance(op, Kernel):
         inner, held = inside(scene, step)
-        return sum(elementwise(inner, part) for part in held)
+        met = keys_met(scene, step)
+        few = inner if met is None else replace(inner, sizes={**inner.sizes, str(scene.graph.key): met})
+        return sum(elementwise(few if _pairs(scene) <= {*part.legs} else inner, part) for part in held)
     if isinstance(op, Contraction):
         return _contraction(scene, step, op)
     if isinstance(op, Attention):
@@ -97,6 +108,11 @@ def elementwise(scene: Scene, step: Step) -> int:
         operands = sum(count * scene.elements(op.operand(role)) for count, role in parts)
         return operands + result * scene.elements(step)
     return _box(scene, step, op)
+
+
+def _pairs(scene: Scene) -> set[str]:
+    """The legs that scores have."""
+    return {leg for leg in (scene.graph.query, scene.graph.key) if leg}
 
 
 def _contraction(scene: Scene, step: Step, op: Contraction) -> int:

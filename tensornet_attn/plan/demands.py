@@ -13,7 +13,7 @@ from tensornet_attn.spec.arithmetic import evaluate
 
 CAUSAL = Function("causal")
 OPAQUE = ("rows", "experts", "tiles")  # kernels that are one operation for torch.compile, which does not look into it
-KERNELS = ("tiles", "band", "linear", "experts")  # that are written in Triton, where that is the backend
+KERNELS = ("tiles", "linear", "experts")  # that are written in Triton, where that is the backend
 
 
 def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]]:

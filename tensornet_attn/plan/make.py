@@ -103,8 +103,12 @@ def _lowerings(way: Way, aim: Aim, backend: str) -> dict[str, Lower]:
     """The lowerings of a way for an aim, in order; weights are absorbed in view of what comes after."""
     fading = 1 if backend != "triton" else inf if aim.strict else BESIDE_KERNELS
     each = backend != "triton" and not {BAND, LINEAR, FUSED} & {*way.without}  # a kernel reads all values of one map
+    names = list(LOWERINGS)
+    if backend == "triton":  # kernels leave out what is beyond a band: torch has what they do not take
+        names.remove(BAND)
+        names.insert(names.index(TRITON) + 1, BAND)
     found: dict[str, Lower] = {
-        **LOWERINGS,
+        **{name: LOWERINGS[name] for name in names},
         ONCE: partial(lower_once, apart=each),
         APART: partial(lower_apart, fused=backend != "triton", fading=fading),
         LINEAR: partial(lower_linear, fading=fading),

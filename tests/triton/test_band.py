@@ -1,102 +1,70 @@
-"""Attention within a band by kernels in the interpreter: values and gradients of the plain one."""
+"""Softmax within a band in Triton, in the interpreter: no kernel of its own, but blocks beyond the band left out."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 import pytest
 import torch
-from torch import Tensor
 
-from tensornet_attn.nn.functions.band import attend_band
-from tensornet_attn.nn.triton.kernels.band import triton_attend_band, triton_band, triton_band_gradients
-from tests.triton.agreement import SIZES, agree, drawn
+import tensornet_attn as ta
+from tests.plan.rows_cases import design
+from tests.triton.agreement import SIZES
+from tests.triton.regions import draw, on_triton, pair, same
 
 REACHES = [(0, 0), (4, 0), (9, 9), (17, 2), (4, -2), (-1, 3), (300, 300)]
-LENGTHS = [(1, 1), (17, 17), (5, 40), (40, 5)]
+LENGTHS = [(1, 1), (17, 17), (5, 40), (40, 5), (70, 70)]
+ROUGH = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2}
 
 
-def operands(n: int, m: int, d: int = 3, e: int = 5, batch: tuple[int, ...] = (1,), dtype: Any = None) -> list[Tensor]:
-    """Four query heads, two of keys and values."""
-    kind = {"dtype": dtype or torch.float64}
-    return [drawn(*batch, n, 4, d, **kind), drawn(*batch, m, 2, d, **kind), drawn(*batch, m, 2, e, **kind)]
-
-
-def both(given: list[Tensor], left: int, right: int, key_mask: Tensor | None = None, **options: Any) -> None:
-    found, wanted = (
-        f(*given, left, right, max(4, left + right), key_mask=key_mask, batch=1, scale=0.7, **options)
-        for f in (triton_attend_band, attend_band)
-    )
-    agree(found, wanted, given)
+def banded(left: int, right: int, **legs: int):
+    """A design whose queries see from `left` keys ahead of them to `right` past them."""
+    return ta.load(design(box={"mask": [f"window({left}, {right})"]}), legs=legs)
 
 
 @pytest.mark.rotated
 @pytest.mark.parametrize(("left", "right"), REACHES)
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
 def test_values_and_gradients(n: int, m: int, left: int, right: int) -> None:
-    both(operands(n, m), left, right)
+    ours, oracle = pair(banded(left, right))
+    assert on_triton(ours)
+    same(ours, oracle, [draw(2, n, 6), draw(2, m, 6, seed=1)])
 
 
 @pytest.mark.parametrize(("left", "right"), [(9, 9), (40, 0)])
-def test_many_tiles_and_wide_heads(left: int, right: int) -> None:
-    both(operands(130, 130, 16, 3), left, right)
+def test_many_blocks(left: int, right: int) -> None:
+    ours, oracle = pair(banded(left, right, d=16))
+    same(ours, oracle, [draw(1, 130, 6), draw(1, 130, 6, seed=1)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", ROUGH)
 @pytest.mark.parametrize(("n", "d", "e"), SIZES)
 def test_every_size(n: int, d: int, e: int, dtype: torch.dtype) -> None:
-    both(operands(n, n, d, e, dtype=dtype), 16, n % 3 * 8)
+    ours, oracle = pair("band", dtype, legs={"f": e + 1, "h": 2, "d": d}, settings={"k": 2 * (n % 3) * 8 + 5})
+    same(ours, oracle, [draw(1, n, e + 1)], ROUGH[dtype])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_lower_precision(dtype: torch.dtype) -> None:
-    both(operands(40, 40, 16, 3, dtype=dtype), 9, 9)
-
-
-def test_a_key_mask() -> None:
-    keep = torch.rand(1, 20, generator=torch.Generator().manual_seed(0)) < 0.6
+def test_masks_of_the_call_are_read_by_the_kernels() -> None:
+    ours, oracle = pair(banded(4, 1))
+    inputs = [draw(2, 20, 6), draw(2, 20, 6, seed=1)]
+    keep = draw(2, 20, seed=2) > 0
     for mask in (keep, torch.zeros_like(keep)):
-        both(operands(20, 20), 4, 1, mask)
+        same(ours, oracle, inputs, key_mask=mask)
+    same(ours, oracle, inputs, mask=draw(20, 20, seed=3) > 0)
 
 
-def test_a_mask_is_left_to_the_plain_function() -> None:
-    mask = torch.rand(9, 9, generator=torch.Generator().manual_seed(0)) < 0.6
-    both(operands(9, 9), 2, 2, mask=mask, tied=True)
+def test_loops_begin_at_the_band() -> None:
+    """Where the first key that is seen stands, and not where the block it would be in begins."""
+    source = ta.emit_source(banded(4, 1), backend="triton")
+    found = re.findall(r"tl\.maximum\(first [+-] \(m_end - n_end\) - \d+, 0\),", source)
+    assert len(found) == 3  # forward, rows, keys
 
 
-@pytest.mark.parametrize("batch", [(), (0,), (2, 1, 2)])
-def test_any_number_of_batch_dimensions(batch: tuple[int, ...]) -> None:
-    both(operands(9, 9, batch=batch), 2, 1)
-
-
-def test_operands_may_be_shared_and_in_any_layout() -> None:
-    q, k, v = operands(9, 9)
-    wide = q.detach().expand(3, -1, -1, -1).clone().requires_grad_()
-    both([wide, k.detach().mT.contiguous().mT.requires_grad_(), v.detach()[:, :, :1].clone().requires_grad_()], 2, 1)
-
-
-@pytest.mark.slow
-def test_gradients_against_differences() -> None:
-    given = [drawn(1, 4, 2, 2), drawn(1, 5, 1, 2), drawn(1, 5, 1, 2)]
-
-    def function(*some: Tensor) -> Tensor:
-        return triton_attend_band(*some, 2, 1, 4, scale=0.7)
-
-    assert torch.autograd.gradcheck(function, given, fast_mode=True)
-    assert torch.autograd.gradgradcheck(function, given, fast_mode=True)
-
-
-def test_the_operations_as_torch_checks_them() -> None:
-    q, k, v = (x.detach().float().transpose(1, 2).contiguous().requires_grad_() for x in operands(6, 6))
-    keep = torch.rand(1, 6, generator=torch.Generator().manual_seed(0)) < 0.6
-    torch.library.opcheck(triton_band, (q, k, v, keep, 2, 1, 0.7))
-    out, tops = triton_band(*(x.detach() for x in (q, k, v)), keep, 2, 1, 0.7)
-    given = [torch.rand_like(out), *(x.detach() for x in (q, k, v)), keep, out, tops, 2, 1, 0.7]
-    torch.library.opcheck(triton_band_gradients, given, test_utils=("test_schema", "test_faketensor"))
-
-
-def test_vmap() -> None:
-    given = [x.detach() for x in operands(9, 9, batch=(3,))]
-    found = torch.vmap(lambda *x: triton_attend_band(*x, 2, 1, 4))(*given)
-    torch.testing.assert_close(found, triton_attend_band(*given, 2, 1, 4))
+def test_what_has_no_tiles_is_banded_by_torch() -> None:
+    """Kernels need the name 'lead' for something else than a leg."""
+    spelt = ta.load("band", legs={"f": 6, "h": 2}).to_yaml()
+    ours, oracle = pair(re.sub(r"\bd\b", "lead", spelt))
+    told = next(region for region in ours.plan.regions if region.name == "A.o")
+    assert (told.backend, told.chosen[:16]) == ("torch", "banded attention")
+    same(ours, oracle, [draw(2, 90, 6)])

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for L
 KERNELS = {
     "linear attention": {"linear_sums", "sums_before", "linear_reads", "row_products"},
     "delta rule": {"chunk_inverse", "chunk_products", "delta_states", "linear_reads", "delta_gradients_end"},
-    "banded attention": {"band_reads", "row_products", "band_queries", "band_keys"},
     "grouped experts": {"expert_products", "expert_outers"},
 }
 FITS = Used("one", "fp32", "CHUNK 64", 90, 4, 255, 64, 227 * 1024)

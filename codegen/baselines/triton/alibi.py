@@ -1190,7 +1190,7 @@ def y_1_tiles_keys(
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
-    for start in range(tl.maximum(first - (m_end - n_end) - 0, 0) // n_block * n_block, n_end, n_block):
+    for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         apart = (n + (m_end - n_end))[None, :] - m[:, None]
         there = (m < m_end)[:, None] & (n < n_end)[None, :]

@@ -1724,7 +1724,7 @@ def y_1_tiles_keys(
     V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
     d_content_2 = tl.zeros((m_block,), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
-    for start in range(tl.maximum(first - (m_end - n_end) - 0, 0) // n_block * n_block, n_end, n_block):
+    for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         p = start - first + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)

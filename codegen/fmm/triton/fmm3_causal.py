@@ -56,6 +56,7 @@ class Fmm3Causal(nn.Module):
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], true where a query may look."""
+        n = m = x.shape[-2]
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
@@ -68,22 +69,17 @@ class Fmm3Causal(nn.Module):
         phiQ3 = torch.tanh(Q)  # ... n h d
         phiK3 = torch.tanh(K)  # ... m h d
 
-        # near and near V: in blocks, only what is near the band
-        o = triton_attend_band(
-            Q, K, V, 4, 0, 32, mask, key_mask, x.ndim - 2, self.Wq.shape[2] ** -0.5, tied=True
-        )  # ... n h d
-
         # far1 and far1 V: the keys are summed first, nothing is n by m
         q = phiQ1.transpose(-3, -2)  # ... h n d
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o_2 = triton_linear_attention([(q, k)], v, mask, key_mask, x.ndim - 2, 1, causal=True, chunk=64)  # ... h n d
+        o = triton_linear_attention([(q, k)], v, mask, key_mask, x.ndim - 2, 1, causal=True, chunk=64)  # ... h n d
 
         # far2 and far2 V: the keys are summed first, nothing is n by m
         q_2 = phiQ2.transpose(-3, -2)  # ... h n d
         k_2 = phiK2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
-        o_3 = triton_linear_attention(
+        o_2 = triton_linear_attention(
             [(q_2, k_2)], v_2, mask, key_mask, x.ndim - 2, 1, causal=True, chunk=64
         )  # ... h n d
 
@@ -91,15 +87,29 @@ class Fmm3Causal(nn.Module):
         q_3 = phiQ3.transpose(-3, -2)  # ... h n d
         k_3 = phiK3.transpose(-3, -2)  # ... h m d
         v_3 = V.transpose(-3, -2)  # ... h m d
-        o_4 = triton_linear_attention(
+        o_3 = triton_linear_attention(
             [(q_3, k_3)], v_3, mask, key_mask, x.ndim - 2, 1, eps=1e-06, causal=True, chunk=64
         )  # ... h n d
 
+        A_V_1 = blend1[:, None, None] * V.transpose(-3, -2)  # ... h m d
+
+        # near.of, near, A.V.p2: kernels, again in the backward
+        A_V_2 = tiled(
+            "A_V_2_tiles",
+            [Q.transpose(-3, -2), K.transpose(-3, -2), A_V_1],
+            n,
+            m,
+            (*x.shape[:-2],),
+            mask,
+            key_mask,
+            [self.Wq.shape[2] ** -0.5],
+        )  # ... h n d
+
         A_V = (
-            blend1[:, None] * o
+            A_V_2.transpose(-3, -2)
+            + blend2[:, None] * o.transpose(-3, -2)
             + blend2[:, None] * o_2.transpose(-3, -2)
             + blend2[:, None] * o_3.transpose(-3, -2)
-            + blend2[:, None] * o_4.transpose(-3, -2)
         )  # ... n h d
         return A_V.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
 
@@ -126,94 +136,9 @@ def autocast_dtype(x: Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
-def product_dtype(x: Tensor, dtype: torch.dtype | None = None) -> torch.dtype:
-    """The dtype in which a product takes x, or numbers of `dtype` beside it: their own, or that of autocast."""
-    dtype = dtype or x.dtype
-    return dtype if dtype == torch.float64 else autocast_dtype(x) or dtype
-
-
 def exact_products(x: Tensor) -> torch.autocast:
     """A context in which products on the device of x keep their dtype."""
     return torch.autocast(autocast_kind(x), enabled=False)
-
-
-def attend_band(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    left: int,
-    right: int,
-    block: int,
-    mask: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    batch: int = 0,
-    scale: float = 1.0,
-    dropout: float = 0.0,
-    tied: bool = False,
-) -> Tensor:
-    """softmax(scale q k^T + mask) v, a query seeing keys at most `left` positions before it and `right` after it.
-
-    q [..., n, h, d], k [..., m, g, d], v [..., m, g, e] -> [..., n, h, e]; g divides h: consecutive query heads share a
-    key and value head. `mask` and its `batch` dimensions as in `run_time_mask`, key_mask [..., m]. `tied`: n is m.
-    """
-    n, m = q.shape[-3], k.shape[-3]
-    first = 0 if tied else m - n  # position of the first query
-    place = (n, first, block, max(left, 0), max(right, 0))
-    keep = band_keep(k, key_mask, left, right, place)
-    bias = None
-    if mask is not None:
-        allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, place))
-        keep = keep & allowed
-    some = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; a row of the last block may stand beyond the queries
-    bounds = keep | ~some
-    if bias is not None:
-        bounds = torch.where(bounds, bias.to(q.dtype), float("-inf"))
-    count = max(2, -(-n // block))
-    q = F.pad(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
-    q, k, v = (t.transpose(-2, -3) for t in (q, key_spans(k, place), key_spans(v, place)))
-    out = fused_attention(q, k, v, bounds, scale, dropout, False)  # ... blocks h block e
-    if bias is not None and out.numel() == 0:
-        out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
-    if mask is not None or key_mask is not None or min(left, right) < 0 or not tied:
-        out = torch.where(some, out, 0)  # elsewhere each query sees its own position
-    return F.pad(out.transpose(-2, -3).flatten(-4, -3), (0, 0, 0, 0, 0, n - count * block))  # a width below 0 crops
-
-
-def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:
-    """The keys that each block of queries meets, zeros past both ends: [..., m, g, d] -> [..., blocks, span, g, d]."""
-    n, first, block, before, after = place
-    count, more = (
-        max(2, -(-n // block)),
-        -(-(before + after) // block),
-    )  # a span reaches into `more` blocks beyond its first
-    ahead = before - first
-    beyond = (count + more) * block - ahead - x.shape[-3]
-    x = F.pad(x, (0, 0, 0, 0, ahead, beyond))
-    # Slices side by side, for the sake of the backward: that of unfold takes three times as long.
-    parts = [x.narrow(-3, i * block, count * block).unflatten(-3, (count, block)) for i in range(more + 1)]
-    parts[-1] = parts[-1].narrow(-3, 0, before + after + block - more * block)
-    return torch.cat(parts, -3)
-
-
-def band_keep(
-    k: Tensor, key_mask: Tensor | None, left: int, right: int, place: tuple[int, int, int, int, int]
-) -> Tensor:
-    """Where the band and the key mask both allow it: [..., blocks, 1, block, span]."""
-    _, _, block, before, after = place
-    there = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
-    there = key_spans(there[..., None, None], place)[..., 0].transpose(-1, -2)[..., None, :, :]
-    past = torch.arange(-before, block + after, device=k.device) - torch.arange(block, device=k.device)[:, None]
-    return there & (past >= -left) & (past <= right)
-
-
-def mask_in_spans(mask: Tensor, m: int, place: tuple[int, int, int, int, int]) -> Tensor:
-    """A mask [n, m] or [..., h, n, m] at the pairs that meet in blocks: [..., blocks, h, block, span]."""
-    n, first, block, before, after = place
-    count = max(2, -(-n // block))
-    query = torch.arange(count * block, device=mask.device).unflatten(0, (count, block))  # blocks block
-    key = query[:, :1] + first + torch.arange(-before, block + after, device=mask.device)  # blocks span
-    pairs = mask[..., query.clamp(max=n - 1)[:, :, None], key.clamp(0, m - 1)[:, None]]  # ... h blocks block span
-    return pairs.unsqueeze(-3) if mask.ndim == 2 else pairs.transpose(-3, -4)
 
 
 def linear_attention(
@@ -436,12 +361,6 @@ def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
     return distance(n, m, device) >= 0
 
 
-def window_mask(n: int, m: int, left: int, right: int, device: torch.device | None = None) -> Tensor:
-    """True from `left` positions before the query to `right` after it: [n, m]."""
-    ahead = distance(n, m, device)
-    return (ahead <= left) & (ahead >= -right)
-
-
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
     """A mask [n, m], [batch..., n, m] or [batch..., others..., n, m] so that it broadcasts to the last of these.
 
@@ -514,58 +433,12 @@ def distance(n: int, m: int, device: torch.device | None = None) -> Tensor:
     return query_positions(n, m, device)[:, None] - torch.arange(m, device=device)
 
 
-def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """softmax(scores + bias) over the keys where `keep`, zeros elsewhere: [..., n, m]."""
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    if keep is None:
-        return scores.softmax(-1)
-    # The least finite number: with -inf an empty row would be NaN before it is cleared, and its gradient after.
-    weights = torch.where(keep, scores, torch.finfo(scores.dtype).min).softmax(-1)
-    return torch.where(keep, weights, 0)
-
-
-def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float, causal: bool
-) -> Tensor:
-    """scaled_dot_product_attention for any batch and widths: the fused kernels want four dimensions and one width."""
-    if scale <= 0:  # the fused kernels multiply the minus infinity of a causal mask by it
-        q, scale = q * scale, 1.0
-    operands = (q, k, v) if mask is None or mask.ndim < 4 else (q, k, v, mask)
-    batch = q.shape[:-3]
-    if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # tuples would compare sizes before lengths
-        batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
-    heads, width, out_width = max(k.shape[-3], v.shape[-3]), max(q.shape[-1], v.shape[-1]), v.shape[-1]
-    q, k, v = (four_dimensions(laid_out(widened(t, width)), batch) for t in (q, k, v))
-    if k.shape[1] != v.shape[1]:
-        k, v = (t.expand(-1, heads, -1, -1) for t in (k, v))
-    if q.shape[1] < heads:
-        q = q.expand(-1, heads, -1, -1)
-    if mask is not None and mask.ndim > 2:
-        mask = four_dimensions(mask, batch)
-    grouped = {"enable_gqa": True} if q.shape[1] != heads else {}
-    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, **grouped)
-    if out_width != width:
-        out = out[..., :out_width]
-    return out if len(batch) == 1 else out.reshape(*batch, *out.shape[1:])
-
-
-def four_dimensions(x: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """[batch..., h, n, d] as [one batch, h, n, d]."""
-    if len(batch) == 1 and x.ndim == 4 and x.shape[:-3] == batch:
-        return x
-    x = x.expand(*batch, *[1] * (3 - x.ndim), *x.shape[-3:])
-    return x.flatten(0, -4) if batch else x[None]
-
-
-def laid_out(x: Tensor) -> Tensor:
-    """x with its last dimension's numbers side by side: the fused kernels take no other, and torch makes all scores."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def widened(x: Tensor, width: int) -> Tensor:
-    """x with zeros after its last entries."""
-    return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))
+def element(arguments, dims, i: int) -> list:
+    """Element i of the arguments that are mapped; lists of tensors are mapped one by one."""
+    return [
+        element(one, dim, i) if isinstance(dim, list | tuple) else one if dim is None else one.select(dim, i)
+        for one, dim in zip(arguments, dims, strict=True)
+    ]
 
 
 def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:
@@ -595,6 +468,13 @@ def target_of() -> int:
     from triton.runtime import driver
 
     return 80 if knobs.runtime.interpret else driver.active.get_current_target().arch
+
+
+def interpreted() -> bool:
+    """Whether kernels run in the interpreter."""
+    from triton import knobs
+
+    return knobs.runtime.interpret
 
 
 def configured(kernel: str, sizes: tuple, candidates: list[dict], need) -> dict:
@@ -644,331 +524,6 @@ def padded(size: int, least: int = 16) -> int:
 def distinct(candidates: list[dict]) -> list[dict]:
     """The candidates without repetitions: small sizes make several the same."""
     return [one for i, one in enumerate(candidates) if one not in candidates[:i]]
-
-
-WIDEST = 256  # a head whose tiles fit
-
-
-BAND = ((128, 64, 8, 2), (64, 64, 8, 2), (64, 64, 4, 2), (32, 32, 4, 2), (32, 32, 8, 1), (16, 16, 4, 1), (16, 16, 8, 1))
-
-
-def triton_attend_band(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    left: int,
-    right: int,
-    block: int,
-    mask: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    batch: int = 0,
-    scale: float = 1.0,
-    dropout: float = 0.0,
-    tied: bool = False,
-) -> Tensor:
-    """`attend_band` of the same arguments, which itself takes a `mask`, dropout, and heads too wide for a tile."""
-    if mask is not None or dropout or max(q.shape[-1], v.shape[-1]) > WIDEST:
-        return attend_band(q, k, v, left, right, block, mask, key_mask, batch, scale, dropout, tied)
-    lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-    groups, dtype = max(k.shape[-2], v.shape[-2]), product_dtype(v, common_dtype(q, k, v))
-    k, v = (x.expand(*x.shape[:-2], groups, x.shape[-1]) for x in (k, v))
-    q, k, v = (x.to(dtype).expand(*lead, *x.shape[-3:]).transpose(-2, -3) for x in (q, k, v))
-    q, k, v = (x.reshape(math.prod(lead), *x.shape[-3:]) for x in (q, k, v))
-    if key_mask is not None:
-        key_mask = key_mask.expand(*lead, key_mask.shape[-1]).reshape(math.prod(lead), key_mask.shape[-1])
-    out, _ = triton_band(q, k, v, key_mask, left, right, scale)
-    return out.reshape(*lead, *out.shape[1:]).transpose(-2, -3)
-
-
-@torch.library.custom_op(operation("triton_band"), mutates_args=())
-def triton_band(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, before: int, after: int, scale: float
-) -> tuple[Tensor, Tensor]:
-    """q [b, h, n, d], k [b, g, m, d], v [b, g, m, e], keep [b, m] -> [b, h, n, e], log of sums [b, h, n], base 2."""
-    with torch.cuda.device_of(q):
-        q, k, v = map(width_first, (q, k, v))
-        out, tops = q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[:-1], dtype=sums_of(q))
-        if out.numel():
-            config = band_config(q, v)
-            band_reads[(q.shape[0] * q.shape[1] * -(-q.shape[2] // config["QUERIES"]),)](
-                q, k, v, keep_bytes(keep), out, tops, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-                *band_sizes(q, k, v, before, after), SCALE=scale * math.log2(math.e), **config,
-            )  # fmt: skip
-        return out, tops
-
-
-@torch.library.custom_op(operation("triton_band_gradients"), mutates_args=())
-def triton_band_gradients(
-    g: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    keep: Tensor | None,
-    out: Tensor,
-    tops: Tensor,
-    before: int,
-    after: int,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, from that of what is read."""
-    with torch.cuda.device_of(g):
-        g, q, k, v = map(width_first, (g, q, k, v))
-        dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-        dots = row_sums_gradient(g, out, torch.full_like(tops, -1))
-        config = band_config(q, v)
-        given = g, q, k, v, keep_bytes(keep), tops, dots
-        rest = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *g.stride()[:3], *band_sizes(q, k, v, before, after))
-        factors = {"FACTOR": scale, "SCALE": scale * math.log2(math.e), **config}
-        if dq.numel():
-            band_queries[(q.shape[0] * q.shape[1] * -(-q.shape[2] // config["QUERIES"]),)](*given, dq, *rest, **factors)
-        if dk.numel() or dv.numel():
-            band_keys[(k.shape[0] * k.shape[1] * -(-k.shape[2] // config["KEYS"]),)](*given, dk, dv, *rest, **factors)
-        return dq, dk, dv
-
-
-def keep_bytes(keep: Tensor | None) -> Tensor | None:
-    """A mask as the kernels load it."""
-    return None if keep is None else keep.contiguous().view(torch.int8)
-
-
-def band_sizes(q: Tensor, k: Tensor, v: Tensor, before: int, after: int) -> tuple[int, ...]:
-    """Heads, heads that share a key, lengths, the position of the first query, the reach, the widths."""
-    heads, n, width = q.shape[1:]
-    m = k.shape[2]
-    return heads, heads // k.shape[1], n, m, m - n, before, after, width, v.shape[-1]
-
-
-def band_config(q: Tensor, v: Tensor) -> dict:
-    """What the kernels are launched with for operands like these."""
-    width, values, size = padded(q.shape[-1]), padded(v.shape[-1]), q.element_size()
-    rows = padded(min(q.shape[-2], 128))
-    candidates = [
-        {"QUERIES": min(queries, rows), "KEYS": min(keys, rows), "num_warps": warps, "num_stages": stages}
-        for queries, keys, warps, stages in BAND
-    ]
-
-    def need(QUERIES: int, KEYS: int, **launch: int) -> tuple[int, int]:
-        numbers = QUERIES * (KEYS + width + values) + KEYS * (width + values)
-        return numbers * held_for(size), size * (KEYS + QUERIES) * (width + values)
-
-    sizes = (width, values, rows, str(q.dtype).removeprefix("torch."))
-    kinds = {"DTYPE": tile_type(sums_of(q)), "PRECISION": "ieee", "WIDTH": width, "VALUES": values}
-    return configured("band", sizes, distinct(candidates), need) | kinds
-
-
-@triton_band.register_fake
-def triton_band_shapes(q, k, v, keep, before, after, scale):
-    """The shapes of what is read and of the logs of sums."""
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[:-1], dtype=sums_of(q))
-
-
-@triton_band_gradients.register_fake
-def triton_band_gradients_shapes(g, q, k, v, *rest):
-    """The shapes of the gradients."""
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-
-
-def triton_band_keep(ctx, inputs, output):
-    """Keeps the operands and the results, no scores."""
-    *operands, ctx.before, ctx.after, ctx.scale = inputs
-    ctx.save_for_backward(*operands, *output)
-
-
-def triton_band_pull(ctx, g, _):
-    """The gradients of the operands."""
-    return *triton_band_gradients(g, *ctx.saved_tensors, ctx.before, ctx.after, ctx.scale), None, None, None, None
-
-
-def triton_band_keep_all(ctx, inputs, output):
-    """Keeps what the gradients are made of."""
-    *tensors, ctx.before, ctx.after, ctx.scale = inputs
-    ctx.save_for_backward(*tensors[:5])
-
-
-def triton_band_twice(ctx, *seconds):
-    """The gradients of the gradients, by those of plain tensor code that makes every score."""
-    *operands, keep = ctx.saved_tensors
-
-    def plain(q, k, v):
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-        near = window_mask(q.shape[-2], k.shape[-2], ctx.before, ctx.after, q.device)
-        near = near if keep is None else near & keep[:, None, None, :]
-        return masked_softmax(ctx.scale * q @ k.mT, near) @ v
-
-    def gradients(g, *some):
-        return torch.func.vjp(plain, *some)[1](g)
-
-    return *torch.func.vjp(gradients, *operands)[1](seconds), None, None, None, None, None, None
-
-
-triton_band.register_autograd(triton_band_pull, setup_context=triton_band_keep)
-
-
-triton_band_gradients.register_autograd(triton_band_twice, setup_context=triton_band_keep_all)
-
-
-@triton_band.register_vmap
-def triton_band_mapped(info, dims, *given):
-    """One more batch dimension."""
-    found = triton_band(*in_batch_dimension(info, dims, given))
-    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0, 0)
-
-
-@triton_band_gradients.register_vmap
-def triton_band_gradients_mapped(info, dims, *given):
-    """One more batch dimension."""
-    found = triton_band_gradients(*in_batch_dimension(info, dims, given))
-    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0, 0, 0)
-
-
-@triton.jit
-def band_scores(q, k, query, key, seen, before, after, SCALE: tl.constexpr, PRECISION: tl.constexpr):
-    """The scores of a tile, [queries, keys], at these positions; minus infinity where a query does not look."""
-    past = key[None, :] - query[:, None]
-    scores = tl.dot(q, k, input_precision=PRECISION) * SCALE
-    return tl.where((past >= -before) & (past <= after) & seen[None, :], scores, float("-inf"))
-
-
-@triton.jit
-def band_reads(
-    queries, keys, values, keep, out, tops,
-    query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row,
-    heads, shared, n, m, first, before, after, width, value_width,
-    SCALE: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
-):  # fmt: skip
-    """A block of queries of one head: out [b, h, n, e] and the log of the sums of exponentials, tops [b h, n].
-
-    queries [b, h, n, d], keys [b, g, m, d], values [b, g, m, e]; `shared` consecutive heads h have one g. keep [b, m]
-    is true where a key may be seen. A query that sees nothing reads zeros, and its top is infinite.
-    """
-    blocks = tl.cdiv(n, QUERIES)
-    lead, begin = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks * QUERIES
-    b, h = lead // heads, lead % heads
-    i, d, e = begin + tl.arange(0, QUERIES), tl.arange(0, WIDTH), tl.arange(0, VALUES)
-    q = tl.load(
-        queries + b * query_batch + h * query_head + i.to(tl.int64)[:, None] * query_row + d[None, :],
-        (i < n)[:, None] & (d < width)[None, :],
-        0.0,
-    )
-    keys += b * key_batch + h // shared * key_head
-    values += b * value_batch + h // shared * value_head
-    read, total = tl.zeros([QUERIES, VALUES], DTYPE), tl.zeros([QUERIES], DTYPE)
-    top = tl.full([QUERIES], float("-inf"), DTYPE)
-    low = tl.maximum(begin + first - before, 0) // KEYS * KEYS
-    high = tl.minimum(begin + QUERIES + first + after, m)
-    for start in range(low, high, KEYS):
-        j = start + tl.arange(0, KEYS)
-        seen, row = j < m, j.to(tl.int64)
-        k = tl.load(keys + row[None, :] * key_row + d[:, None], seen[None, :] & (d < width)[:, None], 0.0)
-        v = tl.load(values + row[:, None] * value_row + e[None, :], seen[:, None] & (e < value_width)[None, :], 0.0)
-        if keep is not None:
-            seen = seen & (tl.load(keep + b * m + j, seen, 0) != 0)
-        scores = band_scores(q, k, i + first, j, seen, before, after, SCALE, PRECISION)
-        higher = tl.maximum(top, tl.max(scores, 1))
-        finite = tl.where(higher == float("-inf"), 0.0, higher)
-        weights, old = tl.exp2(scores - finite[:, None]), tl.exp2(top - finite)
-        total = total * old + tl.sum(weights, 1)
-        read = read * old[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
-        top = higher
-    found = total > 0
-    read /= tl.where(found, total, 1.0)[:, None]
-    tl.store(tops + lead * n + i, tl.where(found, top + tl.log2(tl.where(found, total, 1.0)), float("inf")), i < n)
-    place = out + ((lead * n + i) * value_width)[:, None] + e[None, :]
-    tl.store(place, read, (i < n)[:, None] & (e < value_width)[None, :])
-
-
-@triton.jit
-def band_queries(
-    gradient, queries, keys, values, keep, tops, dots, queries_gradient,
-    query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row,
-    given_batch, given_head, given_row, heads, shared, n, m, first, before, after, width, value_width,
-    FACTOR: tl.constexpr, SCALE: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
-):  # fmt: skip
-    """The gradient of a block of queries, [b, h, n, d]; dots [b h, n] is the inner product of gradient and result."""
-    blocks = tl.cdiv(n, QUERIES)
-    lead, begin = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks * QUERIES
-    b, h = lead // heads, lead % heads
-    i, d, e = begin + tl.arange(0, QUERIES), tl.arange(0, WIDTH), tl.arange(0, VALUES)
-    here, i_row = i < n, i.to(tl.int64)[:, None]
-    in_d, in_e = d < width, e < value_width
-    q = tl.load(
-        queries + b * query_batch + h * query_head + i_row * query_row + d[None, :], here[:, None] & in_d[None, :], 0.0
-    )
-    g = tl.load(
-        gradient + b * given_batch + h * given_head + i_row * given_row + e[None, :], here[:, None] & in_e[None, :], 0.0
-    )
-    top = tl.load(tops + lead * n + i, here, float("inf"))[:, None]
-    dot = tl.load(dots + lead * n + i, here, 0.0)[:, None]
-    keys += b * key_batch + h // shared * key_head
-    values += b * value_batch + h // shared * value_head
-    found = tl.zeros([QUERIES, WIDTH], DTYPE)
-    low = tl.maximum(begin + first - before, 0) // KEYS * KEYS
-    high = tl.minimum(begin + QUERIES + first + after, m)
-    for start in range(low, high, KEYS):
-        j = start + tl.arange(0, KEYS)
-        seen, row = j < m, j.to(tl.int64)
-        k = tl.load(keys + row[None, :] * key_row + d[:, None], seen[None, :] & in_d[:, None], 0.0)
-        v = tl.load(values + row[None, :] * value_row + e[:, None], seen[None, :] & in_e[:, None], 0.0)
-        if keep is not None:
-            seen = seen & (tl.load(keep + b * m + j, seen, 0) != 0)
-        weights = tl.exp2(band_scores(q, k, i + first, j, seen, before, after, SCALE, PRECISION) - top)
-        of_scores = weights * (tl.dot(g, v, input_precision=PRECISION) - dot)
-        found += tl.dot(of_scores.to(k.dtype), tl.trans(k), input_precision=PRECISION)
-    place = queries_gradient + ((lead * n + i) * width)[:, None] + d[None, :]
-    tl.store(place, found * FACTOR, here[:, None] & in_d[None, :])
-
-
-@triton.jit
-def band_keys(
-    gradient, queries, keys, values, keep, tops, dots, keys_gradient, values_gradient,
-    query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row,
-    given_batch, given_head, given_row, heads, shared, n, m, first, before, after, width, value_width,
-    FACTOR: tl.constexpr, SCALE: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
-):  # fmt: skip
-    """The gradients of a block of keys and values, [b, g, m, d] and [b, g, m, e], summed over the heads they serve."""
-    blocks, groups = tl.cdiv(m, KEYS), heads // shared
-    lead, begin = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks * KEYS
-    b, group = lead // groups, lead % groups
-    j, d, e = begin + tl.arange(0, KEYS), tl.arange(0, WIDTH), tl.arange(0, VALUES)
-    seen, row = j < m, j.to(tl.int64)
-    in_d, in_e = d < width, e < value_width
-    k = tl.load(
-        keys + b * key_batch + group * key_head + row[None, :] * key_row + d[:, None],
-        seen[None, :] & in_d[:, None],
-        0.0,
-    )
-    v = tl.load(
-        values + b * value_batch + group * value_head + row[None, :] * value_row + e[:, None],
-        seen[None, :] & in_e[:, None],
-        0.0,
-    )
-    may = seen
-    if keep is not None:
-        may = seen & (tl.load(keep + b * m + j, seen, 0) != 0)
-    of_keys, of_values = tl.zeros([KEYS, WIDTH], DTYPE), tl.zeros([KEYS, VALUES], DTYPE)
-    low = tl.maximum(begin - after - first, 0) // QUERIES * QUERIES
-    high = tl.minimum(begin + KEYS + before - first, n)
-    for member in range(shared):
-        h = group * shared + member
-        query, given = queries + b * query_batch + h * query_head, gradient + b * given_batch + h * given_head
-        for start in range(low, high, QUERIES):
-            i = start + tl.arange(0, QUERIES)
-            here, i_row = i < n, i.to(tl.int64)[:, None]
-            q = tl.load(query + i_row * query_row + d[None, :], here[:, None] & in_d[None, :], 0.0)
-            g = tl.load(given + i_row * given_row + e[None, :], here[:, None] & in_e[None, :], 0.0)
-            stat = (b * heads + h) * n + i
-            top = tl.load(tops + stat, here, float("inf"))[:, None]
-            weights = tl.exp2(band_scores(q, k, i + first, j, may, before, after, SCALE, PRECISION) - top)
-            of_values += tl.dot(tl.trans(weights.to(g.dtype)), g, input_precision=PRECISION)
-            dot = tl.load(dots + stat, here, 0.0)[:, None]
-            of_scores = weights * (tl.dot(g, v, input_precision=PRECISION) - dot)
-            of_keys += tl.dot(tl.trans(of_scores.to(q.dtype)), q, input_precision=PRECISION)
-    place = (lead * m + row)[:, None]
-    tl.store(keys_gradient + place * width + d[None, :], of_keys * FACTOR, seen[:, None] & in_d[None, :])
-    tl.store(values_gradient + place * value_width + e[None, :], of_values, seen[:, None] & in_e[None, :])
 
 
 def triton_linear_attention(
@@ -1393,6 +948,737 @@ def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor) -> Tensor:
 
 
 @triton.jit
+def load_1d(base, i, step, end):
+    """The numbers at i of a row, zeros after its end."""
+    return tl.load(base + i * step, i < end, 0)
+
+
+@triton.jit
+def load_2d(base, i, i_step, i_end, j, j_step, j_end):
+    """The numbers at (i, j), zeros after the ends."""
+    return tl.load(base + i[:, None] * i_step + j[None, :] * j_step, (i < i_end)[:, None] & (j < j_end)[None, :], 0)
+
+
+@triton.jit
+def store_1d(base, i, step, end, x):
+    """Writes the numbers at i, none after the end."""
+    tl.store(base + i * step, x, i < end)
+
+
+@triton.jit
+def store_2d(base, i, i_step, i_end, j, j_step, j_end, x):
+    """Writes the numbers at (i, j), none after the ends."""
+    tl.store(base + i[:, None] * i_step + j[None, :] * j_step, x, (i < i_end)[:, None] & (j < j_end)[None, :])
+
+
+@triton.jit
+def dot_of(a, b, DOT: tl.constexpr, SUMS: tl.constexpr):
+    """a b in the dtype of the operands, added in that of sums."""
+    return tl.dot(a.to(DOT), b.to(DOT), input_precision="ieee", out_dtype=SUMS)
+
+
+@triton.jit
+def shown(x, seen, edge, other):
+    """x where it is seen, else another number. Where a block is at no edge, all of it is seen."""
+    if edge:
+        x = tl.where(seen, x, other)
+    return x
+
+
+@triton.jit
+def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, most, total):
+    """A block of maps that lack a factor of each row; what all before is multiplied with; the most, the sum so far.
+
+    Scores are yet to be scaled, but for MASK 2, where a mask has been added to them. The most is in units of log 2.
+    """
+    if (SCALE > 0) & (MASK != 2):
+        part, fade, new = powers(shown(scores, seen, edge, float("-inf")), SCALE, most)
+    else:
+        part, fade, new = powers(scaled(scores, SCALE, MASK, seen, edge), 1.0, most)
+    return part, fade, new, total * fade + tl.sum(part, 1)
+
+
+@triton.jit
+def powers(scores, SCALE: tl.constexpr, most):
+    """exp(SCALE scores) without a factor of each row, what that changes for all before, and the most."""
+    fade, new = higher(tl.max(scores, 1), SCALE, most)
+    return power(scores, SCALE, new), fade, new
+
+
+@triton.jit
+def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge):
+    """Scores as `online` takes them, scaled; minus infinity where they are not seen."""
+    if MASK != 2:
+        scores = SCALE * scores
+    return shown(scores, seen, edge, float("-inf"))
+
+
+@triton.jit
+def higher(found, SCALE: tl.constexpr, most):
+    """What all before is multiplied with where SCALE found is the most of a block, and the most of both."""
+    new = tl.maximum(most, (1.4426950408889634 * SCALE) * found)
+    return tl.exp2(most - tl.where(new == float("-inf"), 0.0, new)), new
+
+
+@triton.jit
+def power(scores, SCALE: tl.constexpr, most):
+    """exp(SCALE scores) without a factor of each row, 2 ** most."""
+    shift = tl.where(most == float("-inf"), 0.0, most)[:, None]
+    return tl.exp2((1.4426950408889634 * SCALE) * scores - shift)
+
+
+@triton.jit
+def log_total(most, total):
+    """The log of the sum of each row, of the sum without 2 ** most; zero where a row sees nothing."""
+    some = total > 0
+    return 0.6931471805599453 * (tl.where(some, most, 0.0) + tl.log2(tl.where(some, total, 1.0)))
+
+
+@triton.jit
+def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, lse):
+    """Softmax rows from the logs of their sums, zeros where they see nothing. Scores are scaled as in `online`."""
+    if MASK == 2:
+        power = 1.4426950408889634 * scores - 1.4426950408889634 * lse
+    else:
+        power = (1.4426950408889634 * SCALE) * scores - 1.4426950408889634 * lse
+    return tl.exp2(shown(power, seen, edge, float("-inf")))
+
+
+@triton.jit
+def allowed(seen, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
+    """Where the mask of the call allows it too: MASK 0, none; 1, of zeros and ones; 2, minus infinity forbids."""
+    if MASK == 1:
+        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != 0)
+    if MASK == 2:
+        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != float("-inf"))
+    return seen
+
+
+@triton.jit
+def bias_2d(base, i, i_step, i_end, j, j_step, j_end):
+    """What a mask adds where it allows to look."""
+    found = load_2d(base, i, i_step, i_end, j, j_step, j_end)
+    return tl.where(found == float("-inf"), 0.0, found)
+
+
+REGIONS: dict = {}  # name: Region
+
+
+BUSY = 256  # programs that keep a GPU busy
+
+
+BLOCKS = (  # rows of a program, its other side, in blocks; warps; stages
+    (128, 64, 8, 2),
+    (64, 64, 4, 2),
+    (64, 32, 4, 2),
+    (64, 16, 4, 2),
+    (32, 32, 4, 2),
+)
+
+
+SPLIT = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))  # for many tiles beside each other: warps split columns
+
+
+SMALL = ((32, 32, 8, 1), (16, 16, 8, 1), (16, 16, 4, 1))
+
+
+def blocks_for(cores: bool) -> tuple:
+    """The candidates of a kernel. `cores`: products on tensor cores, where 16 rows of a warp's own need no exchange.
+
+    Else threads hold whole rows of what they multiply, and those of large blocks do not fit their registers, as
+    compiling for sm_80 and sm_90 has shown: small ones come first, but for the interpreter, which has no registers.
+    """
+    if cores:
+        return BLOCKS + SPLIT + SMALL
+    return BLOCKS + SMALL if interpreted() else SMALL + BLOCKS
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region: legs of its operands and of its result, how many tiles of each head a program has, its kernels.
+
+    `operands`: the legs of each, "g n d". `heads`: (leg, tiles of a program); all tiles of those that are `whole`.
+    `widths`: the legs of each side that is a width. `others`: the legs of a mask beside query and key. `noise`: the
+    operands that are drawn where they are not given. `relative`: the leg of relative positions, if there is one.
+    `tables`: the operands that are read by the distance of query and key, which is their last leg.
+    `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
+    Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
+    one holds at once; `sums`: of the sums that it holds all the time those of one number, `kept`: the widths of the
+    others; `given`: those of the operands that it holds; `streamed`: of those that it loads for each block; `made`: of
+    what it makes of these.
+    """
+
+    sides: tuple[str, str]
+    operands: dict[str, str]
+    heads: dict[str, int]
+    whole: tuple[str, ...]
+    widths: dict[str, str]
+    result: str
+    others: str
+    sizes: dict[str, int]
+    reads: list[list[int]]
+    loops: dict[str, str]
+    live: dict[str, int]
+    sums: dict[str, int]
+    kept: dict[str, list[str]]
+    given: dict[str, list[str]]
+    streamed: dict[str, list[str]]
+    made: dict[str, list[str]]
+    random: bool
+    noise: tuple[str, ...]
+    kernels: dict
+    relative: str = ""
+    tables: tuple[str, ...] = ()
+
+    def legs_of_gradient(self, name: str) -> list[str]:
+        """The legs of what programs write for an operand: of a table rows for each query."""
+        own = self.operands[name].split()
+        return [*own[:-1], self.sides[0], own[-1]] if name in self.tables and self.sides[0] not in own else own
+
+
+def region(name: str, **arguments) -> None:
+    """Makes a region known to `tiled` by its name."""
+    REGIONS[name] = Region(**arguments)
+
+
+def with_batch(x: Tensor, sizes: list[int], batch: list[int]) -> Tensor:
+    """[batch..., legs] as [batch as one, legs], expanded where it has no batch, or one entry of a leg for all."""
+    return x.expand([*batch, *sizes]).reshape(math.prod(batch), *sizes)
+
+
+def one_width(x: Tensor, legs: list[str], widths: dict[str, str]) -> Tensor:
+    """The legs of a width, which are last, as one."""
+    count = next((len(own.split()) for own in widths.values() if own.split()[-1] in legs), 1)
+    return x if count == 1 else x.flatten(-count)
+
+
+class Launch:
+    """What all kernels of one call take."""
+
+    def __init__(self, given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast):
+        self.region = region = REGIONS[name]
+        legs = [len(own.split()) for own, is_there in zip(region.operands.values(), there, strict=True) if is_there]
+        masks = [x.ndim > least for x, least in ((mask, 2), (key_mask, 1)) if x is not None]
+        apart = any(masks) or seed is not None or any(x.ndim > own for x, own in zip(given, legs, strict=True))
+        batch = batch if apart else []  # else all of the batch are the same
+        self.name, self.batch, self.count = name, batch, math.prod(batch)
+        self.lengths = dict(zip(region.sides, (n, m), strict=True))
+        self.lengths |= {region.relative: n + m - 1} if region.relative else {}
+        some = iter(given)
+        self.given = {
+            operand: next(some) if is_there else None for operand, is_there in zip(region.operands, there, strict=True)
+        }
+        self.sizes = {**region.sizes, **self.seen_sizes()}
+        self.programs = {leg: self.sizes[leg] // tiles for leg, tiles in region.heads.items()}
+        for leg, tiles in region.heads.items():
+            if self.sizes[leg] != tiles if leg in region.whole else self.sizes[leg] % tiles:
+                raise ValueError(f"'{name}' has been made for {tiles} of leg '{leg}', not for {self.sizes[leg]}.")
+        self.pairs = self.count * math.prod(self.programs.values())
+        self.width = {axis: math.prod(self.sizes[leg] for leg in legs.split()) for axis, legs in region.widths.items()}
+        floats = {name: x for name, x in self.given.items() if x is not None and x.is_floating_point()}
+        wide = {leg for legs in region.widths.values() for leg in legs.split()}
+        met = [x for name, x in floats.items() if wide & {*region.operands[name].split()}]  # in products of matrices
+        self.dtype = cast or max((x.dtype for x in met or floats.values()), key=lambda kind: torch.finfo(kind).bits)
+        if self.dtype == torch.bfloat16 and interpreted():
+            raise ValueError(f"'{name}': the interpreter of triton rounds bfloat16 wrongly; give float16 or float32.")
+        longest = max(torch.finfo(x.dtype).bits for x in floats.values())
+        self.sums = torch.float64 if longest > 32 else torch.float32
+        self.like = given[0]
+        self.common = self.arguments(mask, key_mask, seed, numbers, training)
+
+    def seen_sizes(self) -> dict[str, int]:
+        """The size of each leg that an operand shows: of several the largest, where one entry stands for all."""
+        found = {}
+        for name, legs in self.region.operands.items():
+            if self.given[name] is not None:
+                own = legs.split()
+                for leg, size in zip(own, self.given[name].shape[self.given[name].ndim - len(own) :], strict=True):
+                    found[leg] = max(size, found.get(leg, 1))
+        return {leg: size for leg, size in found.items() if size > 1 or leg not in self.region.sizes}
+
+    def whole(self, legs: list[str]) -> list[int]:
+        """The sizes of legs."""
+        return [self.lengths[leg] if leg in self.lengths else self.sizes[leg] for leg in legs]
+
+    def arguments(self, mask, key_mask, seed, numbers, training) -> dict:
+        """The arguments that every kernel takes."""
+        region, found = self.region, {}
+        for name, legs in region.operands.items():
+            own, x = legs.split(), self.given[name]
+            if x is not None:
+                x = one_width(with_batch(x, self.whole(own), self.batch), own, region.widths)
+            found |= self.pointer(name, x, len(own) + 1)
+        others = region.others.split()
+        if mask is not None:
+            mask = run_time_mask(mask, len(self.batch), len(others))
+            whole = self.whole([*others, *region.sides])
+            inner = mask.ndim - len(self.batch) if mask.ndim > 2 else 2
+            shape = [*mask.shape[: mask.ndim - inner], *[1] * (len(whole) - inner), *mask.shape[mask.ndim - inner :]]
+            self.mask_shape = shape
+            mask = mask.reshape(shape).expand(*self.batch, *whole).reshape(self.count, *whole)
+        kinds = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
+        found |= self.pointer("mask", mask.view(torch.uint8) if kinds == 1 else mask, len(others) + 3)
+        if key_mask is not None:
+            key_mask = key_mask.expand(*self.batch, key_mask.shape[-1]).reshape(self.count, -1).view(torch.uint8)
+        found |= self.pointer("key_mask", key_mask, 2)
+        found |= {f"{leg}_end": length for leg, length in self.lengths.items()}
+        found |= {f"{leg}_programs": self.programs[leg] for leg in region.heads if leg not in region.whole}
+        found |= {f"number_{i}": number for i, number in enumerate(numbers)}
+        for axis, size in self.width.items():
+            found |= {f"{axis}_size": size, f"{axis}_wide": padded(size)}
+        found |= {"MASK": kinds, "KEYS": key_mask is not None}
+        if region.random:
+            found |= {"seed": self.like if seed is None else seed, "TRAIN": training}
+            found |= {f"{name}_GIVEN": self.given[name] is not None for name in region.noise}
+        return found | {"DOT": tile_type(self.dtype), "SUMS": tile_type(self.sums)}
+
+    def pointer(self, name: str, x: Tensor | None, count: int) -> dict:
+        """An operand and its strides; where it is not there, another tensor that is not read."""
+        if x is None:
+            return {name: self.like, f"{name}_step": (0,) * count}
+        return {
+            name: x,
+            f"{name}_step": tuple(0 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)),
+        }
+
+    @property
+    def cores(self) -> bool:
+        """Whether products are made by tensor cores, whose results warps hold in parts of 16 x 8."""
+        return self.dtype.itemsize < 4
+
+    def config(self, kind: str) -> dict:
+        """The blocks of both sides for a kernel, and how a program is compiled."""
+        region, (n, m) = self.region, self.region.sides
+        fixed, other = (m, n) if kind == "keys" else (n, m)
+        room = {leg: padded(length) for leg, length in self.lengths.items()}
+        candidates = [
+            {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
+            for own, more, *warps in blocks_for(self.cores)
+            for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
+        ]
+        if region.relative:
+            candidates = [one | self.band(one) for one in candidates]
+        widths = {
+            name: sum(padded(self.width[axis]) for axis in getattr(region, name)[kind])
+            for name in ("kept", "given", "streamed", "made")
+        }
+        tiles = region.live[kind] * spread(region.relative, self.cores)
+        wide = 2 * sum(padded(size) for size in self.width.values())
+        held = Held(tiles, region.sums[kind], **widths, wide=wide)
+
+        def need(num_warps, num_stages, **block):
+            own, more, rows = (block[f"{side}_block"] for side in (fixed, other, self.rows(kind)))
+            if self.cores:
+                size = self.dtype.itemsize
+                return need_of_cores(held, own, more, rows, num_warps, num_stages, size, target_of())
+            return need_elsewhere(held, own, more, self.sums.itemsize)
+
+        return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
+
+    def band(self, config: dict) -> dict:
+        """As many queries as keys, and the relative positions of their block."""
+        names = [f"{leg}_block" for leg in self.region.sides]
+        size = min(config[name] for name in names)
+        return dict.fromkeys(names, size) | {f"{self.region.relative}_block": 2 * size}
+
+    def launch(self, kind: str, side: str, **special) -> None:
+        """Runs a kernel with a program for each block of a side."""
+        blocks, programs = self.blocks(kind, side), self.programs_of(kind)
+        if leg := self.region.loops.get(kind):
+            special |= {f"{leg}_parts": programs[leg], f"{leg}_share": -(-self.programs[leg] // programs[leg])}
+        count = blocks * self.count * math.prod(programs.values())
+        if count:
+            config = self.config(kind)
+            parts = 0 if not self.cores else 1 if config[f"{self.rows(kind)}_block"] >= 16 * config["num_warps"] else 2
+            self.region.kernels[kind][(count,)](**self.common, **special, blocks=blocks, PARTS=parts, **config)
+
+    def rows(self, kind: str) -> str:
+        """The side whose rows a tile of a kernel has: keys where its programs have keys, but for relative ones."""
+        return self.region.sides[kind == "keys" and not self.region.relative]
+
+    def programs_of(self, kind: str) -> dict[str, int]:
+        """How many programs a kernel has for each head: of one that they loop over, no more than keep a GPU busy."""
+        leg = self.region.loops.get(kind)
+        if leg is None:
+            return self.programs
+        others = self.count * math.prod(count for own, count in self.programs.items() if own != leg)
+        side = self.region.sides[kind == "keys"]
+        parts = min(self.programs[leg], max(1, BUSY // max(1, others * self.blocks(kind, side))))
+        share = -(-self.programs[leg] // parts)
+        return {**self.programs, leg: -(-self.programs[leg] // share)}
+
+    def blocks(self, kind: str, side: str) -> int:
+        """The blocks of a side that a kernel has programs for; of relative positions those of differences of blocks."""
+        if side == self.region.relative:
+            return sum(self.blocks(kind, leg) for leg in self.region.sides) - 1
+        return -(-self.lengths[side] // self.config(kind)[f"{side}_block"])
+
+    def tiles(self, legs: list[str]) -> int:
+        return math.prod(tiles for leg, tiles in self.region.heads.items() if leg in legs)
+
+    def apart(self, kind: str, legs: list[str]) -> dict[str, int]:
+        """Of each head, how many programs of a kernel have parts of their own of what has these legs."""
+        return self.programs if self.region.loops.get(kind) in legs else self.programs_of(kind)
+
+    def room(self, legs: list[str], dtype: torch.dtype, blocks: int | None = None, kind: str = "forward") -> Tensor:
+        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Of tables not all is written: zeros."""
+        programs = self.programs if blocks is not None else self.apart(kind, legs)
+        shape = [
+            self.count * math.prod(programs.values()),
+            *([] if blocks is None else [blocks]),
+            self.tiles(legs),
+            *self.side_sizes(legs),
+        ]
+        make = torch.zeros if self.distances() & {*legs} else torch.empty
+        return make(shape, device=self.like.device, dtype=dtype)
+
+    def side_sizes(self, legs: list[str]) -> list[int]:
+        found = [self.lengths[leg] for leg in self.region.sides if leg in legs]
+        if self.region.relative in legs:
+            found.append(self.config("places")[f"{self.region.relative}_block"])
+        found += [self.sizes[leg] for leg in self.distances() if leg in legs]
+        return found + [size for axis, size in self.width.items() if self.region.widths[axis].split()[0] in legs]
+
+    def distances(self) -> set[str]:
+        return {self.region.operands[name].split()[-1] for name in self.region.tables}
+
+    def joined(self, x: Tensor, legs: list[str], programs: dict[str, int] | None = None) -> Tensor:
+        """[pairs, tiles, sides] of all programs as [batch, legs]: parts of what several programs have are added."""
+        heads, programs = self.region.heads, programs or self.programs
+        own = [leg for leg in heads if leg in legs]
+        x = x.view(self.count, *programs.values(), *(heads[leg] for leg in own), *x.shape[2:])
+        absent = [1 + i for i, leg in enumerate(heads) if leg not in own]
+        if any(x.shape[dim] > 1 for dim in absent):
+            x = x.sum(absent, keepdim=True)
+        for dim in reversed(absent):
+            x = x.squeeze(dim)
+        count = len(own)
+        order = [0, *(place for i in range(count) for place in (1 + i, 1 + count + i)), *range(1 + 2 * count, x.ndim)]
+        return x.permute(order).reshape(self.count, *self.whole(legs))
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a program holds of blocks `own` x `more`, its own side and the one that it loops over, with `rows` rows.
+
+    `tiles` of own x more; `sums` that are one number each; the widths of the sums that it keeps all the time, of the
+    operands that it is given, of those that it streams and of what it makes of these; `wide`: of all, twice.
+    """
+
+    tiles: int
+    sums: int
+    kept: int
+    given: int
+    streamed: int
+    made: int
+    wide: int
+
+
+def need_of_cores(
+    held: Held, own: int, more: int, rows: int, warps: int, stages: int, size: int, target: int
+) -> tuple[int, int]:
+    """(numbers a program holds, bytes of a stage) where tensor cores make products of numbers of `size` bytes.
+
+    Warps that have 16 rows of their own exchange nothing. From sm_90 on operands stay in shared memory.
+    """
+    tiles, operands, streamed = own * more * held.tiles, own * held.given, more * held.streamed
+    sums = own * held.kept + more * held.made + 72 * warps * held.sums
+    staged = max((own + more) * held.wide, operands + streamed) * size
+    if rows < 16 * warps:
+        tiles *= copies(rows, own * more // rows, warps)
+        return (tiles + sums + (operands + streamed) // 2) * 16 // 35, staged
+    if target < 90:
+        return (58 * tiles + 75 * sums + 15 * operands + 29 * streamed) // 100, staged
+    return (580 * tiles + 675 * sums + 100 * operands) // 1000, (operands // stages + streamed) * size
+
+
+def need_elsewhere(held: Held, own: int, more: int, size: int) -> tuple[int, int]:
+    """The same where threads multiply, from whole rows of their own."""
+    operands = own * held.given + more * held.streamed
+    sums = max(1, size // 4) * (own * more * held.tiles + own * held.kept)
+    return (sums + operands * size // 4) * 11 // 4, max((own + more) * held.wide, operands) * size
+
+
+def copies(rows: int, columns: int, warps: int) -> int:
+    """How many warps hold the same part of a tile: they split what it has more of, in parts of 16 rows or 8 columns."""
+    return max(1, 16 * warps // rows if rows >= columns else 8 * warps // columns)
+
+
+def spread(relative: str, cores: bool) -> int:
+    """As how many a tile counts whose numbers move to other threads: those of relative positions to keys."""
+    return 2 if relative and (cores or not interpreted()) else 1
+
+
+def tiled(
+    name: str,
+    operands: list[Tensor | None],
+    n: int,
+    m: int,
+    batch: tuple[int, ...],
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    numbers: list[float] = (),
+    training: bool = False,
+) -> Tensor:
+    """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m numbers is made."""
+    given = [x for x in operands if x is not None]
+    seed = torch.randint(2**62, (1,), device=given[0].device) if REGIONS[name].random and training else None
+    there = [x is not None for x in operands]
+    call = (name, there, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(given[0]))
+    if torch.compiler.is_compiling():
+        return tiles_forward(given, mask, key_mask, seed, *call)[0]
+    return TiledRegion.apply(call, seed, mask, key_mask, *given)[0]
+
+
+@torch.library.custom_op(operation("tiles_forward"), mutates_args=())
+def tiles_forward(
+    given: list[Tensor],
+    mask: Tensor | None,
+    key_mask: Tensor | None,
+    seed: Tensor | None,
+    name: str,
+    there: list[bool],
+    n: int,
+    m: int,
+    batch: list[int],
+    numbers: list[float],
+    training: bool,
+    cast: torch.dtype | None,
+) -> list[Tensor]:
+    """The result of a region, [batch..., legs], and of each row of its maps the log of the sum, or 1 / (sum + eps)."""
+    run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
+    region, (query, _) = run.region, run.region.sides
+    legs = region.result.split()
+    with torch.cuda.device_of(run.like):
+        out = run.room(legs, run.dtype)
+        lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
+        if "statistics" in region.kernels:
+            run.launch("statistics", query, lse=lse)
+        run.launch("forward", query, out=out, lse=lse)
+        return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
+
+
+@tiles_forward.register_fake
+def tiles_shape(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast):
+    """The shapes, computed without numbers."""
+    run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
+    legs = run.region.result.split()
+    out = given[0].new_empty([*run.batch, *run.whole(legs)], dtype=run.dtype)
+    return [out, given[0].new_empty([run.pairs, len(run.region.reads), n], dtype=run.sums)]
+
+
+@torch.library.custom_op(operation("tiles_backward"), mutates_args=())
+def tiles_backward(
+    gradient: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    wanted: list[bool],
+    given: list[Tensor],
+    mask: Tensor | None,
+    key_mask: Tensor | None,
+    seed: Tensor | None,
+    name: str,
+    there: list[bool],
+    n: int,
+    m: int,
+    batch: list[int],
+    numbers: list[float],
+    training: bool,
+    cast: torch.dtype | None,
+) -> list[Tensor]:
+    """The gradients of the operands that are `wanted`, and of the mask last."""
+    run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
+    with torch.cuda.device_of(run.like):
+        return backward_of(run, gradient, out, lse, wanted, mask)
+
+
+def backward_of(
+    run: Launch, gradient: Tensor, out: Tensor, lse: Tensor, wanted: list[bool], mask: Tensor | None
+) -> list[Tensor]:
+    """`tiles_backward` of a call."""
+    region, (query, key) = run.region, run.region.sides
+    apart = apart_in_programs(run, gradient).contiguous()
+    sums = torch.empty_like(lse)
+    if "sums" in region.kernels:
+        run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
+    elif region.reads:
+        product = (
+            (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
+            if apart.ndim > 3
+            else apart.to(run.sums) * apart_in_programs(run, out)
+        )
+        sums = torch.stack([product[:, read].sum(1) for read in region.reads], 1)
+    rooms = {kind: {} for kind in region.kernels}
+    names = [name for name, x in run.given.items() if x is not None]
+    legs = {name: region.legs_of_gradient(name) for name in region.operands}
+    legs["mask"] = [*region.others.split(), query, key]
+    for name, own in legs.items():
+        by = kernel_for(region, name)
+        blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
+        asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
+        rooms[by][name] = run.room(own, run.sums, blocks, by) if asked else None
+    for kind, own in rooms.items():
+        arguments = region.kernels[kind].arg_names
+        taken = {f"{name}_grad": room for name, room in own.items() if f"{name}_grad" in arguments}
+        if any(room is not None for room in taken.values()):
+            side = {"keys": key, "places": region.relative}.get(kind, query)
+            run.launch(kind, side, lse=lse, gradient=apart, sums=sums, **taken)
+    found = {name: room for own in rooms.values() for name, room in own.items()}
+    tensors = [*((name, run.given[name]) for name in names), *([("mask", mask)] if wanted[-1] else [])]
+    return [
+        gathered(run, name, found[name], legs[name], x, mask)
+        for (name, x), asked in zip(tensors, wanted, strict=False)
+        if asked
+    ]
+
+
+def kernel_for(region: Region, name: str) -> str:
+    """The kernel that gives the gradient of an operand, or of the mask."""
+    return next((kind for kind, kernel in region.kernels.items() if f"{name}_grad" in kernel.arg_names), "rows")
+
+
+def apart_in_programs(run: Launch, x: Tensor) -> Tensor:
+    """The opposite of `joined`: [batch..., legs] of the result as [pairs, tiles, sides]."""
+    region, legs = run.region, run.region.result.split()
+    x = one_width(with_batch(x, run.whole(legs), run.batch), legs, region.widths)
+    own = [leg for leg in region.heads if leg in legs]
+    sides = x.shape[1 + len(own) :]
+    split = [size for leg in own for size in (run.programs[leg], region.heads[leg])]
+    x = x.reshape(run.count, *split, *sides)
+    programs, tiles = [1 + 2 * i for i in range(len(own))], [2 + 2 * i for i in range(len(own))]
+    x = x.permute(0, *programs, *tiles, *range(1 + 2 * len(own), x.ndim))
+    for i, leg in enumerate(region.heads):
+        if leg not in own:
+            x = x.unsqueeze(1 + i)
+    shape = [run.count, *run.programs.values(), *x.shape[1 + len(region.heads) :]]
+    return x.expand(shape).reshape(run.pairs, run.tiles(legs), *sides)
+
+
+def gathered(run: Launch, name: str, room: Tensor, legs: list[str], x: Tensor, mask: Tensor | None) -> Tensor:
+    """The gradient of an operand from what the programs wrote."""
+    programs = run.apart(kernel_for(run.region, name), legs)
+    if not {*run.region.sides} & {*legs}:
+        room, programs = overlapping(run, room) if run.region.relative in legs else room.sum(1), run.programs
+    found = run.joined(room, legs, programs)
+    found = found.view(*run.batch, *found.shape[1:]) if run.batch else found[0]
+    if name in run.region.tables and legs != run.region.operands[name].split():
+        found = found.sum(-2)  # the rows of all queries
+    shape = run.mask_shape if x is mask else x.shape
+    return found.sum_to_size(shape).reshape(x.shape).to(x.dtype)
+
+
+def overlapping(run: Launch, room: Tensor) -> Tensor:
+    """[pairs, blocks, tiles, positions, ...] as one row of positions: a later half is the next block's first one."""
+    size, keys = room.shape[3] // 2, run.lengths[run.region.sides[1]]
+    found = room.new_zeros(len(room), room.shape[1] + 1, room.shape[2], size, *room.shape[4:])
+    found[:, :-1] += room[:, :, :, :size]
+    found[:, 1:] += room[:, :, :, size:]
+    return found.movedim(1, 2).flatten(2, 3).narrow(2, -keys % size, run.lengths[run.region.relative])
+
+
+@tiles_backward.register_fake
+def tiles_gradients(gradient, out, lse, wanted, given, mask, *rest):
+    """The shapes of the gradients."""
+    return [
+        torch.empty_like(x, memory_format=torch.contiguous_format)
+        for x, asked in zip([*given, *[mask] * wanted[-1]], wanted, strict=False)
+        if asked
+    ]
+
+
+def tiles_save(ctx, inputs, output):
+    """Keeps the operands, the result and one number a row of each map."""
+    given, mask, key_mask, seed, *ctx.call = inputs
+    kept_for_backward(ctx, given, (mask, key_mask, seed), output)
+
+
+def kept_for_backward(ctx, given, some, output):
+    """Saves tensors, of which some may be None."""
+    ctx.there = [x is not None for x in some]
+    ctx.save_for_backward(*given, *output, *(x for x in some if x is not None))
+    ctx.mark_non_differentiable(output[1])
+
+
+def pulled_back(ctx, gradient, wanted, backward):
+    """The gradients of the operands, and of the mask last, that are `wanted`; None for the others."""
+    saved = list(ctx.saved_tensors)
+    count = len(saved) - sum(ctx.there)
+    (*given, out, lse), some = saved[:count], saved[count:]
+    mask, key_mask, seed = (some.pop(0) if there else None for there in ctx.there)
+    found = list(backward(ctx.call, wanted, (seed, key_mask), gradient, out, lse, mask, *given))
+    return [found.pop(0) if asked else None for asked in wanted]
+
+
+def tiles_pull(ctx, gradients):
+    """The gradients of the operands that want one."""
+    wanted = [*ctx.needs_input_grad[0], ctx.needs_input_grad[1]]
+    *tensors, mask = pulled_back(ctx, gradients[0], wanted, gradients_of)
+    return tensors, mask, None, None, *([] if one == [] else None for one in ctx.call)  # [] might be one of tensors
+
+
+tiles_forward.register_autograd(tiles_pull, setup_context=tiles_save)
+
+
+def gradients_of(call, wanted, others, gradient, out, lse, mask, *given):
+    """`tiles_backward`, with tensors that want no gradient of their own in `others`."""
+    seed, key_mask = others
+    return tuple(tiles_backward(gradient, out, lse, wanted, list(given), mask, key_mask, seed, *call))
+
+
+@tiles_forward.register_vmap
+def tiles_mapped(info, dims, *arguments):
+    """One element of the mapped dimension after another."""
+    found = [tiles_forward(*element(arguments, dims, i)) for i in range(info.batch_size)]
+    return [torch.stack(same) for same in zip(*found, strict=True)], [0] * len(found[0])
+
+
+@tiles_backward.register_vmap
+def tiles_gradients_mapped(info, dims, *arguments):
+    """One element of the mapped dimension after another."""
+    found = [tiles_backward(*element(arguments, dims, i)) for i in range(info.batch_size)]
+    return [torch.stack(same) for same in zip(*found, strict=True)], [0] * len(found[0])
+
+
+class TiledRegion(torch.autograd.Function):
+    """The same for eager code, where transforms of torch.func want a Function."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(call, seed, mask, key_mask, *given):
+        return tuple(tiles_forward(list(given), mask, key_mask, seed, *call))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.call, seed, mask, key_mask, *given = inputs
+        kept_for_backward(ctx, given, (mask, key_mask, seed), output)
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        wanted = [*ctx.needs_input_grad[4:], ctx.needs_input_grad[2]]
+        *tensors, mask = pulled_back(ctx, gradient, wanted, TiledGradient.apply)
+        return None, None, mask, None, *tensors
+
+
+class TiledGradient(torch.autograd.Function):
+    """Its backward, which has no derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(call, wanted, others, *tensors):
+        return gradients_of(call, wanted, others, *tensors)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Keeps nothing."""
+
+    @staticmethod
+    def backward(ctx, *seconds):
+        raise RuntimeError("Regions in Triton have first derivatives alone; those of backend 'torch' have all.")
+
+
+@triton.jit
 def product(a, b, PRECISION: tl.constexpr):
     """a b, added in float32 at least: of two dtypes the smaller one keeps its bits, the larger one is not rounded.
 
@@ -1458,3 +1744,302 @@ def in_batch_dimension(info, dims, given) -> list:
         else x
         for x, dim in zip(given, dims, strict=True)
     ]
+
+
+@triton.jit
+def A_V_2_tiles_forward(
+    Q,
+    K,
+    A_V_p1,
+    mask,
+    key_mask,
+    out,
+    lse,
+    Q_step,
+    K_step,
+    A_V_p1_step,
+    mask_step,
+    key_mask_step,
+    n_end,
+    m_end,
+    blocks,
+    h_programs,
+    number_0: tl.constexpr,
+    d_size: tl.constexpr,
+    d_wide: tl.constexpr,
+    MASK: tl.constexpr,
+    KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
+    n_block: tl.constexpr,
+    m_block: tl.constexpr,
+    DOT: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """near.of, near, A.V.p2."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * n_block
+    n = first + tl.arange(0, n_block)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    most_0 = tl.full((n_block,), float("-inf"), SUMS)
+    total_0 = tl.zeros((n_block,), SUMS)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
+    out_0 = tl.zeros((n_block, d_wide), SUMS)
+    for start in range(
+        tl.maximum(first + (m_end - n_end) - 4, 0), tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block
+    ):
+        m = start + tl.arange(0, m_block)
+        apart = (n + (m_end - n_end))[:, None] - m[None, :]
+        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
+        if KEYS:
+            own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
+            visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
+        edge |= (first + m_end - n_end - start + n_block > 5) | (first + m_end - n_end - start - m_block < -1)
+        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        near_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+        near_scores_2 = near_scores  # n m
+        if MASK == 2:
+            near_scores_2 = (
+                number_0 * near_scores_2
+                + bias_2d(
+                    mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
+        seen_0_0 = allowed(
+            visible & (apart <= 4) & (apart >= 0),
+            mask + batch * mask_step[0] + h_at * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
+        )
+        near, fade_0, most_0, total_0 = online(near_scores_2, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
+        read_0 = dot_of(near, A_V_p1_tile, DOT, SUMS)  # n d
+        out_0 = out_0 * fade_0[:, None] + read_0
+    store_2d(
+        out + pair * n_end * d_size,
+        n,
+        d_size,
+        n_end,
+        d,
+        1,
+        d_size,
+        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+    )
+    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+
+
+@triton.jit
+def A_V_2_tiles_rows(
+    Q,
+    K,
+    A_V_p1,
+    mask,
+    key_mask,
+    lse,
+    gradient,
+    sums,
+    mask_grad,
+    Q_grad,
+    Q_step,
+    K_step,
+    A_V_p1_step,
+    mask_step,
+    key_mask_step,
+    n_end,
+    m_end,
+    blocks,
+    h_programs,
+    number_0: tl.constexpr,
+    d_size: tl.constexpr,
+    d_wide: tl.constexpr,
+    MASK: tl.constexpr,
+    KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
+    n_block: tl.constexpr,
+    m_block: tl.constexpr,
+    DOT: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """near.of, near, A.V.p2: gradients."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * n_block
+    n = first + tl.arange(0, n_block)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
+    near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
+    d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    for start in range(
+        tl.maximum(first + (m_end - n_end) - 4, 0), tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block
+    ):
+        m = start + tl.arange(0, m_block)
+        apart = (n + (m_end - n_end))[:, None] - m[None, :]
+        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = there
+        if KEYS:
+            own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
+            visible &= (own != 0)[None, :]
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
+        edge |= (first + m_end - n_end - start + n_block > 5) | (first + m_end - n_end - start - m_block < -1)
+        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        near_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+        near_scores_2 = near_scores  # n m
+        if MASK == 2:
+            near_scores_2 = (
+                number_0 * near_scores_2
+                + bias_2d(
+                    mask + batch * mask_step[0] + h_at * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end
+                ).to(SUMS)
+            )
+        seen_0_0 = allowed(
+            visible & (apart <= 4) & (apart >= 0),
+            mask + batch * mask_step[0] + h_at * mask_step[1],
+            n,
+            mask_step[2],
+            n_end,
+            m,
+            mask_step[3],
+            m_end,
+            MASK,
+        )
+        near = softened(near_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
+        d_near = dot_of(d_0, tl.trans(A_V_p1_tile), DOT, SUMS)  # n m
+        add = d_near - near_sums[:, None]  # n m
+        d_near_scores = near * add  # n m
+        d_Q = dot_of(d_near_scores, K_tile, DOT, SUMS)  # n d
+        d_Q_2 += d_Q
+        if mask_grad is not None:
+            store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_near_scores)
+    d_Q_3 = number_0 * d_Q_2  # n d
+    if Q_grad is not None:
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3)
+
+
+@triton.jit
+def A_V_2_tiles_keys(
+    Q,
+    K,
+    A_V_p1,
+    mask,
+    key_mask,
+    lse,
+    gradient,
+    sums,
+    A_V_p1_grad,
+    K_grad,
+    Q_step,
+    K_step,
+    A_V_p1_step,
+    mask_step,
+    key_mask_step,
+    n_end,
+    m_end,
+    blocks,
+    h_programs,
+    number_0: tl.constexpr,
+    d_size: tl.constexpr,
+    d_wide: tl.constexpr,
+    MASK: tl.constexpr,
+    KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
+    n_block: tl.constexpr,
+    m_block: tl.constexpr,
+    DOT: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """near.of, near, A.V.p2: gradients."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * m_block
+    m = first + tl.arange(0, m_block)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+    d_A_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
+    A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
+    A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
+    d_K_2 = tl.zeros((m_block, d_wide), SUMS)
+    for start in range(
+        tl.maximum(first - (m_end - n_end) - 0, 0), tl.minimum(first - (m_end - n_end) + m_block + 4, n_end), n_block
+    ):
+        n = start + tl.arange(0, n_block)
+        apart = (n + (m_end - n_end))[None, :] - m[:, None]
+        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        visible = there
+        if KEYS:
+            own = load_1d(key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end)
+            visible &= (own != 0)[:, None]
+        edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
+        edge |= (start + m_end - n_end - first + n_block > 5) | (start + m_end - n_end - first - m_block < -1)
+        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
+        Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+        near_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
+        near_scores_2 = near_scores  # n m
+        if MASK == 2:
+            near_scores_2 = (
+                number_0 * near_scores_2
+                + bias_2d(
+                    mask + batch * mask_step[0] + h_at * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end
+                ).to(SUMS)
+            )
+        seen_0_0 = allowed(
+            visible & (apart <= 4) & (apart >= 0),
+            mask + batch * mask_step[0] + h_at * mask_step[1],
+            m,
+            mask_step[3],
+            m_end,
+            n,
+            mask_step[2],
+            n_end,
+            MASK,
+        )
+        near = softened(near_scores_2, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_A_V_1 = dot_of(near, d_0, DOT, SUMS)  # m d
+        d_A_V_1_2 += d_A_V_1
+        d_near = dot_of(A_V_p1_tile, tl.trans(d_0), DOT, SUMS)  # n m
+        near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
+        add = d_near - near_sums[None, :]  # n m
+        d_near_scores = near * add  # n m
+        d_K = dot_of(d_near_scores, Q_tile, DOT, SUMS)  # m d
+        d_K_2 += d_K
+    if A_V_p1_grad is not None:
+        store_2d(A_V_p1_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_A_V_1_2)
+    d_K_3 = number_0 * d_K_2  # m d
+    if K_grad is not None:
+        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_3)
+
+
+region(
+    "A_V_2_tiles",
+    sides=("n", "m"),
+    operands={"Q": "h n d", "K": "h m d", "A_V_p1": "h m d"},
+    heads={"h": 1},
+    whole=(),
+    widths={"d": "d"},
+    result="h n d",
+    others="h",
+    sizes={"h": 8},
+    reads=[[0]],
+    loops={},
+    live={"forward": 3, "rows": 4, "keys": 4},
+    sums={"forward": 0, "rows": 0, "keys": 0},
+    kept={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
+    given={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
+    streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
+    made={"forward": [], "rows": [], "keys": []},
+    random=False,
+    noise=(),
+    kernels={"forward": A_V_2_tiles_forward, "rows": A_V_2_tiles_rows, "keys": A_V_2_tiles_keys},
+)

@@ -2,7 +2,6 @@
 
 BESIDE = {
     "triton": {
-        "attend_band": "triton_attend_band",
         "delta_rule": "triton_delta_rule",
         "expert_rows": "triton_expert_rows",
         "expert_sums": "triton_expert_sums",

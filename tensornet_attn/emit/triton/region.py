@@ -161,7 +161,7 @@ class Region:
         low, high = (left, right) if fixed == n else (right, left)
         sign = "+" if fixed == n else "-"
         shift = f"first {sign} ({m}_end - {n}_end)"
-        begin = "0" if low is None else f"tl.maximum({shift} - {low}, 0) // {other}_block * {other}_block"
+        begin = "0" if low is None else f"tl.maximum({shift} - {low}, 0)"
         end = f"{other}_end" if high is None else f"tl.minimum({shift} + {fixed}_block + {high}, {other}_end)"
         return begin, end
 

@@ -69,14 +69,6 @@ def _delta(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
     yield triton_delta_rule(q, k, v, *_leaves(1, 1, ROWS, dtype=dtype))
 
 
-def _band(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
-    from tensornet_attn.nn.triton.kernels.band import triton_attend_band
-
-    q, k, v = _leaves(3, 1, ROWS, 1, width, dtype=dtype)
-    for keep in (None, torch.ones(1, ROWS, dtype=torch.bool)):
-        yield triton_attend_band(q, k, v, 64, 64, 64, key_mask=keep)
-
-
 def _experts(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
     from tensornet_attn.nn.triton.kernels.experts import triton_expert_rows, triton_expert_sums
 
@@ -91,7 +83,6 @@ def _experts(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
 FAMILIES: dict[str, Callable[[int, torch.dtype], Iterator[Tensor]]] = {
     "linear attention": _linear,
     "delta rule": _delta,
-    "banded attention": _band,
     "grouped experts": _experts,
 }
 
