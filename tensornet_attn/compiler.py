@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from warnings import warn
@@ -11,10 +12,10 @@ from warnings import warn
 from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
 from tensornet_attn.plan.aim import TRAINING, Aim, Wanted, aim_of
+from tensornet_attn.plan.auto import faster
 from tensornet_attn.plan.cache import Kept
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Lowering
-from tensornet_attn.plan.price import price_of
 from tensornet_attn.spec import Design, library, read
 from tensornet_attn.spec.read import Source
 from tensornet_attn.version import __version__
@@ -168,7 +169,8 @@ def compile(
 
     `tune`: Triton kernels are timed on the GPU at once, with each of their configurations; the fastest ones are kept.
     `bucket`: training, prefill (no backward follows) or decoding (one query, many keys); `n`, `m`, `batch`: other sizes
-    than the bucket's. `device_costs`: a name of the device table, `this` for the measured machine, or a Device.
+    than the bucket's. `device_costs`: a name of the device table, `this` for the measured machine, or a Device; if not
+    given, generic, and on a GPU the one of the table that is nearest to it.
     `memory`: bytes that the predicted peak may reach, such as "2GiB". `linear_memory`: no tensor may have both a query
     and a key leg, masks that a caller gives left out. `strict`: every region runs on the backend asked for.
     Raises DesignError, and InputError where no plan keeps to that.
@@ -176,8 +178,9 @@ def compile(
     from tensornet_attn.nn.module import CompiledDesign
 
     design = _design(design)
-    plan = _runnable(build(design, causal), backend, aim_of(dtype, **wanted), device, dtype)
-    module = CompiledDesign(design, plan, _realise, device, dtype)
+    planned = partial(_planned, build(design, causal), backend, wanted)
+    again = planned if backend == "auto" else None
+    module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, again)
     if tune:
         from tensornet_attn.nn.triton.tune import tune_design
 
@@ -246,18 +249,19 @@ def plan_of(graph: Graph, backend: str = "auto", aim: Aim = TRAINING) -> Plan:
     return _plans.get((graph.to_text(), backend, aim), lambda: make_plan(graph, backend, aim))
 
 
-def _runnable(
-    graph: Graph, backend: str, aim: Aim, device: torch.device | str | None, dtype: torch.dtype | None
+def _planned(
+    graph: Graph, backend: str, wanted: Wanted, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> Plan:
-    """The plan of a graph on a backend; that of torch where Triton is asked for and cannot run.
+    """The plan of a graph on a backend and a device; that of torch where Triton is asked for and cannot run.
 
     Raises InputError where the aim is strict.
     """
-    from tensornet_attn.nn.triton.target import on_gpu, reasons_against
+    from tensornet_attn.nn.triton.target import costs_for, on_gpu, reasons_against
 
+    options: Wanted = {"device_costs": costs_for(device, dtype), **wanted}
+    aim = aim_of(dtype, **options)
     if backend == "auto" and on_gpu(device) and not reasons_against(dtype):
-        plans = [plan_of(graph, name, aim) for name in ("torch", "triton")]
-        return min(plans, key=lambda plan: price_of(plan.schedule, aim.sizes(graph), aim).seconds)
+        return faster(plan_of(graph, "torch", aim), plan_of(graph, "triton", aim))
     reasons = tuple(reasons_against(dtype)) if backend == "triton" else ()
     if not reasons:
         return plan_of(graph, backend, aim)

@@ -12,6 +12,7 @@ from torch import nn
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.initial import initial
+from tensornet_attn.nn.triton import target
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.spec import Design
 
@@ -46,10 +47,12 @@ class CompiledDesign(nn.Module):
         make: Callable[[Design, Plan], Made],
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        planned: Callable[[torch.device, torch.dtype], Plan] | None = None,
     ):
+        """`planned`: the plan for another device, where that may be another one; a module that is moved takes it."""
         super().__init__()
         self.design, self.plan = design, plan
-        self._make = make
+        self._make, self._planned = make, planned
         self._take(make(design, plan))
         self._signature = Signature.of(plan.graph, plan.schedule)
         for tensor in plan.graph.tensors:
@@ -58,9 +61,29 @@ class CompiledDesign(nn.Module):
                 self.register_parameter(tensor.name, nn.Parameter(value, requires_grad=not tensor.frozen))
             elif tensor.role == "state":
                 self.register_buffer(tensor.name, initial(tensor, plan.graph, device, dtype))
+        self._place = self._placed()
 
     def _take(self, made: Made) -> None:
         self.source, self._run, self._evaluate = made.source, made.run, made.evaluate
+
+    def _placed(self) -> tuple[torch.device, torch.dtype] | None:
+        """The GPU that the weights are on, and their dtype; None anywhere else."""
+        like = next((x for some in (self.parameters, self.buffers) for x in some(recurse=False)), None)
+        return None if like is None or not target.on_gpu(like.device) else (like.device, like.dtype)
+
+    def _apply(self, *given: Any, **options: Any) -> CompiledDesign:
+        """What `to`, `cuda`, `bfloat16` and their like do; then the plan may be another one."""
+        super()._apply(*given, **options)
+        place = self._placed()
+        if self._planned is not None and place != self._place:
+            like = place or (torch.device("cpu"), torch.get_default_dtype())
+            plan = self._planned(*like)
+            if plan != self.plan:
+                self.plan = plan
+                self._take(self._make(self.design, plan))
+                self._signature = Signature.of(plan.graph, plan.schedule)
+        self._place = place
+        return self
 
     def forward(
         self,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -49,3 +52,53 @@ def test_bfloat16_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_auto_without_a_gpu_is_torch(without_gpu: None) -> None:
     assert ta.compile("hard_fish").plan.backend == "torch"
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "backend", "costs"),
+    [
+        ("mhsa", torch.bfloat16, "torch", "h200-bfloat16"),  # fused attention is all that there is to do
+        ("hard_fish", torch.bfloat16, "triton", "h200-bfloat16"),
+        ("band", torch.bfloat16, "triton", "h200-bfloat16"),
+        ("linear", torch.bfloat16, "triton", "h200-bfloat16"),
+        ("fmm_fast_weight1", torch.float32, "triton", "h200"),
+        ("mlp", torch.float32, "torch", "h200"),
+    ],
+)
+def test_auto_on_a_gpu(
+    name: str, dtype: torch.dtype, backend: str, costs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is planned there; the module is made without one."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr("tensornet_attn.nn.triton.target.find_spec", lambda name: True)
+    monkeypatch.setattr("tensornet_attn.nn.triton.target.on_gpu", lambda device: True)
+    plan = ta.compile(name, dtype=dtype).plan
+    assert (plan.backend, plan.aim.device.name) == (backend, costs)
+    assert ta.compile(name, dtype=dtype, device_costs="generic").plan.aim.device.name == "generic"
+
+
+def test_auto_where_a_module_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every move is one of dtype here; what stands on a GPU is said to do so."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr("tensornet_attn.nn.triton.target.find_spec", lambda name: True)
+    module, fixed = ta.compile("hard_fish"), ta.compile("hard_fish", "torch")
+    weights = module.state_dict()
+    with monkeypatch.context() as there:
+        there.setattr("tensornet_attn.nn.triton.target.on_gpu", lambda device: True)
+        both = torch.nn.Sequential(module, fixed).to(torch.bfloat16)
+        assert (module.plan.backend, module.plan.aim.device.name) == ("triton", "a100-bfloat16")
+        assert "@triton.jit" in module.source
+        assert fixed.plan.backend == "torch"
+        other = copy.deepcopy(module)
+        assert other.plan == module.plan
+    both.float()
+    assert (module.plan.backend, module.plan.aim.device.name) == ("torch", "generic")
+    assert [*module.state_dict()] == [*weights]
+    assert pickle.loads(pickle.dumps(other.float())).plan == module.plan
+    assert module(torch.zeros(1, 3, 512)).shape == (1, 3, 512)

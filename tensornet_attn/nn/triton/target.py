@@ -29,6 +29,15 @@ def reasons_against(dtype: torch.dtype | None = None) -> list[str]:
     return []
 
 
+def costs_for(device: torch.device | str | None, dtype: torch.dtype | None) -> str:
+    """The entry of the device table that a module is planned for, made on this device: of GPUs the nearest one."""
+    if not on_gpu(device):
+        return "generic"
+    name = "h200" if torch.cuda.get_device_capability(device) >= (9, 0) else "a100"
+    half = (torch.get_default_dtype() if dtype is None else dtype) in (torch.bfloat16, torch.float16)
+    return f"{name}-bfloat16" if half else name
+
+
 def on_gpu(device: torch.device | str | None) -> bool:
     """Whether what is made for a device stands on a GPU that Triton compiles for."""
     return torch.device(torch.get_default_device() if device is None else device).type == "cuda"
