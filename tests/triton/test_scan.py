@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.nn.functions.scan import delta_rule
+from tensornet_attn.nn.triton.kernels import scan
 from tensornet_attn.nn.triton.kernels.scan import triton_delta, triton_delta_gradients, triton_delta_rule
 from tests.triton.agreement import SIZES, agree, drawn
 
@@ -46,6 +47,13 @@ def test_every_size(n: int, d: int, e: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_lower_precision(dtype: torch.dtype, mode: str) -> None:
     both(operands(40, 40, 16, 3, dtype=dtype), None, mode, 0.1)
+
+
+@pytest.mark.parametrize("mode", ["none", "read"])
+def test_what_kernels_keep_may_be_rounded(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is beside bfloat16, which the interpreter lacks: float16 stands for it here."""
+    monkeypatch.setattr(scan, "kept_in", lambda *given: torch.float16)
+    both(operands(130, 130, 16, 3, dtype=torch.float16), None, mode, 0.1)
 
 
 @MODES
@@ -87,7 +95,8 @@ def test_gradients_against_differences(mode: str) -> None:
 def test_the_operations_as_torch_checks_them() -> None:
     q, k, v, rate = operands(6, 6, 3, 2, (2, 1), torch.float32)
     given = [q, k, v, rate.detach()[..., None].requires_grad_()]
-    torch.library.opcheck(triton_delta, given)
+    for wide in (False, True):
+        torch.library.opcheck(triton_delta, (*given, wide))
     plain = [x.detach() for x in given]
     torch.library.opcheck(
         triton_delta_gradients, [torch.rand(2, 1, 6, 2), *plain], test_utils=("test_schema", "test_faketensor")

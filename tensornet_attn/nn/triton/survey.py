@@ -66,7 +66,9 @@ def _delta(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
     from tensornet_attn.nn.triton.kernels.scan import triton_delta_rule
 
     q, k, v = _leaves(3, 1, ROWS, width, dtype=dtype)
-    yield triton_delta_rule(q, k, v, *_leaves(1, 1, ROWS, dtype=dtype))
+    (rate,) = _leaves(1, 1, ROWS, dtype=dtype)
+    for normalize in ("none", "read"):
+        yield triton_delta_rule(q, k, v, rate, normalize=normalize)
 
 
 def _experts(width: int, dtype: torch.dtype) -> Iterator[Tensor]:

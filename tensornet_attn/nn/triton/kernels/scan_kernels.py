@@ -1,6 +1,7 @@
 """Kernels of the delta rule in chunks: the triangular system of each chunk, the fast weights between, the gradients.
 
-What queries read and most gradients are linear attention: `linear_reads` makes them.
+What queries read and most gradients are linear attention: `linear_reads` makes them. What stands between kernels is
+kept as `undone` and the like are: in bfloat16 where operands are, else in float32 at least. Sums never are.
 """
 
 import triton
@@ -10,57 +11,90 @@ from tensornet_attn.nn.triton.kernels.tiles import product
 
 
 @triton.jit
-def chunk_inverse(
-    keys, rate, inverse, keys_batch, keys_head, keys_row, heads, length, features, chunks,
-    levels: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr,
-):  # fmt: skip
-    """The inverse of each chunk's system, 1 + rate k k^T below the diagonal: [b h, chunks CHUNK, CHUNK].
-
-    That of two blocks on the diagonal and what joins them is T - T N T, from blocks of one row on. keys [b, h, length,
-    features], rate [b h, length].
-    """
-    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
-    place = tl.arange(0, CHUNK)
-    row = chunk * CHUNK + place
-    there = row < length
-    keys += lead // heads * keys_batch + lead % heads * keys_head
-    system = tl.zeros([CHUNK, CHUNK], DTYPE)
-    for begin in range(0, features, FEATURES):
-        f = begin + tl.arange(0, FEATURES)
-        k = tl.load(keys + row[:, None] * keys_row + f[None, :], there[:, None] & (f < features)[None, :], 0.0)
-        k_across = tl.load(keys + row[None, :] * keys_row + f[:, None], there[None, :] & (f < features)[:, None], 0.0)
-        system += product(k, k_across, PRECISION)
-    system *= tl.load(rate + lead * length + row, there, 0.0)[:, None]
-    solved = tl.where(place[:, None] == place[None, :], tl.full([CHUNK, CHUNK], 1.0, DTYPE), 0.0)
-    for level in range(levels):
-        down, across = place[:, None] >> level, place[None, :] >> level
-        between = tl.where((down % 2 == 1) & (across == down - 1), system, 0.0)
-        solved -= product(product(solved, between, PRECISION), solved, PRECISION)
-    tl.store(inverse + ((lead * chunks * CHUNK + row) * CHUNK)[:, None] + place[None, :], solved)
+def rows_of(base, row, step, length, f, width):
+    """The tile [rows, columns] of a tensor at these places, zeros beyond its ends."""
+    return tl.load(base + row[:, None] * step + f[None, :], (row < length)[:, None] & (f < width)[None, :], 0.0)
 
 
 @triton.jit
-def chunk_products(
-    inverse, given, rate, out, given_batch, given_head, given_row, heads, length, width, chunks,
-    sign: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """out = inverse (rate given), chunk by chunk; without a rate, sign times the transposed inverse times given.
+def store_rows(base, row, width, length, f, x):
+    """Writes a tile into a tensor whose rows lie side by side, nothing beyond its ends."""
+    tl.store(base + row[:, None] * width + f[None, :], x, (row < length)[:, None] & (f < width)[None, :])
 
-    given [b, h, length, width], rate [b h, length] -> out [b h, length, width].
+
+@triton.jit
+def inverse_of(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
+    """The inverse of 1 + what `system` has below the diagonal, [ROWS, ROWS], of 2 ** LEVELS rows.
+
+    That of two blocks on the diagonal and what joins them is T - T N T, from blocks of one row on.
+    """
+    place = tl.arange(0, ROWS)
+    solved = tl.where(place[:, None] == place[None, :], tl.full([ROWS, ROWS], 1.0, DTYPE), 0.0)
+    solved -= tl.where((place[:, None] % 2 == 1) & (place[None, :] == place[:, None] - 1), system, 0.0)
+    for level in range(1, LEVELS):
+        down, across = place[:, None] >> level, place[None, :] >> level
+        between = tl.where((down % 2 == 1) & (across == down - 1), system, 0.0)
+        solved -= product(product(solved, between, PRECISION), solved, PRECISION)
+    return solved
+
+
+@triton.jit
+def chunk_writes(
+    keys, values, rate, undone, writes, inverse,
+    keys_batch, keys_head, keys_row, values_batch, values_head, values_row, heads, length, features, width, chunks,
+    LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    HALF: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """undone = T (rate k) and writes = T (rate v) of each chunk, T the inverse of 1 + rate k k^T below the diagonal.
+
+    keys [b, h, length, features], values [b, h, length, width], rate [b h, length] -> undone and writes [b h, length,
+    .], T [b h, chunks, 2 HALF, 2 HALF], where there is room for it. The halves of a chunk are solved by themselves: T
+    joins them by -T N T.
     """
     chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
-    place, e = tl.arange(0, CHUNK), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    row = chunk * CHUNK + place
-    mask = (row < length)[:, None] & (e < width)[None, :]
-    given += lead // heads * given_batch + lead % heads * given_head
-    x = tl.load(given + row[:, None] * given_row + e[None, :], mask, 0.0).to(DTYPE)
-    square = inverse + (lead * chunks + chunk) * CHUNK * CHUNK
-    if rate is not None:
-        x *= tl.load(rate + lead * length + row, row < length, 0.0)[:, None]
-        found = product(tl.load(square + place[:, None] * CHUNK + place[None, :]), x, PRECISION)
-    else:
-        found = product(tl.load(square + place[None, :] * CHUNK + place[:, None]), x, PRECISION) * sign
-    tl.store(out + ((lead * length + row) * width)[:, None] + e[None, :], found, mask)
+    place, begin = tl.arange(0, HALF), chunk * (2 * HALF)
+    more = length - begin
+    keys += lead // heads * keys_batch + lead % heads * keys_head + begin * keys_row
+    values += lead // heads * values_batch + lead % heads * values_head + begin * values_row
+    undone += (lead * length + begin) * features
+    writes += (lead * length + begin) * width
+    rate += lead * length + begin
+    top, low = tl.zeros([HALF, HALF], DTYPE), tl.zeros([HALF, HALF], DTYPE)
+    join = tl.zeros([HALF, HALF], DTYPE)
+    for first in range(0, features, FEATURES):
+        f = first + tl.arange(0, FEATURES)
+        a = rows_of(keys, place, keys_row, more, f, features)
+        b = rows_of(keys, place + HALF, keys_row, more, f, features)
+        top += product(a, tl.trans(a), PRECISION)
+        low += product(b, tl.trans(b), PRECISION)
+        join += product(b, tl.trans(a), PRECISION)
+    above = tl.load(rate + place, place < more, 0.0)[:, None]
+    below = tl.load(rate + place + HALF, place + HALF < more, 0.0)[:, None]
+    top = inverse_of(above * top, HALF, LEVELS, DTYPE, PRECISION)
+    low = inverse_of(below * low, HALF, LEVELS, DTYPE, PRECISION)
+    join = -product(product(low, below * join, PRECISION), top, PRECISION)
+    KEPT = undone.dtype.element_ty
+    top, low, join = top.to(KEPT), low.to(KEPT), join.to(KEPT)
+    if inverse is not None:
+        square = inverse + (lead * chunks + chunk) * (4 * HALF * HALF) + place[:, None] * (2 * HALF) + place[None, :]
+        tl.store(square, top)
+        tl.store(square + HALF, tl.zeros([HALF, HALF], KEPT))
+        tl.store(square + 2 * HALF * HALF, join)
+        tl.store(square + 2 * HALF * HALF + HALF, low)
+    for first in range(0, features, FEATURES):
+        f = first + tl.arange(0, FEATURES)
+        a = (above * rows_of(keys, place, keys_row, more, f, features).to(DTYPE)).to(KEPT)
+        b = (below * rows_of(keys, place + HALF, keys_row, more, f, features).to(DTYPE)).to(KEPT)
+        store_rows(undone, place, features, more, f, product(top, a, PRECISION))
+        found = product(join, a, PRECISION) + product(low, b, PRECISION)
+        store_rows(undone, place + HALF, features, more, f, found)
+    for first in range(0, width, WIDTH):
+        e = first + tl.arange(0, WIDTH)
+        a = (above * rows_of(values, place, values_row, more, e, width).to(DTYPE)).to(KEPT)
+        b = (below * rows_of(values, place + HALF, values_row, more, e, width).to(DTYPE)).to(KEPT)
+        store_rows(writes, place, width, more, e, product(top, a, PRECISION))
+        found = product(join, a, PRECISION) + product(low, b, PRECISION)
+        store_rows(writes, place + HALF, width, more, e, found)
 
 
 @triton.jit
@@ -72,82 +106,107 @@ def delta_states(
     LATER: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
     CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """S becomes S + adds^T moved, moved = given - takes S, chunk after chunk; `states` has S before each chunk.
+    """S becomes S + adds^T moved, moved = given - takes S, chunk after chunk; `states` has S^T before each chunk.
 
-    adds and takes [b, h, length, features], given and moved [b h, length, width], states [b h, chunks, features,
-    width]. LATER: from the last chunk on, with -given, and left^T right added: left [b, h, others, features] and
+    adds and takes [b, h, length, features], given and moved [b h, length, width], states [b h, chunks, width,
+    features]. LATER: from the last chunk on, with -given, and left^T right added: left [b, h, others, features] and
     right [b, h, others, width], whose row i stands at position `first` + i.
+
+    All that follows from S is transposed, so that it is the left factor of the next product: each warp has rows of its
+    own, which never leave its registers.
     """
     lead, f = tl.program_id(0).to(tl.int64), tl.arange(0, FEATURES)
-    e = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    e, place = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH), tl.arange(0, CHUNK)
     adds += lead // heads * adds_batch + lead % heads * adds_head
     takes += lead // heads * takes_batch + lead % heads * takes_head
-    state = tl.zeros([FEATURES, WIDTH], DTYPE)
-    in_f, in_e = f < features, e < width
+    left += lead // heads * left_batch + lead % heads * left_head
+    right += lead // heads * right_batch + lead % heads * right_head
+    given += lead * length * width
+    moved += lead * length * width
+    states += lead * chunks * width * features
+    KEPT = states.dtype.element_ty
+    state = tl.zeros([WIDTH, FEATURES], DTYPE)
     for step in range(chunks):
-        chunk = chunks - 1 - step if LATER else step
-        row = (chunk * CHUNK + tl.arange(0, CHUNK)).to(tl.int64)
-        there = row < length
-        at = states + ((lead * chunks + chunk) * features + f)[:, None] * width + e[None, :]
-        tl.store(at, state, in_f[:, None] & in_e[None, :])
-        place, mask = ((lead * length + row) * width)[:, None] + e[None, :], there[:, None] & in_e[None, :]
-        own = tl.load(given + place, mask, 0.0)
-        take = tl.load(takes + row[:, None] * takes_row + f[None, :], there[:, None] & in_f[None, :], 0.0)
-        own = (-own if LATER else own) - product(take, state, PRECISION)
-        tl.store(moved + place, own, mask)
-        add = tl.load(adds + row[None, :] * adds_row + f[:, None], there[None, :] & in_f[:, None], 0.0)
-        state += product(add, own, PRECISION)
+        chunk = lead * 0 + (chunks - 1 - step if LATER else step)  # in 64 bits
+        begin = chunk * CHUNK
+        more = length - begin
+        kept = state.to(KEPT)
+        store_rows(states + chunk * width * features, e, features, width, f, kept)
+        take = rows_of(takes + begin * takes_row, place, takes_row, more, f, features)
+        own = tl.trans(rows_of(given + begin * width, place, width, more, e, width)).to(DTYPE)
+        own = (-own if LATER else own) - product(kept, tl.trans(take), PRECISION)
+        own = own.to(KEPT)
+        store_rows(moved + begin * width, place, width, more, e, tl.trans(own))
+        add = rows_of(adds + begin * adds_row, place, adds_row, more, f, features)
+        state += product(own, add, PRECISION)
         if LATER:
-            i = row - first
-            on = (i >= 0) & (i < others)
-            from_left = left + lead // heads * left_batch + lead % heads * left_head
-            from_right = right + lead // heads * right_batch + lead % heads * right_head
-            x = tl.load(from_left + i[None, :] * left_row + f[:, None], on[None, :] & in_f[:, None], 0.0)
-            y = tl.load(from_right + i[:, None] * right_row + e[None, :], on[:, None] & in_e[None, :], 0.0)
-            state += product(x, y, PRECISION)
+            i, j = (
+                begin - first,
+                others + first - begin,
+            )  # the row of the chunk's first position, and how many there are
+            on, at = ((place >= -i) & (place < j))[:, None], place[:, None]
+            x = tl.load(left + i * left_row + at * left_row + f[None, :], on & (f < features)[None, :], 0.0)
+            y = tl.load(right + i * right_row + at * right_row + e[None, :], on & (e < width)[None, :], 0.0)
+            state += product(tl.trans(y), x, PRECISION)
 
 
 @triton.jit
 def delta_gradients_end(
-    keys, values, rate, undone, writes, of_key, of_value, keys_gradient, values_gradient, rate_gradient,
-    keys_batch, keys_head, keys_row, values_batch, values_head, values_row,
-    heads, length, features, width, chunks,
-    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-    CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+    keys, values, rate, undone, writes, moved, states, inverse,
+    keys_part, keys_gradient, values_gradient, rate_gradient,
+    keys_batch, keys_head, keys_row, values_batch, values_head, values_row, heads, length, features, width, chunks,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of keys, values and rate by way of rate k and rate v, whose gradients are of_key and of_value.
+    """The gradients of keys, values and rate by way of rate k and rate v; that of keys with the part that is there.
 
-    That of the system is -(of_key undone^T + of_value writes^T) below the diagonal.
+    T^T moved S^T is that of rate k, which takes the place of undone; T^T (-moved) that of rate v; minus their products
+    with undone and writes that of the system, below the diagonal. keys_part [b, h, length, features], states [b h,
+    chunks, width, features].
     """
     chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
-    place = tl.arange(0, CHUNK)
-    row = chunk * CHUNK + place
-    there, rows = row < length, lead * length + row
-    rates = tl.load(rate + rows, there, 0.0)
+    place, start = tl.arange(0, CHUNK), chunk * CHUNK
+    more, rows = length - start, lead * length + start
+    KEPT = undone.dtype.element_ty
+    keys += lead // heads * keys_batch + lead % heads * keys_head + start * keys_row
+    values += lead // heads * values_batch + lead % heads * values_head + start * values_row
+    undone += rows * features
+    keys_part += rows * features
+    keys_gradient += rows * features
+    writes += rows * width
+    moved += rows * width
+    values_gradient += rows * width
+    states += (lead * chunks + chunk) * width * features
+    rates = tl.load(rate + rows + place, place < more, 0.0)[:, None]
+    square = inverse + (lead * chunks + chunk) * (CHUNK * CHUNK) + place[:, None] * CHUNK + place[None, :]
+    back = tl.trans(tl.load(square))
     system, of_rate = tl.zeros([CHUNK, CHUNK], DTYPE), tl.zeros([CHUNK], DTYPE)
-    values += lead // heads * values_batch + lead % heads * values_head
     for begin in range(0, width, WIDTH):
         e = begin + tl.arange(0, WIDTH)
-        mask = there[:, None] & (e < width)[None, :]
-        own = tl.load(of_value + (rows * width)[:, None] + e[None, :], mask, 0.0)
-        wrote = tl.load(writes + (rows * width)[None, :] + e[:, None], there[None, :] & (e < width)[:, None], 0.0)
-        system += product(own, wrote, PRECISION)
-        v = tl.load(values + row[:, None] * values_row + e[None, :], mask, 0.0).to(DTYPE)
-        of_rate += tl.sum(own * v, 1)
-        tl.store(values_gradient + (rows * width)[:, None] + e[None, :], own * rates[:, None], mask)
+        own = -product(back, rows_of(moved, place, width, more, e, width), PRECISION)
+        wrote = rows_of(writes, place, width, more, e, width)
+        system += product(own.to(KEPT), tl.trans(wrote), PRECISION)
+        of_rate += tl.sum(own * rows_of(values, place, values_row, more, e, width).to(DTYPE), 1)
+        store_rows(values_gradient, place, width, more, e, own * rates)
     for begin in range(0, features, FEATURES):
         f = begin + tl.arange(0, FEATURES)
-        own = tl.load(of_key + (rows * features)[:, None] + f[None, :], there[:, None] & (f < features)[None, :], 0.0)
-        took = tl.load(undone + (rows * features)[None, :] + f[:, None], there[None, :] & (f < features)[:, None], 0.0)
-        system += product(own, took, PRECISION)
-    system = tl.where(place[:, None] > place[None, :], system, 0.0)
-    keys += lead // heads * keys_batch + lead % heads * keys_head
+        found = tl.zeros([CHUNK, FEATURES], DTYPE)
+        for first in range(0, width, WIDTH):
+            e = first + tl.arange(0, WIDTH)
+            own = rows_of(moved, place, width, more, e, width)
+            found += product(own, rows_of(states, e, features, width, f, features), PRECISION)
+        found = product(back, found.to(KEPT), PRECISION).to(KEPT)
+        took = rows_of(undone, place, features, more, f, features)
+        system += product(found, tl.trans(took), PRECISION)
+        tl.debug_barrier()  # each thread has read what stands there
+        store_rows(undone, place, features, more, f, found)
+    system = tl.where(place[:, None] > place[None, :], system, 0.0).to(KEPT)
+    tl.debug_barrier()
     for begin in range(0, features, FEATURES):
         f = begin + tl.arange(0, FEATURES)
-        mask = there[:, None] & (f < features)[None, :]
-        k = tl.load(keys + row[:, None] * keys_row + f[None, :], mask, 0.0).to(DTYPE)
-        own = tl.load(of_key + (rows * features)[:, None] + f[None, :], mask, 0.0) - product(system, k, PRECISION)
-        of_rate += tl.sum(own * k, 1)
-        back = rates[:, None] * own - product(tl.trans(system), rates[:, None] * k, PRECISION)
-        tl.store(keys_gradient + (rows * features)[:, None] + f[None, :], back, mask)
-    tl.store(rate_gradient + rows, of_rate, there)
+        k = rows_of(keys, place, keys_row, more, f, features)
+        found = rows_of(undone, place, features, more, f, features).to(DTYPE) - product(system, k, PRECISION)
+        of_rate += tl.sum(found * k.to(DTYPE), 1)
+        found = rates * found - product(tl.trans(system), (rates * k.to(DTYPE)).to(KEPT), PRECISION)
+        found += rows_of(keys_part, place, features, more, f, features).to(DTYPE)
+        store_rows(keys_gradient, place, features, more, f, found)
+    tl.store(rate_gradient + rows + place, of_rate, place < more)
