@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tensornet_attn.nn.functions.experts import expert_rows, expert_sums, routed
 from tensornet_attn.nn.triton.kernels.experts import (
+    sorted_choices,
     triton_expert_rows,
     triton_expert_sums,
     triton_routed,
@@ -50,6 +51,19 @@ def test_values_and_gradients(tokens: int, h: int, e: int, k: int) -> None:
 def test_many_tiles(tokens: int, widths: tuple[int, int]) -> None:
     x, weight, gates = operands(tokens, 1, 3, 2, widths=widths)
     call = x, weight, gates, choices(tokens, 1, 3, 2), 1, 1
+    agree(triton_routed(*call), routed(*call), [x, weight, gates])
+
+
+def test_choices_are_sorted_in_blocks() -> None:
+    """1,200 choices of 80 experts: some blocks of both; those of one expert stay in the order in which they are."""
+    chosen, weight = choices(200, 2, 40, 3), drawn(2, 40, 1, 1)
+    found = sorted_choices(chosen, weight)
+    own = (chosen + torch.tensor([0, 40])[:, None]).flatten()
+    assert found.order.tolist() == own.argsort(stable=True).tolist()
+    ends = found.before.view(80, -1)[:, -1]
+    assert ends.tolist() == own.bincount(minlength=80).cumsum(0).tolist()
+    x, gates = drawn(200, 2, 1, 1), drawn(200, 2, 3)
+    call = x, weight, gates, chosen, 2, 1
     agree(triton_routed(*call), routed(*call), [x, weight, gates])
 
 

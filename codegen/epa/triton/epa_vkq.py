@@ -125,23 +125,6 @@ def each_mapped(info, dims, arguments):
         ]
 
 
-def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The order that sorts choices [t, k] by expert, where each choice stands in it, where each expert's end."""
-    found, order = chosen.flatten().sort(stable=True)
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order), device=order.device)
-    ends = torch.searchsorted(found, torch.arange(experts, device=found.device), right=True)
-    return order, place.view(chosen.shape), ends
-
-
-def row_numbers(x: Tensor, chosen: Tensor, head: int) -> Tensor:
-    """The rows of x [t, h or 1, k or 1, c], numbered from the first, that the choices of a head take: [t * k]."""
-    tokens, heads, slots, _ = x.shape
-    first = torch.arange(tokens, device=x.device) * heads + head % heads
-    slot = torch.arange(chosen.shape[-1], device=x.device) % slots
-    return (first[:, None] * slots + slot).flatten()
-
-
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:
     """A mask [n, m], [batch..., n, m] or [batch..., others..., n, m] so that it broadcasts to the last of these.
 
@@ -244,6 +227,12 @@ def distinct(candidates: list[dict]) -> list[dict]:
     return [one for i, one in enumerate(candidates) if one not in candidates[:i]]
 
 
+COUNTED = 256  # choices of a program that counts those of each expert
+
+
+COUNTERS = 32  # experts of it
+
+
 EXPERTS = (
     (128, 64, 128, 8, 3),
     (64, 64, 128, 8, 3),
@@ -279,9 +268,7 @@ def triton_expert_product(
 def triton_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
     """`routed` of the same arguments: [t, heads, slots, o], rows of all heads in one launch."""
     with torch.cuda.device_of(x):
-        order, _, ends = by_expert(head_experts(chosen, weight), len(weight) * weight.shape[1])
-        source = all_row_numbers(x, chosen)[order]
-        out = grouped(x, weight, gates, order, source, ends)[0]
+        out = grouped(x, weight, gates, sorted_choices(chosen, weight))[0]
         return summed(out.view(*chosen.shape, out.shape[-1]), heads, slots)
 
 
@@ -289,30 +276,50 @@ def triton_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tenso
 def triton_routed_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and gates, where they are `wanted`, as `routed_gradients` has them."""
+    """The gradients of x, weight and gates, where they are `wanted`, as `routed_gradients` has them; else zeros."""
     with torch.cuda.device_of(gradient):
-        order, _, ends = by_expert(head_experts(chosen, weight), len(weight) * weight.shape[1])
-        target, source = all_row_numbers(gradient, chosen)[order], all_row_numbers(x, chosen)[order]
-        dx, dweight, dgates = x.new_zeros(x.shape), weight.new_zeros(weight.shape), x.new_zeros(chosen.shape)
+        choices = sorted_choices(chosen, weight)
+        back, dots = None, None
         if wanted[0] or wanted[2]:
-            other = (x, source) if wanted[2] else None
-            back, dots = grouped(gradient, weight.mT, gates, order, target, ends, other)
-            dx = summed(back.view(*chosen.shape, back.shape[-1]), *x.shape[1:3])
-            dgates = dgates if dots is None else dots.sum(0).view(chosen.shape).to(x.dtype)
-        if wanted[1]:
-            outer(x, gradient, gates, dweight, order, source, target, ends)
+            back, dots = grouped(gradient, weight.mT, gates, choices, x if wanted[2] else None)
+        dx = x.new_zeros(x.shape) if back is None else summed(back.view(*chosen.shape, back.shape[-1]), *x.shape[1:3])
+        dweight = outer(x, gradient, gates, weight, choices) if wanted[1] else torch.zeros_like(weight)
+        dgates = x.new_zeros(chosen.shape) if dots is None else dots.sum(0).view(chosen.shape).to(x.dtype)
         return dx, dweight, dgates
 
 
-def head_experts(chosen: Tensor, weight: Tensor) -> Tensor:
-    """The experts of all heads numbered through: chosen [t, h, k] -> [t, h, k]."""
-    return chosen + weight.shape[1] * torch.arange(len(weight), device=chosen.device)[:, None]
+@dataclass(frozen=True)
+class Choices:
+    """Choices [t, h, k] sorted by expert: `order` of all t h k; `before`: see the kernels; blocks, experts, h, k."""
+
+    order: Tensor
+    before: Tensor
+    blocks: int
+    experts: int
+    heads: int
+    slots: int
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Of choices, of blocks, of experts."""
+        return len(self.order), self.blocks, self.experts
 
 
-def all_row_numbers(x: Tensor, chosen: Tensor) -> Tensor:
-    """The rows of x [t, h or 1, k or 1, c], numbered from the first, that the choices [t, h, k] take: [t * h * k]."""
-    of_heads = [row_numbers(x, chosen[:, head], head).view_as(chosen[:, head]) for head in range(chosen.shape[1])]
-    return torch.stack(of_heads, 1).flatten()
+def sorted_choices(chosen: Tensor, weight: Tensor) -> Choices:
+    """The choices [t, h, k] of experts of a weight [h, e, c, o], sorted by counting. Nothing waits for the device."""
+    _, heads, slots = chosen.shape
+    chosen, count, each = chosen.contiguous(), chosen.numel(), weight.shape[1]
+    experts, blocks = heads * each, max(1, -(-count // COUNTED))
+    counts = torch.empty(experts * blocks, device=chosen.device, dtype=torch.int32)
+    order = torch.empty(count, device=chosen.device, dtype=torch.int32)
+    tile = min(COUNTERS, padded(experts))
+    grid, how = (blocks, -(-experts // tile)), {"BLOCK": COUNTED, "EXPERTS": tile, "num_warps": 4}
+    sizes = count, blocks, heads, slots, each
+    expert_counts[grid](chosen, counts, *sizes, **how)
+    before = counts.cumsum(0, dtype=torch.int32)
+    if count:
+        expert_order[grid](chosen, counts, before, order, *sizes, **how)
+    return Choices(order, before, blocks, experts, heads, slots)
 
 
 def summed(rows: Tensor, heads: int, slots: int) -> Tensor:
@@ -339,64 +346,41 @@ def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
 
 
 def grouped(
-    given: Tensor,
-    weight: Tensor,
-    gates: Tensor | None,
-    order: Tensor,
-    source: Tensor,
-    ends: Tensor,
-    other: tuple[Tensor, Tensor] | None = None,
+    given: Tensor, weight: Tensor, gates: Tensor | None, choices: Choices, other: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """gates * given[source] weight[e] for each choice [choices, o], and parts of its products with other[0] rows.
+    """gates * given weight[e] for each choice [choices, o], and parts of its products with the rows of `other`.
 
-    weight [h, e, c, o] by its strides. There are no more tiles than full ones and one for each expert: nothing waits
-    for the device to count them.
+    given [t, h or 1, k or 1, c], weight [h, e, c, o] by its strides, other [t, h or 1, k or 1, o]. There are no more
+    tiles than full ones and one for each expert: nothing waits for the device to count them.
     """
     width, out_width = weight.shape[-2:]
-    config, given = experts_config(given, width, out_width, len(order)), given.contiguous()
-    out, blocks = given.new_empty(len(order), out_width), -(-out_width // config["OUTER"])
-    dots = None if other is None else given.new_empty(blocks, len(order), dtype=sums_of(given))
+    count = len(choices.order)
+    config, given = experts_config(given, width, out_width, count), given.contiguous()
+    out, columns = given.new_empty(count, out_width), -(-out_width // config["OUTER"])
+    dots = None if other is None else given.new_empty(columns, count, dtype=sums_of(given))
     if out.numel():
-        expert, first = tiles_of(ends, len(order), config["ROWS"])
-        rows, places = (None, None) if other is None else (other[0].contiguous(), other[1])
+        rows = None if other is None else other.contiguous()
         weight = weight.flatten(0, 1)
-        expert_products[(len(expert), blocks)](
-            given, weight, None if gates is None else gates.contiguous(), out, rows, dots,
-            order, source, places, expert, first, ends, len(order), *weight.stride(), width, out_width, **config,
+        expert_products[(-(-count // config["ROWS"]) + choices.experts, columns)](
+            given, weight, None if gates is None else gates.contiguous(), out, rows, dots, choices.order,
+            choices.before, *choices.counts, *weight.stride(), width, out_width, choices.heads, choices.slots,
+            *given.shape[1:3], *((1, 1) if other is None else other.shape[1:3]), EXPERTS=padded(choices.experts),
+            **config,
         )  # fmt: skip
     return out, dots
 
 
-def tiles_of(ends: Tensor, choices: int, rows: int) -> tuple[Tensor, Tensor]:
-    """The expert and the first row of each tile of so many rows; for tiles beyond the last, a row beyond the last."""
-    counts = ends.diff(prepend=ends.new_zeros(1))
-    last = ((counts + rows - 1) // rows).cumsum(0)  # tiles of this expert and those before
-    tile = torch.arange(-(-choices // rows) + len(ends), device=ends.device)
-    expert = torch.searchsorted(last, tile, right=True)
-    own = expert.clamp(max=len(ends) - 1)
-    before = torch.where(own > 0, last[own - 1], 0)
-    first = (ends - counts)[own] + (tile - before) * rows
-    return own, torch.where(expert < len(ends), first, choices)
-
-
-def outer(
-    x: Tensor,
-    gradient: Tensor,
-    gates: Tensor | None,
-    out: Tensor,
-    order: Tensor,
-    source: Tensor,
-    target: Tensor,
-    ends: Tensor,
-) -> None:
-    """Puts the sums of gates x^T gradient over the rows of each expert into out [h, e, c, o]."""
-    width, out_width = out.shape[-2:]
-    config = experts_config(x, width, out_width, len(order))
+def outer(x: Tensor, gradient: Tensor, gates: Tensor | None, weight: Tensor, choices: Choices) -> Tensor:
+    """The sums of gates x^T gradient over the choices of each expert, as weight [h, e, c, o] is."""
+    width, out_width = weight.shape[-2:]
+    config, out = experts_config(x, width, out_width, len(choices.order)), weight.new_empty(weight.shape)
     if out.numel():
-        expert_outers[(len(ends), -(-width // config["INNER"]), -(-out_width // config["OUTER"]))](
+        expert_outers[(choices.experts, -(-width // config["INNER"]), -(-out_width // config["OUTER"]))](
             x.contiguous(), gradient.contiguous(), None if gates is None else gates.contiguous(), out,
-            order, source, target, ends, width, out_width, **config,
+            choices.order, choices.before, *choices.counts[:2], width, out_width, choices.heads, choices.slots,
+            *x.shape[1:3], *gradient.shape[1:3], **config,
         )  # fmt: skip
+    return out
 
 
 @triton_routed.register_fake
@@ -463,64 +447,126 @@ def triton_routed_gradients_each(info, dims, *arguments):
 
 
 @triton.jit
+def expert_of(chosen, choice, choices, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr):
+    """The experts of these choices, minus one beyond the last choice; a head has `each`."""
+    found = tl.load(chosen + choice, choice < choices, 0) + choice // slots % heads * each
+    return tl.where(choice < choices, found, -1)
+
+
+@triton.jit
+def row_of(choice, heads: tl.constexpr, slots: tl.constexpr, own_heads: tl.constexpr, own_slots: tl.constexpr):
+    """The rows of [t, heads or 1, slots or 1, .] that choices take, in 64 bits."""
+    row = (choice // (heads * slots)).to(tl.int64)
+    if own_heads > 1:
+        row = row * heads + choice // slots % heads
+    if own_slots > 1:
+        row = row * slots + choice % slots
+    return row
+
+
+@triton.jit
+def expert_counts(
+    chosen, counts, choices, blocks, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr,
+    BLOCK: tl.constexpr, EXPERTS: tl.constexpr,
+):  # fmt: skip
+    """How often the choices of a block, [t, heads, slots], are each expert: counts [heads each, blocks]."""
+    e = tl.program_id(1) * EXPERTS + tl.arange(0, EXPERTS)
+    choice = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    own = expert_of(chosen, choice, choices, heads, slots, each)
+    found = tl.sum((own[:, None] == e[None, :]).to(tl.int32), 0)
+    tl.store(counts + e * blocks + tl.program_id(0), found, e < heads * each)
+
+
+@triton.jit
+def expert_order(
+    chosen, counts, before, order, choices, blocks, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr,
+    BLOCK: tl.constexpr, EXPERTS: tl.constexpr,
+):  # fmt: skip
+    """The choices sorted by expert, those of one in the order in which they are: order [choices]."""
+    e = tl.program_id(1) * EXPERTS + tl.arange(0, EXPERTS)
+    choice = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    own = expert_of(chosen, choice, choices, heads, slots, each)
+    one = (own[:, None] == e[None, :]).to(tl.int32)
+    at, there = e * blocks + tl.program_id(0), e < heads * each
+    first = tl.load(before + at, there, 0) - tl.load(counts + at, there, 0)
+    place = tl.sum(one * (first[None, :] + tl.cumsum(one, 0) - 1), 1)
+    tl.store(order + place, choice, tl.sum(one, 1) > 0)
+
+
+@triton.jit
 def expert_products(
-    given, weight, gates, out, others, dots, order, source, other_source, expert, first, ends,
-    choices, weight_expert, weight_in, weight_out, width, out_width,
+    given, weight, gates, out, others, dots, order, before,
+    choices, blocks, experts, weight_expert, weight_in, weight_out, width, out_width,
+    heads: tl.constexpr, slots: tl.constexpr, given_heads: tl.constexpr, given_slots: tl.constexpr,
+    other_heads: tl.constexpr, other_slots: tl.constexpr, EXPERTS: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
 ):  # fmt: skip
-    """out[order[r]] = gates[order[r]] given[source[r]] weight[expert of r], one tile of rows of one expert a program.
+    """out[c] = gates[c] given[row of c] weight[expert of c] for each choice c, a tile of one expert's a program.
 
-    Tile t has the rows from first[t] to the end of expert[t]. given [., width], weight [experts, width, out_width] by
-    its strides, out [choices, out_width]. dots [blocks, choices]: the inner products with others[other_source[r]]
-    before the gates, one part for each block of columns.
+    given [t, heads or 1, slots or 1, width], weight [experts, width, out_width] by its strides, out [choices,
+    out_width]. dots [column blocks, choices]: the inner products with the rows of `others` before the gates, in parts.
     """
-    own = tl.load(expert + tl.program_id(0))
-    row = tl.load(first + tl.program_id(0)) + tl.arange(0, ROWS)
-    there = row < tl.load(ends + own)
-    target, taken = tl.load(order + row, there, 0), tl.load(source + row, there, 0)
+    e = tl.arange(0, EXPERTS)
+    ends = tl.load(before + (e + 1) * blocks - 1, e < experts, choices)
+    begins = tl.load(before + e * blocks - 1, (e > 0) & (e < experts), 0)
+    tiles = tl.where(e < experts, (ends - begins + ROWS - 1) // ROWS, 0)
+    last = tl.cumsum(tiles, 0)  # tiles of this expert and of those before
+    here = (tl.program_id(0) < last) & (tl.program_id(0) >= last - tiles)  # at one expert, or none
+    own = tl.sum(tl.where(here, e, 0), 0)
+    first = tl.sum(tl.where(here, begins + (tl.program_id(0) - last + tiles) * ROWS, 0), 0)
+    place = first + tl.arange(0, ROWS)
+    there = place < tl.sum(tl.where(here, ends, 0), 0)
+    choice = tl.load(order + place, there, 0)
+    taken = row_of(choice, heads, slots, given_heads, given_slots) * width
     o = tl.program_id(1) * OUTER + tl.arange(0, OUTER)
     in_o = (o < out_width)[None, :]
+    weight += own.to(tl.int64) * weight_expert
     found = tl.zeros([ROWS, OUTER], DTYPE)
     for begin in range(0, width, INNER):
         c = begin + tl.arange(0, INNER)
-        x = tl.load(given + taken[:, None] * width + c[None, :], there[:, None] & (c < width)[None, :], 0.0)
-        at = weight + own * weight_expert + c[:, None] * weight_in + o[None, :] * weight_out
+        x = tl.load(given + taken[:, None] + c[None, :], there[:, None] & (c < width)[None, :], 0.0)
+        at = weight + c[:, None] * weight_in + o[None, :] * weight_out
         found += tl.dot(x, tl.load(at, (c < width)[:, None] & in_o, 0.0), input_precision=PRECISION)
     if dots is not None:
-        other = tl.load(other_source + row, there, 0)
-        other = tl.load(others + other[:, None] * out_width + o[None, :], there[:, None] & in_o, 0.0)
-        tl.store(dots + tl.program_id(1) * choices + target, tl.sum(found * other.to(DTYPE), 1), there)
+        other = row_of(choice, heads, slots, other_heads, other_slots) * out_width
+        other = tl.load(others + other[:, None] + o[None, :], there[:, None] & in_o, 0.0)
+        tl.store(dots + tl.program_id(1) * choices + choice, tl.sum(found * other.to(DTYPE), 1), there)
     if gates is not None:
-        found *= tl.load(gates + target, there, 0.0).to(DTYPE)[:, None]
-    tl.store(out + target[:, None] * out_width + o[None, :], found, there[:, None] & in_o)
+        found *= tl.load(gates + choice, there, 0.0).to(DTYPE)[:, None]
+    target = choice.to(tl.int64) * out_width
+    tl.store(out + target[:, None] + o[None, :], found, there[:, None] & in_o)
 
 
 @triton.jit
 def expert_outers(
-    given, gradient, gates, out, order, source, target, ends, width, out_width,
+    given, gradient, gates, out, order, before, choices, blocks, width, out_width,
+    heads: tl.constexpr, slots: tl.constexpr, given_heads: tl.constexpr, given_slots: tl.constexpr,
+    other_heads: tl.constexpr, other_slots: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
 ):  # fmt: skip
-    """out[e] = the sum over the rows r of expert e of gates[order[r]] given[source[r]]^T gradient[target[r]].
+    """out[e] = the sum over the choices c of expert e of gates[c] given[row of c]^T gradient[row of c].
 
-    given [., width], gradient [., out_width], out [experts, width, out_width]; a program has one block of it.
+    given [t, heads or 1, slots or 1, width], gradient [t, heads or 1, slots or 1, out_width], out [experts, width,
+    out_width]; a program has one block of it.
     """
     own = tl.program_id(0).to(tl.int64)
-    begin, end = tl.load(ends + own - 1, own > 0, 0), tl.load(ends + own)
+    begin, end = tl.load(before + own * blocks - 1, own > 0, 0), tl.load(before + (own + 1) * blocks - 1)
     c = tl.program_id(1) * INNER + tl.arange(0, INNER)
     o = tl.program_id(2) * OUTER + tl.arange(0, OUTER)
     found = tl.zeros([INNER, OUTER], DTYPE)
     for start in range(begin, end, ROWS):
-        row = start + tl.arange(0, ROWS)
-        there = row < end
-        taken, after = tl.load(source + row, there, 0), tl.load(target + row, there, 0)
-        x = tl.load(given + taken[None, :] * width + c[:, None], there[None, :] & (c < width)[:, None], 0.0)
-        g = tl.load(gradient + after[:, None] * out_width + o[None, :], there[:, None] & (o < out_width)[None, :], 0.0)
+        place = start + tl.arange(0, ROWS)
+        there = place < end
+        choice = tl.load(order + place, there, 0)
+        taken = row_of(choice, heads, slots, given_heads, given_slots) * width
+        after = row_of(choice, heads, slots, other_heads, other_slots) * out_width
+        x = tl.load(given + taken[None, :] + c[:, None], there[None, :] & (c < width)[:, None], 0.0)
+        g = tl.load(gradient + after[:, None] + o[None, :], there[:, None] & (o < out_width)[None, :], 0.0)
         if gates is not None:
-            gate = tl.load(gates + tl.load(order + row, there, 0), there, 0.0)
-            g = (g.to(DTYPE) * gate.to(DTYPE)[:, None]).to(g.dtype)
+            g = (g.to(DTYPE) * tl.load(gates + choice, there, 0.0).to(DTYPE)[:, None]).to(g.dtype)
         found += tl.dot(x, g, input_precision=PRECISION)
-    place = out + own * width * out_width + c[:, None] * out_width + o[None, :]
-    tl.store(place, found, (c < width)[:, None] & (o < out_width)[None, :])
+    out += own * width * out_width
+    tl.store(out + c[:, None] * out_width + o[None, :], found, (c < width)[:, None] & (o < out_width)[None, :])
 
 
 @triton.jit

@@ -265,15 +265,63 @@ def gradients_by_chunks(g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor
     return tuple(from_chunks(x, shape) for x, shape in zip(found, shapes, strict=True))
 
 
-def chunk_writes(k: Tensor, v: Tensor, rate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A chunk writes `writes - undone S` at its keys: undone [..., c, d], writes [..., c, e], their system [..., c, c].
+@triton.jit
+def chunk_writes(
+    keys, values, rate, undone, writes, inverse,
+    keys_batch, keys_head, keys_row, values_batch, values_head, values_row, heads, length, features, width, chunks,
+    LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    HALF: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """undone = T (rate k) and writes = T (rate v) of each chunk, T the inverse of 1 + rate k k^T below the diagonal.
 
-    The system has ones on its diagonal and zeros above, which stand in no memory: no solver looks there.
+    keys [b, h, length, features], values [b, h, length, width], rate [b h, length] -> undone and writes [b h, length,
+    .], T [b h, chunks, 2 HALF, 2 HALF], where there is room for it. The halves of a chunk are solved by themselves: T
+    joins them by -T N T.
     """
-    rated = rate * torch.cat((k, v), -1)
-    system = rated[..., : k.shape[-1]] @ k.mT
-    solved = torch.linalg.solve_triangular(system, rated, upper=False, unitriangular=True)
-    return *solved.split((k.shape[-1], v.shape[-1]), -1), system
+    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
+    place, begin = tl.arange(0, HALF), chunk * (2 * HALF)
+    more = length - begin
+    keys += lead // heads * keys_batch + lead % heads * keys_head + begin * keys_row
+    values += lead // heads * values_batch + lead % heads * values_head + begin * values_row
+    undone += (lead * length + begin) * features
+    writes += (lead * length + begin) * width
+    rate += lead * length + begin
+    top, low = tl.zeros([HALF, HALF], DTYPE), tl.zeros([HALF, HALF], DTYPE)
+    join = tl.zeros([HALF, HALF], DTYPE)
+    for first in range(0, features, FEATURES):
+        f = first + tl.arange(0, FEATURES)
+        a = rows_of(keys, place, keys_row, more, f, features)
+        b = rows_of(keys, place + HALF, keys_row, more, f, features)
+        top += product(a, tl.trans(a), PRECISION)
+        low += product(b, tl.trans(b), PRECISION)
+        join += product(b, tl.trans(a), PRECISION)
+    above = tl.load(rate + place, place < more, 0.0)[:, None]
+    below = tl.load(rate + place + HALF, place + HALF < more, 0.0)[:, None]
+    top = inverse_of(above * top, HALF, LEVELS, DTYPE, PRECISION)
+    low = inverse_of(below * low, HALF, LEVELS, DTYPE, PRECISION)
+    join = -product(product(low, below * join, PRECISION), top, PRECISION)
+    KEPT = undone.dtype.element_ty
+    top, low, join = top.to(KEPT), low.to(KEPT), join.to(KEPT)
+    if inverse is not None:
+        square = inverse + (lead * chunks + chunk) * (4 * HALF * HALF) + place[:, None] * (2 * HALF) + place[None, :]
+        tl.store(square, top)
+        tl.store(square + HALF, tl.zeros([HALF, HALF], KEPT))
+        tl.store(square + 2 * HALF * HALF, join)
+        tl.store(square + 2 * HALF * HALF + HALF, low)
+    for first in range(0, features, FEATURES):
+        f = first + tl.arange(0, FEATURES)
+        a = (above * rows_of(keys, place, keys_row, more, f, features).to(DTYPE)).to(KEPT)
+        b = (below * rows_of(keys, place + HALF, keys_row, more, f, features).to(DTYPE)).to(KEPT)
+        store_rows(undone, place, features, more, f, product(top, a, PRECISION))
+        found = product(join, a, PRECISION) + product(low, b, PRECISION)
+        store_rows(undone, place + HALF, features, more, f, found)
+    for first in range(0, width, WIDTH):
+        e = first + tl.arange(0, WIDTH)
+        a = (above * rows_of(values, place, values_row, more, e, width).to(DTYPE)).to(KEPT)
+        b = (below * rows_of(values, place + HALF, values_row, more, e, width).to(DTYPE)).to(KEPT)
+        store_rows(writes, place, width, more, e, product(top, a, PRECISION))
+        found = product(join, a, PRECISION) + product(low, b, PRECISION)
+        store_rows(writes, place + HALF, width, more, e, found)
 
 
 def chunk_keeps(k: Tensor, undone: Tensor) -> Tensor:
@@ -665,6 +713,22 @@ def log_total(most, total):
     """The log of the sum of each row, of the sum without 2 ** most; zero where a row sees nothing."""
     some = total > 0
     return 0.6931471805599453 * (tl.where(some, most, 0.0) + tl.log2(tl.where(some, total, 1.0)))
+
+
+@triton.jit
+def inverse_of(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
+    """The inverse of 1 + what `system` has below the diagonal, [ROWS, ROWS], of 2 ** LEVELS rows.
+
+    That of two blocks on the diagonal and what joins them is T - T N T, from blocks of one row on.
+    """
+    place = tl.arange(0, ROWS)
+    solved = tl.where(place[:, None] == place[None, :], tl.full([ROWS, ROWS], 1.0, DTYPE), 0.0)
+    solved -= tl.where((place[:, None] % 2 == 1) & (place[None, :] == place[:, None] - 1), system, 0.0)
+    for level in range(1, LEVELS):
+        down, across = place[:, None] >> level, place[None, :] >> level
+        between = tl.where((down % 2 == 1) & (across == down - 1), system, 0.0)
+        solved -= product(product(solved, between, PRECISION), solved, PRECISION)
+    return solved
 
 
 @triton.jit
@@ -1314,7 +1378,17 @@ class TiledGradient(torch.autograd.Function):
 DEEPEST = 128  # width of keys whose states a program holds
 
 
-DELTA = ((32, 32, 4, 1), (32, 32, 8, 1), (16, 16, 4, 1), (16, 16, 8, 1))
+DELTA = (
+    (64, 64, 4, 3),
+    (64, 64, 4, 2),
+    (64, 32, 4, 3),
+    (64, 64, 8, 2),
+    (32, 32, 4, 2),
+    (32, 32, 4, 1),
+    (32, 32, 8, 1),
+    (32, 16, 4, 1),
+    (32, 16, 8, 1),
+)
 
 
 def triton_delta_rule(
@@ -1327,7 +1401,11 @@ def triton_delta_rule(
     eps: float = 0.0,
     chunk: int = 64,
 ) -> Tensor:
-    """`delta_rule` of the same arguments, which itself takes wider keys; the kernels choose their own chunk."""
+    """`delta_rule` of the same arguments, which itself takes wider keys; the kernels choose their own chunk.
+
+    What is divided by its sums is float32 at least, and so are the operands where they are float16: gradients that are
+    divided are too small for it.
+    """
     if k.shape[-1] > DEEPEST:
         return delta_rule(q, k, v, rate, key_mask, normalize, eps, chunk)
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
@@ -1337,31 +1415,36 @@ def triton_delta_rule(
         k, rate = torch.where(key_mask[..., None], k, 0), torch.where(key_mask, rate, 0)
     if normalize == "none":
         return delta_by_heads(q, k, v, rate).to(dtype)
-    q, k, v = (x.to(wide) for x in (q, k, v))
+    held = torch.bfloat16 if dtype == torch.bfloat16 else wide
+    q, k = q.to(wide), k.to(wide)
     z = k.cumsum(-2)
     used, rate = keys_by_sum(k, z, rate, key_mask, eps) if normalize == "both" else (k, rate)
     z = F.pad(z, (0, 0, n - m, 0))  # as the last query stands at the last key; a negative width crops
-    return divided(delta_by_heads(q, used, v, rate), (z * q).sum(-1, keepdim=True) + eps).to(dtype)
+    read = delta_by_heads(q.to(held), used.to(held), v.to(held), rate, wide=True)
+    return divided(read, (z * q).sum(-1, keepdim=True) + eps).to(dtype)
 
 
-def delta_by_heads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
+def delta_by_heads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, wide: bool = False) -> Tensor:
     """The delta rule without its sums: operands that broadcast, as `delta_rule` takes them."""
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2], rate.shape[:-1])
     dtype = common_dtype(q, k, v)
     operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
-    out = triton_delta(*operands, batch_and_heads(rate[..., None], lead))
+    out = triton_delta(*operands, batch_and_heads(rate[..., None], lead), wide)
     return out.reshape(*lead, *out.shape[-2:])
 
 
 @torch.library.custom_op(operation("triton_delta"), mutates_args=())
-def triton_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
-    """What the queries read: q [b, h, n, d], k [b, h, m, d], v [b, h, m, e], rate [b, h, m, 1] -> [b, h, n, e]."""
+def triton_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, wide: bool) -> Tensor:
+    """What the queries read: q [b, h, n, d], k [b, h, m, d], v [b, h, m, e], rate [b, h, m, 1] -> [b, h, n, e].
+
+    In the dtype of q, or, if `wide`, in that of sums.
+    """
     with torch.cuda.device_of(q):
         q, k, v = map(width_first, (q, k, v))
         how = delta_chunked(k, k.shape[-1], v.shape[-1])
         undone, writes, _ = solve_chunks(k, v, rate.contiguous(), how)
         states, written = scan_chunks(k, writes, undone, how)
-        return read_chunks(q, k, written, states, how)[0]
+        return read_chunks(q, k, written, states.mT, how, dtype=sums_of(q) if wide else None)[0]
 
 
 @torch.library.custom_op(operation("triton_delta_gradients"), mutates_args=())
@@ -1370,107 +1453,108 @@ def triton_delta_gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and rate from that of what is read; `moved` is -1 times that of the writes."""
     with torch.cuda.device_of(g):
-        g, q, k, v, rate = *map(width_first, (g, q, k, v)), rate.contiguous()
-        how, wide = delta_chunked(k, k.shape[-1], v.shape[-1]), sums_of(k)
-        undone, writes, inverse = solve_chunks(k, v, rate, how)
+        g, q, k, v, rate = *map(width_first, (g.to(kept_in(g, k)), q, k, v)), rate.contiguous()
+        how, kept = delta_chunked(k, k.shape[-1], v.shape[-1]), kept_in(k)
+        undone, writes, inverse = solve_chunks(k, v, rate, how, True)
         states, written = scan_chunks(k, writes, undone, how)
-        g_written, _ = read_chunks(k, q, g, None, how, later=True, dtype=wide)
+        g_written, _ = read_chunks(k, q, g, None, how, later=True, dtype=kept)
         after, moved = scan_chunks(undone, g_written, k, how, (q, g))
-        dq, _ = read_chunks(g, written, k, states.mT, how)
-        dk, _ = read_chunks(written, g, q, after.mT, how, later=True, dtype=wide)
-        of_undone, _ = read_chunks(moved, moved, k, states.mT, how, pairs=False)
-        of_key, of_value = solved_by(inverse, of_undone, None, how), solved_by(inverse, moved, None, how, -1)
-        more, dv, drate = solve_gradients(k, v, rate, (undone, writes, of_key, of_value), how)
-        return dq, dk.add_(more).to(k.dtype), dv, drate
+        dq, _ = read_chunks(g, written, k, states, how, dtype=q.dtype)
+        dk, _ = read_chunks(written, g, q, after, how, later=True, dtype=kept)
+        return dq, *gradients_end(k, v, rate, (undone, writes, moved, states, inverse, dk), how)
+
+
+def kept_in(*given: Tensor) -> torch.dtype:
+    """The dtype of what kernels keep for other kernels: sums of many outgrow float16, and not bfloat16."""
+    return torch.bfloat16 if any(x.dtype == torch.bfloat16 for x in given) else sums_of(given[0])
 
 
 def delta_chunked(k: Tensor, features: int, width: int) -> Chunked:
-    """The launch for keys like k of these widths; a chunk is a power of two."""
-    size, rows, deep = k.element_size(), padded(min(k.shape[-2], 64)), padded(features)
+    """The launch for keys like k of these widths; a chunk is a power of two, and has two halves of 16 rows or more."""
+    size, rows, deep = kept_in(k).itemsize, padded(min(k.shape[-2], 64), 32), padded(features)
     candidates = [
         {"CHUNK": min(chunk, rows), "BLOCK": min(block, padded(max(features, width))),
          "num_warps": warps, "num_stages": stages} for chunk, block, warps, stages in DELTA
     ]  # fmt: skip
 
     def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
-        numbers = CHUNK * (CHUNK + BLOCK + 2 * deep) + BLOCK * deep
-        return numbers * held_for(max(4, size)), max(4, size) * (2 * CHUNK * deep + CHUNK * BLOCK)
+        staged = size * CHUNK * (3 * deep + 2 * BLOCK)
+        if size < 4:  # as compiling for sm_80 and sm_90 has shown
+            return (CHUNK * (CHUNK + BLOCK + deep) + 2 * BLOCK * deep) * 2 // 3, staged
+        return (CHUNK * (CHUNK + BLOCK + 2 * deep) + BLOCK * deep) * held_for(size), staged
 
     sizes = (features, width, rows, str(k.dtype).removeprefix("torch."))
     config = dict(configured("delta", sizes, distinct(candidates), need))
     return Chunked(True, config.pop("CHUNK"), config.pop("BLOCK"), tuple(config.items()))
 
 
-def solve_chunks(k: Tensor, v: Tensor, rate: Tensor, how: Chunked) -> tuple[Tensor, Tensor, Tensor]:
-    """undone [b, h, m, d], writes [b, h, m, e] and the inverse of each chunk's system [b h, chunks c, c]."""
+def products_of(k: Tensor) -> str:
+    """How products of float32 are computed beside operands like k."""
+    return "bf16x3" if k.dtype == torch.bfloat16 else precision_of(k)
+
+
+def solve_chunks(
+    k: Tensor, v: Tensor, rate: Tensor, how: Chunked, keep: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """undone [b, h, m, d], writes [b, h, m, e]; to `keep`, the inverse of each chunk's system, [b h, chunks c, c]."""
     batch, heads, length, features = k.shape
-    chunks, config = -(-length // how.chunk), how.widths(features, v.shape[-1])
-    inverse = k.new_empty(batch * heads, chunks * how.chunk, how.chunk, dtype=sums_of(k))
-    if inverse.numel():
-        del config["WIDTH"]
-        chunk_inverse[(batch * heads * chunks,)](
-            k, rate, inverse, *k.stride()[:3], heads, length, features, chunks,
-            levels=how.chunk.bit_length() - 1, DTYPE=tile_type(inverse.dtype), PRECISION=precision_of(k), **config,
+    width, chunks, kept = v.shape[-1], -(-length // how.chunk), kept_in(k)
+    undone, writes = k.new_empty(k.shape, dtype=kept), v.new_empty(v.shape, dtype=kept)
+    inverse = k.new_empty(batch * heads, chunks * how.chunk, how.chunk, dtype=kept) if keep else None
+    if rate.numel():
+        config = how.widths(features, width)
+        half = config.pop("CHUNK") // 2
+        chunk_writes[(batch * heads * chunks,)](
+            k, v, rate, undone, writes, inverse, *k.stride()[:3], *v.stride()[:3],
+            heads, length, features, width, chunks, LEVELS=half.bit_length() - 1,
+            DTYPE=tile_type(sums_of(k)), PRECISION=products_of(k), HALF=half, **config,
         )  # fmt: skip
-    return solved_by(inverse, k, rate, how), solved_by(inverse, v, rate, how), inverse
-
-
-def solved_by(inverse: Tensor, x: Tensor, rate: Tensor | None, how: Chunked, sign: int = 1) -> Tensor:
-    """inverse (rate x) for each chunk of x [b, h, m, e]; without a rate, sign times the transposed inverse and x."""
-    batch, heads, length, width = x.shape
-    chunks, config = -(-length // how.chunk), how.widths(width, width)
-    out = inverse.new_empty(x.shape)
-    del config["FEATURES"]
-    if out.numel():
-        chunk_products[(batch * heads * chunks, -(-width // config["WIDTH"]))](
-            inverse, x, rate, out, *x.stride()[:3], heads, length, width, chunks,
-            sign=sign, DTYPE=tile_type(out.dtype), PRECISION=precision_of(x), **config,
-        )  # fmt: skip
-    return out
+    return undone, writes, inverse
 
 
 def scan_chunks(
     adds: Tensor, given: Tensor, takes: Tensor, how: Chunked, more: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The states before each chunk [b h, chunks, d, e] and what is moved into them, as `delta_states` says.
+    """The states before each chunk [b h, chunks, e, d] and what is moved into them, as `delta_states` says.
 
     With `more`, two operands of queries, from the last chunk to the first.
     """
     batch, heads, length, features = adds.shape
     width, chunks = given.shape[-1], -(-length // how.chunk)
     left, right = (adds, given) if more is None else more
-    states, moved = given.new_empty(batch * heads, chunks, features, width), torch.empty_like(given)
+    states, moved = given.new_empty(batch * heads, chunks, width, features), torch.empty_like(given)
     config = how.widths(features, width) | {"FEATURES": padded(features)}
     if states.numel():
         delta_states[(batch * heads, -(-width // config["WIDTH"]))](
             adds, given, takes, left, right, states, moved,
             *adds.stride()[:3], *takes.stride()[:3], *left.stride()[:3], *right.stride()[:3],
             heads, length, left.shape[-2], length - left.shape[-2], features, width, chunks,
-            LATER=more is not None, DTYPE=tile_type(given.dtype), PRECISION=precision_of(adds, takes, left), **config,
+            LATER=more is not None, DTYPE=tile_type(sums_of(given)), PRECISION=precision_of(adds, takes, left),
+            **config,
         )  # fmt: skip
     return states, moved
 
 
-def solve_gradients(
+def gradients_end(
     k: Tensor, v: Tensor, rate: Tensor, found: tuple[Tensor, ...], how: Chunked
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of k, v and rate by way of undone and writes, those of rate k and rate v `found` too."""
+    """The gradients of k, v and rate, from all that has been `found`, as `delta_gradients_end` says."""
     batch, heads, length, features = k.shape
     width, chunks = v.shape[-1], -(-length // how.chunk)
-    dk, dv, drate = found[0].new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(rate)
+    dk, dv, drate = k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(rate)
     if rate.numel():
         delta_gradients_end[(batch * heads * chunks,)](
             k, v, rate, *found, dk, dv, drate, *k.stride()[:3], *v.stride()[:3],
             heads, length, features, width, chunks,
-            DTYPE=tile_type(dk.dtype), PRECISION=precision_of(k), **how.widths(features, width),
+            DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k), **how.widths(features, width),
         )  # fmt: skip
     return dk, dv, drate
 
 
 @triton_delta.register_fake
-def triton_delta_shape(q, k, v, rate):
+def triton_delta_shape(q, k, v, rate, wide):
     """The shape of what is read."""
-    return q.new_empty(*q.shape[:-1], v.shape[-1])
+    return q.new_empty(*q.shape[:-1], v.shape[-1], dtype=sums_of(q) if wide else None)
 
 
 @triton_delta_gradients.register_fake
@@ -1481,24 +1565,35 @@ def triton_delta_gradients_shapes(g, *operands):
 
 def triton_delta_keep(ctx, inputs, output):
     """Keeps the operands."""
-    ctx.save_for_backward(*inputs)
+    ctx.save_for_backward(*inputs[:4])
 
 
 def triton_delta_pull(ctx, g):
     """The gradients of the operands."""
-    return triton_delta_gradients(g, *ctx.saved_tensors)
+    return *triton_delta_gradients(g, *ctx.saved_tensors), None
+
+
+def triton_delta_keep_all(ctx, inputs, output):
+    """Keeps what the gradients are made of."""
+    ctx.save_for_backward(*inputs)
 
 
 def triton_delta_twice(ctx, *seconds):
     """The gradients of the gradients, by those of plain tensor code."""
+    dtypes = [x.dtype for x in ctx.saved_tensors]
+
+    def plain(*given):
+        found = gradients_by_chunks(*(x.to(sums_of(given[1])) for x in given), 64)
+        return tuple(x.to(dtype) for x, dtype in zip(found, dtypes[1:], strict=True))
+
     with exact_products(seconds[0]):
-        return torch.func.vjp(lambda *x: gradients_by_chunks(*x, 64), *ctx.saved_tensors)[1](seconds)
+        return torch.func.vjp(plain, *ctx.saved_tensors)[1](seconds)
 
 
 triton_delta.register_autograd(triton_delta_pull, setup_context=triton_delta_keep)
 
 
-triton_delta_gradients.register_autograd(triton_delta_twice, setup_context=triton_delta_keep)
+triton_delta_gradients.register_autograd(triton_delta_twice, setup_context=triton_delta_keep_all)
 
 
 @triton_delta.register_vmap
@@ -1515,57 +1610,15 @@ def triton_delta_gradients_mapped(info, dims, *given):
 
 
 @triton.jit
-def chunk_inverse(
-    keys, rate, inverse, keys_batch, keys_head, keys_row, heads, length, features, chunks,
-    levels: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr,
-):  # fmt: skip
-    """The inverse of each chunk's system, 1 + rate k k^T below the diagonal: [b h, chunks CHUNK, CHUNK].
-
-    That of two blocks on the diagonal and what joins them is T - T N T, from blocks of one row on. keys [b, h, length,
-    features], rate [b h, length].
-    """
-    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
-    place = tl.arange(0, CHUNK)
-    row = chunk * CHUNK + place
-    there = row < length
-    keys += lead // heads * keys_batch + lead % heads * keys_head
-    system = tl.zeros([CHUNK, CHUNK], DTYPE)
-    for begin in range(0, features, FEATURES):
-        f = begin + tl.arange(0, FEATURES)
-        k = tl.load(keys + row[:, None] * keys_row + f[None, :], there[:, None] & (f < features)[None, :], 0.0)
-        k_across = tl.load(keys + row[None, :] * keys_row + f[:, None], there[None, :] & (f < features)[:, None], 0.0)
-        system += product(k, k_across, PRECISION)
-    system *= tl.load(rate + lead * length + row, there, 0.0)[:, None]
-    solved = tl.where(place[:, None] == place[None, :], tl.full([CHUNK, CHUNK], 1.0, DTYPE), 0.0)
-    for level in range(levels):
-        down, across = place[:, None] >> level, place[None, :] >> level
-        between = tl.where((down % 2 == 1) & (across == down - 1), system, 0.0)
-        solved -= product(product(solved, between, PRECISION), solved, PRECISION)
-    tl.store(inverse + ((lead * chunks * CHUNK + row) * CHUNK)[:, None] + place[None, :], solved)
+def rows_of(base, row, step, length, f, width):
+    """The tile [rows, columns] of a tensor at these places, zeros beyond its ends."""
+    return tl.load(base + row[:, None] * step + f[None, :], (row < length)[:, None] & (f < width)[None, :], 0.0)
 
 
 @triton.jit
-def chunk_products(
-    inverse, given, rate, out, given_batch, given_head, given_row, heads, length, width, chunks,
-    sign: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """out = inverse (rate given), chunk by chunk; without a rate, sign times the transposed inverse times given.
-
-    given [b, h, length, width], rate [b h, length] -> out [b h, length, width].
-    """
-    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
-    place, e = tl.arange(0, CHUNK), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    row = chunk * CHUNK + place
-    mask = (row < length)[:, None] & (e < width)[None, :]
-    given += lead // heads * given_batch + lead % heads * given_head
-    x = tl.load(given + row[:, None] * given_row + e[None, :], mask, 0.0).to(DTYPE)
-    square = inverse + (lead * chunks + chunk) * CHUNK * CHUNK
-    if rate is not None:
-        x *= tl.load(rate + lead * length + row, row < length, 0.0)[:, None]
-        found = product(tl.load(square + place[:, None] * CHUNK + place[None, :]), x, PRECISION)
-    else:
-        found = product(tl.load(square + place[None, :] * CHUNK + place[:, None]), x, PRECISION) * sign
-    tl.store(out + ((lead * length + row) * width)[:, None] + e[None, :], found, mask)
+def store_rows(base, row, width, length, f, x):
+    """Writes a tile into a tensor whose rows lie side by side, nothing beyond its ends."""
+    tl.store(base + row[:, None] * width + f[None, :], x, (row < length)[:, None] & (f < width)[None, :])
 
 
 @triton.jit
@@ -1577,85 +1630,110 @@ def delta_states(
     LATER: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
     CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """S becomes S + adds^T moved, moved = given - takes S, chunk after chunk; `states` has S before each chunk.
+    """S becomes S + adds^T moved, moved = given - takes S, chunk after chunk; `states` has S^T before each chunk.
 
-    adds and takes [b, h, length, features], given and moved [b h, length, width], states [b h, chunks, features,
-    width]. LATER: from the last chunk on, with -given, and left^T right added: left [b, h, others, features] and
+    adds and takes [b, h, length, features], given and moved [b h, length, width], states [b h, chunks, width,
+    features]. LATER: from the last chunk on, with -given, and left^T right added: left [b, h, others, features] and
     right [b, h, others, width], whose row i stands at position `first` + i.
+
+    All that follows from S is transposed, so that it is the left factor of the next product: each warp has rows of its
+    own, which never leave its registers.
     """
     lead, f = tl.program_id(0).to(tl.int64), tl.arange(0, FEATURES)
-    e = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    e, place = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH), tl.arange(0, CHUNK)
     adds += lead // heads * adds_batch + lead % heads * adds_head
     takes += lead // heads * takes_batch + lead % heads * takes_head
-    state = tl.zeros([FEATURES, WIDTH], DTYPE)
-    in_f, in_e = f < features, e < width
+    left += lead // heads * left_batch + lead % heads * left_head
+    right += lead // heads * right_batch + lead % heads * right_head
+    given += lead * length * width
+    moved += lead * length * width
+    states += lead * chunks * width * features
+    KEPT = states.dtype.element_ty
+    state = tl.zeros([WIDTH, FEATURES], DTYPE)
     for step in range(chunks):
-        chunk = chunks - 1 - step if LATER else step
-        row = (chunk * CHUNK + tl.arange(0, CHUNK)).to(tl.int64)
-        there = row < length
-        at = states + ((lead * chunks + chunk) * features + f)[:, None] * width + e[None, :]
-        tl.store(at, state, in_f[:, None] & in_e[None, :])
-        place, mask = ((lead * length + row) * width)[:, None] + e[None, :], there[:, None] & in_e[None, :]
-        own = tl.load(given + place, mask, 0.0)
-        take = tl.load(takes + row[:, None] * takes_row + f[None, :], there[:, None] & in_f[None, :], 0.0)
-        own = (-own if LATER else own) - product(take, state, PRECISION)
-        tl.store(moved + place, own, mask)
-        add = tl.load(adds + row[None, :] * adds_row + f[:, None], there[None, :] & in_f[:, None], 0.0)
-        state += product(add, own, PRECISION)
+        chunk = lead * 0 + (chunks - 1 - step if LATER else step)  # in 64 bits
+        begin = chunk * CHUNK
+        more = length - begin
+        kept = state.to(KEPT)
+        store_rows(states + chunk * width * features, e, features, width, f, kept)
+        take = rows_of(takes + begin * takes_row, place, takes_row, more, f, features)
+        own = tl.trans(rows_of(given + begin * width, place, width, more, e, width)).to(DTYPE)
+        own = (-own if LATER else own) - product(kept, tl.trans(take), PRECISION)
+        own = own.to(KEPT)
+        store_rows(moved + begin * width, place, width, more, e, tl.trans(own))
+        add = rows_of(adds + begin * adds_row, place, adds_row, more, f, features)
+        state += product(own, add, PRECISION)
         if LATER:
-            i = row - first
-            on = (i >= 0) & (i < others)
-            from_left = left + lead // heads * left_batch + lead % heads * left_head
-            from_right = right + lead // heads * right_batch + lead % heads * right_head
-            x = tl.load(from_left + i[None, :] * left_row + f[:, None], on[None, :] & in_f[:, None], 0.0)
-            y = tl.load(from_right + i[:, None] * right_row + e[None, :], on[:, None] & in_e[None, :], 0.0)
-            state += product(x, y, PRECISION)
+            i, j = (
+                begin - first,
+                others + first - begin,
+            )  # the row of the chunk's first position, and how many there are
+            on, at = ((place >= -i) & (place < j))[:, None], place[:, None]
+            x = tl.load(left + i * left_row + at * left_row + f[None, :], on & (f < features)[None, :], 0.0)
+            y = tl.load(right + i * right_row + at * right_row + e[None, :], on & (e < width)[None, :], 0.0)
+            state += product(tl.trans(y), x, PRECISION)
 
 
 @triton.jit
 def delta_gradients_end(
-    keys, values, rate, undone, writes, of_key, of_value, keys_gradient, values_gradient, rate_gradient,
-    keys_batch, keys_head, keys_row, values_batch, values_head, values_row,
-    heads, length, features, width, chunks,
-    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-    CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+    keys, values, rate, undone, writes, moved, states, inverse,
+    keys_part, keys_gradient, values_gradient, rate_gradient,
+    keys_batch, keys_head, keys_row, values_batch, values_head, values_row, heads, length, features, width, chunks,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of keys, values and rate by way of rate k and rate v, whose gradients are of_key and of_value.
+    """The gradients of keys, values and rate by way of rate k and rate v; that of keys with the part that is there.
 
-    That of the system is -(of_key undone^T + of_value writes^T) below the diagonal.
+    T^T moved S^T is that of rate k, which takes the place of undone; T^T (-moved) that of rate v; minus their products
+    with undone and writes that of the system, below the diagonal. keys_part [b, h, length, features], states [b h,
+    chunks, width, features].
     """
     chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
-    place = tl.arange(0, CHUNK)
-    row = chunk * CHUNK + place
-    there, rows = row < length, lead * length + row
-    rates = tl.load(rate + rows, there, 0.0)
+    place, start = tl.arange(0, CHUNK), chunk * CHUNK
+    more, rows = length - start, lead * length + start
+    KEPT = undone.dtype.element_ty
+    keys += lead // heads * keys_batch + lead % heads * keys_head + start * keys_row
+    values += lead // heads * values_batch + lead % heads * values_head + start * values_row
+    undone += rows * features
+    keys_part += rows * features
+    keys_gradient += rows * features
+    writes += rows * width
+    moved += rows * width
+    values_gradient += rows * width
+    states += (lead * chunks + chunk) * width * features
+    rates = tl.load(rate + rows + place, place < more, 0.0)[:, None]
+    square = inverse + (lead * chunks + chunk) * (CHUNK * CHUNK) + place[:, None] * CHUNK + place[None, :]
+    back = tl.trans(tl.load(square))
     system, of_rate = tl.zeros([CHUNK, CHUNK], DTYPE), tl.zeros([CHUNK], DTYPE)
-    values += lead // heads * values_batch + lead % heads * values_head
     for begin in range(0, width, WIDTH):
         e = begin + tl.arange(0, WIDTH)
-        mask = there[:, None] & (e < width)[None, :]
-        own = tl.load(of_value + (rows * width)[:, None] + e[None, :], mask, 0.0)
-        wrote = tl.load(writes + (rows * width)[None, :] + e[:, None], there[None, :] & (e < width)[:, None], 0.0)
-        system += product(own, wrote, PRECISION)
-        v = tl.load(values + row[:, None] * values_row + e[None, :], mask, 0.0).to(DTYPE)
-        of_rate += tl.sum(own * v, 1)
-        tl.store(values_gradient + (rows * width)[:, None] + e[None, :], own * rates[:, None], mask)
+        own = -product(back, rows_of(moved, place, width, more, e, width), PRECISION)
+        wrote = rows_of(writes, place, width, more, e, width)
+        system += product(own.to(KEPT), tl.trans(wrote), PRECISION)
+        of_rate += tl.sum(own * rows_of(values, place, values_row, more, e, width).to(DTYPE), 1)
+        store_rows(values_gradient, place, width, more, e, own * rates)
     for begin in range(0, features, FEATURES):
         f = begin + tl.arange(0, FEATURES)
-        own = tl.load(of_key + (rows * features)[:, None] + f[None, :], there[:, None] & (f < features)[None, :], 0.0)
-        took = tl.load(undone + (rows * features)[None, :] + f[:, None], there[None, :] & (f < features)[:, None], 0.0)
-        system += product(own, took, PRECISION)
-    system = tl.where(place[:, None] > place[None, :], system, 0.0)
-    keys += lead // heads * keys_batch + lead % heads * keys_head
+        found = tl.zeros([CHUNK, FEATURES], DTYPE)
+        for first in range(0, width, WIDTH):
+            e = first + tl.arange(0, WIDTH)
+            own = rows_of(moved, place, width, more, e, width)
+            found += product(own, rows_of(states, e, features, width, f, features), PRECISION)
+        found = product(back, found.to(KEPT), PRECISION).to(KEPT)
+        took = rows_of(undone, place, features, more, f, features)
+        system += product(found, tl.trans(took), PRECISION)
+        tl.debug_barrier()  # each thread has read what stands there
+        store_rows(undone, place, features, more, f, found)
+    system = tl.where(place[:, None] > place[None, :], system, 0.0).to(KEPT)
+    tl.debug_barrier()
     for begin in range(0, features, FEATURES):
         f = begin + tl.arange(0, FEATURES)
-        mask = there[:, None] & (f < features)[None, :]
-        k = tl.load(keys + row[:, None] * keys_row + f[None, :], mask, 0.0).to(DTYPE)
-        own = tl.load(of_key + (rows * features)[:, None] + f[None, :], mask, 0.0) - product(system, k, PRECISION)
-        of_rate += tl.sum(own * k, 1)
-        back = rates[:, None] * own - product(tl.trans(system), rates[:, None] * k, PRECISION)
-        tl.store(keys_gradient + (rows * features)[:, None] + f[None, :], back, mask)
-    tl.store(rate_gradient + rows, of_rate, there)
+        k = rows_of(keys, place, keys_row, more, f, features)
+        found = rows_of(undone, place, features, more, f, features).to(DTYPE) - product(system, k, PRECISION)
+        of_rate += tl.sum(found * k.to(DTYPE), 1)
+        found = rates * found - product(tl.trans(system), (rates * k.to(DTYPE)).to(KEPT), PRECISION)
+        found += rows_of(keys_part, place, features, more, f, features).to(DTYPE)
+        store_rows(keys_gradient, place, features, more, f, found)
+    tl.store(rate_gradient + rows + place, of_rate, place < more)
 
 
 @triton.jit

@@ -291,10 +291,19 @@ def log_total(most, total):
 
 
 @triton.jit
-def inverse_of(total, eps):
-    """What rows are multiplied with that are divided by their sum and eps: zero where these are zero."""
-    whole = total + eps
-    return tl.where(whole == 0, 0.0, 1 / tl.where(whole == 0, 1.0, whole))
+def inverse_of(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
+    """The inverse of 1 + what `system` has below the diagonal, [ROWS, ROWS], of 2 ** LEVELS rows.
+
+    That of two blocks on the diagonal and what joins them is T - T N T, from blocks of one row on.
+    """
+    place = tl.arange(0, ROWS)
+    solved = tl.where(place[:, None] == place[None, :], tl.full([ROWS, ROWS], 1.0, DTYPE), 0.0)
+    solved -= tl.where((place[:, None] % 2 == 1) & (place[None, :] == place[:, None] - 1), system, 0.0)
+    for level in range(1, LEVELS):
+        down, across = place[:, None] >> level, place[None, :] >> level
+        between = tl.where((down % 2 == 1) & (across == down - 1), system, 0.0)
+        solved -= product(product(solved, between, PRECISION), solved, PRECISION)
+    return solved
 
 
 @triton.jit
@@ -968,6 +977,28 @@ class TiledGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *seconds):
         raise RuntimeError("Regions in Triton have first derivatives alone; those of backend 'torch' have all.")
+
+
+@triton.jit
+def product(a, b, PRECISION: tl.constexpr):
+    """a b, added in float32 at least: of two dtypes the smaller one keeps its bits, the larger one is not rounded.
+
+    float32 beside bfloat16 is taken apart into two bfloat16, which have 16 bits together, and float32 beside float16
+    is multiplied as float32: sums of many outgrow float16.
+    """
+    if a.dtype == b.dtype:
+        found = tl.dot(a, b, input_precision=PRECISION)
+    elif b.dtype == tl.bfloat16:
+        high = a.to(tl.bfloat16)
+        found = tl.dot(high, b) + tl.dot((a - high.to(a.dtype)).to(tl.bfloat16), b)
+    elif a.dtype == tl.bfloat16:
+        high = b.to(tl.bfloat16)
+        found = tl.dot(a, high) + tl.dot(a, (b - high.to(b.dtype)).to(tl.bfloat16))
+    elif b.dtype == tl.float16:
+        found = tl.dot(a, b.to(a.dtype), input_precision=PRECISION)
+    else:
+        found = tl.dot(a.to(b.dtype), b, input_precision=PRECISION)
+    return found
 
 
 def tile_type(dtype: torch.dtype):

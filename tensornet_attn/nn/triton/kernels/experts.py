@@ -1,15 +1,24 @@
 """Products with chosen experts by Triton kernels: one launch for the experts of all heads; beside `experts`."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from tensornet_attn.nn.functions.at_import import operation
 from tensornet_attn.nn.functions.autocast import product_dtype
-from tensornet_attn.nn.functions.experts import by_expert, each_mapped, routed_of_all, row_numbers
+from tensornet_attn.nn.functions.experts import each_mapped, routed_of_all
 from tensornet_attn.nn.triton.configure import configured, distinct, held_for, padded
-from tensornet_attn.nn.triton.kernels.experts_kernels import expert_outers, expert_products
+from tensornet_attn.nn.triton.kernels.experts_kernels import (
+    expert_counts,
+    expert_order,
+    expert_outers,
+    expert_products,
+)
 from tensornet_attn.nn.triton.kernels.tiles import sums_of, tile_type
 
+COUNTED = 256  # choices of a program that counts those of each expert
+COUNTERS = 32  # experts of it
 EXPERTS = (
     (128, 64, 128, 8, 3),
     (64, 64, 128, 8, 3),
@@ -52,9 +61,7 @@ def triton_expert_product(
 def triton_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
     """`routed` of the same arguments: [t, heads, slots, o], rows of all heads in one launch."""
     with torch.cuda.device_of(x):
-        order, _, ends = by_expert(head_experts(chosen, weight), len(weight) * weight.shape[1])
-        source = all_row_numbers(x, chosen)[order]
-        out = grouped(x, weight, gates, order, source, ends)[0]
+        out = grouped(x, weight, gates, sorted_choices(chosen, weight))[0]
         return summed(out.view(*chosen.shape, out.shape[-1]), heads, slots)
 
 
@@ -62,30 +69,50 @@ def triton_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tenso
 def triton_routed_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and gates, where they are `wanted`, as `routed_gradients` has them."""
+    """The gradients of x, weight and gates, where they are `wanted`, as `routed_gradients` has them; else zeros."""
     with torch.cuda.device_of(gradient):
-        order, _, ends = by_expert(head_experts(chosen, weight), len(weight) * weight.shape[1])
-        target, source = all_row_numbers(gradient, chosen)[order], all_row_numbers(x, chosen)[order]
-        dx, dweight, dgates = x.new_zeros(x.shape), weight.new_zeros(weight.shape), x.new_zeros(chosen.shape)
+        choices = sorted_choices(chosen, weight)
+        back, dots = None, None
         if wanted[0] or wanted[2]:
-            other = (x, source) if wanted[2] else None
-            back, dots = grouped(gradient, weight.mT, gates, order, target, ends, other)
-            dx = summed(back.view(*chosen.shape, back.shape[-1]), *x.shape[1:3])
-            dgates = dgates if dots is None else dots.sum(0).view(chosen.shape).to(x.dtype)
-        if wanted[1]:
-            outer(x, gradient, gates, dweight, order, source, target, ends)
+            back, dots = grouped(gradient, weight.mT, gates, choices, x if wanted[2] else None)
+        dx = x.new_zeros(x.shape) if back is None else summed(back.view(*chosen.shape, back.shape[-1]), *x.shape[1:3])
+        dweight = outer(x, gradient, gates, weight, choices) if wanted[1] else torch.zeros_like(weight)
+        dgates = x.new_zeros(chosen.shape) if dots is None else dots.sum(0).view(chosen.shape).to(x.dtype)
         return dx, dweight, dgates
 
 
-def head_experts(chosen: Tensor, weight: Tensor) -> Tensor:
-    """The experts of all heads numbered through: chosen [t, h, k] -> [t, h, k]."""
-    return chosen + weight.shape[1] * torch.arange(len(weight), device=chosen.device)[:, None]
+@dataclass(frozen=True)
+class Choices:
+    """Choices [t, h, k] sorted by expert: `order` of all t h k; `before`: see the kernels; blocks, experts, h, k."""
+
+    order: Tensor
+    before: Tensor
+    blocks: int
+    experts: int
+    heads: int
+    slots: int
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Of choices, of blocks, of experts."""
+        return len(self.order), self.blocks, self.experts
 
 
-def all_row_numbers(x: Tensor, chosen: Tensor) -> Tensor:
-    """The rows of x [t, h or 1, k or 1, c], numbered from the first, that the choices [t, h, k] take: [t * h * k]."""
-    of_heads = [row_numbers(x, chosen[:, head], head).view_as(chosen[:, head]) for head in range(chosen.shape[1])]
-    return torch.stack(of_heads, 1).flatten()
+def sorted_choices(chosen: Tensor, weight: Tensor) -> Choices:
+    """The choices [t, h, k] of experts of a weight [h, e, c, o], sorted by counting. Nothing waits for the device."""
+    _, heads, slots = chosen.shape
+    chosen, count, each = chosen.contiguous(), chosen.numel(), weight.shape[1]
+    experts, blocks = heads * each, max(1, -(-count // COUNTED))
+    counts = torch.empty(experts * blocks, device=chosen.device, dtype=torch.int32)
+    order = torch.empty(count, device=chosen.device, dtype=torch.int32)
+    tile = min(COUNTERS, padded(experts))
+    grid, how = (blocks, -(-experts // tile)), {"BLOCK": COUNTED, "EXPERTS": tile, "num_warps": 4}
+    sizes = count, blocks, heads, slots, each
+    expert_counts[grid](chosen, counts, *sizes, **how)
+    before = counts.cumsum(0, dtype=torch.int32)
+    if count:
+        expert_order[grid](chosen, counts, before, order, *sizes, **how)
+    return Choices(order, before, blocks, experts, heads, slots)
 
 
 def summed(rows: Tensor, heads: int, slots: int) -> Tensor:
@@ -112,64 +139,41 @@ def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
 
 
 def grouped(
-    given: Tensor,
-    weight: Tensor,
-    gates: Tensor | None,
-    order: Tensor,
-    source: Tensor,
-    ends: Tensor,
-    other: tuple[Tensor, Tensor] | None = None,
+    given: Tensor, weight: Tensor, gates: Tensor | None, choices: Choices, other: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """gates * given[source] weight[e] for each choice [choices, o], and parts of its products with other[0] rows.
+    """gates * given weight[e] for each choice [choices, o], and parts of its products with the rows of `other`.
 
-    weight [h, e, c, o] by its strides. There are no more tiles than full ones and one for each expert: nothing waits
-    for the device to count them.
+    given [t, h or 1, k or 1, c], weight [h, e, c, o] by its strides, other [t, h or 1, k or 1, o]. There are no more
+    tiles than full ones and one for each expert: nothing waits for the device to count them.
     """
     width, out_width = weight.shape[-2:]
-    config, given = experts_config(given, width, out_width, len(order)), given.contiguous()
-    out, blocks = given.new_empty(len(order), out_width), -(-out_width // config["OUTER"])
-    dots = None if other is None else given.new_empty(blocks, len(order), dtype=sums_of(given))
+    count = len(choices.order)
+    config, given = experts_config(given, width, out_width, count), given.contiguous()
+    out, columns = given.new_empty(count, out_width), -(-out_width // config["OUTER"])
+    dots = None if other is None else given.new_empty(columns, count, dtype=sums_of(given))
     if out.numel():
-        expert, first = tiles_of(ends, len(order), config["ROWS"])
-        rows, places = (None, None) if other is None else (other[0].contiguous(), other[1])
+        rows = None if other is None else other.contiguous()
         weight = weight.flatten(0, 1)
-        expert_products[(len(expert), blocks)](
-            given, weight, None if gates is None else gates.contiguous(), out, rows, dots,
-            order, source, places, expert, first, ends, len(order), *weight.stride(), width, out_width, **config,
+        expert_products[(-(-count // config["ROWS"]) + choices.experts, columns)](
+            given, weight, None if gates is None else gates.contiguous(), out, rows, dots, choices.order,
+            choices.before, *choices.counts, *weight.stride(), width, out_width, choices.heads, choices.slots,
+            *given.shape[1:3], *((1, 1) if other is None else other.shape[1:3]), EXPERTS=padded(choices.experts),
+            **config,
         )  # fmt: skip
     return out, dots
 
 
-def tiles_of(ends: Tensor, choices: int, rows: int) -> tuple[Tensor, Tensor]:
-    """The expert and the first row of each tile of so many rows; for tiles beyond the last, a row beyond the last."""
-    counts = ends.diff(prepend=ends.new_zeros(1))
-    last = ((counts + rows - 1) // rows).cumsum(0)  # tiles of this expert and those before
-    tile = torch.arange(-(-choices // rows) + len(ends), device=ends.device)
-    expert = torch.searchsorted(last, tile, right=True)
-    own = expert.clamp(max=len(ends) - 1)
-    before = torch.where(own > 0, last[own - 1], 0)
-    first = (ends - counts)[own] + (tile - before) * rows
-    return own, torch.where(expert < len(ends), first, choices)
-
-
-def outer(
-    x: Tensor,
-    gradient: Tensor,
-    gates: Tensor | None,
-    out: Tensor,
-    order: Tensor,
-    source: Tensor,
-    target: Tensor,
-    ends: Tensor,
-) -> None:
-    """Puts the sums of gates x^T gradient over the rows of each expert into out [h, e, c, o]."""
-    width, out_width = out.shape[-2:]
-    config = experts_config(x, width, out_width, len(order))
+def outer(x: Tensor, gradient: Tensor, gates: Tensor | None, weight: Tensor, choices: Choices) -> Tensor:
+    """The sums of gates x^T gradient over the choices of each expert, as weight [h, e, c, o] is."""
+    width, out_width = weight.shape[-2:]
+    config, out = experts_config(x, width, out_width, len(choices.order)), weight.new_empty(weight.shape)
     if out.numel():
-        expert_outers[(len(ends), -(-width // config["INNER"]), -(-out_width // config["OUTER"]))](
+        expert_outers[(choices.experts, -(-width // config["INNER"]), -(-out_width // config["OUTER"]))](
             x.contiguous(), gradient.contiguous(), None if gates is None else gates.contiguous(), out,
-            order, source, target, ends, width, out_width, **config,
+            choices.order, choices.before, *choices.counts[:2], width, out_width, choices.heads, choices.slots,
+            *x.shape[1:3], *gradient.shape[1:3], **config,
         )  # fmt: skip
+    return out
 
 
 @triton_routed.register_fake

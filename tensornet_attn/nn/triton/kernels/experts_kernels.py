@@ -1,65 +1,131 @@
-"""Kernels of products with chosen experts: rows sorted by expert, gathered and scattered by the product itself."""
+"""Kernels of products with chosen experts: choices sorted by expert, gathered and scattered by the product itself.
+
+Choice c of [t, heads, slots] is that of token c // (heads slots), of one head and one slot. Experts of all heads are
+numbered through. `before` has, expert by expert and block of choices by block, how many choices there are up to it.
+"""
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
+def expert_of(chosen, choice, choices, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr):
+    """The experts of these choices, minus one beyond the last choice; a head has `each`."""
+    found = tl.load(chosen + choice, choice < choices, 0) + choice // slots % heads * each
+    return tl.where(choice < choices, found, -1)
+
+
+@triton.jit
+def row_of(choice, heads: tl.constexpr, slots: tl.constexpr, own_heads: tl.constexpr, own_slots: tl.constexpr):
+    """The rows of [t, heads or 1, slots or 1, .] that choices take, in 64 bits."""
+    row = (choice // (heads * slots)).to(tl.int64)
+    if own_heads > 1:
+        row = row * heads + choice // slots % heads
+    if own_slots > 1:
+        row = row * slots + choice % slots
+    return row
+
+
+@triton.jit
+def expert_counts(
+    chosen, counts, choices, blocks, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr,
+    BLOCK: tl.constexpr, EXPERTS: tl.constexpr,
+):  # fmt: skip
+    """How often the choices of a block, [t, heads, slots], are each expert: counts [heads each, blocks]."""
+    e = tl.program_id(1) * EXPERTS + tl.arange(0, EXPERTS)
+    choice = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    own = expert_of(chosen, choice, choices, heads, slots, each)
+    found = tl.sum((own[:, None] == e[None, :]).to(tl.int32), 0)
+    tl.store(counts + e * blocks + tl.program_id(0), found, e < heads * each)
+
+
+@triton.jit
+def expert_order(
+    chosen, counts, before, order, choices, blocks, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr,
+    BLOCK: tl.constexpr, EXPERTS: tl.constexpr,
+):  # fmt: skip
+    """The choices sorted by expert, those of one in the order in which they are: order [choices]."""
+    e = tl.program_id(1) * EXPERTS + tl.arange(0, EXPERTS)
+    choice = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    own = expert_of(chosen, choice, choices, heads, slots, each)
+    one = (own[:, None] == e[None, :]).to(tl.int32)
+    at, there = e * blocks + tl.program_id(0), e < heads * each
+    first = tl.load(before + at, there, 0) - tl.load(counts + at, there, 0)
+    place = tl.sum(one * (first[None, :] + tl.cumsum(one, 0) - 1), 1)
+    tl.store(order + place, choice, tl.sum(one, 1) > 0)
+
+
+@triton.jit
 def expert_products(
-    given, weight, gates, out, others, dots, order, source, other_source, expert, first, ends,
-    choices, weight_expert, weight_in, weight_out, width, out_width,
+    given, weight, gates, out, others, dots, order, before,
+    choices, blocks, experts, weight_expert, weight_in, weight_out, width, out_width,
+    heads: tl.constexpr, slots: tl.constexpr, given_heads: tl.constexpr, given_slots: tl.constexpr,
+    other_heads: tl.constexpr, other_slots: tl.constexpr, EXPERTS: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
 ):  # fmt: skip
-    """out[order[r]] = gates[order[r]] given[source[r]] weight[expert of r], one tile of rows of one expert a program.
+    """out[c] = gates[c] given[row of c] weight[expert of c] for each choice c, a tile of one expert's a program.
 
-    Tile t has the rows from first[t] to the end of expert[t]. given [., width], weight [experts, width, out_width] by
-    its strides, out [choices, out_width]. dots [blocks, choices]: the inner products with others[other_source[r]]
-    before the gates, one part for each block of columns.
+    given [t, heads or 1, slots or 1, width], weight [experts, width, out_width] by its strides, out [choices,
+    out_width]. dots [column blocks, choices]: the inner products with the rows of `others` before the gates, in parts.
     """
-    own = tl.load(expert + tl.program_id(0))
-    row = tl.load(first + tl.program_id(0)) + tl.arange(0, ROWS)
-    there = row < tl.load(ends + own)
-    target, taken = tl.load(order + row, there, 0), tl.load(source + row, there, 0)
+    e = tl.arange(0, EXPERTS)
+    ends = tl.load(before + (e + 1) * blocks - 1, e < experts, choices)
+    begins = tl.load(before + e * blocks - 1, (e > 0) & (e < experts), 0)
+    tiles = tl.where(e < experts, (ends - begins + ROWS - 1) // ROWS, 0)
+    last = tl.cumsum(tiles, 0)  # tiles of this expert and of those before
+    here = (tl.program_id(0) < last) & (tl.program_id(0) >= last - tiles)  # at one expert, or none
+    own = tl.sum(tl.where(here, e, 0), 0)
+    first = tl.sum(tl.where(here, begins + (tl.program_id(0) - last + tiles) * ROWS, 0), 0)
+    place = first + tl.arange(0, ROWS)
+    there = place < tl.sum(tl.where(here, ends, 0), 0)
+    choice = tl.load(order + place, there, 0)
+    taken = row_of(choice, heads, slots, given_heads, given_slots) * width
     o = tl.program_id(1) * OUTER + tl.arange(0, OUTER)
     in_o = (o < out_width)[None, :]
+    weight += own.to(tl.int64) * weight_expert
     found = tl.zeros([ROWS, OUTER], DTYPE)
     for begin in range(0, width, INNER):
         c = begin + tl.arange(0, INNER)
-        x = tl.load(given + taken[:, None] * width + c[None, :], there[:, None] & (c < width)[None, :], 0.0)
-        at = weight + own * weight_expert + c[:, None] * weight_in + o[None, :] * weight_out
+        x = tl.load(given + taken[:, None] + c[None, :], there[:, None] & (c < width)[None, :], 0.0)
+        at = weight + c[:, None] * weight_in + o[None, :] * weight_out
         found += tl.dot(x, tl.load(at, (c < width)[:, None] & in_o, 0.0), input_precision=PRECISION)
     if dots is not None:
-        other = tl.load(other_source + row, there, 0)
-        other = tl.load(others + other[:, None] * out_width + o[None, :], there[:, None] & in_o, 0.0)
-        tl.store(dots + tl.program_id(1) * choices + target, tl.sum(found * other.to(DTYPE), 1), there)
+        other = row_of(choice, heads, slots, other_heads, other_slots) * out_width
+        other = tl.load(others + other[:, None] + o[None, :], there[:, None] & in_o, 0.0)
+        tl.store(dots + tl.program_id(1) * choices + choice, tl.sum(found * other.to(DTYPE), 1), there)
     if gates is not None:
-        found *= tl.load(gates + target, there, 0.0).to(DTYPE)[:, None]
-    tl.store(out + target[:, None] * out_width + o[None, :], found, there[:, None] & in_o)
+        found *= tl.load(gates + choice, there, 0.0).to(DTYPE)[:, None]
+    target = choice.to(tl.int64) * out_width
+    tl.store(out + target[:, None] + o[None, :], found, there[:, None] & in_o)
 
 
 @triton.jit
 def expert_outers(
-    given, gradient, gates, out, order, source, target, ends, width, out_width,
+    given, gradient, gates, out, order, before, choices, blocks, width, out_width,
+    heads: tl.constexpr, slots: tl.constexpr, given_heads: tl.constexpr, given_slots: tl.constexpr,
+    other_heads: tl.constexpr, other_slots: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
 ):  # fmt: skip
-    """out[e] = the sum over the rows r of expert e of gates[order[r]] given[source[r]]^T gradient[target[r]].
+    """out[e] = the sum over the choices c of expert e of gates[c] given[row of c]^T gradient[row of c].
 
-    given [., width], gradient [., out_width], out [experts, width, out_width]; a program has one block of it.
+    given [t, heads or 1, slots or 1, width], gradient [t, heads or 1, slots or 1, out_width], out [experts, width,
+    out_width]; a program has one block of it.
     """
     own = tl.program_id(0).to(tl.int64)
-    begin, end = tl.load(ends + own - 1, own > 0, 0), tl.load(ends + own)
+    begin, end = tl.load(before + own * blocks - 1, own > 0, 0), tl.load(before + (own + 1) * blocks - 1)
     c = tl.program_id(1) * INNER + tl.arange(0, INNER)
     o = tl.program_id(2) * OUTER + tl.arange(0, OUTER)
     found = tl.zeros([INNER, OUTER], DTYPE)
     for start in range(begin, end, ROWS):
-        row = start + tl.arange(0, ROWS)
-        there = row < end
-        taken, after = tl.load(source + row, there, 0), tl.load(target + row, there, 0)
-        x = tl.load(given + taken[None, :] * width + c[:, None], there[None, :] & (c < width)[:, None], 0.0)
-        g = tl.load(gradient + after[:, None] * out_width + o[None, :], there[:, None] & (o < out_width)[None, :], 0.0)
+        place = start + tl.arange(0, ROWS)
+        there = place < end
+        choice = tl.load(order + place, there, 0)
+        taken = row_of(choice, heads, slots, given_heads, given_slots) * width
+        after = row_of(choice, heads, slots, other_heads, other_slots) * out_width
+        x = tl.load(given + taken[None, :] + c[:, None], there[None, :] & (c < width)[:, None], 0.0)
+        g = tl.load(gradient + after[:, None] + o[None, :], there[:, None] & (o < out_width)[None, :], 0.0)
         if gates is not None:
-            gate = tl.load(gates + tl.load(order + row, there, 0), there, 0.0)
-            g = (g.to(DTYPE) * gate.to(DTYPE)[:, None]).to(g.dtype)
+            g = (g.to(DTYPE) * tl.load(gates + choice, there, 0.0).to(DTYPE)[:, None]).to(g.dtype)
         found += tl.dot(x, g, input_precision=PRECISION)
-    place = out + own * width * out_width + c[:, None] * out_width + o[None, :]
-    tl.store(place, found, (c < width)[:, None] & (o < out_width)[None, :])
+    out += own * width * out_width
+    tl.store(out + c[:, None] * out_width + o[None, :], found, (c < width)[:, None] & (o < out_width)[None, :])
