@@ -27,8 +27,6 @@ import math
 
 import torch
 import torch.nn.functional as F
-import triton
-import triton.language as tl
 from torch import Tensor, nn
 
 
@@ -569,63 +567,15 @@ def gradients_by_chunks(g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor
     return tuple(from_chunks(x, shape) for x, shape in zip(found, shapes, strict=True))
 
 
-@triton.jit
-def chunk_writes(
-    keys, values, rate, undone, writes, inverse,
-    keys_batch, keys_head, keys_row, values_batch, values_head, values_row, heads, length, features, width, chunks,
-    LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-    HALF: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """undone = T (rate k) and writes = T (rate v) of each chunk, T the inverse of 1 + rate k k^T below the diagonal.
+def chunk_writes(k: Tensor, v: Tensor, rate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A chunk writes `writes - undone S` at its keys: undone [..., c, d], writes [..., c, e], their system [..., c, c].
 
-    keys [b, h, length, features], values [b, h, length, width], rate [b h, length] -> undone and writes [b h, length,
-    .], T [b h, chunks, 2 HALF, 2 HALF], where there is room for it. The halves of a chunk are solved by themselves: T
-    joins them by -T N T.
+    The system has ones on its diagonal and zeros above, which stand in no memory: no solver looks there.
     """
-    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
-    place, begin = tl.arange(0, HALF), chunk * (2 * HALF)
-    more = length - begin
-    keys += lead // heads * keys_batch + lead % heads * keys_head + begin * keys_row
-    values += lead // heads * values_batch + lead % heads * values_head + begin * values_row
-    undone += (lead * length + begin) * features
-    writes += (lead * length + begin) * width
-    rate += lead * length + begin
-    top, low = tl.zeros([HALF, HALF], DTYPE), tl.zeros([HALF, HALF], DTYPE)
-    join = tl.zeros([HALF, HALF], DTYPE)
-    for first in range(0, features, FEATURES):
-        f = first + tl.arange(0, FEATURES)
-        a = rows_of(keys, place, keys_row, more, f, features)
-        b = rows_of(keys, place + HALF, keys_row, more, f, features)
-        top += product(a, tl.trans(a), PRECISION)
-        low += product(b, tl.trans(b), PRECISION)
-        join += product(b, tl.trans(a), PRECISION)
-    above = tl.load(rate + place, place < more, 0.0)[:, None]
-    below = tl.load(rate + place + HALF, place + HALF < more, 0.0)[:, None]
-    top = inverse_of(above * top, HALF, LEVELS, DTYPE, PRECISION)
-    low = inverse_of(below * low, HALF, LEVELS, DTYPE, PRECISION)
-    join = -product(product(low, below * join, PRECISION), top, PRECISION)
-    KEPT = undone.dtype.element_ty
-    top, low, join = top.to(KEPT), low.to(KEPT), join.to(KEPT)
-    if inverse is not None:
-        square = inverse + (lead * chunks + chunk) * (4 * HALF * HALF) + place[:, None] * (2 * HALF) + place[None, :]
-        tl.store(square, top)
-        tl.store(square + HALF, tl.zeros([HALF, HALF], KEPT))
-        tl.store(square + 2 * HALF * HALF, join)
-        tl.store(square + 2 * HALF * HALF + HALF, low)
-    for first in range(0, features, FEATURES):
-        f = first + tl.arange(0, FEATURES)
-        a = (above * rows_of(keys, place, keys_row, more, f, features).to(DTYPE)).to(KEPT)
-        b = (below * rows_of(keys, place + HALF, keys_row, more, f, features).to(DTYPE)).to(KEPT)
-        store_rows(undone, place, features, more, f, product(top, a, PRECISION))
-        found = product(join, a, PRECISION) + product(low, b, PRECISION)
-        store_rows(undone, place + HALF, features, more, f, found)
-    for first in range(0, width, WIDTH):
-        e = first + tl.arange(0, WIDTH)
-        a = (above * rows_of(values, place, values_row, more, e, width).to(DTYPE)).to(KEPT)
-        b = (below * rows_of(values, place + HALF, values_row, more, e, width).to(DTYPE)).to(KEPT)
-        store_rows(writes, place, width, more, e, product(top, a, PRECISION))
-        found = product(join, a, PRECISION) + product(low, b, PRECISION)
-        store_rows(writes, place + HALF, width, more, e, found)
+    rated = rate * torch.cat((k, v), -1)
+    system = rated[..., : k.shape[-1]] @ k.mT
+    solved = torch.linalg.solve_triangular(system, rated, upper=False, unitriangular=True)
+    return *solved.split((k.shape[-1], v.shape[-1]), -1), system
 
 
 def chunk_keeps(k: Tensor, undone: Tensor) -> Tensor:
@@ -769,53 +719,3 @@ def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:
         fan_in, fan_out = (fan_in * size, fan_out) if dim in summed else (fan_in, fan_out * size)
     bound = (6 / (fan_in + fan_out)) ** 0.5
     nn.init.uniform_(weight, -bound, bound)
-
-
-@triton.jit
-def inverse_of(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
-    """The inverse of 1 + what `system` has below the diagonal, [ROWS, ROWS], of 2 ** LEVELS rows.
-
-    That of two blocks on the diagonal and what joins them is T - T N T, from blocks of one row on.
-    """
-    place = tl.arange(0, ROWS)
-    solved = tl.where(place[:, None] == place[None, :], tl.full([ROWS, ROWS], 1.0, DTYPE), 0.0)
-    solved -= tl.where((place[:, None] % 2 == 1) & (place[None, :] == place[:, None] - 1), system, 0.0)
-    for level in range(1, LEVELS):
-        down, across = place[:, None] >> level, place[None, :] >> level
-        between = tl.where((down % 2 == 1) & (across == down - 1), system, 0.0)
-        solved -= product(product(solved, between, PRECISION), solved, PRECISION)
-    return solved
-
-
-@triton.jit
-def rows_of(base, row, step, length, f, width):
-    """The tile [rows, columns] of a tensor at these places, zeros beyond its ends."""
-    return tl.load(base + row[:, None] * step + f[None, :], (row < length)[:, None] & (f < width)[None, :], 0.0)
-
-
-@triton.jit
-def store_rows(base, row, width, length, f, x):
-    """Writes a tile into a tensor whose rows lie side by side, nothing beyond its ends."""
-    tl.store(base + row[:, None] * width + f[None, :], x, (row < length)[:, None] & (f < width)[None, :])
-
-
-@triton.jit
-def product(a, b, PRECISION: tl.constexpr):
-    """a b, added in float32 at least: of two dtypes the smaller one keeps its bits, the larger one is not rounded.
-
-    float32 beside bfloat16 is taken apart into two bfloat16, which have 16 bits together, and float32 beside float16
-    is multiplied as float32: sums of many outgrow float16.
-    """
-    if a.dtype == b.dtype:
-        found = tl.dot(a, b, input_precision=PRECISION)
-    elif b.dtype == tl.bfloat16:
-        high = a.to(tl.bfloat16)
-        found = tl.dot(high, b) + tl.dot((a - high.to(a.dtype)).to(tl.bfloat16), b)
-    elif a.dtype == tl.bfloat16:
-        high = b.to(tl.bfloat16)
-        found = tl.dot(a, high) + tl.dot(a, (b - high.to(b.dtype)).to(tl.bfloat16))
-    elif b.dtype == tl.float16:
-        found = tl.dot(a, b.to(a.dtype), input_precision=PRECISION)
-    else:
-        found = tl.dot(a.to(b.dtype), b, input_precision=PRECISION)
-    return found

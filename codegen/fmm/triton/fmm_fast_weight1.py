@@ -265,63 +265,15 @@ def gradients_by_chunks(g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor
     return tuple(from_chunks(x, shape) for x, shape in zip(found, shapes, strict=True))
 
 
-@triton.jit
-def chunk_writes(
-    keys, values, rate, undone, writes, inverse,
-    keys_batch, keys_head, keys_row, values_batch, values_head, values_row, heads, length, features, width, chunks,
-    LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-    HALF: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """undone = T (rate k) and writes = T (rate v) of each chunk, T the inverse of 1 + rate k k^T below the diagonal.
+def chunk_writes(k: Tensor, v: Tensor, rate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A chunk writes `writes - undone S` at its keys: undone [..., c, d], writes [..., c, e], their system [..., c, c].
 
-    keys [b, h, length, features], values [b, h, length, width], rate [b h, length] -> undone and writes [b h, length,
-    .], T [b h, chunks, 2 HALF, 2 HALF], where there is room for it. The halves of a chunk are solved by themselves: T
-    joins them by -T N T.
+    The system has ones on its diagonal and zeros above, which stand in no memory: no solver looks there.
     """
-    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
-    place, begin = tl.arange(0, HALF), chunk * (2 * HALF)
-    more = length - begin
-    keys += lead // heads * keys_batch + lead % heads * keys_head + begin * keys_row
-    values += lead // heads * values_batch + lead % heads * values_head + begin * values_row
-    undone += (lead * length + begin) * features
-    writes += (lead * length + begin) * width
-    rate += lead * length + begin
-    top, low = tl.zeros([HALF, HALF], DTYPE), tl.zeros([HALF, HALF], DTYPE)
-    join = tl.zeros([HALF, HALF], DTYPE)
-    for first in range(0, features, FEATURES):
-        f = first + tl.arange(0, FEATURES)
-        a = rows_of(keys, place, keys_row, more, f, features)
-        b = rows_of(keys, place + HALF, keys_row, more, f, features)
-        top += product(a, tl.trans(a), PRECISION)
-        low += product(b, tl.trans(b), PRECISION)
-        join += product(b, tl.trans(a), PRECISION)
-    above = tl.load(rate + place, place < more, 0.0)[:, None]
-    below = tl.load(rate + place + HALF, place + HALF < more, 0.0)[:, None]
-    top = inverse_of(above * top, HALF, LEVELS, DTYPE, PRECISION)
-    low = inverse_of(below * low, HALF, LEVELS, DTYPE, PRECISION)
-    join = -product(product(low, below * join, PRECISION), top, PRECISION)
-    KEPT = undone.dtype.element_ty
-    top, low, join = top.to(KEPT), low.to(KEPT), join.to(KEPT)
-    if inverse is not None:
-        square = inverse + (lead * chunks + chunk) * (4 * HALF * HALF) + place[:, None] * (2 * HALF) + place[None, :]
-        tl.store(square, top)
-        tl.store(square + HALF, tl.zeros([HALF, HALF], KEPT))
-        tl.store(square + 2 * HALF * HALF, join)
-        tl.store(square + 2 * HALF * HALF + HALF, low)
-    for first in range(0, features, FEATURES):
-        f = first + tl.arange(0, FEATURES)
-        a = (above * rows_of(keys, place, keys_row, more, f, features).to(DTYPE)).to(KEPT)
-        b = (below * rows_of(keys, place + HALF, keys_row, more, f, features).to(DTYPE)).to(KEPT)
-        store_rows(undone, place, features, more, f, product(top, a, PRECISION))
-        found = product(join, a, PRECISION) + product(low, b, PRECISION)
-        store_rows(undone, place + HALF, features, more, f, found)
-    for first in range(0, width, WIDTH):
-        e = first + tl.arange(0, WIDTH)
-        a = (above * rows_of(values, place, values_row, more, e, width).to(DTYPE)).to(KEPT)
-        b = (below * rows_of(values, place + HALF, values_row, more, e, width).to(DTYPE)).to(KEPT)
-        store_rows(writes, place, width, more, e, product(top, a, PRECISION))
-        found = product(join, a, PRECISION) + product(low, b, PRECISION)
-        store_rows(writes, place + HALF, width, more, e, found)
+    rated = rate * torch.cat((k, v), -1)
+    system = rated[..., : k.shape[-1]] @ k.mT
+    solved = torch.linalg.solve_triangular(system, rated, upper=False, unitriangular=True)
+    return *solved.split((k.shape[-1], v.shape[-1]), -1), system
 
 
 def chunk_keeps(k: Tensor, undone: Tensor) -> Tensor:
@@ -574,6 +526,28 @@ def linear_reads(
     tl.store(out, read, on_left[:, None] & (e < width)[None, :])
 
 
+@triton.jit
+def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width, DTYPE: tl.constexpr,
+                 ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+    """out = -factor times the inner products of rows: a and b [b, h, length, width], the others [b h, length].
+
+    Without a factor, 1 times.
+    """
+    blocks = tl.cdiv(length, ROWS)
+    lead = (tl.program_id(0) // blocks).to(tl.int64)
+    i = (tl.program_id(0) % blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    found = tl.zeros([ROWS], DTYPE)
+    for begin in range(0, width, WIDTH):
+        e = begin + tl.arange(0, WIDTH)
+        there = (i < length)[:, None] & (e < width)[None, :]
+        x = tl.load(a + lead // heads * a_batch + lead % heads * a_head + i[:, None] * a_row + e[None, :], there, 0.0)
+        y = tl.load(b + (lead * length + i)[:, None] * width + e[None, :], there, 0.0)
+        found += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
+    if factor is not None:
+        found *= -tl.load(factor + lead * length + i, i < length, 0.0)
+    tl.store(out + lead * length + i, found, i < length)
+
+
 @dataclass(frozen=True)
 class Chunked:
     """How the kernels of one call are launched: positions of a chunk, the largest block of a width, the rest."""
@@ -626,6 +600,21 @@ def read_chunks(
             PRECISION=precision_of(left, right, values), **config,
         )  # fmt: skip
     return out, inverse
+
+
+def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
+    """The gradient of the row sums by which `out` is divided, from that of `out`: -inverse <g, out>; else <g, out>.
+
+    g and out [b, h, n, e], e side by side, all of out; inverse, if it is given, and the result [b, h, n].
+    """
+    batch, heads, length, width = out.shape
+    found = out.new_empty(out.shape[:-1], dtype=sums_of(out))
+    if found.numel():
+        row_products[(batch * heads * -(-length // 64),)](
+            g, out, inverse, found, *g.stride()[:3], heads, length, width,
+            DTYPE=tile_type(found.dtype), ROWS=64, WIDTH=min(64, padded(width)), num_warps=4,
+        )  # fmt: skip
+    return found
 
 
 @triton.jit
@@ -713,22 +702,6 @@ def log_total(most, total):
     """The log of the sum of each row, of the sum without 2 ** most; zero where a row sees nothing."""
     some = total > 0
     return 0.6931471805599453 * (tl.where(some, most, 0.0) + tl.log2(tl.where(some, total, 1.0)))
-
-
-@triton.jit
-def inverse_of(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
-    """The inverse of 1 + what `system` has below the diagonal, [ROWS, ROWS], of 2 ** LEVELS rows.
-
-    That of two blocks on the diagonal and what joins them is T - T N T, from blocks of one row on.
-    """
-    place = tl.arange(0, ROWS)
-    solved = tl.where(place[:, None] == place[None, :], tl.full([ROWS, ROWS], 1.0, DTYPE), 0.0)
-    solved -= tl.where((place[:, None] % 2 == 1) & (place[None, :] == place[:, None] - 1), system, 0.0)
-    for level in range(1, LEVELS):
-        down, across = place[:, None] >> level, place[None, :] >> level
-        between = tl.where((down % 2 == 1) & (across == down - 1), system, 0.0)
-        solved -= product(product(solved, between, PRECISION), solved, PRECISION)
-    return solved
 
 
 @triton.jit
@@ -1017,8 +990,18 @@ class Launch:
         """Of each head, how many programs of a kernel have parts of their own of what has these legs."""
         return self.programs if self.region.loops.get(kind) in legs else self.programs_of(kind)
 
-    def room(self, legs: list[str], dtype: torch.dtype, blocks: int | None = None, kind: str = "forward") -> Tensor:
-        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Of tables not all is written: zeros."""
+    def room(
+        self,
+        legs: list[str],
+        dtype: torch.dtype,
+        blocks: int | None = None,
+        kind: str = "forward",
+        whole: Tensor | None = None,
+    ) -> Tensor:
+        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Of tables not all is written: zeros.
+
+        In the dtype of `whole` where it has no more numbers than that: then there are no parts to be added.
+        """
         programs = self.programs if blocks is not None else self.apart(kind, legs)
         shape = [
             self.count * math.prod(programs.values()),
@@ -1026,6 +1009,8 @@ class Launch:
             self.tiles(legs),
             *self.side_sizes(legs),
         ]
+        if whole is not None and whole.numel() == math.prod(shape):
+            dtype = whole.dtype
         make = torch.zeros if self.distances() & {*legs} else torch.empty
         return make(shape, device=self.like.device, dtype=dtype)
 
@@ -1199,12 +1184,9 @@ def backward_of(
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
     elif region.reads:
-        product = (
-            (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
-            if apart.ndim > 3
-            else apart.to(run.sums) * apart_in_programs(run, out)
-        )
-        sums = torch.stack([product[:, read].sum(1) for read in region.reads], 1)
+        product = row_dots(run, apart, apart_in_programs(run, out))
+        every = [[i] for i in range(product.shape[1])]
+        sums = product if region.reads == every else torch.stack([product[:, own].sum(1) for own in region.reads], 1)
     rooms = {kind: {} for kind in region.kernels}
     names = [name for name, x in run.given.items() if x is not None]
     legs = {name: region.legs_of_gradient(name) for name in region.operands}
@@ -1213,7 +1195,8 @@ def backward_of(
         by = kernel_for(region, name)
         blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
         asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
-        rooms[by][name] = run.room(own, run.sums, blocks, by) if asked else None
+        whole = None if blocks or name in region.tables else mask if name == "mask" else run.given[name]
+        rooms[by][name] = run.room(own, run.sums, blocks, by, whole) if asked else None
     for kind, own in rooms.items():
         arguments = region.kernels[kind].arg_names
         taken = {f"{name}_grad": room for name, room in own.items() if f"{name}_grad" in arguments}
@@ -1227,6 +1210,14 @@ def backward_of(
         for (name, x), asked in zip(tensors, wanted, strict=False)
         if asked
     ]
+
+
+def row_dots(run: Launch, a: Tensor, b: Tensor) -> Tensor:
+    """Inner products of the rows of [pairs, tiles, n, width...], in the dtype of sums: [pairs, tiles, n]."""
+    if a.ndim == 3:
+        return a.to(run.sums) * b
+    a, b = (x.flatten(3).contiguous() for x in (a, b))
+    return row_sums_gradient(a, b, None).to(run.sums)
 
 
 def kernel_for(region: Region, name: str) -> str:
@@ -1504,7 +1495,7 @@ def solve_chunks(
     if rate.numel():
         config = how.widths(features, width)
         half = config.pop("CHUNK") // 2
-        chunk_writes[(batch * heads * chunks,)](
+        chunk_solutions[(batch * heads * chunks,)](
             k, v, rate, undone, writes, inverse, *k.stride()[:3], *v.stride()[:3],
             heads, length, features, width, chunks, LEVELS=half.bit_length() - 1,
             DTYPE=tile_type(sums_of(k)), PRECISION=products_of(k), HALF=half, **config,
@@ -1619,6 +1610,81 @@ def rows_of(base, row, step, length, f, width):
 def store_rows(base, row, width, length, f, x):
     """Writes a tile into a tensor whose rows lie side by side, nothing beyond its ends."""
     tl.store(base + row[:, None] * width + f[None, :], x, (row < length)[:, None] & (f < width)[None, :])
+
+
+@triton.jit
+def solved_system(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
+    """The inverse of 1 + what `system` has below the diagonal, [ROWS, ROWS], of 2 ** LEVELS rows.
+
+    That of two blocks on the diagonal and what joins them is T - T N T, from blocks of one row on.
+    """
+    place = tl.arange(0, ROWS)
+    solved = tl.where(place[:, None] == place[None, :], tl.full([ROWS, ROWS], 1.0, DTYPE), 0.0)
+    solved -= tl.where((place[:, None] % 2 == 1) & (place[None, :] == place[:, None] - 1), system, 0.0)
+    for level in range(1, LEVELS):
+        down, across = place[:, None] >> level, place[None, :] >> level
+        between = tl.where((down % 2 == 1) & (across == down - 1), system, 0.0)
+        solved -= product(product(solved, between, PRECISION), solved, PRECISION)
+    return solved
+
+
+@triton.jit
+def chunk_solutions(
+    keys, values, rate, undone, writes, inverse,
+    keys_batch, keys_head, keys_row, values_batch, values_head, values_row, heads, length, features, width, chunks,
+    LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    HALF: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """undone = T (rate k) and writes = T (rate v) of each chunk, T the inverse of 1 + rate k k^T below the diagonal.
+
+    keys [b, h, length, features], values [b, h, length, width], rate [b h, length] -> undone and writes [b h, length,
+    .], T [b h, chunks, 2 HALF, 2 HALF], where there is room for it. The halves of a chunk are solved by themselves: T
+    joins them by -T N T.
+    """
+    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
+    place, begin = tl.arange(0, HALF), chunk * (2 * HALF)
+    more = length - begin
+    keys += lead // heads * keys_batch + lead % heads * keys_head + begin * keys_row
+    values += lead // heads * values_batch + lead % heads * values_head + begin * values_row
+    undone += (lead * length + begin) * features
+    writes += (lead * length + begin) * width
+    rate += lead * length + begin
+    top, low = tl.zeros([HALF, HALF], DTYPE), tl.zeros([HALF, HALF], DTYPE)
+    join = tl.zeros([HALF, HALF], DTYPE)
+    for first in range(0, features, FEATURES):
+        f = first + tl.arange(0, FEATURES)
+        a = rows_of(keys, place, keys_row, more, f, features)
+        b = rows_of(keys, place + HALF, keys_row, more, f, features)
+        top += product(a, tl.trans(a), PRECISION)
+        low += product(b, tl.trans(b), PRECISION)
+        join += product(b, tl.trans(a), PRECISION)
+    above = tl.load(rate + place, place < more, 0.0)[:, None]
+    below = tl.load(rate + place + HALF, place + HALF < more, 0.0)[:, None]
+    top = solved_system(above * top, HALF, LEVELS, DTYPE, PRECISION)
+    low = solved_system(below * low, HALF, LEVELS, DTYPE, PRECISION)
+    join = -product(product(low, below * join, PRECISION), top, PRECISION)
+    KEPT = undone.dtype.element_ty
+    top, low, join = top.to(KEPT), low.to(KEPT), join.to(KEPT)
+    if inverse is not None:
+        square = inverse + (lead * chunks + chunk) * (4 * HALF * HALF) + place[:, None] * (2 * HALF) + place[None, :]
+        tl.store(square, top)
+        tl.store(square + HALF, tl.zeros([HALF, HALF], KEPT))
+        tl.store(square + 2 * HALF * HALF, join)
+        tl.store(square + 2 * HALF * HALF + HALF, low)
+    for first in range(0, features, FEATURES):
+        f = first + tl.arange(0, FEATURES)
+        a = (above * rows_of(keys, place, keys_row, more, f, features).to(DTYPE)).to(KEPT)
+        b = (below * rows_of(keys, place + HALF, keys_row, more, f, features).to(DTYPE)).to(KEPT)
+        store_rows(undone, place, features, more, f, product(top, a, PRECISION))
+        found = product(join, a, PRECISION) + product(low, b, PRECISION)
+        store_rows(undone, place + HALF, features, more, f, found)
+    for first in range(0, width, WIDTH):
+        e = first + tl.arange(0, WIDTH)
+        a = (above * rows_of(values, place, values_row, more, e, width).to(DTYPE)).to(KEPT)
+        b = (below * rows_of(values, place + HALF, values_row, more, e, width).to(DTYPE)).to(KEPT)
+        store_rows(writes, place, width, more, e, product(top, a, PRECISION))
+        found = product(join, a, PRECISION) + product(low, b, PRECISION)
+        store_rows(writes, place + HALF, width, more, e, found)
 
 
 @triton.jit

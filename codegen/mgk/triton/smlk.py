@@ -723,7 +723,10 @@ def linear_reads(
 @triton.jit
 def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width, DTYPE: tl.constexpr,
                  ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
-    """out = -factor times the inner products of rows: a and b [b, h, length, width], the others [b h, length]."""
+    """out = -factor times the inner products of rows: a and b [b, h, length, width], the others [b h, length].
+
+    Without a factor, 1 times.
+    """
     blocks = tl.cdiv(length, ROWS)
     lead = (tl.program_id(0) // blocks).to(tl.int64)
     i = (tl.program_id(0) % blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -734,7 +737,8 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width
         x = tl.load(a + lead // heads * a_batch + lead % heads * a_head + i[:, None] * a_row + e[None, :], there, 0.0)
         y = tl.load(b + (lead * length + i)[:, None] * width + e[None, :], there, 0.0)
         found += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
-    found *= -tl.load(factor + lead * length + i, i < length, 0.0)
+    if factor is not None:
+        found *= -tl.load(factor + lead * length + i, i < length, 0.0)
     tl.store(out + lead * length + i, found, i < length)
 
 
@@ -859,11 +863,14 @@ def read_chunks(
     return out, inverse
 
 
-def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor) -> Tensor:
-    """The gradient of the row sums by which `out` is divided, from that of `out`: -inverse <g, out>."""
+def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
+    """The gradient of the row sums by which `out` is divided, from that of `out`: -inverse <g, out>; else <g, out>.
+
+    g and out [b, h, n, e], e side by side, all of out; inverse, if it is given, and the result [b, h, n].
+    """
     batch, heads, length, width = out.shape
-    found = torch.empty_like(inverse)
-    if out.numel():
+    found = out.new_empty(out.shape[:-1], dtype=sums_of(out))
+    if found.numel():
         row_products[(batch * heads * -(-length // 64),)](
             g, out, inverse, found, *g.stride()[:3], heads, length, width,
             DTYPE=tile_type(found.dtype), ROWS=64, WIDTH=min(64, padded(width)), num_warps=4,

@@ -185,6 +185,43 @@ def distinct(candidates: list[dict]) -> list[dict]:
 
 
 @triton.jit
+def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width, DTYPE: tl.constexpr,
+                 ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+    """out = -factor times the inner products of rows: a and b [b, h, length, width], the others [b h, length].
+
+    Without a factor, 1 times.
+    """
+    blocks = tl.cdiv(length, ROWS)
+    lead = (tl.program_id(0) // blocks).to(tl.int64)
+    i = (tl.program_id(0) % blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    found = tl.zeros([ROWS], DTYPE)
+    for begin in range(0, width, WIDTH):
+        e = begin + tl.arange(0, WIDTH)
+        there = (i < length)[:, None] & (e < width)[None, :]
+        x = tl.load(a + lead // heads * a_batch + lead % heads * a_head + i[:, None] * a_row + e[None, :], there, 0.0)
+        y = tl.load(b + (lead * length + i)[:, None] * width + e[None, :], there, 0.0)
+        found += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
+    if factor is not None:
+        found *= -tl.load(factor + lead * length + i, i < length, 0.0)
+    tl.store(out + lead * length + i, found, i < length)
+
+
+def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
+    """The gradient of the row sums by which `out` is divided, from that of `out`: -inverse <g, out>; else <g, out>.
+
+    g and out [b, h, n, e], e side by side, all of out; inverse, if it is given, and the result [b, h, n].
+    """
+    batch, heads, length, width = out.shape
+    found = out.new_empty(out.shape[:-1], dtype=sums_of(out))
+    if found.numel():
+        row_products[(batch * heads * -(-length // 64),)](
+            g, out, inverse, found, *g.stride()[:3], heads, length, width,
+            DTYPE=tile_type(found.dtype), ROWS=64, WIDTH=min(64, padded(width)), num_warps=4,
+        )  # fmt: skip
+    return found
+
+
+@triton.jit
 def load_1d(base, i, step, end):
     """The numbers at i of a row, zeros after its end."""
     return tl.load(base + i * step, i < end, 0)
@@ -557,8 +594,18 @@ class Launch:
         """Of each head, how many programs of a kernel have parts of their own of what has these legs."""
         return self.programs if self.region.loops.get(kind) in legs else self.programs_of(kind)
 
-    def room(self, legs: list[str], dtype: torch.dtype, blocks: int | None = None, kind: str = "forward") -> Tensor:
-        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Of tables not all is written: zeros."""
+    def room(
+        self,
+        legs: list[str],
+        dtype: torch.dtype,
+        blocks: int | None = None,
+        kind: str = "forward",
+        whole: Tensor | None = None,
+    ) -> Tensor:
+        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Of tables not all is written: zeros.
+
+        In the dtype of `whole` where it has no more numbers than that: then there are no parts to be added.
+        """
         programs = self.programs if blocks is not None else self.apart(kind, legs)
         shape = [
             self.count * math.prod(programs.values()),
@@ -566,6 +613,8 @@ class Launch:
             self.tiles(legs),
             *self.side_sizes(legs),
         ]
+        if whole is not None and whole.numel() == math.prod(shape):
+            dtype = whole.dtype
         make = torch.zeros if self.distances() & {*legs} else torch.empty
         return make(shape, device=self.like.device, dtype=dtype)
 
@@ -739,12 +788,9 @@ def backward_of(
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
     elif region.reads:
-        product = (
-            (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
-            if apart.ndim > 3
-            else apart.to(run.sums) * apart_in_programs(run, out)
-        )
-        sums = torch.stack([product[:, read].sum(1) for read in region.reads], 1)
+        product = row_dots(run, apart, apart_in_programs(run, out))
+        every = [[i] for i in range(product.shape[1])]
+        sums = product if region.reads == every else torch.stack([product[:, own].sum(1) for own in region.reads], 1)
     rooms = {kind: {} for kind in region.kernels}
     names = [name for name, x in run.given.items() if x is not None]
     legs = {name: region.legs_of_gradient(name) for name in region.operands}
@@ -753,7 +799,8 @@ def backward_of(
         by = kernel_for(region, name)
         blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
         asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
-        rooms[by][name] = run.room(own, run.sums, blocks, by) if asked else None
+        whole = None if blocks or name in region.tables else mask if name == "mask" else run.given[name]
+        rooms[by][name] = run.room(own, run.sums, blocks, by, whole) if asked else None
     for kind, own in rooms.items():
         arguments = region.kernels[kind].arg_names
         taken = {f"{name}_grad": room for name, room in own.items() if f"{name}_grad" in arguments}
@@ -767,6 +814,14 @@ def backward_of(
         for (name, x), asked in zip(tensors, wanted, strict=False)
         if asked
     ]
+
+
+def row_dots(run: Launch, a: Tensor, b: Tensor) -> Tensor:
+    """Inner products of the rows of [pairs, tiles, n, width...], in the dtype of sums: [pairs, tiles, n]."""
+    if a.ndim == 3:
+        return a.to(run.sums) * b
+    a, b = (x.flatten(3).contiguous() for x in (a, b))
+    return row_sums_gradient(a, b, None).to(run.sums)
 
 
 def kernel_for(region: Region, name: str) -> str:
@@ -913,6 +968,11 @@ class TiledGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *seconds):
         raise RuntimeError("Regions in Triton have first derivatives alone; those of backend 'torch' have all.")
+
+
+def sums_of(x: Tensor) -> torch.dtype:
+    """The dtype of sums of x: float32 at least."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def tile_type(dtype: torch.dtype):

@@ -135,7 +135,10 @@ def linear_reads(
 @triton.jit
 def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width, DTYPE: tl.constexpr,
                  ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
-    """out = -factor times the inner products of rows: a and b [b, h, length, width], the others [b h, length]."""
+    """out = -factor times the inner products of rows: a and b [b, h, length, width], the others [b h, length].
+
+    Without a factor, 1 times.
+    """
     blocks = tl.cdiv(length, ROWS)
     lead = (tl.program_id(0) // blocks).to(tl.int64)
     i = (tl.program_id(0) % blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -146,5 +149,6 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width
         x = tl.load(a + lead // heads * a_batch + lead % heads * a_head + i[:, None] * a_row + e[None, :], there, 0.0)
         y = tl.load(b + (lead * length + i)[:, None] * width + e[None, :], there, 0.0)
         found += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
-    found *= -tl.load(factor + lead * length + i, i < length, 0.0)
+    if factor is not None:
+        found *= -tl.load(factor + lead * length + i, i < length, 0.0)
     tl.store(out + lead * length + i, found, i < length)

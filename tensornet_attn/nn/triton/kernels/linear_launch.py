@@ -128,11 +128,14 @@ def read_chunks(
     return out, inverse
 
 
-def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor) -> Tensor:
-    """The gradient of the row sums by which `out` is divided, from that of `out`: -inverse <g, out>."""
+def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
+    """The gradient of the row sums by which `out` is divided, from that of `out`: -inverse <g, out>; else <g, out>.
+
+    g and out [b, h, n, e], e side by side, all of out; inverse, if it is given, and the result [b, h, n].
+    """
     batch, heads, length, width = out.shape
-    found = torch.empty_like(inverse)
-    if out.numel():
+    found = out.new_empty(out.shape[:-1], dtype=sums_of(out))
+    if found.numel():
         row_products[(batch * heads * -(-length // 64),)](
             g, out, inverse, found, *g.stride()[:3], heads, length, width,
             DTYPE=tile_type(found.dtype), ROWS=64, WIDTH=min(64, padded(width)), num_warps=4,

@@ -266,8 +266,18 @@ class Launch:
         """Of each head, how many programs of a kernel have parts of their own of what has these legs."""
         return self.programs if self.region.loops.get(kind) in legs else self.programs_of(kind)
 
-    def room(self, legs: list[str], dtype: torch.dtype, blocks: int | None = None, kind: str = "forward") -> Tensor:
-        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Of tables not all is written: zeros."""
+    def room(
+        self,
+        legs: list[str],
+        dtype: torch.dtype,
+        blocks: int | None = None,
+        kind: str = "forward",
+        whole: Tensor | None = None,
+    ) -> Tensor:
+        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Of tables not all is written: zeros.
+
+        In the dtype of `whole` where it has no more numbers than that: then there are no parts to be added.
+        """
         programs = self.programs if blocks is not None else self.apart(kind, legs)
         shape = [
             self.count * math.prod(programs.values()),
@@ -275,6 +285,8 @@ class Launch:
             self.tiles(legs),
             *self.side_sizes(legs),
         ]
+        if whole is not None and whole.numel() == math.prod(shape):
+            dtype = whole.dtype
         make = torch.zeros if self.distances() & {*legs} else torch.empty
         return make(shape, device=self.like.device, dtype=dtype)
 

@@ -6,6 +6,7 @@ from torch import Tensor
 from tensornet_attn.nn.functions.at_import import operation
 from tensornet_attn.nn.functions.autocast import autocast_dtype
 from tensornet_attn.nn.functions.rows import element
+from tensornet_attn.nn.triton.kernels.linear_launch import row_sums_gradient
 from tensornet_attn.nn.triton.kernels.region_launch import REGIONS, Launch, Region, one_width, with_batch
 
 
@@ -108,12 +109,9 @@ def backward_of(
     if "sums" in region.kernels:
         run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
     elif region.reads:
-        product = (
-            (apart.to(run.sums) * apart_in_programs(run, out)).flatten(3).sum(-1)
-            if apart.ndim > 3
-            else apart.to(run.sums) * apart_in_programs(run, out)
-        )
-        sums = torch.stack([product[:, read].sum(1) for read in region.reads], 1)
+        product = row_dots(run, apart, apart_in_programs(run, out))
+        every = [[i] for i in range(product.shape[1])]
+        sums = product if region.reads == every else torch.stack([product[:, own].sum(1) for own in region.reads], 1)
     rooms = {kind: {} for kind in region.kernels}
     names = [name for name, x in run.given.items() if x is not None]
     legs = {name: region.legs_of_gradient(name) for name in region.operands}
@@ -122,7 +120,8 @@ def backward_of(
         by = kernel_for(region, name)
         blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
         asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
-        rooms[by][name] = run.room(own, run.sums, blocks, by) if asked else None
+        whole = None if blocks or name in region.tables else mask if name == "mask" else run.given[name]
+        rooms[by][name] = run.room(own, run.sums, blocks, by, whole) if asked else None
     for kind, own in rooms.items():
         arguments = region.kernels[kind].arg_names
         taken = {f"{name}_grad": room for name, room in own.items() if f"{name}_grad" in arguments}
@@ -136,6 +135,14 @@ def backward_of(
         for (name, x), asked in zip(tensors, wanted, strict=False)
         if asked
     ]
+
+
+def row_dots(run: Launch, a: Tensor, b: Tensor) -> Tensor:
+    """Inner products of the rows of [pairs, tiles, n, width...], in the dtype of sums: [pairs, tiles, n]."""
+    if a.ndim == 3:
+        return a.to(run.sums) * b
+    a, b = (x.flatten(3).contiguous() for x in (a, b))
+    return row_sums_gradient(a, b, None).to(run.sums)
 
 
 def kernel_for(region: Region, name: str) -> str:

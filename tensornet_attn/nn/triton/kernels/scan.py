@@ -10,7 +10,7 @@ from tensornet_attn.nn.functions.normalize import divided
 from tensornet_attn.nn.functions.scan import delta_rule, gradients_by_chunks, keys_by_sum
 from tensornet_attn.nn.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.nn.triton.kernels.linear_launch import Chunked, read_chunks
-from tensornet_attn.nn.triton.kernels.scan_kernels import chunk_writes, delta_gradients_end, delta_states
+from tensornet_attn.nn.triton.kernels.scan_kernels import chunk_solutions, delta_gradients_end, delta_states
 from tensornet_attn.nn.triton.kernels.tiles import (
     batch_and_heads,
     common_dtype,
@@ -148,7 +148,7 @@ def solve_chunks(
     if rate.numel():
         config = how.widths(features, width)
         half = config.pop("CHUNK") // 2
-        chunk_writes[(batch * heads * chunks,)](
+        chunk_solutions[(batch * heads * chunks,)](
             k, v, rate, undone, writes, inverse, *k.stride()[:3], *v.stride()[:3],
             heads, length, features, width, chunks, LEVELS=half.bit_length() - 1,
             DTYPE=tile_type(sums_of(k)), PRECISION=products_of(k), HALF=half, **config,

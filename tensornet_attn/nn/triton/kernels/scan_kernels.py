@@ -23,7 +23,7 @@ def store_rows(base, row, width, length, f, x):
 
 
 @triton.jit
-def inverse_of(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
+def solved_system(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
     """The inverse of 1 + what `system` has below the diagonal, [ROWS, ROWS], of 2 ** LEVELS rows.
 
     That of two blocks on the diagonal and what joins them is T - T N T, from blocks of one row on.
@@ -39,7 +39,7 @@ def inverse_of(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.const
 
 
 @triton.jit
-def chunk_writes(
+def chunk_solutions(
     keys, values, rate, undone, writes, inverse,
     keys_batch, keys_head, keys_row, values_batch, values_head, values_row, heads, length, features, width, chunks,
     LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
@@ -70,8 +70,8 @@ def chunk_writes(
         join += product(b, tl.trans(a), PRECISION)
     above = tl.load(rate + place, place < more, 0.0)[:, None]
     below = tl.load(rate + place + HALF, place + HALF < more, 0.0)[:, None]
-    top = inverse_of(above * top, HALF, LEVELS, DTYPE, PRECISION)
-    low = inverse_of(below * low, HALF, LEVELS, DTYPE, PRECISION)
+    top = solved_system(above * top, HALF, LEVELS, DTYPE, PRECISION)
+    low = solved_system(below * low, HALF, LEVELS, DTYPE, PRECISION)
     join = -product(product(low, below * join, PRECISION), top, PRECISION)
     KEPT = undone.dtype.element_ty
     top, low, join = top.to(KEPT), low.to(KEPT), join.to(KEPT)
