@@ -453,6 +453,58 @@ def distinct(candidates: list[dict]) -> list[dict]:
 
 
 @triton.jit
+def linear_sums(
+    keys, values, scale, weight, sums, total,
+    keys_batch, keys_head, keys_row, values_batch, values_head, values_row,
+    heads, length, first, features, width, parts,
+    span: tl.constexpr, DTYPE: tl.constexpr,
+    PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """sums = (scale keys)^T values and total = the sum of weight keys, over the rows of each part of span chunks.
+
+    keys [b, h, length, features], values [b, h, length, width], scale and weight [b h, length] -> sums
+    [b h, parts, features, width], total [b h, parts, features], where they are given. Row i stands at position
+    `first` + i.
+    """
+    part, lead = (tl.program_id(0) % parts).to(tl.int64), (tl.program_id(0) // parts).to(tl.int64)
+    f = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
+    e = tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
+    keys += lead // heads * keys_batch + lead % heads * keys_head
+    values += lead // heads * values_batch + lead % heads * values_head
+    found, added = tl.zeros([FEATURES, WIDTH], DTYPE), tl.zeros([FEATURES], DTYPE)
+    for chunk in range(part * span, tl.minimum(part * span + span, tl.cdiv(first + length, CHUNK))):
+        row = chunk * CHUNK + tl.arange(0, CHUNK) - first
+        there = (row >= 0) & (row < length)
+        k = tl.load(keys + row[None, :] * keys_row + f[:, None], there[None, :] & (f < features)[:, None], 0.0)
+        if total is not None:
+            one = tl.load(weight + lead * length + row, there, 0.0)[None, :] if weight is not None else 1.0
+            added += tl.sum(k.to(DTYPE) * one, 1)
+        if scale is not None:
+            k = k.to(DTYPE) * tl.load(scale + lead * length + row, there, 0.0)[None, :]
+        if sums is not None:
+            v = tl.load(values + row[:, None] * values_row + e[None, :], there[:, None] & (e < width)[None, :], 0.0)
+            found += product(k, v, PRECISION)
+    place = (lead * parts + part) * features + f
+    if sums is not None:
+        tl.store(sums + place[:, None] * width + e[None, :], found, (f < features)[:, None] & (e < width)[None, :])
+    if total is not None:
+        tl.store(total + place, added, (f < features) & (tl.program_id(2) == 0))
+
+
+@triton.jit
+def sums_before(sums, parts, size, REVERSE: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+    """Each part becomes the sum of the parts before it, in place, or after it: sums [b h, parts, size]."""
+    lead, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    running = tl.zeros([BLOCK], DTYPE)
+    for step in range(parts):
+        part = parts - 1 - step if REVERSE else step
+        at = sums + (lead * parts + part) * size + place
+        own = tl.load(at, place < size, 0.0)
+        tl.store(at, running, place < size)
+        running += own
+
+
+@triton.jit
 def linear_reads(
     left, right, values, sums, total, scale, bias, out, inverse,
     left_batch, left_head, left_row, right_batch, right_head, right_row, values_batch, values_head, values_row,
@@ -548,6 +600,9 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width
     tl.store(out + lead * length + i, found, i < length)
 
 
+SPAN = 16  # chunks that one program sums where nothing between them is needed
+
+
 @dataclass(frozen=True)
 class Chunked:
     """How the kernels of one call are launched: positions of a chunk, the largest block of a width, the rest."""
@@ -561,6 +616,54 @@ class Chunked:
         """What a kernel over these widths is launched with."""
         blocks = {"FEATURES": min(self.block, padded(features)), "WIDTH": min(self.block, padded(width))}
         return {"CHUNK": self.chunk, **blocks, **dict(self.launch)}
+
+
+def chunk_sums(
+    k: Tensor,
+    v: Tensor | None,
+    how: Chunked,
+    scale: Tensor | None = None,
+    weight: Tensor | None = None,
+    first: int = 0,
+    most: int | None = None,
+    later: bool = False,
+    total: bool = False,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The sums of scale k v^T before each chunk, after it if `later`: [b h, chunks, d, e]; of weight k, if `total`.
+
+    Without v of weight k alone.
+
+    Not causal: of all rows, as one chunk. Row i of k stands at position `first` + i of `most`, else of its length.
+    """
+    batch, heads, length, features = k.shape
+    width, span = 1 if v is None else v.shape[-1], 1 if how.causal else SPAN
+    config = how.widths(features, width)
+    places = length if most is None or not how.causal else most
+    parts = max(1, -(-places // (how.chunk * span)))
+    sums = None if v is None else k.new_empty(batch * heads, parts, features, width, dtype=sums_of(k))
+    totals = k.new_empty(batch * heads, parts, features, dtype=sums_of(k)) if total else None
+    values = k if v is None else v
+    if batch * heads * features * width:
+        linear_sums[(batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"]))](
+            k, values, scale, weight, sums, totals, *k.stride()[:3], *values.stride()[:3],
+            heads, length, first if how.causal else 0, features, width, parts,
+            span=span, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
+        )  # fmt: skip
+    made = (None if x is None else before(x, how, later) for x in (sums, totals))
+    return next(made), next(made)
+
+
+def before(sums: Tensor, how: Chunked, later: bool) -> Tensor:
+    """The sums of the parts before each [b h, parts, ...], in place; or of all parts, as one."""
+    if not how.causal:
+        return sums.sum(1, keepdim=True)
+    if sums.numel():
+        lead, parts, size = sums.flatten(2).shape
+        block = min(1024, padded(size))
+        sums_before[(lead, -(-size // block))](
+            sums, parts, size, REVERSE=later, DTYPE=tile_type(sums.dtype), BLOCK=block, num_warps=4
+        )
+    return sums
 
 
 def read_chunks(
@@ -1392,11 +1495,7 @@ def triton_delta_rule(
     eps: float = 0.0,
     chunk: int = 64,
 ) -> Tensor:
-    """`delta_rule` of the same arguments, which itself takes wider keys; the kernels choose their own chunk.
-
-    What is divided by its sums is float32 at least, and so are the operands where they are float16: gradients that are
-    divided are too small for it.
-    """
+    """`delta_rule` of the same arguments, which itself takes wider keys; the kernels choose their own chunk."""
     if k.shape[-1] > DEEPEST:
         return delta_rule(q, k, v, rate, key_mask, normalize, eps, chunk)
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
@@ -1404,55 +1503,76 @@ def triton_delta_rule(
     rate = rate.to(wide)
     if key_mask is not None:
         k, rate = torch.where(key_mask[..., None], k, 0), torch.where(key_mask, rate, 0)
-    if normalize == "none":
-        return delta_by_heads(q, k, v, rate).to(dtype)
-    held = torch.bfloat16 if dtype == torch.bfloat16 else wide
+    if normalize != "both":
+        return delta_by_heads(q, k, v, rate, normalize == "read", eps).to(dtype)
+    held = torch.bfloat16 if dtype == torch.bfloat16 else wide  # gradients that are divided are too small for float16
     q, k = q.to(wide), k.to(wide)
     z = k.cumsum(-2)
-    used, rate = keys_by_sum(k, z, rate, key_mask, eps) if normalize == "both" else (k, rate)
+    used, rate = keys_by_sum(k, z, rate, key_mask, eps)
     z = F.pad(z, (0, 0, n - m, 0))  # as the last query stands at the last key; a negative width crops
-    read = delta_by_heads(q.to(held), used.to(held), v.to(held), rate, wide=True)
-    return divided(read, (z * q).sum(-1, keepdim=True) + eps).to(dtype)
+    read = delta_by_heads(q.to(held), used.to(held), v.to(held), rate, False, 0.0)
+    return divided(read.to(wide), (z * q).sum(-1, keepdim=True) + eps).to(dtype)
 
 
-def delta_by_heads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, wide: bool = False) -> Tensor:
-    """The delta rule without its sums: operands that broadcast, as `delta_rule` takes them."""
+def delta_by_heads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool, eps: float) -> Tensor:
+    """The delta rule, to `normalize` read by query and the sum of keys: operands that broadcast."""
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2], rate.shape[:-1])
     dtype = common_dtype(q, k, v)
     operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
-    out = triton_delta(*operands, batch_and_heads(rate[..., None], lead), wide)
+    out = triton_delta(*operands, batch_and_heads(rate[..., None], lead), normalize, eps)[0]
     return out.reshape(*lead, *out.shape[-2:])
 
 
 @torch.library.custom_op(operation("triton_delta"), mutates_args=())
-def triton_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, wide: bool) -> Tensor:
+def triton_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool, eps: float) -> tuple[Tensor, Tensor]:
     """What the queries read: q [b, h, n, d], k [b, h, m, d], v [b, h, m, e], rate [b, h, m, 1] -> [b, h, n, e].
 
-    In the dtype of q, or, if `wide`, in that of sums.
+    To `normalize` it is divided by q z + eps, z the sum of keys so far; 1 over that is the second result, [b, h, n].
     """
     with torch.cuda.device_of(q):
         q, k, v = map(width_first, (q, k, v))
         how = delta_chunked(k, k.shape[-1], v.shape[-1])
         undone, writes, _ = solve_chunks(k, v, rate.contiguous(), how)
         states, written = scan_chunks(k, writes, undone, how)
-        return read_chunks(q, k, written, states.mT, how, dtype=sums_of(q) if wide else None)[0]
+        _, total = chunk_sums(k, None, how, total=True) if normalize else (None, None)
+        out, inverse = read_chunks(q, k, written, states.mT, how, total, eps=eps if normalize else None)
+        return out, q.new_empty(0, dtype=sums_of(q)) if inverse is None else inverse
 
 
 @torch.library.custom_op(operation("triton_delta_gradients"), mutates_args=())
 def triton_delta_gradients(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor
+    g: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    out: Tensor,
+    inverse: Tensor,
+    normalize: bool,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, v and rate from that of what is read; `moved` is -1 times that of the writes."""
+    """The gradients of q, k, v and rate from that of what is read; `moved` is -1 times that of the writes.
+
+    To `normalize`, g becomes inverse g, and queries and keys get the gradient r of the row sums, as linear attention
+    has it: scores that are read by the writes are g written^T + r.
+    """
     with torch.cuda.device_of(g):
-        g, q, k, v, rate = *map(width_first, (g.to(kept_in(g, k)), q, k, v)), rate.contiguous()
-        how, kept = delta_chunked(k, k.shape[-1], v.shape[-1]), kept_in(k)
-        undone, writes, inverse = solve_chunks(k, v, rate, how, True)
+        g, q, k, v, rate = *map(width_first, (g, q, k, v)), rate.contiguous()
+        how, kept, (n, m) = delta_chunked(k, k.shape[-1], v.shape[-1]), kept_in(k), (q.shape[-2], k.shape[-2])
+        bias, seen, asked = None, None, None
+        if normalize:
+            bias = row_sums_gradient(g, out, inverse)
+            g = g * inverse[..., None]
+            _, seen = chunk_sums(k, None, how, total=True)
+            _, asked = chunk_sums(q, None, how, None, bias, m - n, m, later=True, total=True)
+        g = g.to(kept)
+        undone, writes, solved = solve_chunks(k, v, rate, how, True)
         states, written = scan_chunks(k, writes, undone, how)
         g_written, _ = read_chunks(k, q, g, None, how, later=True, dtype=kept)
         after, moved = scan_chunks(undone, g_written, k, how, (q, g))
-        dq, _ = read_chunks(g, written, k, states, how, dtype=q.dtype)
-        dk, _ = read_chunks(written, g, q, after, how, later=True, dtype=kept)
-        return dq, *gradients_end(k, v, rate, (undone, writes, moved, states, inverse, dk), how)
+        dq, _ = read_chunks(g, written, k, states, how, seen, bias=bias, dtype=q.dtype)
+        dk, _ = read_chunks(written, g, q, after, how, asked, bias=bias, later=True, dtype=kept)
+        return dq, *gradients_end(k, v, rate, (undone, writes, moved, states, solved, dk), how)
 
 
 def kept_in(*given: Tensor) -> torch.dtype:
@@ -1543,42 +1663,46 @@ def gradients_end(
 
 
 @triton_delta.register_fake
-def triton_delta_shape(q, k, v, rate, wide):
-    """The shape of what is read."""
-    return q.new_empty(*q.shape[:-1], v.shape[-1], dtype=sums_of(q) if wide else None)
+def triton_delta_shape(q, k, v, rate, normalize, eps):
+    """The shapes of what is read, and of the inverse row sums."""
+    rows = q.shape[:-1] if normalize else (0,)
+    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
 
 
 @triton_delta_gradients.register_fake
-def triton_delta_gradients_shapes(g, *operands):
+def triton_delta_gradients_shapes(g, q, k, v, rate, out, inverse, normalize, eps):
     """The shapes of the gradients."""
-    return tuple(x.new_empty(x.shape) for x in operands)
+    return tuple(x.new_empty(x.shape) for x in (q, k, v, rate))
 
 
 def triton_delta_keep(ctx, inputs, output):
-    """Keeps the operands."""
-    ctx.save_for_backward(*inputs[:4])
+    """Keeps the operands and the results."""
+    *operands, ctx.normalize, ctx.eps = inputs
+    ctx.save_for_backward(*operands, *output)
 
 
-def triton_delta_pull(ctx, g):
+def triton_delta_pull(ctx, g, _):
     """The gradients of the operands."""
-    return *triton_delta_gradients(g, *ctx.saved_tensors), None
+    return *triton_delta_gradients(g, *ctx.saved_tensors, ctx.normalize, ctx.eps), None, None
 
 
 def triton_delta_keep_all(ctx, inputs, output):
     """Keeps what the gradients are made of."""
-    ctx.save_for_backward(*inputs)
+    *operands, _, _, ctx.normalize, ctx.eps = inputs
+    ctx.save_for_backward(*operands)
 
 
 def triton_delta_twice(ctx, *seconds):
     """The gradients of the gradients, by those of plain tensor code."""
-    dtypes = [x.dtype for x in ctx.saved_tensors]
 
-    def plain(*given):
-        found = gradients_by_chunks(*(x.to(sums_of(given[1])) for x in given), 64)
-        return tuple(x.to(dtype) for x, dtype in zip(found, dtypes[1:], strict=True))
+    def plain(q, k, v, rate):
+        return delta_rule(q, k, v, rate[..., 0], None, "read" if ctx.normalize else "none", ctx.eps)
+
+    def gradients(g, *operands):
+        return torch.func.vjp(plain, *operands)[1](g)
 
     with exact_products(seconds[0]):
-        return torch.func.vjp(plain, *ctx.saved_tensors)[1](seconds)
+        return *torch.func.vjp(gradients, *ctx.saved_tensors)[1](seconds), None, None, None, None
 
 
 triton_delta.register_autograd(triton_delta_pull, setup_context=triton_delta_keep)
@@ -1590,7 +1714,8 @@ triton_delta_gradients.register_autograd(triton_delta_twice, setup_context=trito
 @triton_delta.register_vmap
 def triton_delta_mapped(info, dims, *given):
     """One more batch dimension."""
-    return triton_delta(*in_batch_dimension(info, dims, given)).unflatten(0, (info.batch_size, -1)), 0
+    found = triton_delta(*in_batch_dimension(info, dims, given))
+    return tuple(x.unflatten(0, (info.batch_size, -1)) if x.numel() else x for x in found), (0, 0 if given[4] else None)
 
 
 @triton_delta_gradients.register_vmap

@@ -619,7 +619,8 @@ def linear_sums(
     """sums = (scale keys)^T values and total = the sum of weight keys, over the rows of each part of span chunks.
 
     keys [b, h, length, features], values [b, h, length, width], scale and weight [b h, length] -> sums
-    [b h, parts, features, width], total [b h, parts, features]. Row i stands at position `first` + i.
+    [b h, parts, features, width], total [b h, parts, features], where they are given. Row i stands at position
+    `first` + i.
     """
     part, lead = (tl.program_id(0) % parts).to(tl.int64), (tl.program_id(0) // parts).to(tl.int64)
     f = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
@@ -631,15 +632,17 @@ def linear_sums(
         row = chunk * CHUNK + tl.arange(0, CHUNK) - first
         there = (row >= 0) & (row < length)
         k = tl.load(keys + row[None, :] * keys_row + f[:, None], there[None, :] & (f < features)[:, None], 0.0)
-        v = tl.load(values + row[:, None] * values_row + e[None, :], there[:, None] & (e < width)[None, :], 0.0)
         if total is not None:
             one = tl.load(weight + lead * length + row, there, 0.0)[None, :] if weight is not None else 1.0
             added += tl.sum(k.to(DTYPE) * one, 1)
         if scale is not None:
             k = k.to(DTYPE) * tl.load(scale + lead * length + row, there, 0.0)[None, :]
-        found += product(k, v, PRECISION)
+        if sums is not None:
+            v = tl.load(values + row[:, None] * values_row + e[None, :], there[:, None] & (e < width)[None, :], 0.0)
+            found += product(k, v, PRECISION)
     place = (lead * parts + part) * features + f
-    tl.store(sums + place[:, None] * width + e[None, :], found, (f < features)[:, None] & (e < width)[None, :])
+    if sums is not None:
+        tl.store(sums + place[:, None] * width + e[None, :], found, (f < features)[:, None] & (e < width)[None, :])
     if total is not None:
         tl.store(total + place, added, (f < features) & (tl.program_id(2) == 0))
 
@@ -794,7 +797,7 @@ def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool) -> Ch
 
 def chunk_sums(
     k: Tensor,
-    v: Tensor,
+    v: Tensor | None,
     how: Chunked,
     scale: Tensor | None = None,
     weight: Tensor | None = None,
@@ -802,24 +805,29 @@ def chunk_sums(
     most: int | None = None,
     later: bool = False,
     total: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor | None, Tensor | None]:
     """The sums of scale k v^T before each chunk, after it if `later`: [b h, chunks, d, e]; of weight k, if `total`.
+
+    Without v of weight k alone.
 
     Not causal: of all rows, as one chunk. Row i of k stands at position `first` + i of `most`, else of its length.
     """
     batch, heads, length, features = k.shape
-    width, span, config = v.shape[-1], 1 if how.causal else SPAN, how.widths(features, v.shape[-1])
+    width, span = 1 if v is None else v.shape[-1], 1 if how.causal else SPAN
+    config = how.widths(features, width)
     places = length if most is None or not how.causal else most
     parts = max(1, -(-places // (how.chunk * span)))
-    sums = k.new_empty(batch * heads, parts, features, width, dtype=sums_of(k))
-    totals = sums.new_empty(batch * heads, parts, features) if total else None
-    if sums.numel():
+    sums = None if v is None else k.new_empty(batch * heads, parts, features, width, dtype=sums_of(k))
+    totals = k.new_empty(batch * heads, parts, features, dtype=sums_of(k)) if total else None
+    values = k if v is None else v
+    if batch * heads * features * width:
         linear_sums[(batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"]))](
-            k, v, scale, weight, sums, totals, *k.stride()[:3], *v.stride()[:3],
+            k, values, scale, weight, sums, totals, *k.stride()[:3], *values.stride()[:3],
             heads, length, first if how.causal else 0, features, width, parts,
-            span=span, DTYPE=tile_type(sums.dtype), PRECISION=precision_of(k, v), **config,
+            span=span, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
         )  # fmt: skip
-    return before(sums, how, later), None if totals is None else before(totals, how, later)
+    made = (None if x is None else before(x, how, later) for x in (sums, totals))
+    return next(made), next(made)
 
 
 def before(sums: Tensor, how: Chunked, later: bool) -> Tensor:

@@ -20,7 +20,8 @@ def linear_sums(
     """sums = (scale keys)^T values and total = the sum of weight keys, over the rows of each part of span chunks.
 
     keys [b, h, length, features], values [b, h, length, width], scale and weight [b h, length] -> sums
-    [b h, parts, features, width], total [b h, parts, features]. Row i stands at position `first` + i.
+    [b h, parts, features, width], total [b h, parts, features], where they are given. Row i stands at position
+    `first` + i.
     """
     part, lead = (tl.program_id(0) % parts).to(tl.int64), (tl.program_id(0) // parts).to(tl.int64)
     f = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
@@ -32,15 +33,17 @@ def linear_sums(
         row = chunk * CHUNK + tl.arange(0, CHUNK) - first
         there = (row >= 0) & (row < length)
         k = tl.load(keys + row[None, :] * keys_row + f[:, None], there[None, :] & (f < features)[:, None], 0.0)
-        v = tl.load(values + row[:, None] * values_row + e[None, :], there[:, None] & (e < width)[None, :], 0.0)
         if total is not None:
             one = tl.load(weight + lead * length + row, there, 0.0)[None, :] if weight is not None else 1.0
             added += tl.sum(k.to(DTYPE) * one, 1)
         if scale is not None:
             k = k.to(DTYPE) * tl.load(scale + lead * length + row, there, 0.0)[None, :]
-        found += product(k, v, PRECISION)
+        if sums is not None:
+            v = tl.load(values + row[:, None] * values_row + e[None, :], there[:, None] & (e < width)[None, :], 0.0)
+            found += product(k, v, PRECISION)
     place = (lead * parts + part) * features + f
-    tl.store(sums + place[:, None] * width + e[None, :], found, (f < features)[:, None] & (e < width)[None, :])
+    if sums is not None:
+        tl.store(sums + place[:, None] * width + e[None, :], found, (f < features)[:, None] & (e < width)[None, :])
     if total is not None:
         tl.store(total + place, added, (f < features) & (tl.program_id(2) == 0))
 
