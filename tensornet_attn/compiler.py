@@ -12,7 +12,7 @@ from warnings import warn
 from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
 from tensornet_attn.plan.aim import TRAINING, Aim, Wanted, aim_of
-from tensornet_attn.plan.auto import faster
+from tensornet_attn.plan.auto import fastest
 from tensornet_attn.plan.cache import Kept
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Lowering
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Overrides = Mapping[str, int | float | str]
 BACKENDS = ("auto", "reference", "torch", "inductor", "triton")
+BOTH = "triton beside fused attention"  # a plan that auto may take on a GPU
 _plans: Kept[Plan] = Kept(most=256)  # by content: the text of the graph, with its names; backend; aim
 _sources: Kept[Emitted] = Kept(most=256)
 
@@ -261,7 +262,8 @@ def _planned(
     options: Wanted = {"device_costs": costs_for(device, dtype), **wanted}
     aim = aim_of(dtype, **options)
     if backend == "auto" and on_gpu(device) and not reasons_against(dtype):
-        return faster(plan_of(graph, "torch", aim), plan_of(graph, "triton", aim))
+        both = _plans.get((graph.to_text(), BOTH, aim), lambda: make_plan(graph, "triton", aim, fused=True))
+        return fastest(plan_of(graph, "torch", aim), both, plan_of(graph, "triton", aim))
     reasons = tuple(reasons_against(dtype)) if backend == "triton" else ()
     if not reasons:
         return plan_of(graph, backend, aim)

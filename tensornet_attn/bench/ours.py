@@ -15,7 +15,7 @@ from tensornet_attn.graph.model import Attention
 from tensornet_attn.plan.aim import aim_of
 from tensornet_attn.plan.model import Plan
 
-OURS = ("torch", "inductor", "triton")
+OURS = ("auto", "torch", "inductor", "triton")
 ALMOST_FREE = Device("almost free arithmetic", rate=10**18, bandwidth=10**9)
 
 
@@ -28,9 +28,10 @@ def ours(backend: str) -> Callable[[Case, str, float], Contestant]:
         module = compiler.compile(case.design, backend, case.causal, **case.wanted(kind))
         within(pair_bytes(module.plan.schedule, case, kind != FORWARD), limit)
         found = case.loaded(module)
-        if backend == "triton" and case.tune:
+        if module.plan.backend == "triton" and case.tune:
             tuned(module)
-        return Contestant(found, case, elsewhere(module.plan))
+        notes = [module.plan.backend if backend == "auto" else "", elsewhere(module.plan)]
+        return Contestant(found, case, ", ".join(note for note in notes if note))
 
     return make
 

@@ -27,7 +27,7 @@ Against = Annotated[
     typer.Option(metavar="NAME,...", help="reference, eager, compile, sdpa, softmax, flex, fused, dense, fla."),
 ]
 Backends = Annotated[
-    str, typer.Option("--backend", metavar="NAME,...", help="Ours: torch, inductor, triton, or several of them.")
+    str, typer.Option("--backend", metavar="NAME,...", help="Ours: auto, torch, inductor, triton, or several.")
 ]
 File = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the results as JSON.")]
 Plot = Annotated[str | None, typer.Option(metavar="FILE", help="Draw the results: svg, png or pdf.")]
@@ -62,7 +62,7 @@ Tune = Annotated[bool, typer.Option("--tune", help="Tune our Triton kernels befo
 
 OF_CASES = ("against", "legs", "settings", "causal")
 OF_LENGTHS = ("n", "backend", "batch", "dtype")
-GPU_BACKENDS, GPU_DTYPE = ("triton", "torch"), "bfloat16"  # on a CPU torch comes first, in float32
+GPU_BACKENDS, GPU_DTYPE = ("auto", "triton", "torch"), "bfloat16"  # on a CPU torch comes first, in float32
 
 
 def bench(
@@ -150,7 +150,7 @@ def _for_gpu(context: typer.Context, setting: Setting, n: str, backend: str, bat
     given = lengths(n) if _given(context, "n") else [None]
     if len(given) > 1:
         raise typer.BadParameter("the targets take one length, in the place of their own.", param_hint="'--n'")
-    usual = (GPU_BACKENDS, GPU_DTYPE) if setting.device.partition(":")[0] == "cuda" else (GPU_BACKENDS[::-1], dtype)
+    usual = (GPU_BACKENDS, GPU_DTYPE) if setting.device.partition(":")[0] == "cuda" else (("torch", "triton"), dtype)
     return replace(
         setting,
         n=given[0],

@@ -1,4 +1,4 @@
-"""The choice between the plans of torch and of Triton, on a GPU."""
+"""The choice between the plans of torch, of Triton, and of both, on a GPU."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.price import price_of
 
 
-def faster(torch: Plan, triton: Plan) -> Plan:
-    """The plan that is predicted to take less time.
+def fastest(torch: Plan, both: Plan, triton: Plan) -> Plan:
+    """The plan that is predicted to take the least time; in `both`, Triton has what cannot be fused attention.
 
-    Where neither is, by the roofline alone, that of torch if all that Triton has kernels for is fused attention there:
-    it is tuned to the device. All else takes more passes over memory in torch than the roofline knows of.
+    The roofline sees no difference between the same operations on two backends. Then fused attention of torch comes
+    first, which is tuned to the device, and all else goes to Triton: in torch it takes more passes over memory.
     """
-    seconds = [price_of(plan.schedule, plan.aim.sizes(plan.graph), plan.aim).seconds for plan in (torch, triton)]
-    if seconds[0] != seconds[1]:
-        return torch if seconds[0] < seconds[1] else triton
+    plans = [triton] if against_linear(both) else [both, triton]
+    if not against_linear(torch) and not _own(torch, triton):
+        plans = [torch, *plans]
+    plans += [torch]
+    return min(plans, key=lambda plan: price_of(plan.schedule, plan.aim.sizes(plan.graph), plan.aim).seconds)
+
+
+def _own(torch: Plan, triton: Plan) -> bool:
+    """Whether Triton has kernels for more than what is fused attention in torch."""
     fused = {name for step in torch.schedule.steps if isinstance(step.op, Attention) for name in step.op.steps}
-    own = any(region.backend == "triton" and not fused & {*region.steps} for region in triton.regions)
-    return triton if own or against_linear(torch) else torch
+    return any(region.backend == "triton" and not fused & {*region.steps} for region in triton.regions)

@@ -45,11 +45,12 @@ LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
 }
 
 
-def make_plan(graph: Graph, backend: str = "torch", aim: Aim = TRAINING) -> Plan:
+def make_plan(graph: Graph, backend: str = "torch", aim: Aim = TRAINING, fused: bool = False) -> Plan:
     """The plan of a graph on a backend for an aim: a pure function of its arguments.
 
-    `reference` keeps the diagram as written; the others fuse and split it. Raises InputError where no plan meets the
-    aim, with the least possible figure, or with the region and what stands against it.
+    `reference` keeps the diagram as written; the others fuse and split it. `fused`: Triton takes what cannot be fused
+    attention alone. Raises InputError where no plan meets the aim, with the least possible figure, or with the region
+    and what stands against it.
     """
     sizes = aim.sizes(graph)
     if backend == "reference":
@@ -57,7 +58,7 @@ def make_plan(graph: Graph, backend: str = "torch", aim: Aim = TRAINING) -> Plan
     else:
         ways = WAYS if aim.demanding else WAYS[:1]
         start, left_out = _simpler(graph, backend)
-        plans = {way.name: _planned(graph, start, backend, aim, sizes, way, left_out) for way in ways}
+        plans = {way.name: _planned(graph, start, backend, aim, sizes, way, left_out, fused) for way in ways}
     plan = chosen(plans, sizes) if aim.demanding else plans[AS_PRICED]
     if aim.strict:
         strictly(graph.name, plan.regions, backend)
@@ -84,10 +85,11 @@ def _planned(
     sizes: Mapping[str, int],
     way: Way,
     left_out: tuple[Region, ...] = (),
+    fused: bool = False,
 ) -> Plan:
     """The plan of a graph, which computes what is `written`, in one way to plan."""
     lowered, taken, refused = graph, dict[str, str](), dict[str, list[Lowering]]()
-    for name, lower in _lowerings(way, aim, backend).items():
+    for name, lower in _lowerings(way, aim, backend, fused).items():
         made = lower(lowered, sizes, aim.device)
         lowered, taken = made.graph, taken | made.chosen
         for step, reasons in made.refused.items():
@@ -99,7 +101,7 @@ def _planned(
     return Plan(written, schedule, regions, backend, _lengths(sizes), aim)
 
 
-def _lowerings(way: Way, aim: Aim, backend: str) -> dict[str, Lower]:
+def _lowerings(way: Way, aim: Aim, backend: str, fused: bool = False) -> dict[str, Lower]:
     """The lowerings of a way for an aim, in order; weights are absorbed in view of what comes after."""
     fading = 1 if backend != "triton" else inf if aim.strict else BESIDE_KERNELS
     each = backend != "triton" and not {BAND, LINEAR, FUSED} & {*way.without}  # a kernel reads all values of one map
@@ -107,6 +109,9 @@ def _lowerings(way: Way, aim: Aim, backend: str) -> dict[str, Lower]:
     if backend == "triton":  # kernels leave out what is beyond a band: torch has what they do not take
         names.remove(BAND)
         names.insert(names.index(TRITON) + 1, BAND)
+    if fused:
+        names.remove(FUSED)
+        names.insert(names.index(TRITON), FUSED)
     found: dict[str, Lower] = {
         **{name: LOWERINGS[name] for name in names},
         ONCE: partial(lower_once, apart=each),

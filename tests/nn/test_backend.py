@@ -62,6 +62,7 @@ def test_auto_without_a_gpu_is_torch(without_gpu: None) -> None:
         ("band", torch.bfloat16, "triton", "h200-bfloat16"),
         ("linear", torch.bfloat16, "triton", "h200-bfloat16"),
         ("fmm_fast_weight1", torch.float32, "triton", "h200"),
+        ("epa", torch.bfloat16, "triton", "h200-bfloat16"),
         ("mlp", torch.float32, "torch", "h200"),
     ],
 )
@@ -77,6 +78,8 @@ def test_auto_on_a_gpu(
     monkeypatch.setattr("tensornet_attn.nn.triton.target.on_gpu", lambda device: True)
     plan = ta.compile(name, dtype=dtype).plan
     assert (plan.backend, plan.aim.device.name) == (backend, costs)
+    if name == "epa":  # experts by Triton, attention of one map as torch has it
+        assert {region: plan.backends[region] for region in ("V", "A")} == {"V": "triton", "A": "torch"}
     assert ta.compile(name, dtype=dtype, device_costs="generic").plan.aim.device.name == "generic"
 
 

@@ -18,9 +18,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for L
 KERNELS = {
     "linear attention": {"linear_sums", "sums_before", "linear_reads", "row_products"},
     "delta rule": {
-        "chunk_solutions", "delta_states", "linear_sums", "sums_before", "linear_reads", "row_products",
+        "chunk_solutions",
+        "delta_states",
+        "linear_sums",
+        "sums_before",
+        "linear_reads",
+        "row_products",
         "delta_gradients_end",
-    },  # fmt: skip
+    },
     "grouped experts": {"expert_counts", "expert_order", "expert_products", "expert_outers"},
 }
 FITS = Used("one", "fp32", "CHUNK 64", 90, 4, 255, 64, 227 * 1024)
