@@ -721,7 +721,7 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width
 SPAN = 16  # chunks that one program sums where nothing between them is needed
 
 
-LINEAR = ((64, 64, 4, 2), (64, 64, 8, 2), (64, 64, 4, 1), (32, 32, 4, 1), (32, 32, 8, 1), (16, 16, 4, 1))
+LINEAR = ((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 8, 2), (64, 64, 4, 1), (32, 32, 4, 1), (32, 32, 8, 1), (16, 16, 4, 1))
 
 
 @dataclass(frozen=True)
@@ -750,7 +750,8 @@ def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool) -> Ch
 
     def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
         numbers = CHUNK * (2 * CHUNK + 3 * BLOCK) + BLOCK * BLOCK  # scores stand there twice, where taken apart
-        return numbers * held_for(size), 3 * size * CHUNK * BLOCK + max(4, size) * BLOCK * BLOCK
+        numbers = numbers * 3 // 4 if size < 4 else numbers * held_for(size)  # as compiling has shown
+        return numbers, 3 * size * CHUNK * BLOCK + max(4, size) * BLOCK * BLOCK
 
     sizes = (most, min(padded(rows), 64), str(x.dtype).removeprefix("torch."))
     config = dict(configured("linear", sizes, distinct(candidates), need))
