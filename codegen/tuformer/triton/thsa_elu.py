@@ -753,7 +753,15 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width
 SPAN = 16  # chunks that one program sums where nothing between them is needed
 
 
-LINEAR = ((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 8, 2), (64, 64, 4, 1), (32, 32, 4, 1), (32, 32, 8, 1), (16, 16, 4, 1))
+LINEAR = (
+    (64, 64, 4, 3),
+    (64, 64, 4, 2),
+    (64, 64, 8, 2),
+    (64, 64, 4, 1),
+    (32, 32, 4, 1),
+    (32, 32, 8, 1),
+    (16, 16, 4, 1),
+)
 
 
 @dataclass(frozen=True)
