@@ -717,6 +717,9 @@ def bias_2d(base, i, i_step, i_end, j, j_step, j_end):
 REGIONS: dict = {}  # name: Region
 
 
+CONFIGS: dict = {}  # what kernels have been launched with, by what it was chosen for
+
+
 BUSY = 256  # programs that keep a GPU busy
 
 
@@ -727,6 +730,17 @@ BLOCKS = (  # rows of a program, its other side, in blocks; warps; stages
     (64, 16, 4, 2),
     (32, 32, 4, 2),
 )
+
+
+LARGEST = 128  # rows of any block
+
+
+TRIED = (
+    (128, 64, 8, 3),
+    (64, 64, 4, 3),
+    (128, 128, 8, 2),
+    (64, 128, 4, 2),
+)  # where kernels are timed: none comes first
 
 
 SPLIT = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))  # for many tiles beside each other: warps split columns
@@ -742,7 +756,7 @@ def blocks_for(cores: bool) -> tuple:
     compiling for sm_80 and sm_90 has shown: small ones come first, but for the interpreter, which has no registers.
     """
     if cores:
-        return BLOCKS + SPLIT + SMALL
+        return BLOCKS + TRIED + SPLIT + SMALL
     return BLOCKS + SMALL if interpreted() else SMALL + BLOCKS
 
 
@@ -901,9 +915,16 @@ class Launch:
 
     def config(self, kind: str) -> dict:
         """The blocks of both sides for a kernel, and how a program is compiled."""
+        room = {leg: min(padded(length), LARGEST) for leg, length in self.lengths.items()}
+        at = (self.name, kind, self.dtype, target_of(), *self.width.values(), *room.values())
+        if CHOICES or at not in CONFIGS:  # what is tuned comes first
+            CONFIGS[at] = self.chosen(kind, room)
+        return CONFIGS[at]
+
+    def chosen(self, kind: str, room: dict[str, int]) -> dict:
+        """The same, chosen among the blocks that are no larger than there is `room` on each side."""
         region, (n, m) = self.region, self.region.sides
         fixed, other = (m, n) if kind == "keys" else (n, m)
-        room = {leg: padded(length) for leg, length in self.lengths.items()}
         candidates = [
             {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
             for own, more, *warps in blocks_for(self.cores)

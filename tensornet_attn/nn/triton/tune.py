@@ -25,6 +25,7 @@ def tuned(call: Callable[[], object], module: ModuleType, source: str) -> Choice
     """
     if not torch.cuda.is_available():
         raise InputError("tune: there is no GPU to time kernels on; leave it out, and the model chooses.")
+    getattr(module, "CONFIGS", {}).clear()  # so that the call asks for all of them
     call()
     found: Choices = {}
     for key, candidates in list(getattr(module, "ASKED", {}).items()):
