@@ -5,7 +5,8 @@
 compiles forward and backward in bfloat16 as `tensornet-attn explain DESIGN --kernels` does, takes the innermost loop of
 each kernel that makes products, apart by nvdisasm, and gives clocks: `issue`, of the four schedulers, which issue an
 instruction a clock each; `cores`, of the tensor cores at their peak; `exp`, of the units that make powers. What only
-blocks at an edge do is left out. A loop takes at least the most of the three. `barriers` are those of a round.
+blocks at an edge do is left out. A loop takes at least the most of the three. `bytes` of tiles are copied for them,
+mostly from the L2 cache. `barriers` are those of a round.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FLOPS, MMA, SLOWER = 4096, 4096, 0.62  # a clock of an SM in bfloat16; an HMMA.1
 
 
 def instructions(kernel: Any) -> list[str]:
-    """The instructions of a round of the longest loop with products: what a branch leaves out of it is left out."""
+    """The instructions of a round of the longest innermost loop with products, without what a branch leaves out."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(kernel.asm["cubin"])
@@ -46,6 +47,7 @@ def instructions(kernel: Any) -> list[str]:
             found.append(one[1])
     jumps = {i: labels[jump[1]] for i, line in enumerate(found) if (jump := JUMP.search(line)) and jump[1] in labels}
     loops = [(end, i) for i, end in jumps.items() if end < i and any(map(makes_products, found[end : i + 1]))]
+    loops = [one for one in loops if not any(one[0] <= a and b <= one[1] for a, b in loops if (a, b) != one)]
     if not loops:
         return []
     at, last = max(loops, key=lambda loop: loop[1] - loop[0])
@@ -74,6 +76,12 @@ def clocks(names: list[str], warps: int) -> tuple[float, float, float]:
     return len(names) * warps / 4, cores, sum(name.startswith("MUFU") for name in names) * 2.0 * warps
 
 
+def loaded(names: list[str], warps: int) -> int:
+    """Bytes of tiles that a round copies into shared memory, from memory or the L2 cache."""
+    sizes = [name.rsplit(".", 1)[-1] for name in names if name.startswith("LDGSTS")]
+    return sum(int(size) if size.isdigit() else 32 for size in sizes) // 8 * 32 * warps
+
+
 def report(word: str, target: int) -> None:
     name, _, rest = word.partition(":")
     causal, legs = rest == "causal", [part.split("=") for part in rest.split(",") if "=" in part]
@@ -100,7 +108,8 @@ def report(word: str, target: int) -> None:
             continue
         names, heads = instructions(kernel), max(1, maps[f"{region}_tiles"])
         issue, cores, exp = (1000 * x / sizes[0] / sizes[1] / heads for x in clocks(names, one.warps))
-        counted = f"issue {issue:5.0f}, cores {cores:4.0f}, exp {exp:4.0f}"
+        moved = 1000 * loaded(names, one.warps) / sizes[0] / sizes[1] / heads
+        counted = f"issue {issue:5.0f}, cores {cores:4.0f}, exp {exp:4.0f}, {moved:6,.0f} bytes"
         held = (
             f"{names.count('BAR.SYNC.DEFER_BLOCKING')} barriers, {one.registers} registers, {one.stack} bytes of stack"
         )
