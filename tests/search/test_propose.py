@@ -165,7 +165,7 @@ def test_a_base_beyond_the_bounds_comes_to_lie_at_them() -> None:
         "settings": {"k": [3, 5, 7]},
     }
     (found,) = seeds(load({**data, "bounds": {"n": 16, "macs": 24000}}))
-    assert to_text(found.path) == "band; f = 16; h = 1; d = 7; k = 7"  # the dearest of all that the space has
+    assert to_text(found.path) == "band; f = 16; h = 2; d = 5; k = 7"  # the dearest of all that the space has
 
 
 FOREIGN = [
