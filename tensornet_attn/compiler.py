@@ -164,8 +164,9 @@ def compile(
     """An nn.Module that computes the design, right for every length whatever it is planned for.
 
     `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of that), triton (kernels for
-    all regions that have queries and keys; on a GPU, or in triton's interpreter), or auto: torch, and triton on a GPU
-    where it is predicted to be faster. Where triton cannot run, a warning says why, and the plan is that of torch.
+    all regions that have queries and keys; on a GPU, or in triton's interpreter), or auto: torch, and on a GPU what is
+    predicted to be fastest, also where the module is moved to one. Where triton cannot run, a warning says why, and the
+    plan is that of torch.
     `causal` overrides what the design says. What it is planned for may be given by name:
 
     `tune`: Triton kernels are timed on the GPU at once, with each of their configurations; the fastest ones are kept.
@@ -262,8 +263,11 @@ def _planned(
     options: Wanted = {"device_costs": costs_for(device, dtype), **wanted}
     aim = aim_of(dtype, **options)
     if backend == "auto" and on_gpu(device) and not reasons_against(dtype):
-        both = _plans.get((graph.to_text(), BOTH, aim), lambda: make_plan(graph, "triton", aim, fused=True))
-        return fastest(plan_of(graph, "torch", aim), both, plan_of(graph, "triton", aim))
+        return fastest(
+            lambda: plan_of(graph, "torch", aim),
+            lambda: _plans.get((graph.to_text(), BOTH, aim), lambda: make_plan(graph, "triton", aim, fused=True)),
+            lambda: plan_of(graph, "triton", aim),
+        )
     reasons = tuple(reasons_against(dtype)) if backend == "triton" else ()
     if not reasons:
         return plan_of(graph, backend, aim)

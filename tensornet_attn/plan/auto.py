@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Attention
 from tensornet_attn.plan.demands import against_linear
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.price import price_of
 
+Make = Callable[[], Plan]
 
-def fastest(torch: Plan, both: Plan, triton: Plan) -> Plan:
+
+def fastest(torch: Make, both: Make, triton: Make) -> Plan:
     """The plan that is predicted to take the least time; in `both`, Triton has what cannot be fused attention.
 
     The roofline sees no difference between the same operations on two backends. Then fused attention of torch comes
-    first, which is tuned to the device, and all else goes to Triton: in torch it takes more passes over memory.
+    first, which is tuned to the device, and all else goes to Triton: in torch it takes more passes over memory. Raises
+    InputError where none meets its aim.
     """
-    plans = [triton] if against_linear(both) else [both, triton]
-    if not against_linear(torch) and not _own(torch, triton):
-        plans = [torch, *plans]
-    plans += [torch]
-    return min(plans, key=lambda plan: price_of(plan.schedule, plan.aim.sizes(plan.graph), plan.aim).seconds)
+    made, errors = list[Plan](), list[InputError]()
+    for make in (torch, both, triton):
+        try:
+            made.append(make())
+        except InputError as error:  # another one may meet the aim
+            errors.append(error)
+    if not made:
+        raise errors[0]
+    first = [plan for plan in made if not against_linear(plan) and not _slower(plan, made[-1])]
+    return min([*first, *made], key=lambda plan: price_of(plan.schedule, plan.aim.sizes(plan.graph), plan.aim).seconds)
 
 
-def _own(torch: Plan, triton: Plan) -> bool:
-    """Whether Triton has kernels for more than what is fused attention in torch."""
-    fused = {name for step in torch.schedule.steps if isinstance(step.op, Attention) for name in step.op.steps}
-    return any(region.backend == "triton" and not fused & {*region.steps} for region in triton.regions)
+def _slower(plan: Plan, triton: Plan) -> bool:
+    """Whether torch computes what Triton has kernels for, but for what is fused attention."""
+    fused = {name for step in plan.schedule.steps if isinstance(step.op, Attention) for name in step.op.steps}
+    own = {name for region in plan.regions if region.backend == "triton" for name in region.steps}
+    return any(region.backend == "triton" and not (fused | own) & {*region.steps} for region in triton.regions)

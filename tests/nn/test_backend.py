@@ -80,6 +80,11 @@ def test_auto_on_a_gpu(
     assert (plan.backend, plan.aim.device.name) == (backend, costs)
     if name == "epa":  # experts by Triton, attention of one map as torch has it
         assert {region: plan.backends[region] for region in ("V", "A")} == {"V": "triton", "A": "torch"}
+    if name == "hard_fish":  # where torch cannot keep to an aim, Triton may
+        for limited in ("torch", "auto"):
+            with pytest.raises(InputError, match="the least possible is"):
+                ta.compile("thsa", limited, memory="64MB" if limited == "torch" else "1MB")
+        assert ta.compile("thsa", memory="64MB").plan.backend == "triton"
     assert ta.compile(name, dtype=dtype, device_costs="generic").plan.aim.device.name == "generic"
 
 

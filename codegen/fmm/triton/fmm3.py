@@ -925,12 +925,10 @@ def read_chunks(
     later: bool = False,
     eps: float | None = None,
     dtype: torch.dtype | None = None,
-    pairs: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """What `left` reads of `values`, as `linear_reads` says, in its dtype or another one.
 
-    With `eps` it is divided by the row sums; their inverse is the second result. Without `pairs` only the sums of
-    other chunks are read.
+    With `eps` it is divided by the row sums; their inverse is the second result.
     """
     batch, heads, length, features = left.shape
     others, width = values.shape[-2:]
@@ -946,7 +944,7 @@ def read_chunks(
             left, right, values, sums, total, scale, bias, out, inverse,
             *left.stride()[:3], *right.stride()[:3], *values.stride()[:3], *strides,
             heads, length, others, left_first, right_first, features, width, chunks, start,
-            CAUSAL=how.causal, PAIRS=pairs and how.causal, LATER=later, EPS=eps, DTYPE=tile_type(sums_of(left)),
+            CAUSAL=how.causal, PAIRS=how.causal, LATER=later, EPS=eps, DTYPE=tile_type(sums_of(left)),
             PRECISION=precision_of(left, right, values), **config,
         )  # fmt: skip
     return out, inverse
