@@ -196,6 +196,7 @@ MAPS: dict[str, Callable[..., Tensor]] = {
     "sqrt": torch.sqrt,
     "abs": torch.abs,
     "softplus": F.softplus,
+    "reciprocal": lambda x: over(torch.ones_like(x), x),
     "softcap": lambda x, c: c * torch.tanh(x / c),
     "power": lambda x, p: x**p,
     "clamp": lambda x, a, b: x.clamp(a, b),

@@ -19,7 +19,7 @@ MASKED = [mode for mode in EACH if mode[1] is not None]  # those that have keys 
 SLICE: list[Mode] = [
     ("cross", True),  # a fused call, two inputs
     ("fmm2", True),  # a band and sums of keys
-    ("linear_fish", True),  # heads mixed in chunks
+    ("kernel_fish", True),  # heads mixed in chunks
     ("transformer_xl", False),  # blocks of rows, relative positions
     ("gfish", True),  # noise
     ("fish_simplex", False),

@@ -19,7 +19,7 @@ FILES = {path.stem: path for path in sorted((ROOT / "codegen").glob("*/*.py"))}
 SHIPPED = (
     "mhsa_core",
     "thsa_elu",
-    "thsa_poly",
+    "thsa_square",
 )  # of kron, whose sizes are no arguments of the class: those of the file
 MANY = {"head_gated": {"h": 6}, "moa": {"e": 9}, "moa_sigmoid": {"e": 9}}  # more than their settings choose
 

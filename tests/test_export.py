@@ -54,9 +54,9 @@ def test_a_training_program_draws_noise_anew(name: str, causal: bool | None) -> 
 
 
 def test_gradients_of_a_program() -> None:
-    module = made("linear_fish", True, dtype=F32)
-    program = exported(module, inputs_of("linear_fish", 3, 40, F32))
-    for x in inputs_of("linear_fish", 2, 21, F32):
+    module = made("kernel_fish", True, dtype=F32)
+    program = exported(module, inputs_of("kernel_fish", 3, 40, F32))
+    for x in inputs_of("kernel_fish", 2, 21, F32):
         one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
         program(one).square().sum().backward()
         module(other).square().sum().backward()

@@ -1,14 +1,19 @@
-"""Which values can never be negative: `normalize` over one that can is worth a warning."""
+"""Which values can never be negative: `normalize` over one that can is worth a warning.
+
+Of each value a lower bound is known, so that what is added to a bounded map counts: tanh(x) + 1 is never negative.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.spec.arithmetic import Arith, evaluate, names
 
 _POSITIVE_MAPS = frozenset("relu elu1 elu1_neg sigmoid exp square sqrt abs softplus".split())
-_KEEPING_MAPS = frozenset("power softcap tanh gelu silu elu".split())  # nonnegative of what is nonnegative
+_KEEPING_MAPS = frozenset("power softcap tanh gelu silu elu reciprocal".split())  # nonnegative of what is nonnegative
+_LEAST = {"tanh": -1.0, "elu": -1.0, "gelu": -0.17, "silu": -0.279}  # of maps that may be negative
 _KEEPING_BOXES = frozenset("normalize keep max sum mean topk dropout l1norm l2norm rmsnorm rel_shift".split())
 _POSITIVE_VALUES = frozenset({"ones", "eye", "zeros", "kron", "alibi_slopes"})
 
@@ -22,10 +27,10 @@ def doubtful_normalizers(graph: Graph) -> list[str]:
 
 def nonnegative(graph: Graph) -> dict[str, bool]:
     """For each tensor and step, whether it is known to hold no negative number."""
-    sure = {tensor.name: _tensor(graph, tensor) for tensor in graph.tensors}
+    least = {tensor.name: 0.0 if _tensor(graph, tensor) else -inf for tensor in graph.tensors}
     for step in graph.steps:
-        sure[step.name] = _step(graph, step, sure)
-    return sure
+        least[step.name] = _step(graph, step, least)
+    return {name: bound >= 0 for name, bound in least.items()}
 
 
 def _tensor(graph: Graph, tensor: Tensor) -> bool:
@@ -36,13 +41,23 @@ def _tensor(graph: Graph, tensor: Tensor) -> bool:
     return tensor.init.name in _POSITIVE_VALUES
 
 
-def _step(graph: Graph, step: Step, sure: dict[str, bool]) -> bool:
+def _step(graph: Graph, step: Step, least: dict[str, float]) -> float:
+    """The least value that a step is known to have."""
     if isinstance(step.op, Contraction):
-        doubtful = [
-            t for t in step.op.terms if not (_is_nonnegative(graph, t.coefficient) and _product(t.factors, sure))
-        ]
-        return not doubtful or _quadratic(graph, step, step.op.terms)
-    return isinstance(step.op, Box) and _box(graph, step.op, sure)
+        if _quadratic(graph, step, step.op.terms):
+            return 0
+        return sum(_term(graph, step, term, least) for term in step.op.terms)
+    return _box(graph, step.op, least) if isinstance(step.op, Box) else -inf
+
+
+def _term(graph: Graph, step: Step, term: Term, least: dict[str, float]) -> float:
+    """Of one term: a number, a number times one value, or zero where nothing in it is negative."""
+    if not _is_nonnegative(graph, term.coefficient):
+        return _number(graph, term.coefficient) if not term.factors else -inf
+    if _product(term.factors, {use.name: least[use.name] >= 0 for use in term.factors}):
+        return 0 if term.factors else _number(graph, term.coefficient)
+    whole = len(term.factors) == 1 and {*term.factors[0].legs} <= {*step.legs}
+    return _number(graph, term.coefficient) * least[term.factors[0].name] if whole else -inf
 
 
 def _product(factors: tuple[Use, ...], sure: dict[str, bool]) -> bool:
@@ -64,19 +79,28 @@ def _quadratic(graph: Graph, step: Step, terms: Sequence[Term]) -> bool:
 
 
 def _is_nonnegative(graph: Graph, value: Function | Arith) -> bool:
+    return _number(graph, value) >= 0
+
+
+def _number(graph: Graph, value: Function | Arith) -> float:
+    """A number that is known before run time; -inf for any other."""
     if isinstance(value, Function) or not all(name.name in graph.values for name in names(value)):
-        return False
-    return evaluate(value, graph.values) >= 0
+        return -inf
+    return float(evaluate(value, graph.values))
 
 
-def _box(graph: Graph, box: Box, sure: dict[str, bool]) -> bool:
+def _box(graph: Graph, box: Box, least: dict[str, float]) -> float:
     if box.kind == "softmax":
-        return True
+        return 0
+    below = least[box.operand("of").name] if "of" in dict(box.operands) else -inf
     if box.function is None:
-        return box.kind in _KEEPING_BOXES and sure[box.operand("of").name]
+        return 0 if box.kind in _KEEPING_BOXES and below >= 0 else -inf
     name, arguments = box.function.name, box.function.arguments
-    if name in _KEEPING_MAPS and sure[box.operand("of").name]:
-        return True
+    if name in _POSITIVE_MAPS or (name in _KEEPING_MAPS and below >= 0):
+        return 0
     if name == "power":
-        return not isinstance(arguments[0], Function) and evaluate(arguments[0], graph.values) % 2 == 0
-    return name in _POSITIVE_MAPS or (name == "clamp" and _is_nonnegative(graph, arguments[0]))
+        return 0 if not isinstance(arguments[0], Function) and evaluate(arguments[0], graph.values) % 2 == 0 else -inf
+    if name == "clamp":
+        return _number(graph, arguments[0])
+    cap = _number(graph, arguments[0]) if name == "softcap" else -inf
+    return -cap if cap >= 0 else _LEAST.get(name, -inf)

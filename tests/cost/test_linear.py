@@ -18,7 +18,7 @@ from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.order import split_best
 
 SMALL = {"linear": {"f": 64, "h": 2}, "mlk": {"f": 64, "h": 2}, "thsa_elu": {"f": 16, "r": 16, "s": 16, "h": 4}}
-SMALL |= {"linear_fish": {"f": 64, "h": 4, "g": 2}, "linear_gfish": {"f": 64, "h": 4, "g": 2}}
+SMALL |= {"kernel_fish": {"f": 64, "h": 4, "g": 2}, "kernel_gfish": {"f": 64, "h": 4, "g": 2}}
 FORMULAS = {
     ("linear", False): "m h d d + n h d d + n h d",
     ("linear", True): "2 m h d d + 129 m h d",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+
+from tests.shipped import shipped
 
 from .case import N
 from .cases import ATTENTION, BACKENDS, CASES, check, compiled, inputs_of, looped, normal, same
 from .plain.mgk import mgk_em_prior
 
 EACH = [(name, causal) for name, case in CASES.items() for causal in case.causal]
+SPECS = Path(__file__).resolve().parents[2] / "specs"
 backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
@@ -39,6 +44,28 @@ def test_pairs_may_be_masked(name, backend):
     check(name, compiled(name, backend, False), inputs_of(name), False, mask=mask)
 
 
+def _with_memory() -> list[str]:
+    """The designs that take a second sequence, but for those whose test has one anyway."""
+    return [name for name in ATTENTION if len(CASES[name].inputs) == 1 and "memory" in shipped(name).inputs]
+
+
+@pytest.mark.rotated
+@backends
+@pytest.mark.parametrize(("n", "m"), [(3, 6), (5, 2)])
+@pytest.mark.parametrize("name", _with_memory())
+def test_a_second_sequence_gives_the_keys(name, n, m, backend):
+    generator = torch.Generator().manual_seed(1)
+    inputs = [normal(generator, 2, length, CASES[name].legs["f"]) for length in (n, m)]
+    for causal in CASES[name].causal:
+        check(name, compiled(name, backend, causal), inputs, causal)
+
+
+def test_every_design_of_the_papers_with_keys_takes_a_second_sequence():
+    families = ("tuformer", "fish", "mgk", "fmm", "epa")
+    designs = {path.stem for family in families for path in (SPECS / family).glob("*.yaml")}
+    assert designs - {*_with_memory()} == {"sigma_moe"}
+
+
 @backends
 @pytest.mark.parametrize(("n", "m"), [(2, 5), (5, 2), (1, 4), (4, 4)])
 def test_cross_attention_puts_the_last_query_at_the_last_key(n, m, backend):
@@ -63,13 +90,14 @@ def test_alibi_is_causal_unless_told_otherwise(backend):
 
 @backends
 @pytest.mark.parametrize("causal", [False, True])
-def test_mgk_em_stores_the_mean_responsibility_of_a_training_call(causal, backend):
-    module, (x,) = compiled("mgk_em", backend, causal), inputs_of("mgk_em")
+@pytest.mark.parametrize("name", ["mgk_em", "smgk_em"])
+def test_the_mean_responsibility_of_a_training_call_is_stored_after_it(name, causal, backend):
+    module, (x,) = compiled(name, backend, causal), inputs_of(name)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     module(x)
     same(module.state_dict()["pi"], before["pi"], "prior after an evaluation call")
     module.train()
     y = module(x)
-    same(y, looped("mgk_em", before, [x], causal=causal), "output, by the old prior")
-    priors = [mgk_em_prior(before, sequence, causal=causal) for sequence in x]
+    same(y, looped(name, before, [x], causal=causal), "output, by the old prior")
+    priors = [mgk_em_prior(before, sequence, sequence, causal=causal) for sequence in x]
     same(module.state_dict()["pi"], torch.stack(priors).mean(0), "prior after a training call")

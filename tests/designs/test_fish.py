@@ -11,19 +11,22 @@ import tensornet_attn as ta
 from .case import N
 from .cases import BACKENDS, CASES, check, compiled, inputs_of, normal, same
 
-NOISY = {"fish": "h", "fish_simplex": "h", "mish": "h", "gfish": "k"}  # the leg that noise is drawn for
+NOISY = ("fish", "fish_simplex", "mish", "mish_simplex", "gfish", "lfish", "glfish")
 backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
-def eps_of(name: str) -> Tensor:
-    return normal(torch.Generator().manual_seed(5), 2, CASES[name].legs[NOISY[name]], N, N)
+def noise_of(name: str) -> dict[str, Tensor]:
+    generator, design = torch.Generator().manual_seed(5), ta.load(name, legs=CASES[name].legs)
+    sizes = {leg: size or N for leg, size in design.legs.items()}
+    drawn = {key: str(declared.legs).split() for key, declared in design.noise.items()}
+    return {key: normal(generator, 2, *(sizes[leg] for leg in legs)) for key, legs in drawn.items()}
 
 
 @backends
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", NOISY)
 def test_noise_may_be_given(name, causal, backend):
-    check(name, compiled(name, backend, causal), inputs_of(name), causal, noise={"eps": eps_of(name)})
+    check(name, compiled(name, backend, causal), inputs_of(name), causal, noise=noise_of(name))
 
 
 @backends
@@ -46,12 +49,15 @@ def test_noise_alone_tells_the_heads_of_mish_apart(backend):
 
 
 @backends
-def test_the_mixing_weights_of_fish_simplex_have_sum_one(backend):
-    module, (x,) = compiled("fish_simplex", backend, False), inputs_of("fish_simplex")
-    P = module.capture(x, "P")  # [g, h]
-    assert P.shape == (2, 3)
+@pytest.mark.parametrize(
+    ("name", "shape"), [("fish_simplex", (2, 3)), ("hard_fish_simplex", (2, 3)), ("mish_simplex", (2,))]
+)
+def test_the_mixing_weights_of_a_simplex_have_sum_one(name, shape, backend):
+    module, (x,) = compiled(name, backend, False), inputs_of(name)
+    P = module.capture(x, "P")  # [g, h]; for mish [g]
+    assert P.shape == shape
     assert (P > 0).all()
-    same(P.sum(0), torch.ones(3).double(), "sums")
+    same(P.sum(0), torch.ones(shape[1:]).double(), "sums")
 
 
 @backends
@@ -65,7 +71,7 @@ def test_the_last_bias_cancels_in_the_softmax(name, backend):
     same(module(x), before, "output")
 
 
-@pytest.mark.parametrize("name", ["gfish_release", "hard_gfish", "linear_gfish"])
+@pytest.mark.parametrize("name", ["gfish_release", "hard_gfish", "kernel_gfish", "hard_glfish"])
 def test_as_many_mixtures_as_local_heads_unless_told_otherwise(name):
     legs = ta.load(name, legs={"h": 16}).legs
     assert (legs["k"], legs["h"], legs["d"]) == (16, 16, 32)

@@ -8,7 +8,7 @@ import torch
 import tensornet_attn as ta
 
 F, H, D = 12, 3, 4
-KERNELS = ["thsa_elu", "thsa_poly"]
+KERNELS = ["thsa_elu", "thsa_square"]
 
 
 def parameters(name: str, **legs: int) -> int:

@@ -21,7 +21,7 @@ def test_linear_reads_as_one_would_write_it() -> None:
 
 
 def test_mixed_heads_and_a_bias() -> None:
-    assert forward_of(ta.emit_source("linear_gfish", causal=True)).splitlines()[-14:-2] == [
+    assert forward_of(ta.emit_source("kernel_gfish", causal=True)).splitlines()[-14:-2] == [
         '    A_c1 = torch.einsum("hk,gk->gh", mixture2, mixture)  # g h',
         "",
         "    # A and A V: the keys are summed first, nothing is n by m",

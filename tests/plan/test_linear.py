@@ -18,7 +18,7 @@ from tensornet_attn.plan.linear import lower_linear
 
 from .linear_cases import LINEAR, REFUSED, SIZES
 
-SHIPPED = ("linear", "mlk", "smlk", "thsa_elu", "thsa_poly", "linear_fish", "linear_gfish")
+SHIPPED = ("linear", "mlk", "smlk", "thsa_elu", "thsa_square", "kernel_fish", "kernel_gfish")
 LENGTHS = {"n": 1024, "m": 1024}
 
 
@@ -89,7 +89,7 @@ def test_short_sequences_keep_their_scores() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_shipped_designs(name: str, causal: bool) -> None:
     made = lower_linear(build(ta.load(name), causal), LENGTHS, GENERIC)
-    chunk = {"thsa_elu": 16, "thsa_poly": 16, "linear_fish": 128, "linear_gfish": 128}.get(name, 64)
+    chunk = {"thsa_elu": 16, "thsa_square": 16, "kernel_fish": 128, "kernel_gfish": 128}.get(name, 64)
     how = f", in chunks of {chunk}" if causal else ""
     assert kernels(made.graph) == ["linear"]
     assert made.chosen == {
@@ -98,7 +98,7 @@ def test_shipped_designs(name: str, causal: bool) -> None:
 
 
 def test_a_second_run_changes_nothing() -> None:
-    once = lowered("linear_gfish")
+    once = lowered("kernel_gfish")
     assert lower_linear(once, LENGTHS, GENERIC).graph == once
 
 
@@ -110,7 +110,7 @@ def test_parts_of_mixed_heads() -> None:
     assert [term.core.name for term in parts.terms if term.core] == ["P", "b"]
 
 
-@pytest.mark.parametrize("name", ["linear", "linear_gfish"])
+@pytest.mark.parametrize("name", ["linear", "kernel_gfish"])
 def test_inputs_of_any_batch_even_none(name: str) -> None:
     for causal in (False, True):
         ours, oracle = modules(ta.load(name, {"f": 8, "h": 2, "d": 4}), causal)

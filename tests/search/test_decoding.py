@@ -21,7 +21,7 @@ KEPT = [
     ("band", 3 * 2 * 512),  # two keys back and its own
     ("linear", 8 * 64 * 64 + 8 * 64),
     ("mlk", 8 * 64 * 64 + 8 * 64),
-    ("linear_fish", 4 * 64 * (8 * 64 + 1)),  # 4 global features, read by 8 heads of values
+    ("kernel_fish", 4 * 64 * (8 * 64 + 1)),  # 4 global features, read by 8 heads of values
     ("thsa_elu", 512 * 512 + 512),
     ("fmm1", 3 * 2 * 512 + 8 * 64 * 64 + 8 * 64),
     ("fmm_fast_weight1", 5 * 2 * 512 + 8 * 64 * 64 + 8 * 64),

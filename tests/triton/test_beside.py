@@ -16,7 +16,7 @@ DESIGNS = {
     "linear": (LINEAR,),
     "fmm2": (TILES, LINEAR),
     "fmm_fast_weight2": (TILES, LINEAR, DELTA),
-    "linear_gfish": (LINEAR,),
+    "kernel_gfish": (LINEAR,),
 }
 EXPERTS = {  # at sizes where the chosen ones alone are computed
     "sigma_moe": ({"f": 64}, (SUMS, ROWS)),
@@ -27,7 +27,7 @@ OTHERS = {
     "fmm3": (TILES, LINEAR),
     "fmm1_causal": (TILES, LINEAR),
     "fmm_fast_weight1": (TILES, DELTA),
-    "linear_fish": (LINEAR,),
+    "kernel_fish": (LINEAR,),
     "thsa_elu": (LINEAR,),
     "mlk": (LINEAR,),
 }

@@ -70,7 +70,7 @@ class MixtureOfLinearKeys(Layer):
         return out(normalized(elu1(heads(x, self.Wq)), mixed, heads(x, self.Wv), self.causal), self.Wo)
 
 
-class LinearFish(Layer):
+class KernelFish(Layer):
     """Kernel scores of g global heads mixed into h local ones by positive weights; `two` maps in a row."""
 
     mixed = "has no softmax"
@@ -107,6 +107,6 @@ LAYERS = {
     "linear3": (Linear, {"kernels": 3}),
     "mlk": (MixtureOfLinearKeys, {}),
     "smlk": (MixtureOfLinearKeys, {"shifted": True}),
-    "linear_fish": (LinearFish, {}),
-    "linear_gfish": (LinearFish, {"two": True}),
+    "kernel_fish": (KernelFish, {}),
+    "kernel_gfish": (KernelFish, {"two": True}),
 }

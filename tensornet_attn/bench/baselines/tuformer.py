@@ -111,7 +111,7 @@ LAYERS = {
     "thsa": (TunableHeads, {}),
     "thsa_low_rank": (LowRankCore, {}),
     "thsa_elu": (KernelCore, {}),
-    "thsa_poly": (KernelCore, {"square": True}),
+    "thsa_square": (KernelCore, {"square": True}),
     "trainable_heads_only": (TrainableHeads, {}),
     "skip_right": (SkipRight, {}),
     "skip_left": (SkipLeft, {}),

@@ -41,6 +41,11 @@ def elu1_neg(x: Tensor) -> Tensor:
     return elu1(-x)
 
 
+def reciprocal(x: Tensor) -> Tensor:
+    """1 / x, and 0 where x is 0, in its gradient too."""
+    return torch.where(x == 0, 0, torch.where(x == 0, 1, x).reciprocal())
+
+
 def softcap(x: Tensor, cap: float) -> Tensor:
     """cap tanh(x / cap): between -cap and cap."""
     return cap * torch.tanh(x / cap)

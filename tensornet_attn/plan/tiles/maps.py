@@ -26,6 +26,7 @@ MAPS: dict[str, Map] = {
     "sqrt": Map("tl.sqrt({x})", "tl.where({d} == 0, 0.0, {d} / (2 * {y}))"),
     "abs": Map("tl.abs({x})", "tl.where({x} > 0, {d}, tl.where({x} < 0, -{d}, 0.0))"),
     "softplus": Map(_LOG1P, "{d} / (1 + exp_of(-{x}))"),
+    "reciprocal": Map("tl.where({x} == 0, 0.0, 1 / {x})", "-{d} * {y} * {y}"),
     "silu": Map("{x} / (1 + exp_of(-{x}))", "{d} * (1 + {x} - {y}) / (1 + exp_of(-{x}))"),
     "gelu": Map(
         "0.5 * {x} * (1 + tl.erf(0.7071067811865476 * {x}))",

@@ -85,12 +85,12 @@ def test_thsa_elu_with_the_core_of_heads_is_linear_attention(x):
     same(run("thsa_elu", merged(w) | {"C": identity_core()}, x, legs), run("linear", w, x, FH))
 
 
-def test_thsa_poly_squares_the_scores_of_components(x):
+def test_thsa_square_squares_each_component(x):
     w = weights(Wq=(F, 4), Wk=(F, 4), Wv=(F, 6), Wo=(6, F)) | {"C": tensor(6, 4).abs()}
     diagram = {"squares": {"map": "square", "of": "Q[n s] K[m s] -> s n m"}}
     diagram |= {"A": {"normalize": "m", "of": "C[r s] squares[s n m] -> r n m"}}
     legs = {"f": F, "r": 6, "s": 4}
-    same(run("thsa_poly", w, x, legs | {"h": 2}), run(variant("thsa", diagram), w, x, legs))
+    same(run("thsa_square", w, x, legs | {"h": 2}), run(variant("thsa", diagram), w, x, legs))
 
 
 def test_heads_and_components_of_thsa_may_be_permuted(x):

@@ -16,13 +16,13 @@ Layer = Callable[..., Tensor]
 def having(letters: str) -> Layer:
     """EPA whose projections `letters` have experts (SwitchHead, table 1), the others none."""
 
-    def layer(w: Weights, x: Tensor, k: int = 2, **see: object) -> Tensor:
-        source, target = gates(x, w.get("Ss"), k), gates(x, w.get("Sd"), k)
+    def layer(w: Weights, x: Tensor, memory: Tensor, k: int = 2, **see: object) -> Tensor:
+        source, target = gates(memory, w.get("Ss"), k), gates(x, w.get("Sd"), k)
         Q = projected(x, w["Wq"], target if "q" in letters else None)
-        K = projected(x, w["Wk"], source if "k" in letters else None)
-        V = projected(x, w["Wv"], source if "v" in letters else None)
+        K = projected(memory, w["Wk"], source if "k" in letters else None)
+        V = projected(memory, w["Wv"], source if "v" in letters else None)
         h, d = Q[0].shape
-        A = softmax_rows(lambda a, i, j: Q[i][a] @ K[j][a] / d**0.5, h, Sight(len(x), len(x), **see))
+        A = softmax_rows(lambda a, i, j: Q[i][a] @ K[j][a] / d**0.5, h, Sight(len(x), len(memory), **see))
         return output(A, V, w["Wo"], target if "o" in letters else None)
 
     return layer
@@ -72,10 +72,10 @@ def output(A: Maps, V: list[Tensor], Wo: Tensor, chosen: Gates | None) -> Tensor
     return torch.stack(out)
 
 
-def epa_rope(w: Weights, x: Tensor, k: int = 2, fraction: float = 0.5, **see: object) -> Tensor:
+def epa_rope(w: Weights, x: Tensor, memory: Tensor, k: int = 2, fraction: float = 0.5, **see: object) -> Tensor:
     """EPA where the first `fraction` of each query and key is turned by its position, the rest is not."""
-    sight = Sight(len(x), len(x), **see)
-    Q, K = project_all(x, w["Wq"]), project_all(x, w["Wk"])
+    sight = Sight(len(x), len(memory), **see)
+    Q, K = project_all(x, w["Wq"]), project_all(memory, w["Wk"])
     h, d = Q[0].shape
     c = int(fraction * d)
 
@@ -83,14 +83,13 @@ def epa_rope(w: Weights, x: Tensor, k: int = 2, fraction: float = 0.5, **see: ob
         q, key = Q[i][a], K[j][a]
         return (turned(q[:c], sight.position(i)) @ turned(key[:c], j) + q[c:] @ key[c:]) / d**0.5
 
-    V = projected(x, w["Wv"], gates(x, w["Ss"], k))
+    V = projected(memory, w["Wv"], gates(memory, w["Ss"], k))
     return output(softmax_rows(score, h, sight), V, w["Wo"], gates(x, w["Sd"], k))
 
 
-def epa_xl(w: Weights, x: Tensor, memory: Tensor | None = None, k: int = 2, **see: object) -> Tensor:
+def epa_xl(w: Weights, x: Tensor, memory: Tensor, k: int = 2, **see: object) -> Tensor:
     """EPA with A_ij = q_i k_j + q_i W_kR R_{i-j} + u k_j + v W_kR R_{i-j} over sqrt(d); values and their gates of
     memory, gates of the output of x."""
-    memory = x if memory is None else memory
     sight = Sight(len(x), len(memory), **see)
     Q, K = project_all(x, w["Wq"]), project_all(memory, w["Wk"])
     h, d = Q[0].shape
@@ -105,11 +104,11 @@ def epa_xl(w: Weights, x: Tensor, memory: Tensor | None = None, k: int = 2, **se
     return output(softmax_rows(score, h, sight), V, w["Wo"], gates(x, w["Sd"], k))
 
 
-def head_gated(w: Weights, x: Tensor, k: int = 4, **see: object) -> Tensor:
+def head_gated(w: Weights, x: Tensor, memory: Tensor, k: int = 4, **see: object) -> Tensor:
     """y_t = sum over the k largest s_h of s_h (A_h V_h)_t Wo[h], s = sigmoid(x_t Sg) (SwitchHead, eq. 4 to 6)."""
-    Q, K, V = project_all(x, w["Wq"]), project_all(x, w["Wk"]), project_all(x, w["Wv"])
+    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
     h, d = Q[0].shape
-    A = softmax_rows(lambda a, i, j: Q[i][a] @ K[j][a] / d**0.5, h, Sight(len(x), len(x), **see))
+    A = softmax_rows(lambda a, i, j: Q[i][a] @ K[j][a] / d**0.5, h, Sight(len(x), len(memory), **see))
     out = []
     for i in range(len(x)):
         s = torch.sigmoid(project(x[i], w["Sg"]))
@@ -118,25 +117,27 @@ def head_gated(w: Weights, x: Tensor, k: int = 4, **see: object) -> Tensor:
     return torch.stack(out)
 
 
-def moa(w: Weights, x: Tensor, k: int = 8, **see: object) -> Tensor:
+def moa(w: Weights, x: Tensor, memory: Tensor, k: int = 8, **see: object) -> Tensor:
     """y_t = sum over the k largest p_e of p_e Attention(x_t Wq[e], X Wk, X Wv) Wo[e], p = softmax(x_t Sg) (MoA)."""
 
     def shares(logits: Tensor) -> Tensor:
         amounts = torch.exp(logits)
         return amounts / amounts.sum()
 
-    return heads_picked(w, x, k, shares, **see)
+    return heads_picked(w, x, memory, k, shares, **see)
 
 
-def moa_sigmoid(w: Weights, x: Tensor, k: int = 8, **see: object) -> Tensor:
+def moa_sigmoid(w: Weights, x: Tensor, memory: Tensor, k: int = 8, **see: object) -> Tensor:
     """The same with p_e = sigmoid(x_t Sg[e])."""
-    return heads_picked(w, x, k, torch.sigmoid, **see)
+    return heads_picked(w, x, memory, k, torch.sigmoid, **see)
 
 
-def heads_picked(w: Weights, x: Tensor, k: int, gate: Callable[[Tensor], Tensor], **see: object) -> Tensor:
-    Q, K, V = project_all(x, w["Wq"].transpose(0, 1)), project_all(x, w["Wk"]), project_all(x, w["Wv"])
+def heads_picked(
+    w: Weights, x: Tensor, memory: Tensor, k: int, gate: Callable[[Tensor], Tensor], **see: object
+) -> Tensor:
+    Q, K, V = project_all(x, w["Wq"].transpose(0, 1)), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
     experts, d = Q[0].shape
-    A = softmax_rows(lambda a, i, j: Q[i][a] @ K[j] / d**0.5, experts, Sight(len(x), len(x), **see))
+    A = softmax_rows(lambda a, i, j: Q[i][a] @ K[j] / d**0.5, experts, Sight(len(x), len(memory), **see))
     out = []
     for i in range(len(x)):
         p = gate(project(x[i], w["Sg"]))

@@ -13,4 +13,6 @@ CASES = {
     "smlk": Case(FH | {"r": 5}),
     "gaussian": Case(FH),
     "mgk_em": Case(FH | {"r": 2}),
+    "smgk_em": Case(FH | {"r": 3}),
+    "mgk_mqa": Case(FH | {"r": 2}),
 }

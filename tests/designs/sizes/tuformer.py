@@ -11,5 +11,8 @@ CASES = {
     "heads_only": Case({"f": 12, "h": 6}),
     "thsa_low_rank": Case({"f": 12, "r": 6, "s": 4, "c": 3}),
     "thsa_elu": Case({"f": 12, "r": 6, "s": 4, "h": 2}, positive=("C",)),
-    "thsa_poly": Case({"f": 12, "r": 6, "s": 4, "h": 2}, positive=("C",)),
+    "thsa_square": Case({"f": 12, "r": 6, "s": 4, "h": 2}, positive=("C",)),
+    "thsa_poly": Case({"f": 12, "r": 6, "s": 4}),
+    "mhsa_poly": Case(FH),
+    "thsa_xl": Case({"f": 12, "r": 6, "s": 4}),
 }
