@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from tensornet_attn.cost.band import band_kept, band_work
 from tensornet_attn.cost.experts import experts_kept, experts_work
-from tensornet_attn.cost.linear import linear_kept, linear_work, sums_kept, sums_work
+from tensornet_attn.cost.linear import linear_kept, linear_work, sums_elementwise, sums_kept, sums_work
 from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.states import states_elementwise, states_kept, states_work
 from tensornet_attn.graph.model import Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
 
@@ -21,14 +22,21 @@ WORK: dict[str, Work] = {
     "band": band_work,
     "experts": experts_work,
     "linear": linear_work,
+    "states": states_work,
     "sums": sums_work,
 }  # multiply-adds of one batch element by the legs they run over
 KEPT: dict[str, Kept] = {
     "band": band_kept,
     "experts": experts_kept,
     "linear": linear_kept,
+    "states": states_kept,
     "sums": sums_kept,
 }  # floats kept for backward beside operands and result, by a name of their own
+
+ELEMENTWISE: dict[str, Callable[[Scene, Step], int]] = {
+    "states": states_elementwise,
+    "sums": sums_elementwise,
+}  # elementwise operations over the whole batch
 
 
 def unfolded(graph: Graph) -> Graph:

@@ -138,6 +138,15 @@ def sums_work(scene: Scene, step: Step) -> dict[Legs, int]:
     return dict(found)
 
 
+def sums_elementwise(scene: Scene, step: Step) -> int:
+    """Operations over the whole batch: every number of the keys' parts is added up once, and terms are added."""
+    parts = sums_of(scene.graph, step)
+    batch = scene.batch if step.name in scene.batched else 1
+    rows = scene.sizes[str(scene.graph.key)]
+    added = sum(rows * scene.size((*_batches(parts, term)[0], *term.features)) for term in parts.terms)
+    return batch * (added + (len(parts.terms) - 1) * scene.size(step.legs))
+
+
 def sums_kept(scene: Scene, step: Step) -> dict[str, int]:
     """Floats kept for backward beside operands and result: the running sums, or one sum for all queries."""
     parts, found = sums_of(scene.graph, step), dict[str, int]()

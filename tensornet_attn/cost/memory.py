@@ -53,7 +53,9 @@ DELTA_RULE: dict[str, tuple[str, ...]] = {
     "read": ("query", "result", "row"),
     "both": ("query", "result", "row", "key", "key", "rate", "rate", "rate"),
 }
-SAVED_BY_MAP = dict.fromkeys(("exp", "tanh", "sigmoid", "sqrt", "relu", "softcap", "elu1", "elu1_neg", "reciprocal"), "result")
+SAVED_BY_MAP = dict.fromkeys(
+    ("exp", "tanh", "sigmoid", "sqrt", "relu", "softcap", "elu1", "elu1_neg", "reciprocal"), "result"
+)
 
 
 def moved(scene: Scene, step: Step) -> int:

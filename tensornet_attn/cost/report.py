@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from tensornet_attn.cost.decoding import decoding_state
 from tensornet_attn.cost.memory import live, moved, saved
 from tensornet_attn.cost.routing import Routing, routed_products
 from tensornet_attn.cost.scene import Scene
@@ -97,7 +98,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Report:
-    """A design's cost as written (products multiplied left to right, every box dense) and as planned."""
+    """A design's cost as written (products multiplied left to right, every box dense) and as planned.
+
+    `decoding_state`: floats that decoding keeps of as many tokens as there are keys, for one sequence.
+    """
 
     name: str
     lengths: tuple[tuple[str, int], ...]
@@ -105,6 +109,7 @@ class Report:
     dtype: str
     written: Cost
     planned: Cost | None = None
+    decoding_state: int = 0
 
     @property
     def best(self) -> Cost:
@@ -139,6 +144,7 @@ class Report:
             "dtype": self.dtype,
             "written": self.written.as_dict(),
             "planned": self.planned and self.planned.as_dict(),
+            "decoding_state": self.decoding_state,
         }
 
     def to_text(self) -> str:
@@ -196,7 +202,8 @@ def cost_of(
     costs = [cost(graph, lengths, batch, width) if graph else None for graph in (written, planned)]
     assert costs[0] is not None
     name = str(dtype).removeprefix("torch.")
-    return Report(written.name, tuple(lengths.items()), batch, name, costs[0], costs[1])
+    state = decoding_state(written, lengths.get(str(written.key), 0))
+    return Report(written.name, tuple(lengths.items()), batch, name, costs[0], costs[1], state)
 
 
 def _fused(step: Step, row: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ def to_text(report: Report) -> str:
     lines = [f"{report.name}: {where}", ""]
     for word, cost in parts:
         lines += [*_part(word, cost, max(wide, len(word))), ""]
-    return "\n".join([*lines, _parameters(report.written), *UNITS])
+    return "\n".join([*lines, _parameters(report.written), *_decoding(report), *UNITS])
 
 
 def human(number: int) -> str:
@@ -62,6 +62,12 @@ def _bytes(number: int) -> str:
 
 def _label(row: StepCost) -> str:
     return f"{row.step} (with {', '.join(row.fused)})" if row.fused else row.step
+
+
+def _decoding(report: Report) -> Iterable[str]:
+    if report.decoding_state:
+        tokens = report.lengths[-1][1]
+        yield f"decoding keeps {report.decoding_state:,} floats of {tokens:,} tokens, for one sequence"
 
 
 def _parameters(cost: Cost) -> str:

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tensornet_attn.cost.band import keys_met
-from tensornet_attn.cost.kernels import WORK, inside
+from tensornet_attn.cost.kernels import ELEMENTWISE, WORK, inside
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.model import Attention, Box, Contraction, Kernel, Step
 from tensornet_attn.graph.pairs import summed
@@ -90,6 +90,8 @@ def macs(scene: Scene, step: Step) -> int:
 def elementwise(scene: Scene, step: Step) -> int:
     """Elementwise operations of a step over the whole batch."""
     op = step.op
+    if isinstance(op, Kernel) and op.kind in ELEMENTWISE:
+        return ELEMENTWISE[op.kind](scene, step)
     if isinstance(op, Kernel):
         inner, held = inside(scene, step)
         met = keys_met(scene, step)

@@ -9,6 +9,7 @@ from tensornet_attn.emit.experts import emit_experts
 from tensornet_attn.emit.join import emit_join
 from tensornet_attn.emit.linear import emit_linear, emit_sums
 from tensornet_attn.emit.rows import emit_rows
+from tensornet_attn.emit.states import emit_states
 from tensornet_attn.emit.triton.call import emit_tiles
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step
@@ -20,5 +21,6 @@ KERNELS: dict[str, Callable[[Writer, Step], None]] = {
     "linear": emit_linear,
     "sums": emit_sums,
     "rows": emit_rows,
+    "states": emit_states,
     "tiles": emit_tiles,
 }

@@ -10,7 +10,9 @@ from tensornet_attn.spec.expression import LegToken, parse_call
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.tokens import Refusal
 
-MAPS = dict.fromkeys("relu gelu silu elu elu1 elu1_neg tanh sigmoid exp log square sqrt abs softplus reciprocal".split(), 0)
+MAPS = dict.fromkeys(
+    "relu gelu silu elu elu1 elu1_neg tanh sigmoid exp log square sqrt abs softplus reciprocal".split(), 0
+)
 MAPS |= {"softcap": 1, "power": 1, "clamp": 2}
 MASKS = {"causal": 0, "band": 1, "window": 2}
 _USAGE = {"softcap": "softcap(30)", "power": "power(2)", "clamp": "clamp(0, 1)", "causal": "causal"}

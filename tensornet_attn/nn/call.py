@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Box, Graph
+from tensornet_attn.graph.model import Box, Graph, Kernel
 from tensornet_attn.nn.given import Masks, check_key_mask, check_mask, check_noise
 
 Tensor = torch.Tensor
@@ -178,5 +178,16 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
     pair = (graph.query, graph.key)
     places = [(name, kind, _shape(graph, tuple(leg for leg in legs if leg not in pair))) for name, kind, legs in seen]
     fast = next((name for name, box in boxes if box.kind == "delta_rule"), None)
-    apart = tuple(name for name, _, legs in seen if split & {*legs})
-    return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart)
+    maps = tuple(name for name, kind, _ in seen if kind == "sum" and name not in _sums(schedule))
+    apart = tuple(name for name, _, legs in seen if split & {*legs} or (name in maps and {*legs} - {*pair}))
+    return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart, maps)
+
+
+def _sums(schedule: Graph) -> set[str]:
+    """The sums over keys that a schedule computes as sums."""
+    found = [
+        part
+        for step in schedule.steps
+        for part in (step.op.body if isinstance(step.op, Kernel) and step.op.kind != "states" else (step,))
+    ]
+    return {step.name for step in found if isinstance(step.op, Box) and step.op.kind == "sum"}

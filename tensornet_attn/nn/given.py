@@ -24,6 +24,7 @@ class Masks:
     keys: bool  # whether `key_mask` acts anywhere
     fast_weights: str | None  # a delta rule, which no mask acts in
     apart: tuple[str, ...] = ()  # boxes whose legs the plan took apart: their maps are no more one for each entry
+    maps: tuple[str, ...] = ()  # sums over keys that the plan reads as attention maps, in which nothing can be added
 
     def refuse(self, sentence: str) -> InputError:
         return InputError(f"{self.design}: {sentence}")
@@ -42,6 +43,11 @@ def check_mask(masks: Masks, mask: Tensor, batch: tuple[int, ...], lengths: dict
     forbids = next((place for place in masks.places if place[1] in ("normalize", "keep")), None)
     if mask.dtype != torch.bool and forbids is not None:
         raise masks.refuse(f"a float mask cannot be added in '{forbids[0]}', a {forbids[1]} box; give a boolean one.")
+    if mask.dtype != torch.bool and masks.maps:
+        raise masks.refuse(
+            f"a float mask cannot be added in '{masks.maps[0]}', a sum that is planned as attention; give a boolean "
+            "one, or compile with backend='reference'."
+        )
     n, m = lengths[masks.query], lengths[masks.key]
     if mask.dim() < 2 or tuple(mask.shape[-2:]) != (n, m):
         raise masks.refuse(

@@ -24,6 +24,7 @@ from tensornet_attn.plan.once import ONCE, lower_once
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.rows import lower_rows, quadratic
 from tensornet_attn.plan.running import RUNNING, lower_running
+from tensornet_attn.plan.states import STATES, lower_states
 from tensornet_attn.plan.triton import TRITON, lower_triton
 from tensornet_attn.plan.ways import AS_PRICED, BAND, DISTRIBUTION, ROWS, WAYS, Way, chosen, rows_for
 from tensornet_attn.rewrite.whole import gone, simplified
@@ -36,6 +37,7 @@ LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
     DISTRIBUTION: lower_distribution,
     ABSORBED: lower_absorbed,
     BAND: lower_band,
+    STATES: lower_states,
     LINEAR: lower_linear,
     RUNNING: lower_running,
     TRITON: lower_triton,  # on this backend alone

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 
 from tensornet_attn import compiler
+from tensornet_attn.cost.decoding import decoding_state
 from tensornet_attn.cost.report import cost_of
 from tensornet_attn.graph import Graph
-from tensornet_attn.search.decoding import decoding_state
 
 
 @dataclass(frozen=True)

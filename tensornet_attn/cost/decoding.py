@@ -53,7 +53,7 @@ def _on_keys(graph: Graph, name: str) -> bool:
 
 
 def _sums(graph: Graph, step: Step) -> int | None:
-    """The floats of running sums over the keys: of a normalised product of features, or of fast weights."""
+    """The floats of cumulative sums over the keys: of a product of sides, a normalised one, or fast weights."""
     box = step.op
     if not isinstance(box, Box) or box.leg != graph.key:
         return None
@@ -61,11 +61,15 @@ def _sums(graph: Graph, step: Step) -> int | None:
         key, value = set(box.operand("key").legs), set(box.operand("value").legs)
         matrix, vector = _floats(graph, key | value), _floats(graph, key)
         return matrix + (vector if box.mode in ("read", "both") else 0)
-    if box.kind != "normalize" or _window(graph, step) < inf:
+    if box.kind not in ("normalize", "sum") or graph.query not in box.operand("of").legs or _window(graph, step) < inf:
         return None
     inside = graph.step.get(box.operand("of").name)
     if inside is None or not isinstance(inside.op, Contraction):
         return None
+    if box.kind == "sum":
+        sides = [{leg for use in term.factors if _value(graph, use) for leg in use.legs} for term in inside.op.terms]
+        pairs = any({graph.query, graph.key} <= set(use.legs) for use in inside.op.uses)
+        return None if pairs else sum(_floats(graph, side - {graph.key}) for side in sides if side)
     keys = {leg for use in inside.op.uses if _value(graph, use) for leg in use.legs}
     features, heads = keys - set(inside.legs) - {graph.key}, keys & set(inside.legs)
     values = _values(graph, step.name)

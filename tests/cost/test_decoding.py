@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import tensornet_attn as ta
+from tensornet_attn.cost.decoding import decoding_state
 from tensornet_attn.search import apply
-from tensornet_attn.search.decoding import decoding_state
 
 N = 64
 KEPT = [
@@ -22,6 +22,10 @@ KEPT = [
     ("linear", 8 * 64 * 64 + 8 * 64),
     ("mlk", 8 * 64 * 64 + 8 * 64),
     ("kernel_fish", 4 * 64 * (8 * 64 + 1)),  # 4 global features, read by 8 heads of values
+    ("hard_lfish", 4 * 64 * 64 + 4 * 64),  # of the global heads alone
+    ("lfish", 4 * 64 * 64 + 4 * 64),
+    ("hard_glfish", 4 * 64 * 64 + 4 * 64),
+    ("glfish", 4 * 64 * 64 + 4 * 64),
     ("thsa_elu", 512 * 512 + 512),
     ("fmm1", 3 * 2 * 512 + 8 * 64 * 64 + 8 * 64),
     ("fmm_fast_weight1", 5 * 2 * 512 + 8 * 64 * 64 + 8 * 64),
@@ -32,6 +36,13 @@ KEPT = [
 @pytest.mark.parametrize(("name", "floats"), KEPT)
 def test_what_is_kept(name: str, floats: int) -> None:
     assert decoding_state(ta.build(ta.load(name)), N) == floats
+
+
+def test_two_of_eight_global_heads_keep_a_quarter_of_linear_attention() -> None:
+    for name in ("hard_lfish", "lfish", "hard_glfish", "glfish"):
+        report = ta.cost(ta.load(name, legs={"g": 2}), n=N)
+        assert 4 * report.decoding_state == ta.cost("linear", n=N).decoding_state
+    assert "decoding keeps 33,280 floats of 64 tokens" in ta.cost("linear", n=N).to_text()
 
 
 def test_no_more_than_there_are_keys() -> None:

@@ -1,0 +1,118 @@
+"""Sums over the keys that are mixed over heads before queries read them: what the planner's kernel `states` costs.
+
+# S.of = k v;  S = sum over m of S.of;  O = q mix S
+
+With H the heads of queries, G those of keys and values, F the features (legs that q and k share and O lacks), V the
+values' own legs, in multiply-adds:
+
+    k v                   m G F V
+    mix                   H G F V, causal in chunks of C: m / C times
+    q S                   n H F V
+    causal, inside chunks n C H G F and n C H G V
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log2, prod
+
+from tensornet_attn.cost.linear import CHUNKS
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.graph.model import Graph, Kernel, Step, Use
+
+Legs = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class States:
+    """`heads`: H above, `mixed`: G, `features`: F, `own`: V. The result is [heads..., query, own...].
+
+    Without `value` the keys are summed alone, without `mix` states are added up.
+    """
+
+    box: Step
+    query: Use
+    key: Use
+    value: Use | None
+    mix: Use | None
+    heads: Legs
+    mixed: Legs
+    features: Legs
+    own: Legs
+
+
+def states_of(graph: Graph, step: Step) -> States:
+    """The parts of a kernel of kind `states`."""
+    assert isinstance(step.op, Kernel)
+    product, box, read = step.op.body
+    key, value = (*product.op.uses, None)[:2]
+    query, _, mix = (*read.op.uses, None)[:3]
+    assert key is not None
+    assert query is not None
+    features = tuple(leg for leg in key.legs if leg in query.legs)
+    own = () if value is None else tuple(leg for leg in value.legs if leg in read.legs)
+    heads = tuple(leg for leg in read.legs if leg != graph.query and leg not in own)
+    mixed = tuple(leg for leg in box.legs if leg != graph.query and leg not in (*features, *own))
+    return States(box, query, key, value, mix, heads, mixed, features, own)
+
+
+def states_causal(graph: Graph, parts: States) -> bool:
+    return bool(graph.masks(parts.box))
+
+
+def states_chunk(graph: Graph, parts: States, sizes: Mapping[str, int] | None = None) -> int:
+    """Keys of a chunk: fewer than in linear attention by the heads that are mixed, whose scores are made inside it."""
+    known = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
+    root: int = 2 ** round(log2(prod(known[leg] for leg in (*parts.features, *parts.own))) / 2)
+    return min(max(root // prod(known[leg] for leg in parts.mixed), CHUNKS[0]), CHUNKS[1])
+
+
+def states_work(scene: Scene, step: Step) -> dict[Legs, int]:
+    """The multiply-adds of one batch element, by the legs they run over."""
+    parts, found = states_of(scene.graph, step), Counter[Legs]()
+    key, width = str(scene.graph.key), (*parts.features, *parts.own)
+    scan = states_causal(scene.graph, parts)
+    query = key if scan else str(scene.graph.query)  # in a scan, queries are padded to the keys
+    chunk = states_chunk(scene.graph, parts, scene.sizes)
+    if parts.value is not None:
+        found[(key, *parts.mixed, *width)] += 1
+    found[(*parts.heads, *parts.mixed, *width)] += -(-scene.sizes[key] // chunk) if scan else 1
+    found[(query, *parts.heads, *width)] += 1
+    if scan:
+        found[(query, *parts.heads, *parts.mixed, *parts.features)] += chunk
+        if parts.value is not None:
+            found[(query, *parts.heads, *parts.mixed, *parts.own)] += chunk
+    return dict(found)
+
+
+def states_elementwise(scene: Scene, step: Step) -> int:
+    """Operations over the whole batch: keys that are summed alone, and causal also the mask inside chunks, states added
+    up, and what the mixed heads read added up."""
+    parts = states_of(scene.graph, step)
+    batch = scene.batch if step.name in scene.batched else 1
+    rows, chunk = scene.sizes[str(scene.graph.key)], states_chunk(scene.graph, parts, scene.sizes)
+    found = rows * scene.size((*parts.mixed, *parts.features)) if parts.value is None else 0
+    if states_causal(scene.graph, parts):
+        found += rows * scene.size((*parts.heads, *parts.mixed)) * (chunk + scene.size(parts.own))
+        found += -(-rows // chunk) * scene.size((*parts.mixed, *parts.features, *parts.own))
+    return batch * found
+
+
+def states_kept(scene: Scene, step: Step) -> dict[str, int]:
+    """Floats kept for backward beside operands and result: states, mixed states, and scores inside the chunks."""
+    parts = states_of(scene.graph, step)
+    batch = scene.batch if step.name in scene.batched else 1
+    rows, width = scene.sizes[str(scene.graph.key)], (*parts.features, *parts.own)
+    if not states_causal(scene.graph, parts):
+        return {f"{step.name}: {name}": batch * scene.size((*legs, *width)) for name, legs in _states(parts)}
+    chunk = states_chunk(scene.graph, parts, scene.sizes)
+    chunks = -(-rows // chunk)
+    found = {f"{step.name}: {name}": batch * chunks * scene.size((*legs, *width)) for name, legs in _states(parts)}
+    heads = scene.size((*parts.heads, *parts.mixed))
+    return found | {f"{step.name}: scores": batch * rows * chunk * heads}
+
+
+def _states(parts: States) -> tuple[tuple[str, Legs], ...]:
+    return ("states", parts.mixed), ("mixed states", parts.heads)

@@ -1,0 +1,255 @@
+"""Sums over the keys that queries read feature by feature: linear attention written as its states.
+
+# S = sum over m of k[m g d] v[m g e];  T = P[g h] S[n g d e];  O = q[n h d] T[n h d e]
+#     ->   without heads that are mixed    A = keep over m of q k;  O = A v        which linear attention takes
+#     ->   else                            O = states(q, P, k, v)
+
+Where a query sees the keys up to its own, S stands for each query in the diagram, and nowhere in memory after this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.states import states_chunk, states_of, states_work
+from tensornet_attn.cost.table import human
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.plan.linear import CAUSAL, DENSE, boxes_over_keys, lower_linear, outside
+from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, times, with_steps, with_terms
+from tensornet_attn.rewrite.distance import with_places
+from tensornet_attn.spec.arithmetic import ONE, Arith
+
+STATES = "mixed states"
+ONES = Function("ones")
+
+
+@dataclass(frozen=True)
+class Read:
+    """A sum over keys, and the product in which queries read it.
+
+    `query`, `key`, `value`, `mix`: the factors of each; `terms`: what else is read beside the sum, by the same query.
+    `reader` holds the product in its term `place`, and `rest` are that term's other factors.
+    """
+
+    box: Step
+    reader: Step
+    place: int
+    coefficient: Arith
+    query: tuple[Use, ...]
+    key: tuple[Use, ...]
+    value: tuple[Use, ...]
+    mix: tuple[Use, ...]
+    terms: tuple[Term, ...]
+    rest: tuple[Use, ...]
+    legs: tuple[str, ...]  # of what is read
+    features: tuple[str, ...]
+    between: Step | None  # that mixed the states
+
+
+def lower_states(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
+    """Every sum over keys that queries read, where that takes fewer multiply-adds than scores."""
+    lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
+    for box in boxes_over_keys(graph, "sum"):
+        found = _found(lowered, lowered.step[box.name])
+        if found is None:
+            continue
+        if not _mixed(found):
+            trial = _as_map(lowered, found)
+            taken = f"{box.name}.map" not in lower_linear(trial, sizes, device).graph.step
+            lowered = trial if taken else lowered
+            continue
+        made, why = _priced(lowered, found, sizes)
+        if made is None:
+            refused[box.name] = (why,)
+        else:
+            lowered, chosen[f"{box.name}.read"] = made, why
+    return Lowered(lowered, chosen, refused)
+
+
+def _found(graph: Graph, box: Step) -> Read | None:
+    """The sum with its reader; None where no query reads it feature by feature."""
+    assert isinstance(box.op, Box)
+    of = box.op.operand("of")
+    summed, inner = read_once(graph, of.name), product(graph.step.get(of.name))
+    reader = read_once(graph, box.name)
+    if inner is None or summed is None or reader is None or {*graph.masks(box)} - {CAUSAL}:
+        return None
+    if of.legs != graph.step[of.name].legs or any({graph.query, graph.key} <= {*use.legs} for use in inner.factors):
+        return None
+    whole = {leg for use in inner.factors for leg in use.legs}
+    if {*of.legs} != whole | {str(graph.query)} or not isinstance(reader.op, Contraction):
+        return None
+    between = reader if _mixes(graph, reader, box) else None
+    last = read_once(graph, reader.name) if between is not None else reader
+    if last is None or not isinstance(last.op, Contraction):
+        return None
+    return _read(graph, box, inner, between, last)
+
+
+def _mixes(graph: Graph, step: Step, box: Step) -> bool:
+    """Whether a step only mixes the state, and adds what is no state: nothing in it is a query's or a key's own."""
+    others = [use for use in step.op.uses if use.name != box.name]
+    return not any({graph.query, graph.key} & {*use.legs} for use in others) and graph.query in step.legs
+
+
+def _read(graph: Graph, box: Step, inner: Term, between: Step | None, reader: Step) -> Read | None:
+    assert isinstance(reader.op, Contraction)
+    state, terms = box if between is None else between, reader.op.terms
+    place, use = next((i, use) for i, term in enumerate(terms) for use in term.factors if use.name == state.name)
+    outer = terms[place]
+    others = tuple(one for one in outer.factors if one != use)
+    if use.legs != state.legs or len(others) != len(outer.factors) - 1:
+        return None
+    mixing = (Term(ONE, (use,)),) if between is None else between.op.terms  # type: ignore[union-attr]
+    own = [term for term in mixing if any(one.name == box.name for one in term.factors)]
+    if len(own) != 1 or sum(one.name == box.name for one in own[0].factors) != 1:
+        return None
+    held = next(one for one in own[0].factors if one.name == box.name)
+    if held.legs != box.legs or any(graph.key in one.legs for one in others):
+        return None
+    elsewhere = legs_in(one for one in others if graph.query not in one.legs)
+    gone = {*use.legs} - {*reader.legs} - {str(graph.query)} - elsewhere
+    query = tuple(one for one in others if graph.query in one.legs and gone & {*one.legs})
+    features = tuple(leg for leg in use.legs if leg in gone & legs_in(query) & {*held.legs})
+    keys = tuple(one for one in inner.factors if graph.key in one.legs)
+    key = tuple(one for one in keys if {*features} & {*one.legs})
+    value = tuple(one for one in keys if one not in key)
+    free = tuple(one for one in inner.factors if one not in keys and not _says_nothing(graph, one))
+    mix = tuple(one for one in own[0].factors if one != held)
+    if not key or {*features} & legs_in((*mix, *value)):
+        return None
+    groups = {*held.legs} & legs_in(key) - {*features} - legs_in(query) - {*reader.legs}
+    mixes = tuple(one for one in others if groups & {*one.legs} and graph.query not in one.legs)
+    rest = tuple(one for one in others if one not in query and one not in mixes)
+    legs = dict.fromkeys((*(leg for one in query for leg in one.legs), *use.legs))
+    legs = dict.fromkeys(leg for leg in legs if leg not in features and (leg not in groups or leg in legs_in(rest)))
+    return Read(
+        box,
+        reader,
+        place,
+        times(times(outer.coefficient, own[0].coefficient), inner.coefficient),
+        query,
+        (*key, *free),
+        value,
+        (*mix, *mixes),
+        tuple(
+            replace(term, coefficient=times(outer.coefficient, term.coefficient)) for term in mixing if term not in own
+        ),
+        rest,
+        tuple(legs),
+        features,
+        between,
+    )
+
+
+def _says_nothing(graph: Graph, use: Use) -> bool:
+    """Whether a factor is ones on the query leg, there to give the sum that leg."""
+    tensor = graph.tensor.get(use.name)
+    return tensor is not None and tensor.init == ONES and use.legs == (graph.query,)
+
+
+def _mixed(found: Read) -> bool:
+    """Whether legs of the state are summed with a mixture before they are read."""
+    return bool({*found.box.legs} & legs_in(found.key) - {*found.features} - {*found.legs})
+
+
+def _as_map(graph: Graph, found: Read) -> Graph:
+    """The graph in which a map reads the values."""
+    box, before = found.box, list[Step]()
+    assert isinstance(box.op, Box)
+    value = found.value
+    if not value:
+        ones = Tensor(fresh(graph, f"{box.name}.{graph.key}"), "constant", (str(graph.key),), ONES)
+        graph, value = with_places(graph, (ones,)), (Use(ones.name, ones.legs),)
+    elif len(value) > 1:
+        value = (_joined(f"{box.name}.v", value, before),)
+    used = dict.fromkeys(leg for use in (*found.query, *found.key) for leg in use.legs)
+    legs = tuple(leg for leg in used if leg not in found.features)
+    name = f"{box.name}.map"
+    before.append(Step(f"{name}.of", Contraction((Term(found.coefficient, (*found.query, *found.key)),)), legs))
+    keep = replace(box.op, kind="keep", numbers=(), operands=(("of", Use(f"{name}.of", legs)),))
+    before.append(Step(name, keep, legs))
+    return _placed(graph, found, before, Term(ONE, (Use(name, legs), *found.mix, *value)))
+
+
+def _priced(graph: Graph, found: Read, sizes: Mapping[str, int]) -> tuple[Graph | None, str]:
+    """The graph with the kernel and the sentence for it, or None and why the scores are cheaper."""
+    sides = _sides(graph, found)
+    if isinstance(sides, str):
+        return None, sides
+    before, query, key, value, mix, legs = sides
+    box, own = found.box, [*(one for one in (value,) if one)]
+    assert isinstance(box.op, Box)
+    inside = Step(box.op.operand("of").name, Contraction((Term(ONE, (key, *own)),)), box.op.operand("of").legs)
+    read = Contraction((Term(ONE, (query, Use(box.name, box.legs), *(one for one in (mix,) if one))),))
+    name = f"{box.name}.read"
+    body = (inside, box, Step(name, read, legs))
+    before.append(Step(name, Kernel("states", outside(graph, before, body), body), legs))
+    made = _placed(graph, found, before, Term(found.coefficient, (Use(name, legs),)))
+    kernel = made.step[name]
+    known = {leg.name: leg.size or 1 for leg in made.legs} | dict(sizes)
+    work = states_work(Scene(made, known), kernel)
+    linear = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
+    parts = states_of(made, kernel)
+    heads = prod(known[leg] for leg in (str(graph.query), str(graph.key), *parts.heads, *parts.mixed))
+    dense = heads * (prod(known[leg] for leg in parts.features) + prod(known[leg] for leg in parts.own))
+    if linear > dense:
+        return None, f"states would cost {human(linear)} instead of {human(dense)} multiply-adds"
+    how = f", in chunks of {states_chunk(made, parts, sizes)}" if CAUSAL in graph.masks(box) else ""
+    over = " and ".join(f"'{leg}'" for leg in parts.mixed)
+    return made, f"{STATES}: the keys are summed first, and mixed over {over} before they are read{how}; {DENSE}"
+
+
+Parts = tuple[list[Step], Use, Use, "Use | None", "Use | None", tuple[str, ...]]
+
+
+def _sides(graph: Graph, found: Read) -> Parts | str:
+    """One use for query, key, values and mixture each, made `before`, and the legs of the result."""
+    before, name = list[Step](), found.box.name
+    query, key = _joined(f"{name}.q", found.query, before), _joined(f"{name}.k", found.key, before)
+    value = _joined(f"{name}.v", found.value, before) if found.value else None
+    needed = legs_in((query, key, *((value,) if value else ())))
+    mix = _joined(f"{name}.mix", found.mix, before, needed) if found.mix else None
+    pair, features = {graph.query, graph.key}, {*found.features}
+    mixed = {*key.legs} - features - pair
+    own = ({*value.legs} if value else set()) - mixed - pair
+    heads = {*query.legs} - features - pair
+    fits = (
+        not mixed & heads
+        and not own & ({*query.legs} | {*key.legs})
+        and (value is None or mixed <= {*value.legs})
+        and features <= {*query.legs} & {*key.legs}
+        and ({*mix.legs} if mix else set()) <= heads | mixed
+        and {*found.legs} - pair - own <= heads
+    )
+    if not fits:
+        return "queries, keys, values and mixture share heads in another way than states of few heads do"
+    legs = (*(leg for leg in query.legs if leg in heads), str(graph.query))
+    return before, query, key, value, mix, (*legs, *(leg for leg in (value.legs if value else ()) if leg in own))
+
+
+def _joined(name: str, uses: tuple[Use, ...], before: list[Step], needed: set[str] | None = None) -> Use:
+    """One use for several: their product, in a step of its own, with the legs that are needed, or all."""
+    if len(uses) == 1:
+        return uses[0]
+    legs = tuple(dict.fromkeys(leg for use in uses for leg in use.legs if needed is None or leg in needed))
+    before.append(Step(name, Contraction((Term(ONE, uses),)), legs))
+    return Use(name, legs)
+
+
+def _placed(graph: Graph, found: Read, before: list[Step], term: Term) -> Graph:
+    """The graph in which a step of its own reads the state, and the reader takes its result."""
+    others = tuple(replace(own, factors=(*found.query, *own.factors)) for own in found.terms)
+    own = Step(fresh(graph, f"{found.box.name}.sum"), Contraction((term, *others)), found.legs)
+    new = Term(ONE, (Use(own.name, own.legs), *found.rest))
+    terms = list(found.reader.op.terms)  # type: ignore[union-attr]
+    terms[found.place] = new
+    steps = {found.reader.name: [*before, own, with_terms(found.reader, terms)]}
+    steps |= {step.name: [] for step in (found.box, found.between) if step is not None}
+    steps[found.box.op.operand("of").name] = []  # type: ignore[union-attr]
+    return with_steps(graph, steps)
