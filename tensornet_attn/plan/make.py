@@ -20,6 +20,7 @@ from tensornet_attn.plan.fuse import FUSED, lower_attention
 from tensornet_attn.plan.linear import LINEAR, lower_linear
 from tensornet_attn.plan.lowering import Lower
 from tensornet_attn.plan.model import Lowering, Plan, Region
+from tensornet_attn.plan.normalized import NORMALIZED, lower_normalized
 from tensornet_attn.plan.once import ONCE, lower_once
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.rows import lower_rows, quadratic
@@ -32,6 +33,7 @@ from tensornet_attn.rewrite.whole import gone, simplified
 BESIDE_KERNELS = 16  # times fewer multiply-adds, for which torch computes on a GPU what a kernel could
 
 LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
+    NORMALIZED: lower_normalized,
     ONCE: lower_once,
     APART: lower_apart,
     DISTRIBUTION: lower_distribution,
@@ -123,6 +125,8 @@ def _lowerings(way: Way, aim: Aim, backend: str, fused: bool = False) -> dict[st
         EXPERTS: partial(lower_experts, fused=backend == "triton"),
     }
     without = way.without if backend == "triton" else (*way.without, TRITON)
+    if {BAND, LINEAR} & {*without}:
+        without = (*without, NORMALIZED)
     found = {name: lower for name, lower in found.items() if name not in without}
     if ABSORBED in found:
         later = list(found)[list(found).index(ABSORBED) + 1 :]
