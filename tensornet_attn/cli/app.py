@@ -11,6 +11,7 @@ from tensornet_attn.cli import (
     bench,
     check,
     compare,
+    cost,
     doctor,
     files,
     lattice,
@@ -52,7 +53,7 @@ def _options(version: Version = False) -> None:
 app.command("list")(reports.list_designs)
 app.command("show")(reports.show)
 app.command("check")(check.check)
-app.command("cost")(reports.cost)
+app.command("cost")(cost.cost)
 app.command("draw")(files.draw)
 app.command("compile")(files.compile_design)
 app.command("explain")(reports.explain)

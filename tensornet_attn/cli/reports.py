@@ -1,4 +1,4 @@
-"""The commands that print: list, show, cost and explain."""
+"""The commands that print: list, show and explain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from tensornet_attn.cli.options import (
     Settings,
     load,
 )
-from tensornet_attn.cli.tables import OneDesign, TableName, show_table
 
 if TYPE_CHECKING:
     from tensornet_attn.spec import Design
@@ -94,36 +93,6 @@ def file_of(design: str) -> Path:
     from tensornet_attn.spec import library
 
     return Path(design) if Path(design).is_file() else library.path_of(design)
-
-
-def cost(
-    design: OneDesign = None,
-    n: Annotated[int | None, typer.Option("--n", min=0, help="Length of the query leg; 1024 if absent.")] = None,
-    m: Annotated[int | None, typer.Option("--m", min=0, help="Length of the key leg; n if absent.")] = None,
-    batch: Annotated[int, typer.Option(min=0, help="Number of sequences.")] = 1,
-    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
-    causal: Causal = None,
-    legs: Legs = None,
-    settings: Settings = None,
-    as_json: Json = False,
-    table: TableName = None,
-) -> None:
-    """Price a design: work, parameters, bytes, step by step; or the designs of a paper's table."""
-    from tensornet_attn import compiler
-    from tensornet_attn.cli.output import print_json, write
-
-    if table is not None:
-        if (design, n, m, batch, dtype, causal, legs, settings) != (None, None, None, 1, "float32", None, None, None):
-            raise typer.BadParameter("a table has its own designs and sizes; besides it only --json is possible.")
-        show_table(table, as_json)
-        return
-    if design is None:
-        raise typer.BadParameter("name a design, or a table with --table.")
-    report = compiler.cost(load(design, legs, settings), n=n, m=m, batch=batch, dtype=dtype, causal=causal)
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        write("-", report.to_text().rstrip("\n") + "\n")
 
 
 def explain(

@@ -6,25 +6,28 @@ from typing import Annotated
 
 import typer
 
-OneDesign = Annotated[
-    str | None,
-    typer.Argument(metavar="[DESIGN]", help="A shipped name, a YAML file, or - for stdin.", show_default=False),
-]
 TableName = Annotated[
-    str | None, typer.Option("--table", metavar="NAME", help="A paper's table beside our counts: epa, fish, mgk, ...")
+    str | None,
+    typer.Option("--table", metavar="NAME", help="A paper's table beside our counts: epa, fish, mgk, ..., or all."),
 ]
 
 
 def show_table(name: str, as_json: bool) -> None:
-    """Prints a paper's table beside our counts, products in the order of the fewest FLOPs. Raises InputError."""
+    """Prints a paper's table beside our counts, products in the order of the fewest FLOPs. Raises InputError.
+
+    Of `all`, text has the tables one after the other, and JSON a list of them.
+    """
     from tensornet_attn.cli.output import print_json, write
     from tensornet_attn.cost.devices import device_named
-    from tensornet_attn.cost.paper import compare, table_named
+    from tensornet_attn.cost.paper import compare, tables_named
+    from tensornet_attn.cost.paper.tables import ALL
     from tensornet_attn.plan.order import split_best
 
     device = device_named("flops")
-    comparison = compare(table_named(name), lambda graph, sizes: split_best(graph, sizes, device)[0])
+    tables = tables_named(name)
+    found = [compare(table, lambda graph, sizes: split_best(graph, sizes, device)[0]) for table in tables]
     if as_json:
-        print_json(comparison.as_dict())
+        dicts = [comparison.as_dict() for comparison in found]
+        print_json(dicts if name == ALL else dicts[0])
     else:
-        write("-", comparison.to_text())
+        write("-", "\n".join(comparison.to_text() for comparison in found))

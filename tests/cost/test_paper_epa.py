@@ -1,4 +1,4 @@
-"""SwitchHead's tables: every printed number, the script's formulas, and the differences at sizes of no table."""
+"""SwitchHead's tables: the script's formulas, the differences at sizes of no table, and the sizes it does not print."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ from dataclasses import replace
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.cost import device_named
-from tensornet_attn.cost.paper import TABLES, compare
-from tensornet_attn.cost.paper.compare import compare_row
-from tensornet_attn.cost.paper.epa import ROPE
-from tensornet_attn.plan.order import split_best
+from tensornet_attn.cost.paper.compare import compare_row, number
+from tensornet_attn.cost.paper.digits import as_printed
+from tensornet_attn.cost.paper.epa_layer import LAYERS, ROPE
+from tensornet_attn.cost.paper.epa_model import attention_parameters, design_of, moa_parameters
+from tests.paper_tables import compared, split
 
-FLOPS = device_named("flops")
-
-
-def split(graph, sizes):
-    return split_best(graph, sizes, FLOPS)[0]
-
-
-NUMBERS = {(n.row.model, n.count.unit): n for n in compare(TABLES["epa"], split).numbers}
+ALL = compared("epa").numbers
+NUMBERS = {(n.row.where, n.row.model, n.count.unit): n for n in ALL}
 
 
 def xl(T, C, H, dh, dm):
@@ -44,71 +38,87 @@ def epa_rope(**sizes):
 
 
 def moa(T, C, H, dh, dm, E):
-    parts = (2 * H * C * T**2 * dh, (2 * H + 2) * T * dh * dm, 2 * H * T * dh, E * T * dm, 2 * C * T * dh * dm)
-    return sum(parts), None
+    work = (2 * H * C * T**2 * dh, (2 * H + 2) * T * dh * dm, 2 * H * T * dh, E * T * dm, 2 * C * T * dh * dm)
+    return sum(work), 2 * H * C * T**2 + (2 * H + 2) * T * dh + 2 * T * dh + E * C * T
 
 
-def sizes(T, C, H, dh, dm, E=None, K=None):
-    found = {"T": T, "C": C, "H": H, "dh": dh, "dm": dm, "E": E, "K": K}
-    return {name: value for name, value in found.items() if value is not None}
+FORMULAS = {  # of the released script, and the letters they need
+    "Transformer XL": (xl, "T C H dh dm"),
+    "Transformer (RoPE)": (rope, "T C H dh dm"),
+    "EPA": (epa, "T C H dh dm E K"),
+    "EPA (RoPE)": (epa_rope, "T C H dh dm E K"),
+    "MoA": (moa, "T C H dh dm E"),
+}
 
 
-PRINTED = [  # as in the tables of the paper
-    ("XL 47M", xl, sizes(256, 2, 10, 41, 412), "453.4M", "3.5M"),
-    ("XL 47M, 2 heads", xl, sizes(256, 2, 2, 205, 412), "453.4M", "1.4M"),
-    ("EPA 47M, WikiText-103", epa, sizes(256, 2, 2, 76, 412, 5, 2), "170.4M", "0.8M"),
-    ("EPA 47M, C4", epa, sizes(256, 2, 2, 76, 412, 5, 3), "202.5M", "0.8M"),
-    ("XL 262M", xl, sizes(512, 2, 16, 64, 1024), "5.4G", "21.0M"),
-    ("EPA 262M, C4", epa, sizes(512, 2, 4, 112, 1024, 4, 2), "2.4G", "5.6M"),
-    ("RoPE 45M", rope, sizes(512, 1, 10, 41, 412), "560.9M", "6.1M"),
-    ("EPA RoPE 45M", epa_rope, sizes(512, 1, 2, 64, 412, 5, 3), "285.6M", "1.3M"),
-    ("MoA 47M", moa, sizes(256, 2, 4, 88, 412, 10), "223.5M", None),
-]
+def script(row, values):
+    """MACs and floats of the script for a row at some values."""
+    formula, letters = FORMULAS[row.kind]
+    return dict(zip(("MACs", "floats"), formula(**{letter: values[letter] for letter in letters.split()}), strict=True))
 
 
-def test_every_printed_number_has_a_row():
-    wanted = {
-        (model, unit) for model, *_, macs, floats in PRINTED for unit, p in (("MACs", macs), ("floats", floats)) if p
-    }
-    assert set(NUMBERS) == wanted
+LAYER = [n for n in ALL if n.count.unit in ("MACs", "floats") and n.row.where != "equations"]
 
 
-@pytest.mark.parametrize(("model", "formula", "values", "macs", "floats"), PRINTED, ids=[row[0] for row in PRINTED])
-def test_ours_and_the_differences_give_the_printed_number(model, formula, values, macs, floats):
-    for unit, printed, stated in zip(("MACs", "floats"), (macs, floats), formula(**values), strict=True):
-        if printed is None:
-            continue
-        number = NUMBERS[model, unit]
-        assert number.row.values == values
-        assert number.ours + sum(value for _, value in number.adjustments) == number.paper == number.stated == stated
-        assert number.shown == number.count.printed == printed
-        assert number.agrees
+def test_tables_2_to_5_have_two_numbers_of_a_layer_in_each_row():
+    assert len(LAYER) == 2 * (20 + 19 + 12 + 6)
 
 
-@pytest.mark.parametrize("model", [row[0] for row in PRINTED])
-@pytest.mark.parametrize("T", [7, 64])
-def test_the_differences_are_not_those_of_one_size(model, T):
-    row, formula = next((n.row, f) for m, f, *_ in PRINTED for n in NUMBERS.values() if m == model == n.row.model)
+@pytest.mark.parametrize("found", LAYER, ids=lambda n: f"{n.row.where}, {n.row.model}, {n.count.unit}")
+def test_ours_and_the_differences_give_the_printed_number(found):
+    stated = script(found.row, found.row.values)[found.count.unit]
+    assert found.ours + sum(value for _, value in found.adjustments) == found.paper == found.stated == stated
+    if "RoPE 243M" not in found.row.model:
+        assert found.shown == found.count.printed
+
+
+def test_the_row_that_was_printed_for_another_context():
+    """EPA RoPE 243M: with C = 2 the formula gives what is printed; with C = 1, which the model has, it does not."""
+    macs, floats = (NUMBERS["table 5", "EPA RoPE 243M, 4 heads", unit] for unit in ("MACs", "floats"))
+    assert (macs.count.printed, floats.count.printed) == ("4.2G", "18.4M")
+    assert (macs.shown, floats.shown) == ("3.4G", "10.0M")
+    with_context = script(macs.row, macs.row.values | {"C": 2})
+    assert as_printed(with_context["MACs"], "4.2G") == "4.2G"
+    assert as_printed(with_context["floats"], "18.4M") == "18.4M"
+
+
+@pytest.mark.parametrize("kind", FORMULAS)
+@pytest.mark.parametrize("T", [17, 64])
+def test_the_differences_are_not_those_of_one_size(kind, T):
+    """While the context is longer than a head is wide: below, other orders of the products take the fewest FLOPs."""
+    row = next(n.row for n in LAYER if n.row.kind == kind)
     values = row.values | {"T": T, "C": 3 if row.values["C"] > 1 else 1, "dm": 300, "dh": 28, "H": 6}
     values |= {name: size for name, size in (("E", 9), ("K", 4)) if name in values}
-    other = replace(row, values=values)
-    for number, stated in zip(compare_row(other, split), formula(**values), strict=False):
-        assert number.paper == number.stated == stated
+    other = replace(row, values=values, counts=tuple(c for c in row.counts if c.unit in ("MACs", "floats")))
+    stated = script(other, values)
+    for found in compare_row(other, split):
+        assert found.paper == found.stated == stated[found.count.unit]
+
+
+def test_eq_13_is_not_that_of_the_tables():
+    """Nor is eq. 12 for EPA, 14 or 15: the tables follow the script."""
+    found = {n.row.model: (n.stated, n.paper) for n in ALL if n.row.where == "equations"}
+    assert found["eq. 11, XL 47M"] == (453_427_200, 453_427_200)
+    assert found["eq. 12, XL 47M"] == (3_461_120, 3_461_120)
+    assert found["eq. 12, EPA 47M"] == (835_584, 762_880)
+    assert found["eq. 13, EPA 47M"] == (200_318_976, 170_364_928)
+    assert found["eq. 14, MoA 47M"] == (222_216_192, 223_451_136)
+    assert found["eq. 15, MoA 47M"] == (1_363_968, 1_324_032)
 
 
 def test_dense_counts_are_those_of_the_planner():
-    number = NUMBERS["EPA 47M, C4", "MACs"]
+    found = NUMBERS["table 3", "EPA 47M, 2 heads, C4", "MACs"]
     design = ta.load("epa_xl", legs={"f": 412, "h": 2, "d": 76, "e": 5}, settings={"k": 3})
     planned = ta.cost(design, n=256, m=512).planned
-    assert (planned.macs, planned.total.routed_macs) == (number.dense, number.ours)
-    assert NUMBERS["XL 47M", "MACs"].dense == NUMBERS["XL 47M", "MACs"].ours
+    assert (planned.macs, planned.total.routed_macs) == (found.dense, found.ours)
+    dense = NUMBERS["table 3", "XL 47M, 10 heads, C4", "MACs"]
+    assert dense.dense == dense.ours
 
 
 def test_ours_counts_all_context_rows_and_all_gates():
     """The two that the script counts too few are in ours: K, V for C T rows, and H E gate columns."""
-    T, C, H, dh, dm, E, K = (
-        NUMBERS["EPA 47M, C4", "MACs"].row.values[name] for name in ("T", "C", "H", "dh", "dm", "E", "K")
-    )
+    values = NUMBERS["table 3", "EPA 47M, 2 heads, C4", "MACs"].row.values
+    T, C, H, dh, dm, E, K = (values[name] for name in ("T", "C", "H", "dh", "dm", "E", "K"))
     design = ta.load("epa_xl", legs={"f": dm, "h": H, "d": dh, "e": E}, settings={"k": K})
     rows = {row.step: row.routed_macs for row in ta.cost(design, n=T, m=C * T).planned.steps}
     assert rows["K"] == C * T * dm * H * dh
@@ -118,11 +128,93 @@ def test_ours_counts_all_context_rows_and_all_gates():
 
 RULE = [  # design, its legs, the dense model, the head width of the paper
     ("epa_xl", {"f": 412, "h": 2, "e": 5}, ("transformer_xl", {"f": 412, "h": 10, "d": 41}), 76),
-    ("epa_rope", {"f": 412, "h": 2, "e": 5, "d": 4}, (ROPE, {"f": 412, "h": 10, "d": 41}), 64),
     ("epa_xl", {"f": 1024, "h": 4, "e": 4}, ("transformer_xl", {"f": 1024, "h": 16, "d": 64}), 112),
+    ("epa_xl", {"f": 1024, "h": 2, "e": 8}, ("transformer_xl", {"f": 1024, "h": 16, "d": 64}), 132),
+    ("epa_xl", {"f": 512, "h": 2, "e": 4}, ("transformer_xl", {"f": 512, "h": 8, "d": 64}), 112),
+    ("epa_rope", {"f": 412, "h": 2, "e": 5, "d": 4}, (ROPE, {"f": 412, "h": 10, "d": 41}), 64),
+    ("epa_rope", {"f": 1024, "h": 4, "e": 4, "d": 4}, (ROPE, {"f": 1024, "h": 16, "d": 64}), 100),
+    (LAYERS["MoA"].part.design, {"f": 412, "e": 10, "d": 4}, ("transformer_xl", {"f": 412, "h": 10, "d": 41}), 88),
+    (LAYERS["MoA"].part.design, {"f": 1024, "e": 16, "d": 4}, ("transformer_xl", {"f": 1024, "h": 16, "d": 64}), 144),
 ]
 
 
 @pytest.mark.parametrize(("design", "legs", "dense", "width"), RULE)
 def test_the_rule_for_head_widths(design, legs, dense, width):
     assert ta.match_parameters(ta.load(design, legs=legs), ta.load(*dense), leg="d", multiple=4) == width
+
+
+def test_the_rule_for_feed_forward_layers_gives_those_of_47m():
+    values = NUMBERS["table 6", "EPA 47M, 2 heads, C4", "parameters"].row.values
+    found = NUMBERS["table 1", "EPA 47M, experts in VO", "parameters"].row.values
+    assert {name: found[name] for name in ("dh", "dff")} == {name: values[name] for name in ("dh", "dff")}
+    assert (values["dh"], values["dff"]) == (76, 2080)
+
+
+CHOICES = ["V", "K", "Q", "O", "VK", "VQ", "VO", "KQ", "KO", "QO", "VKQ", "VKO", "VQO", "KQO", "VKQO"]
+
+
+@pytest.mark.parametrize("projections", CHOICES)
+def test_parameters_of_the_choices_of_table_1_are_those_of_the_designs(projections):
+    design = ta.load(design_of(projections), legs={"f": 412, "h": 2, "d": 28, "e": 5})
+    positions = (412 + 2) * 2 * 28  # Wr, u and v
+    assert ta.cost(design).parameters + positions == attention_parameters(projections, 28)
+    assert NUMBERS["table 1", f"EPA 47M, experts in {projections}", "parameters"].shown == "47M"
+
+
+def test_parameters_of_moa_are_those_of_the_design():
+    design = ta.load(LAYERS["MoA"].part.design, legs={"f": 412, "e": 10, "d": 88})
+    assert ta.cost(design).parameters == moa_parameters(88, 10, 412)
+
+
+def test_the_large_fast_transformer_has_two_sizes():
+    """259M in table 4, with the widths of table 3; 272M in table 6, with a width above the rule's."""
+    small = NUMBERS["table 4", "Fast 259M, 4 heads, C4", "parameters"]
+    large = NUMBERS["table 6", "Fast 272M, 4 heads, C4", "parameters"]
+    assert (small.row.values["dh"], small.shown) == (112, "259M")
+    assert (large.row.values["dh"], large.shown) == (128, "272M")
+    assert small.row.values | {"dh": 128} == large.row.values
+
+
+def test_the_ratios_of_table_7():
+    """Two do not follow from the times and memories beside them."""
+    rows = {n.row.model: {m.count.unit: m.count.printed for m in ALL if m.row == n.row} for n in ALL}
+    ratios = {}
+    for size, gpu in (("47M", "1 RTX 3090"), ("262M", "8 V100")):
+        dense, own = (rows[f"{model} {size}, {gpu}"] for model in ("XL", "EPA"))
+        for unit, of, digits in (("Rel. iter. time", "time of an iteration", "ms"), ("Rel. Mem.", "RAM/GPU", "G")):
+            exact = float(own[of].rstrip(digits)) / float(dense[of].rstrip(digits))
+            ratios[size, unit] = (own[unit], f"{exact:.3f}")
+    assert ratios == {
+        ("47M", "Rel. iter. time"): ("0.6", "0.600"),
+        ("47M", "Rel. Mem."): ("0.67", "0.675"),
+        ("262M", "Rel. iter. time"): ("0.65", "0.660"),
+        ("262M", "Rel. Mem."): ("0.61", "0.610"),
+    }
+
+
+def test_the_script_in_our_arithmetic_is_the_script():
+    for kind, layer in LAYERS.items():
+        row = next(n.row for n in LAYER if n.row.kind == kind)
+        stated = script(row, row.values)
+        assert (number(layer.macs, row.values), number(layer.floats, row.values)) == (*stated.values(),)
+
+
+WIDTHS = [  # rows that share a model width, and the widths that give all their printed MACs
+    (("XL 47M", "EPA 47M", "MoA sigmoid 47M", "MoA softmax 47M"), range(412, 413)),
+    (("RoPE 45M", "EPA RoPE 45M"), range(412, 413)),
+    (("XL 41M", "EPA 41M"), range(512, 513)),
+    (("XL 262M", "EPA 262M", "MoA sigmoid 262M", "MoA softmax 262M", "RoPE 244M"), range(1021, 1026)),
+]
+
+
+@pytest.mark.parametrize(("models", "widths"), WIDTHS, ids=lambda value: value[0] if isinstance(value, tuple) else "")
+def test_the_model_widths_that_the_paper_does_not_print(models, widths):
+    rows = [n for n in LAYER if n.count.unit == "MACs" and n.row.model.split(",")[0] in models]
+
+    def gives_all(dm):
+        return all(
+            as_printed(script(n.row, n.row.values | {"dm": dm})["MACs"], n.count.printed) == n.count.printed
+            for n in rows
+        )
+
+    assert [dm for dm in range(300, 1200) if gives_all(dm)] == [*widths]

@@ -10,6 +10,7 @@ from pathlib import Path
 from tensornet_attn import compiler, models, spec
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
 from tensornet_attn.cli.generate.costs import picture
+from tensornet_attn.cli.generate.figures import figures
 from tensornet_attn.cli.generate.index import index
 from tensornet_attn.cli.generate.kernels import kernels_of_designs
 from tensornet_attn.cli.generate.page import page
@@ -50,6 +51,12 @@ def diagrams(catalogue: Catalogue) -> Files:
         yield diagram_path(entry), svg
 
 
+def plots(catalogue: Catalogue) -> Files:
+    """The figures of docs/costs.md."""
+    for name, svg in figures(catalogue):
+        yield Path("docs", "pictures", f"{name}.svg"), svg
+
+
 def diagram_path(entry: Entry) -> Path:
     return Path("docs", "pictures", f"{entry.name}.svg")
 
@@ -67,7 +74,7 @@ def resources(catalogue: Catalogue) -> Files:
 
 PARTS: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {
     "codegen": (codegen, kernels),
-    "docs": (pages, diagrams),
+    "docs": (pages, diagrams, plots),
     "schema": (schema,),
 }
 
@@ -81,7 +88,7 @@ def stale(root: Path = ROOT) -> list[str]:
     """
     catalogue = Catalogue()
     found, expected = _stale_diagrams(root, catalogue), {diagram_path(entry) for entry in catalogue}
-    for make in (codegen, kernels, pages, schema):
+    for make in (codegen, kernels, pages, plots, schema):
         for path, text in make(catalogue):
             expected.add(path)
             old = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""

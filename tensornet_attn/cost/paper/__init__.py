@@ -2,6 +2,18 @@
 
 from tensornet_attn.cost.paper.compare import Compared, Comparison, compare
 from tensornet_attn.cost.paper.model import Adjustment, Count, Part, Row, Table
-from tensornet_attn.cost.paper.tables import TABLES, table_named
+from tensornet_attn.cost.paper.tables import TABLES, table_named, tables_named
 
-__all__ = ["TABLES", "Adjustment", "Compared", "Comparison", "Count", "Part", "Row", "Table", "compare", "table_named"]
+__all__ = [
+    "TABLES",
+    "Adjustment",
+    "Compared",
+    "Comparison",
+    "Count",
+    "Part",
+    "Row",
+    "Table",
+    "compare",
+    "table_named",
+    "tables_named",
+]

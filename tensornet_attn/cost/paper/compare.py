@@ -6,64 +6,83 @@ entries alone; `dense` is the same with nothing routed. Our floats are those tha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, field
 
-from tensornet_attn.cost.paper.model import Adjustment, Count, Formulas, Part, Row, Table
+from tensornet_attn.cost.paper.digits import agree, as_printed
+from tensornet_attn.cost.paper.model import UNITS, Adjustment, Count, Formulas, Part, Row, Table
 from tensornet_attn.cost.report import Cost, cost
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.spec import load
+from tensornet_attn.spec import Design, load
 from tensornet_attn.spec.arithmetic import evaluate, parse
 
 Split = Callable[[Graph, Mapping[str, int]], Graph]  # the graph in products of two, in the orders wanted
-SCALES = {"": 1, "M": 10**6, "G": 10**9}
 
 
 @dataclass(frozen=True)
 class Compared:
     """One number of a row: ours, the adjustments, and the paper's: `paper` is ours with the adjustments added.
 
-    `stated`: what the formula of the source gives. `whole`: our count of what printed percentages are of.
+    `stated`: what the formula of the source gives. `whole`: our count of what printed percentages are of. Of a measured
+    or drawn number, `ours` and `paper` are None.
     """
 
     row: Row
     count: Count
-    ours: int
-    dense: int
+    ours: int | None
+    dense: int | None
     adjustments: tuple[tuple[Adjustment, int], ...]
     stated: int | None
     whole: int | None
 
     @property
-    def paper(self) -> int:
-        return self.ours + sum(value for _, value in self.adjustments)
+    def paper(self) -> int | None:
+        return None if self.ours is None else self.ours + sum(value for _, value in self.adjustments)
 
     @property
-    def shown(self) -> str:
-        """The paper's count in the unit and to the digits that the paper prints; whole where it prints none."""
-        return as_printed(self.paper, self.count.printed or "0", self.whole)
+    def shown(self) -> str | None:
+        """The paper's count in the unit and to the digits that the paper prints; None where it prints no number."""
+        if self.paper is None or self.count.printed is None:
+            return None
+        return as_printed(self.paper, self.count.printed, self.whole, self.count.rounding)
 
     @property
     def agrees(self) -> bool:
         """Whether the paper's count is what its formula gives and its table prints."""
-        return self.stated in (None, self.paper) and self.count.printed in (None, self.shown)
+        printed = self.count.printed
+        right = printed is None or (self.shown is not None and agree(printed, self.shown))
+        return right and self.stated in (None, self.paper)
+
+    @property
+    def state(self) -> str:
+        """`reproduced` or `differs` of a count; else `measured` or `drawn`."""
+        if self.count.source != "counted":
+            return self.count.source
+        return "reproduced" if self.agrees else "differs"
 
     def as_dict(self) -> dict[str, object]:
+        difference = None if self.paper is None or self.ours is None else self.paper - self.ours
         return {
-            "model": self.row.model,
             "where": self.row.where,
+            "model": self.row.model,
             "unit": self.count.unit,
             "printed": self.count.printed,
+            "recount": self.shown,
             "paper": self.paper,
             "ours": self.ours,
             "ours_dense": self.dense,
-            "adjustments": [{"name": a.name, "value": v, "formula": a.formula} for a, v in self.adjustments],
+            "difference": difference,
+            "state": self.state,
+            "note": self.count.note,
             "formula": self.count.formula,
+            "stated": self.stated,
+            "percentage_of": self.whole,
+            "adjustments": [
+                {"name": a.name, "value": v, "formula": a.formula, "why": a.why} for a, v in self.adjustments
+            ],
             "values": dict(self.row.values),
         }
 
@@ -76,9 +95,9 @@ class Comparison:
     numbers: tuple[Compared, ...]
 
     def as_dict(self) -> dict[str, object]:
-        why = {a.name: a.why for number in self.numbers for a in number.count.adjustments}
-        head = {"table": self.table.name, "source": self.table.source, "convention": self.table.convention}
-        return head | {"numbers": [number.as_dict() for number in self.numbers], "why": why}
+        table = self.table
+        head = {"table": table.name, "source": table.source, "convention": table.convention, "letters": table.letters}
+        return head | {"numbers": [number.as_dict() for number in self.numbers]}
 
     def to_text(self) -> str:
         """The table people read: paper and ours side by side, then each difference."""
@@ -87,23 +106,40 @@ class Comparison:
         return to_text(self)
 
 
+@dataclass(frozen=True)
+class _Costs:
+    """The costs of parts, each computed once; `split` says in which order products are multiplied."""
+
+    split: Split
+    designs: dict[str, Design] = field(default_factory=dict)  # as their files say, so that each is read once
+    found: dict[str, Cost] = field(default_factory=dict)
+
+    def of(self, part: Part, values: Mapping[str, int]) -> Cost:
+        legs, settings, lengths = (_sizes(formulas, values) for formulas in (part.legs, part.settings, part.lengths))
+        batch = number(part.batch, values)
+        source = repr(part.design)
+        if source not in self.designs:
+            self.designs[source] = load(part.design)
+        key = repr((source, legs, settings, lengths, batch))
+        if key not in self.found:
+            graph = build(load(self.designs[source], legs, settings))
+            self.found[key] = cost(self.split(graph, sizes_at(graph, lengths)), lengths, batch=batch)
+        return self.found[key]
+
+    def total(self, parts: tuple[Part, ...], unit: str, values: Mapping[str, int], routed: bool = True) -> int:
+        return sum(part.times * _measure(self.of(part, values), unit, routed) for part in parts) if parts else 0
+
+
 def compare(table: Table, split: Split) -> Comparison:
     """A table with our counts; `split` says in which order products are multiplied, e.g. the planner's."""
-    return Comparison(table, tuple(number for row in table.rows for number in compare_row(row, split)))
+    costs = _Costs(split)
+    return Comparison(table, tuple(_compared(row, count, costs) for row in table.rows for count in row.counts))
 
 
 def compare_row(row: Row, split: Split) -> tuple[Compared, ...]:
     """Each count of a row."""
-    parts = [(part.times, cost_of_part(part, row.values, split)) for part in row.parts]
-    whole = cost_of_part(row.whole, row.values, split) if row.whole else None
-    return tuple(_compared(row, count, parts, whole) for count in row.counts)
-
-
-def cost_of_part(part: Part, values: Mapping[str, int], split: Split) -> Cost:
-    """The cost of a part once, its products in the orders of `split`."""
-    design = load(part.design, _sizes(part.legs, values), _sizes(part.settings, values))
-    graph, lengths = build(design), _sizes(part.lengths, values)
-    return cost(split(graph, sizes_at(graph, lengths)), lengths, batch=number(part.batch, values))
+    costs = _Costs(split)
+    return tuple(_compared(row, count, costs) for count in row.counts)
 
 
 def number(formula: str, values: Mapping[str, int]) -> int:
@@ -118,38 +154,29 @@ def number(formula: str, values: Mapping[str, int]) -> int:
     return value
 
 
-def as_printed(value: int, like: str, whole: int | None = None) -> str:
-    """A count with the suffix and the digits of another one; percentages are of `whole`. Ties go to even, as in Python.
-
-    >>> as_printed(170_364_928, "170.4M"), as_printed(5, "125 %", whole=4)
-    ('170.4M', '125 %')
-    """
-    match = re.fullmatch(r"\d+(?:\.(\d+))?(M|G|| %)", like)
-    if match is None:
-        raise InputError(f"'{like}' is no printed count, e.g. 170.4M or 125 %.")
-    digits, suffix = len(match[1] or ""), match[2]
-    exact = Fraction(100 * value, whole or 1) if suffix == " %" else Fraction(value, SCALES[suffix])
-    rounded = round(exact * 10**digits)
-    text = str(rounded) if digits == 0 else f"{rounded // 10**digits}.{rounded % 10**digits:0{digits}}"
-    return f"{text}{suffix}"
-
-
-def _compared(row: Row, count: Count, parts: list[tuple[int, Cost]], whole: Cost | None) -> Compared:
-    rest = sum(number(adjustment.formula, row.values) for adjustment in count.rest)
+def _compared(row: Row, count: Count, costs: _Costs) -> Compared:
+    values = row.values
+    stated = number(count.formula, values) if count.formula else None
+    if count.source != "counted":
+        return Compared(row, count, None, None, (), stated, None)
+    parts = row.parts if count.parts is None else count.parts
+    rest = sum(number(adjustment.formula, values) for adjustment in count.rest)
+    whole = costs.total(row.whole, count.unit, values) if row.whole else None
     return Compared(
         row,
         count,
-        rest + sum(times * _measure(cost, count.unit) for times, cost in parts),
-        rest + sum(times * _measure(cost, count.unit, routed=False) for times, cost in parts),
-        tuple((adjustment, number(adjustment.formula, row.values)) for adjustment in count.adjustments),
-        number(count.formula, row.values) if count.formula else None,
-        _measure(whole, count.unit) if whole else None,
+        rest + costs.total(parts, count.unit, values),
+        rest + costs.total(parts, count.unit, values, routed=False),
+        tuple((adjustment, number(adjustment.formula, values)) for adjustment in count.adjustments),
+        stated,
+        number(count.percentage_of, values) if count.percentage_of else whole,
     )
 
 
-def _measure(cost: Cost, unit: str, routed: bool = True) -> int:
+def _measure(cost: Cost, unit: str, routed: bool) -> int:
     macs = cost.total.routed_macs if routed else cost.macs
-    return {"MACs": macs, "FLOPs": 2 * macs, "floats": cost.total.saved_floats, "parameters": cost.parameters}[unit]
+    counts = (macs, 2 * macs, cost.total.saved_floats, cost.parameters)
+    return dict(zip(UNITS, counts, strict=True))[unit]
 
 
 def _sizes(formulas: Formulas, values: Mapping[str, int]) -> dict[str, int]:

@@ -1,170 +1,249 @@
-"""SwitchHead (first titled Expert Projection Attention): MACs and memory of one layer, tables 2, 3 and 5.
+"""SwitchHead (first titled Few Heads Are Enough): all rows of its tables and equations.
 
-T tokens, C chunks of context (2 with Transformer-XL's, 1 without), H heads of width dh, model width dm; E experts a
-head, K active. The formulas are those of the script in the released code, `paper/common.py` of moe_attention: eq. 13 as
-printed does not give the tables. Its `p = 2 * T * C` rows of relative positions stand for 2 T C - 1.
+The sizes of a model are those of table 6. It lacks some, and the model width everywhere: what stands below for them
+follows from the printed counts and from the paper's rule for equal parameters.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from tensornet_attn.cost.paper.model import Adjustment, Count, Part, Row, Table
+from tensornet_attn.cost.paper.epa_layer import LAYERS
+from tensornet_attn.cost.paper.epa_model import (
+    LETTERS,
+    dense_parameters,
+    design_of,
+    feed_forward,
+    moa_parameters,
+    parameters,
+    widest,
+    widths_of,
+)
+from tensornet_attn.cost.paper.model import Adjustment, Count, Row, Table
+from tensornet_attn.cost.paper.printed import Section, printed
 
-XL = {"n": "T", "m": "C * T"}  # lengths of queries and keys
-P = "(T + C * T - 1)"  # our relative positions: one for each distance there is
+Values = dict[str, int]
+Cells = Mapping[str, str]
 
-ROPE: dict[str, Any] = {  # heads of 41 cannot be rotated whole; the released code rotates int(0.5 * 41) entries
-    "tensornet": 1,
-    "name": "mhsa_rope_20",
-    "extends": "mhsa_rope",
-    "diagram": {
-        "Q": {"rope": "n", "along": "d", "fraction": "20 / d", "of": "x[n f] Wq[f h d] -> n h d"},
-        "K": {"rope": "m", "along": "d", "fraction": "20 / d", "of": "x[m f] Wk[f h d] -> m h d"},
-    },
+PAPER = printed("epa")
+DATASET = "Wikitext 103"
+SHORT = {
+    "Transformer XL": "XL",
+    "Transformer (RoPE)": "RoPE",
+    "EPA (RoPE)": "EPA RoPE",
+    "Fast Transformer": "Fast",
+    "Trafo. XL": "XL",
+    DATASET: "WT-103",
 }
-MOA_XL: dict[str, Any] = {  # the released comparison gives MoA Transformer-XL's positions, shared by all heads
-    "tensornet": 1,
-    "name": "moa_xl",
-    "extends": "moa",
-    "causal": True,
-    "legs": {"p": "relative"},
-    "inputs": {"memory": {"legs": "m f", "default": "x"}},
-    "weights": {"Wr": {"legs": "f d", "init": "normal(f ** -0.5)"}},
-    "constants": {"R": {"legs": "p f", "value": "sinusoid"}},
-    "diagram": {
-        "K": "memory[m f] Wk[f d] -> m d",
-        "V": "memory[m f] Wv[f d] -> m d",
-        "Kr": "R[p f] Wr[f d] -> p d",
-        "place": {"rel_shift": "p", "to": "m", "of": "Q[n e d] Kr[p d] -> e n p"},
-        "A": {"softmax": "m", "scale": "d ** -0.5", "of": "Q[n e d] K[m d] + place[e n m] -> e n m"},
-    },
+LAYER_OF = {"Fast Transformer": "EPA", "Trafo. XL": "Transformer XL"}
+WIDTHS = {"47M": 412, "45M": 412, "41M": 512, "262M": 1024, "259M": 1024, "272M": 1024, "243M": 1024, "244M": 1024}
+CHARACTERS, PIECES = 205, 8000  # the vocabulary of Enwik8, and of all other data
+MOA = {"47M": (88, 10), "262M": (144, 16)}  # dh by the rule, and E
+UNPRINTED = {  # rows without a line in table 6: the line of the dense model that they have the sizes of, and dh
+    ("Transformer XL", "Enwik8", "2"): (("Transformer XL", "Enwik8", "8", "41M"), 256),
+    ("Transformer (RoPE)", DATASET, "2", "45M"): (("Transformer (RoPE)", DATASET, "10", "45M"), 205),
+    ("Transformer (RoPE)", DATASET, "2", "244M"): (("Transformer (RoPE)", DATASET, "16", "244M"), 512),
 }
-
-WHY_ROWS = "with cached context, keys and values are made for C T rows; the script counts T."
-WHY_PLACES = "there are T + C T - 1 distances; the script counts 2 C T, or 2 T with experts."
-WHY_SCORES = "the product of queries and positions is left out by the script."
-WHY_BIAS = "the products of u and v with keys and positions are left out by the script."
-WHY_COLUMNS = "every head has gates of its own: H E columns; the script counts E."
-WHY_SIDES = "the gate of the output is made for T queries; the script counts C T."
-WHY_WEIGHING = "a gate times one number is a MAC to the script; to us it is elementwise where nothing is summed."
-
-DENSE_ROWS = Adjustment("context rows", "-2 * (C - 1) * T * dm * H * dh", WHY_ROWS)
-DENSE_PLACES = Adjustment("positions", f"(2 * C * T - {P}) * dm * H * dh", WHY_PLACES)
-PLACE_SCORES = Adjustment("position scores", f"-T * {P} * H * dh", WHY_SCORES)
-BIASES = Adjustment("biases u and v", f"-(C * T + {P}) * H * dh", WHY_BIAS)
-ROWS = Adjustment("context rows", "-(C - 1) * T * (dm * H * dh + K * (dm + 1) * H * dh)", WHY_ROWS)
-PLACES = Adjustment("positions", f"(2 * T - {P}) * dm * H * dh", WHY_PLACES)
-COLUMNS = Adjustment("gate columns", "-(T + C * T) * dm * (H - 1) * E", WHY_COLUMNS)
-SIDES = Adjustment("gate rows", "(C - 1) * T * dm * E", WHY_SIDES)
-WEIGHING = Adjustment("weighing", "K * T * H * dh", WHY_WEIGHING)
-MOA_ROWS = Adjustment("context rows", "-2 * (C - 1) * T * dm * dh", WHY_ROWS)
-MOA_PLACES = Adjustment("positions", f"(2 * C * T - {P}) * dm * dh", WHY_PLACES)
-MOA_WEIGHING = Adjustment(
-    "weighing in MoA",
-    "2 * T * H * dh",
-    "the script weighs the results of two experts a head, as in its EPA; MoA has one.",
+RULE = "d_head and d_ff are not printed; they follow from the paper's rule for equal parameters"
+NOTE_MOA = f"{RULE}, and E is the number of heads of the dense model."
+NOTE_HEADS = "table 6 has no such row: d_head keeps the width of all heads together."
+NOTE_TABLE_1 = f"{RULE}. The number of parameters is the caption's."
+NOTE_CONTEXT = (
+    "the print is the count with C = 2, as if with cached context; with C = 1, as rotary positions have it, it "
+    "is 3.4G and 10.0M. In the released code the settings of this model alone keep the cached context."
 )
-
-WHY_INPUTS = "autograd keeps the layer's inputs as well; the script leaves them out."
-WHY_TWICE = "the script counts scores and softmax; of the two autograd keeps the softmax."
-WHY_GATES = "autograd keeps the sigmoids and what topk leaves of them; the script counts one of the two."
-WHY_CHOSEN = "autograd keeps which K experts are chosen."
-WHY_EXPERTS = "dense products keep the results of all experts; a kernel that adds the chosen ones up keeps none."
-
-INPUTS = Adjustment("inputs", "-(T + C * T) * dm", WHY_INPUTS)
-ONE_INPUT = Adjustment("inputs", "-T * dm", WHY_INPUTS)
-TWICE = Adjustment("scores", "C * T ** 2 * H", WHY_TWICE)
-KEPT_ROWS = Adjustment("context rows", "-2 * (C - 1) * T * H * dh", WHY_ROWS)
-KEPT_DENSE_PLACES = Adjustment("positions", f"(2 * C * T - {P}) * H * dh", WHY_PLACES)
-KEPT_PLACES = Adjustment("positions", f"(2 * T - {P}) * H * dh", WHY_PLACES)
-KEPT_GATES = (
-    Adjustment("gates twice", "-(T + C * T) * H * E", WHY_GATES),
-    Adjustment("chosen experts", "-(T + C * T) * H * K", WHY_CHOSEN),
-    Adjustment("gate columns", "-(T + C * T) * (H - 1) * E", WHY_COLUMNS),
-    Adjustment("gate rows", "(C - 1) * T * E", WHY_SIDES),
-    Adjustment("results of experts", "-(T + C * T) * H * E * dh", WHY_EXPERTS),
+NOTE_FAST = (
+    "table 6 gives this model d_head = 128 and 272M parameters. With those of EPA 262M in table 3, d_head = 112 and "
+    "K = 2, the count is the one printed here, and so are the 259M parameters."
 )
-
-EPA_MACS = "2 * C * T ** 2 * dh * H + (2 * K + 2) * T * dh * dm * H + 2 * K * T * dh * H + 2 * E * C * T * dm"
-EPA_FLOATS = "2 * C * T ** 2 * H + 4 * T * dh * H + 2 * E * C * T"
-HEADS = {"f": "dm", "h": "H", "d": "dh"}
-EXPERTS = HEADS | {"e": "E"}
-
-
-def dense(model: str, where: str, macs: str, floats: str, H: int, dh: int, dm: int, T: int) -> Row:
-    """Dense attention with Transformer-XL's positions and context."""
-    values = {"T": T, "C": 2, "H": H, "dh": dh, "dm": dm}
-    work = "H * (4 * T * dh * dm + 2 * C * T ** 2 * dh + 2 * C * T * dh * dm)"
-    kept = "H * (4 * T * dh + 2 * C * T ** 2 + 2 * C * T * dh)"
-    counts = (
-        Count("MACs", (DENSE_ROWS, DENSE_PLACES, PLACE_SCORES, BIASES), work, macs),
-        Count("floats", (INPUTS, TWICE, KEPT_ROWS, KEPT_DENSE_PLACES), kept, floats),
-    )
-    return Row(model, where, values, (Part("transformer_xl", HEADS, XL),), counts)
-
-
-def experts(model: str, where: str, macs: str, floats: str, H: int, dh: int, dm: int, T: int, E: int, K: int) -> Row:
-    """Expert projection attention with Transformer-XL's positions and context."""
-    values = {"T": T, "C": 2, "H": H, "dh": dh, "dm": dm, "E": E, "K": K}
-    adjustments = (ROWS, COLUMNS, SIDES, WEIGHING, PLACES, PLACE_SCORES, BIASES)
-    counts = (
-        Count("MACs", adjustments, f"{EPA_MACS} + 2 * T * dh * dm * H", macs),
-        Count("floats", (INPUTS, TWICE, KEPT_ROWS, *KEPT_GATES, KEPT_PLACES), f"{EPA_FLOATS} + 2 * T * dh * H", floats),
-    )
-    return Row(model, where, values, (Part("epa_xl", EXPERTS, XL, {"k": "K"}),), counts)
-
-
-ROPE_VALUES = {"T": 512, "C": 1, "H": 10, "dh": 41, "dm": 412}
-ROPE_DENSE = Row(
-    "RoPE 45M",
-    "table 5",
-    ROPE_VALUES,
-    (Part(ROPE, HEADS, XL),),
-    (
-        Count("MACs", (), "H * (4 * T * dh * dm + 2 * T ** 2 * dh)", "560.9M"),
-        Count("floats", (ONE_INPUT, TWICE), "H * (4 * T * dh + 2 * T ** 2)", "6.1M"),
-    ),
+NOTE_MOE = (
+    "d_ff is not what table 6 prints: the sigma-MoE has {experts} experts of width 128, as in Csordas et al. (2023)."
 )
-ROPE_EXPERTS = Row(
-    "EPA RoPE 45M",
-    "table 5",
-    ROPE_VALUES | {"H": 2, "dh": 64, "E": 5, "K": 3},
-    (Part("epa_rope", EXPERTS, XL, {"k": "K"}),),
-    (
-        Count("MACs", (COLUMNS, SIDES, WEIGHING), EPA_MACS, "285.6M"),
-        Count("floats", (ONE_INPUT, TWICE, *KEPT_GATES), EPA_FLOATS, "1.3M"),
-    ),
+NOTE_272M = "table 4 prints 259M for this model: that of d_head = 112."
+NOTE_WIDTH = (
+    "the paper's rule gives {rule}: with {printed}, attention has more parameters than the dense model, and the whole "
+    "has 272M where the dense model has 262M."
 )
-MOA = Row(
-    "MoA 47M",
-    "table 2",
-    {"T": 256, "C": 2, "H": 4, "dh": 88, "dm": 412, "E": 10},
-    (Part(MOA_XL, {"f": "dm", "e": "E", "d": "dh"}, XL, {"k": "H"}),),
-    (
-        Count(
-            "MACs",
-            (MOA_ROWS, MOA_WEIGHING, MOA_PLACES, PLACE_SCORES),
-            "2 * H * C * T ** 2 * dh + (2 * H + 2) * T * dh * dm + 2 * H * T * dh + E * T * dm + 2 * C * T * dh * dm",
-            "223.5M",
-        ),
-    ),
+NOTE_EQ_13 = (
+    "eq. 13 is not what the tables were computed with. They follow the script of the released code, which counts 2 T "
+    "rows of positions, not 2 C T, and adds the gates."
 )
+NOTE_EQ_12 = (
+    "the text says that eq. 12 holds for EPA as well; the script counts 2 T positions, not 2 C T, and the gates."
+)
+NOTE_MOA_EQ = (
+    "the script adds the gates and what weighs the results; of the memory of positions it counts 2 T, not 2 C T."
+)
+NOTE_RAM = "13.5 / 20 is 0.675, which is 0.68 by the digits printed."
+NOTE_TIME = "442 / 670 is 0.66."
+RATIOS = {("0.67", "13.5G"): NOTE_RAM, ("0.65", "442ms"): NOTE_TIME}
+
+
+def sizes(row: Cells) -> tuple[Values, str | None]:
+    """The values of a printed row, and what must be said about them."""
+    model, dataset, heads, size = row["Model"], row.get("Dataset", DATASET), row["n_heads"], row["#params"]
+    if model == "MoA":
+        return moa(int(heads), size), NOTE_MOA
+    if model == "Fast Transformer" and size == "259M":
+        return fast(values_of(table_6("EPA", "C4", "4", "262M"))), NOTE_FAST
+    for names in ((model, dataset, heads), (model, dataset, heads, size)):
+        if names in UNPRINTED:
+            like, dh = UNPRINTED[names]
+            return values_of(table_6(*like)) | {"H": int(heads), "dh": dh}, NOTE_HEADS
+    values = values_of(table_6(model, dataset, heads, size))
+    if model == "Fast Transformer":
+        return fast(values), NOTE_MOE.format(experts=fast(values)["dff"] // 128)
+    return values, None
+
+
+def table_6(model: str, dataset: str, heads: str, size: str) -> Cells:
+    """The one row of table 6 with these names."""
+    wanted = (model, dataset, heads, size)
+    (row,) = [
+        r for r in PAPER["table 6"].rows if tuple(r[c] for c in ("Model", "Dataset", "n_heads", "#params")) == wanted
+    ]
+    return row
+
+
+def values_of(row: Cells) -> Values:
+    """The sizes in a row of table 6."""
+    context = 1 if row["Model"].endswith("(RoPE)") else 2
+    values = {"T": int(row["T"]), "C": context, "H": int(row["n_heads"]), "dh": int(row["d_head"])}
+    values |= {"dm": WIDTHS[row["#params"]]}
+    values |= {letter: int(row[letter]) for letter in "EK" if row[letter] != "-"}
+    vocabulary = CHARACTERS if row["Dataset"] == "Enwik8" else PIECES
+    return values | {"dff": int(row["d_ff"]), "L": int(row["n_layers"]), "V": vocabulary}
+
+
+def fast(values: Values) -> Values:
+    """With the experts of sigma-MoE in place of the feed-forward layer: 16, or 32 in the large model, of width 128."""
+    return values | {"dff": 128 * (16 if values["dm"] == WIDTHS["47M"] else 32)}
+
+
+def moa(heads: int, size: str) -> Values:
+    """MoA with the parameters of the dense model."""
+    dense = values_of(table_6("Transformer XL", DATASET, "10" if size == "47M" else "16", size))
+    dh, experts = MOA[size]
+    spare = dense_parameters(dense["dm"]) - moa_parameters(dh, experts, dense["dm"])
+    dff = feed_forward(spare, dense["dm"], dense["dff"])
+    return dense | {"H": heads, "dh": dh, "E": experts, "dff": dff}
+
+
+def rows(section: Section) -> Iterable[Row]:
+    """Tables 2 to 6: parameters, MACs and memory where they are printed."""
+    several = len({row.get("Dataset") for row in section.rows}) > 1
+    for row in section.rows:
+        values, note = sizes(row)
+        model, size = row["Model"], row["#params"]
+        layer = LAYER_OF.get(model, model)
+        of_model, of_layer = notes(model, size, note)
+        counts = [parameters(layer, values, size, of_model, moe=model == "Fast Transformer")]
+        for unit, column in (("MACs", "MACs"), ("floats", "Mem (floats)")):
+            if column in row:
+                counts.append(LAYERS[layer].count(unit, row[column], note=of_layer))
+        if "d_head" in row and "E" in values:
+            counts.append(width(row, values))
+        words = [SHORT.get(model, model), *([row["sel. mode"]] if model == "MoA" else []), f"{size},"]
+        name = f"{' '.join(words)} {row['n_heads']} heads"
+        name += f", {SHORT.get(row['Dataset'], row['Dataset'])}" if several else ""
+        yield Row(name, section.where, values, (LAYERS[layer].part,), tuple(counts), kind=layer)
+
+
+def notes(model: str, size: str, note: str | None) -> tuple[str | None, str | None]:
+    """What is said of the parameters of a row, and of its MACs and memory."""
+    if size == "243M":
+        return None, NOTE_CONTEXT
+    if model == "Fast Transformer" and size != "259M":
+        return NOTE_272M if size == "272M" else note, None
+    return note, note
+
+
+def width(row: Cells, values: Values) -> Count:
+    """The width of a head that table 6 prints, beside that of the rule."""
+    found = widest("VO", values["H"], values["E"], values["dm"], values["C"] > 1)
+    rule = Adjustment("rule", str(found), "the largest multiple of 4 that keeps attention below the dense parameters.")
+    note = NOTE_WIDTH.format(rule=found, printed=row["d_head"]) if str(found) != row["d_head"] else None
+    return Count("d_head", printed=row["d_head"], rest=(rule,), parts=(), note=note)
+
+
+def table_1(section: Section) -> Iterable[Row]:
+    """The parameters of all choices of projections with experts."""
+    dense = values_of(table_6("Transformer XL", DATASET, "10", "47M"))
+    for row in section.rows:
+        heads, chosen = int(row["n_heads"]), "".join(x for x in LETTERS if row[f"{x} expert"] == "Y")
+        if not chosen:
+            values, _ = sizes({"Model": row["Model"], "n_heads": row["n_heads"], "#params": row["#params"]})
+            count = parameters("Transformer XL", values, row["#params"], None)
+            yield Row(f"XL 47M, {heads} heads", section.where, values, (), (count,), kind="Transformer XL")
+            continue
+        dh, dff = widths_of(chosen)
+        values = dense | {"H": heads, "dh": dh, "dff": dff, "E": 5, "K": 2}
+        count = parameters("EPA", values, row["#params"], NOTE_TABLE_1, design=design_of(chosen))
+        yield Row(f"EPA 47M, experts in {chosen}", section.where, values, (), (count,), kind="EPA")
+
+
+def equations(section: Section) -> Iterable[Row]:
+    """The formulas as printed, at the sizes of a model of 47M parameters on WikiText-103."""
+    models = {"Transformer XL": "10", "EPA": "2", "MoA": "4"}
+    notes = {
+        ("12", "EPA"): NOTE_EQ_12,
+        ("13", "EPA"): NOTE_EQ_13,
+        ("14", "MoA"): NOTE_MOA_EQ,
+        ("15", "MoA"): NOTE_MOA_EQ,
+    }
+    for row in section.rows:
+        model = row["model"]
+        values, _ = sizes({"Model": model, "n_heads": models[model], "#params": "47M"})
+        note = notes.get((row["equation"], model))
+        count = LAYERS[model].count(row["unit"], None, row["formula"], note)
+        name = f"eq. {row['equation']}, {SHORT.get(model, model)} 47M"
+        yield Row(name, section.where, values, (LAYERS[model].part,), (count,), kind=model)
+
+
+def measured(section: Section) -> Iterable[Row]:
+    """Table 7: time and memory of training on GPUs."""
+    for row in section.rows:
+        counts = tuple(
+            Count(column, printed=row[column], source="measured", note=RATIOS.get((row[column], row[beside])))
+            for column, beside in (
+                ("time of an iteration", "time of an iteration"),
+                ("Rel. iter. time", "time of an iteration"),
+                ("RAM/GPU", "RAM/GPU"),
+                ("Rel. Mem.", "RAM/GPU"),
+            )
+        )
+        name = f"{SHORT.get(row['Model'], row['Model'])} {row['Size']}, {row['#GPUs']} {row['GPU type']}"
+        yield Row(name, section.where, {}, (), counts)
+
+
+def claims(section: Section) -> Iterable[Row]:
+    """What the text says in numbers."""
+    heads = {"fewest attention maps saved": (16, 4), "most attention maps saved": (16, 2)}
+    for row in section.rows:
+        if row["claim"] not in heads:
+            count = Count(row["unit"], printed=row["printed"], source="measured")
+            yield Row(f"{row['place']}: {row['claim']}", section.where, {}, (), (count,))
+            continue
+        dense, own = heads[row["claim"]]
+        ratio = Adjustment("heads", "Hd / H", "heads of the dense model over those of EPA.")
+        note = "the models of 262M parameters: 16 heads to 4 on C4, and to 2 on WikiText-103."
+        count = Count(row["unit"], printed=row["printed"], rest=(ratio,), note=note)
+        yield Row(f"{row['place']}: {row['claim']}", section.where, {"Hd": dense, "H": own}, (), (count,))
+
 
 EPA = Table(
     "epa",
-    "Csordas et al., SwitchHead (2023; first titled Expert Projection Attention), tables 2, 3 and 5",
-    "multiply-adds of products and of the gates that weigh experts; floats of queries, keys, values, heads, gates, and "
-    "twice the map; cached context and gates are counted partly",
+    "Csordas et al., SwitchHead (2023; first titled Few Heads Are Enough)",
+    "MACs and floats of one attention layer and one sequence: multiply-adds of products and of the gates that weigh "
+    "experts; floats of queries, keys, values, heads, gates, and twice the map; cached context and gates are counted "
+    "partly. Parameters of the whole model",
     (
-        dense("XL 47M", "tables 2 and 3", "453.4M", "3.5M", 10, 41, 412, 256),
-        dense("XL 47M, 2 heads", "table 3", "453.4M", "1.4M", 2, 205, 412, 256),
-        experts("EPA 47M, WikiText-103", "tables 2 and 3", "170.4M", "0.8M", 2, 76, 412, 256, 5, 2),
-        experts("EPA 47M, C4", "table 3", "202.5M", "0.8M", 2, 76, 412, 256, 5, 3),
-        dense("XL 262M", "table 3", "5.4G", "21.0M", 16, 64, 1024, 512),
-        experts("EPA 262M, C4", "table 3", "2.4G", "5.6M", 4, 112, 1024, 512, 4, 2),
-        ROPE_DENSE,
-        ROPE_EXPERTS,
-        MOA,
+        *equations(PAPER["equations"]),
+        *table_1(PAPER["table 1"]),
+        *(row for i in (2, 3, 4, 5, 6) for row in rows(PAPER[f"table {i}"])),
+        *measured(PAPER["table 7"]),
+        *claims(PAPER["text"]),
     ),
+    "T tokens; C chunks of context, 2 with Transformer-XL's and 1 without; H heads of width dh, of MoA those active; "
+    "dm model width, which the paper does not print; E experts a head, of MoA in all; K of them active",
 )

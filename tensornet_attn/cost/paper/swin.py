@@ -1,4 +1,4 @@
-"""Swin-T with half of its heads global, in FiSHformer's image classification: parameters, and MACs of one image.
+"""Swin-T with half of its heads global, FiSHformer's table 5: parameters, and GMACs of a batch of 1,024 images.
 
 c = 96 channels, stages of 2, 2, 6, 2 blocks and 3, 6, 12, 24 heads of width 32, windows of 7 x 7 = 49 tokens, N = 56^2
 tokens in the first stage. Attention and feed-forward layers are designs; what stands around them is in closed form.
@@ -10,7 +10,8 @@ below on the released code, to the last digit.
 
 from __future__ import annotations
 
-from tensornet_attn.cost.paper.model import Adjustment, Count, Part, Row, Table
+from tensornet_attn.cost.paper.model import PLAIN, Adjustment, Count, Part, Rounding, Row, Table
+from tensornet_attn.cost.paper.printed import printed
 
 DEPTHS, HEADS, WINDOWS = (2, 2, 6, 2), (3, 6, 12, 24), (64, 16, 4, 1)
 VALUES = {"c": 96, "N": 56**2}
@@ -66,18 +67,43 @@ def biases(half: tuple[int, ...]) -> Adjustment:
     return Adjustment("biases of attention", f"32 * ({' + '.join(each)})", BIASES)
 
 
+IMAGES = 1024
+NOTE = (
+    "the column is headed FLOPs (10^9) and holds GMACs of 1,024 images: 4.51 x 1,024 and 4.27 x 1,024, from the MACs "
+    "of one image rounded to two digits. The counts here are of one image."
+)
+NOTE_LINEAR = (
+    "with one linear layer that mixes the heads. With the two layers of GFiSH, the MACs would be 4.28G an image."
+)
+GLOBAL = {"Softmax-12/24": (), "Hard-GFiSH-6/12": (2, 3)}  # stages with half of the heads global
+EACH = {"4618.24": "4.51G", "4372.48": "4.27G"}  # MACs of one image
+
+
 def model(name: str, half: tuple[int, ...], weights: str, work: str) -> Row:
     """Swin-T with half of the heads global in the stages `half`, counted from 0."""
+    each = EACH.get(work)
     counts = (
-        Count("parameters", (), None, weights, (*WEIGHTS, biases(half))),
-        Count("MACs", NORMS, None, work, WORK),
+        Count("parameters", (), None, weights, (*WEIGHTS, biases(half)), note=NOTE_LINEAR if half else None),
+        Count(
+            "MACs",
+            NORMS,
+            None,
+            work,
+            WORK,
+            note=NOTE if each else None,
+            rounding=Rounding(like=each, times=IMAGES) if each else PLAIN,
+        ),
     )
-    return Row(name, "image classification", VALUES, blocks(half), counts)
+    return Row(name, "table 5", VALUES, blocks(half), counts)
 
 
 SWIN = Table(
     "swin",
-    "Nguyen et al., Improving Transformer with an Admixture of Attention Heads (NeurIPS 2022), Swin-T on ImageNet",
+    "Nguyen et al., Improving Transformer with an Admixture of Attention Heads (NeurIPS 2022), table 5: Swin-T",
     "all parameters; multiply-adds of products, and 5 operations for each number that a LayerNorm takes",
-    (model("Swin-T", (), "28.3M", "4.51G"), model("half of the heads global", (2, 3), "26.2M", "4.27G")),
+    tuple(
+        model(row["Method"], GLOBAL[row["Method"]], row["Params"], row["FLOPs (10^9)"])
+        for row in printed("fish")["table 5"].rows
+    ),
+    "c channels and N tokens of the first stage",
 )

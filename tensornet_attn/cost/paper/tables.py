@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from tensornet_attn.cost.paper.epa import EPA
 from tensornet_attn.cost.paper.fish import FISH
+from tensornet_attn.cost.paper.fmm import FMM
 from tensornet_attn.cost.paper.mgk import MGK
 from tensornet_attn.cost.paper.model import Table
 from tensornet_attn.cost.paper.swin import SWIN
 from tensornet_attn.cost.paper.tuformer import TUFORMER
-from tensornet_attn.errors import InputError
+from tensornet_attn.errors import InputError, nearest
 
-TABLES = {table.name: table for table in (EPA, FISH, MGK, TUFORMER, SWIN)}
+TABLES = {table.name: table for table in (EPA, FISH, MGK, TUFORMER, FMM, SWIN)}
+
+
+ALL = "all"
+
+
+def tables_named(name: str) -> tuple[Table, ...]:
+    """The cost table of a paper, or with `all` every one. Raises InputError, naming the nearest one.
+
+    >>> [table.name for table in tables_named("all")]
+    ['epa', 'fish', 'mgk', 'tuformer', 'fmm', 'swin']
+    """
+    return tuple(TABLES.values()) if name == ALL else (table_named(name),)
 
 
 def table_named(name: str) -> Table:
-    """The cost table of a paper. Raises InputError, naming those there are.
+    """The cost table of a paper. Raises InputError, naming the nearest one.
 
-    >>> table_named("fish").rows[0].model
-    'fish instead of mhsa'
+    >>> table_named("fish").rows[0].where
+    'equations'
     """
     if name not in TABLES:
-        raise InputError(f"there is no cost table '{name}'; there are {', '.join(TABLES)}.")
+        raise InputError(f"there is no cost table '{name}': {nearest(name, (*TABLES, ALL))}")
     return TABLES[name]

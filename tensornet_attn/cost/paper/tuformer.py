@@ -1,34 +1,115 @@
-"""Tuformer, table 2: parameters as a percentage of those of mhsa, where they follow from the diagrams.
+"""Tuformer: parameters of table 2 as percentages of those of mhsa, times as printed, and the maps of THSA.
 
-F model width, H heads of width D, R tunable heads.
+N queries, M keys, model width F, H heads of width D, R = H D tunable heads. The paper prints F = 512 and D = 64.
 """
 
 from __future__ import annotations
 
-from tensornet_attn.cost.paper.model import Count, Formula, Part, Row, Table
+from collections.abc import Iterable
 
-LENGTHS = {"n": "1", "m": "1"}
-MHSA = Part("mhsa", {"f": "F", "h": "H", "d": "D"}, LENGTHS)
-SIZES = {"F": 512, "H": 8, "D": 64}
+from tensornet_attn.cost.paper.figures import figures
+from tensornet_attn.cost.paper.model import Adjustment, Count, Formula, Part, Row, Table
+from tensornet_attn.cost.paper.printed import Section, printed
+
+PAPER = printed("tuformer")
+ONE = {"n": "1", "m": "1"}  # parameters do not depend on lengths
+HEADS = {"f": "F", "h": "H", "d": "D"}
+MHSA = Part("mhsa", HEADS, ONE)
+SIZES = {"F": 512, "H": 8, "D": 64, "R": 512}
+TUNABLE = {"f": "F", "r": "R", "s": "R"}
+
+CUT = "1.5625 %, cut off instead of rounded."
+SWAPPED = (
+    "{own}. The printed 101% and 100% look exchanged: C1 has H^2 = 64 numbers, and C2 and C3 of D x D, as the formula "
+    "reads without the figure's inner leg of 1, would have 8,192: 100.78 %."
+)
+NOTES = {
+    "MHSA with 125% params": "heads of width W = 80 in place of 64: the four matrices are widened alike.",
+    "MHSA with 1.5% params": f"D = 1, 8 heads: {CUT}",
+    "THSA": "at R = F = 512. Appendix E says R = 1,024 for this task, which would be 150 %.",
+    "C = C1 (x) (1 1^T)": SWAPPED.format(own="100.006 %"),
+    "skip-left C = I_H (x) (C2^T C3)": SWAPPED.format(own="100.012 % with an inner leg of 1, as fig. 5a draws it"),
+    "trainable heads-only C = C1": "1.57 % with 8 heads, as in heads-only; it takes 32 = 4 H heads to reach 6.35 %.",
+    "heads-only C = I_H": CUT,
+}
+DESIGNS: dict[str, tuple[Part, dict[str, int], Formula]] = {
+    "MHSA": (MHSA, SIZES, "4 * F * H * D"),
+    "MHSA with 125% params": (Part("mhsa", HEADS | {"d": "W"}, ONE), SIZES | {"W": 80}, "4 * F * H * W"),
+    "MHSA with 1.5% params": (Part("mhsa", HEADS | {"d": "1"}, ONE), SIZES, "4 * F * H"),
+    "THSA": (Part("thsa", TUNABLE, ONE), SIZES, "4 * F * R + R ** 2"),
+    "C = C1 (x) (1 1^T)": (Part("skip_right", HEADS, ONE), SIZES, "4 * F * H * D + H ** 2"),
+    "skip-left C = I_H (x) (C2^T C3)": (Part("skip_left", HEADS | {"c": "1"}, ONE), SIZES, "4 * F * H * D + 2 * D"),
+    "trainable heads-only C = C1": (
+        Part("trainable_heads_only", {"f": "F", "h": "H"}, ONE),
+        SIZES,
+        "4 * F * H + H ** 2",
+    ),
+    "heads-only C = I_H": (Part("heads_only", {"f": "F", "h": "H"}, ONE), SIZES, "4 * F * H"),
+}
+LABELS = {
+    "C = C1 (x) (1 1^T)": "skip-right, C1 (x) (1 1^T)",
+    "skip-left C = I_H (x) (C2^T C3)": "skip-left, I_H (x) (C2^T C3)",
+    "trainable heads-only C = C1": "trainable heads-only, C1",
+    "heads-only C = I_H": "heads-only, I_H",
+}
+
+BESIDE = (
+    Adjustment("beside the maps", "-(N * F + 2 * (N + M) * R)", "autograd keeps x, queries, keys, values and heads."),
+    Adjustment("products before the core", "-M * N * R", "autograd keeps Q[n s] K[m s] as well, which C then mixes."),
+)
+NOTE_RATIO = "R = H D maps where MHSA has H: D = 64 times as many."
+TIMES = {
+    "heads-only trains faster": "6.1 for 10.6 in table 2 is 42 % less.",
+    "heads-only tests faster": "2.3 for 3.2 in table 2 is 28 % less.",
+}
 
 
-def row(
-    design: str, legs: dict[str, Formula], formula: str, printed: str | None = None, sizes: dict[str, int] = SIZES
-) -> Row:
-    """A design; its percentage is of mhsa with the full width F = 8 * 64."""
-    count = Count("parameters", (), formula, printed)
-    return Row(design, "table 2", sizes, (Part(design, {"f": "F"} | legs, LENGTHS),), (count,), MHSA)
+def table_2(section: Section) -> Iterable[Row]:
+    """Percentages of mhsa at the same width, and the times beside them."""
+    for row in section.rows:
+        name = row["Models"]
+        part, values, formula = DESIGNS[name]
+        counts = (
+            Count("parameters", (), formula, row["# params"], note=NOTES.get(name)),
+            *(Count(f"{c} (time)", printed=row[c], source="measured") for c in ("Train", "Test")),
+        )
+        yield Row(LABELS.get(name, name), section.where, values, (part,), counts, (MHSA,))
+
+
+def equations(section: Section) -> Iterable[Row]:
+    """The memory overhead of THSA's maps."""
+    for row in section.rows:
+        part = Part("thsa", TUNABLE, {"n": "N", "m": "M"})
+        count = Count(row["unit"], BESIDE, row["formula"])
+        yield Row(f"{row['equation']}, {row['model']}", section.where, SIZES | {"N": 256, "M": 256}, (part,), (count,))
+
+
+def claims(section: Section) -> Iterable[Row]:
+    """What the text says in numbers."""
+    for row in section.rows:
+        name = f"{row['place']}: {row['claim']}"
+        if row["unit"] == "parameters":
+            more = (Part("thsa", TUNABLE, ONE), Part("mhsa", HEADS, ONE, times=-1))
+            count = Count("parameters", printed=row["printed"])
+            yield Row(name, section.where, SIZES, more, (count,), (MHSA,))
+        elif row["claim"] in TIMES:
+            count = Count(row["unit"], printed=row["printed"], source="measured", note=TIMES[row["claim"]])
+            yield Row(name, section.where, {}, (), (count,))
+        else:
+            ratio = Adjustment("maps", "R / H", "maps of THSA over those of MHSA.")
+            count = Count(row["unit"], formula=row["printed"], rest=(ratio,), note=NOTE_RATIO)
+            yield Row(name, section.where, SIZES, (), (count,))
 
 
 TUFORMER = Table(
     "tuformer",
-    "Liu, Su and Huang, Tuformer (ICLR 2022), table 2",
-    "parameters of a layer without biases; 100 % is mhsa of the same model width",
+    "Liu, Su and Huang, Tuformer (ICLR 2022)",
+    "parameters of a layer without biases; 100% is MHSA of the same width. The columns Train and Test have no unit",
     (
-        row("thsa", {"r": "R", "s": "R"}, "4 * F * R + R ** 2", "125 %", SIZES | {"R": 512}),
-        row("mhsa_core", {"h": "H", "d": "D"}, "4 * F * H * D", "100 %"),
-        row("skip_right", {"h": "H", "d": "D"}, "4 * F * H * D + H ** 2"),
-        row("skip_left", {"h": "H", "d": "D", "c": "1"}, "4 * F * H * D + 2 * D"),
-        row("heads_only", {"h": "R"}, "4 * F * R", "1.5625 %", SIZES | {"R": 8}),
+        *table_2(PAPER["table 2"]),
+        *equations(PAPER["equations"]),
+        *claims(PAPER["text"]),
+        *figures(PAPER["figures"]),
     ),
+    "F model width; H heads of width D; R = H D tunable heads; N queries, M keys; W the width of the widened heads",
 )

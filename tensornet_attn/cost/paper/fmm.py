@@ -1,0 +1,76 @@
+"""FMMformer: the size of its language models, the entries of a band, and what it measured.
+
+It prints complexities, O(N), and no count of MACs or bytes; figure 6 is measured on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tensornet_attn.cost.paper.figures import figures
+from tensornet_attn.cost.paper.language import Model, language_model, small
+from tensornet_attn.cost.paper.model import Adjustment, Count, Rounding, Row, Table
+from tensornet_attn.cost.paper.printed import Section, printed
+
+PAPER = printed("fmm")
+ALONE: dict[str, Any] = {"tensornet": 1, "settings": {"k": None}, "weights": {"w1": None, "w2": None}}
+NO_BAND = {"near": None, "blend1": None, "blend2": None, "A": None}
+FAST: dict[str, Any] = {  # the far field of fmm_fast_weight1, without band and blend
+    **ALONE,
+    "name": "fast_weight",
+    "extends": "fmm_fast_weight1",
+    "diagram": {**NO_BAND, "O": None, "y": "far[n h e] Wo[h e f] -> n f"},
+}
+FAST_LINEAR: dict[str, Any] = {  # the two far fields of fmm_fast_weight2
+    **ALONE,
+    "name": "fast_weight_linear",
+    "extends": "fmm_fast_weight2",
+    "diagram": {**NO_BAND, "O": "far1[h n m] V[m h e] + far2[n h e] -> n h e"},
+}
+B5, B20 = {"k": "5"}, {"k": "20"}
+MODELS: dict[str, Model] = {
+    "Softmax": small("mhsa"),
+    "Linear": small("linear"),
+    "Band5": small("band", B5),
+    "Band20": small("band", B20),
+    "Fast weight": small(FAST),
+    "Fast weight + Linear": small(FAST_LINEAR),
+    "FMMformer (1-kernel + Band5)": small("fmm1_causal", B5),
+    "FMMformer (1-kernel + Band20)": small("fmm1_causal", B20),
+    "FMMformer (2-kernel + Band20)": small("fmm2_causal", B20),
+    "FMMformer (1-kernel linear + Band20)": small("fmm1_causal", B20),
+    "FMMformer (1-kernel fast weight + Band20)": small("fmm_fast_weight1", B20),
+    "FMMformer (2-kernel linear + Band20)": small("fmm2_causal", B20),
+    "FMMformer (2-kernel fast weight + Band20)": small("fmm_fast_weight2", B20),
+}
+NOTE = (
+    "43.8M, rounded to tens: 34.3M for the 267,735 words of WikiText-103, embedding and output in one matrix, and 9.5M "
+    "for the layers. The weights of the blend are 256 of these, the rates of fast weights 16,384."
+)
+NOTE_BAND = "5 entries a row, so that a bandwidth counts diagonals; without the 6 that the corners cut off, 0.12496%."
+
+
+def models(section: Section) -> Iterable[Row]:
+    """The parameters that a table's caption gives to all its models."""
+    for row in section.rows:
+        model = MODELS[row["Method"]]
+        count = language_model(model, row["#params"], Rounding(step=10), NOTE)
+        yield Row(row["Method"], section.where, model.values, (), (count,))
+
+
+def band(section: Section) -> Iterable[Row]:
+    """The entries within the band, as a percentage of the map: what the products with the band save."""
+    for row in section.rows:
+        entries = Adjustment("entries", "k * N - (k ** 2 - 1) / 4", "k a row, fewer in the rows of the two corners.")
+        count = Count(row["unit"], printed=row["printed"], rest=(entries,), note=NOTE_BAND, percentage_of="N ** 2")
+        yield Row(f"{row['place']}: {row['claim']}", section.where, {"N": 4000, "k": 5}, (), (count,))
+
+
+FMM = Table(
+    "fmm",
+    "Nguyen et al., FMMformer: Efficient and Flexible Transformer via Decomposed Near-field and Far-field Attention "
+    "(NeurIPS 2021)",
+    "trainable parameters of whole language models",
+    (*models(PAPER["table 2"]), *models(PAPER["table 3"]), *band(PAPER["text"]), *figures(PAPER["figures"])),
+)

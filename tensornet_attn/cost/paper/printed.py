@@ -1,0 +1,64 @@
+"""What the papers print about costs, transcribed: a text file a paper, a section a table, a line a printed row.
+
+    # a comment
+    [table 2] what the table is about
+    Model | n_heads | MACs
+    EPA | 2 | 170.4M
+
+The cost tables are derived from these files, row by row, so that no printed row is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tensornet_attn.errors import InputError
+
+FOLDER = Path(__file__).parent / "printed"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A printed table: `where` it stands, what it is about, and its rows, a mapping from column to cell each."""
+
+    where: str
+    about: str
+    columns: tuple[str, ...]
+    rows: tuple[Mapping[str, str], ...]
+
+
+@cache
+def printed(paper: str) -> Mapping[str, Section]:
+    """The sections of a paper by name, in the order of its file.
+
+    >>> printed("fish")["table 5"].rows[0]["Params"]
+    '28.3M'
+    """
+    return read((FOLDER / f"{paper}.txt").read_text(encoding="utf-8"), f"{paper}.txt")
+
+
+def read(text: str, file: str) -> dict[str, Section]:
+    """The sections of a text. Raises InputError, with the line, where a row does not fit its columns."""
+    found: dict[str, Section] = {}
+    where = about = ""
+    columns: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        if line.startswith("["):
+            where, _, about = (part.strip() for part in line.removeprefix("[").partition("]"))
+            columns = ()
+            continue
+        cells = tuple(cell.strip() for cell in line.split(" | "))
+        if not columns:
+            columns, found[where] = cells, Section(where, about, cells, ())
+            continue
+        if len(cells) != len(columns):
+            raise InputError(f"{file}:{number}: {len(cells)} cells under {len(columns)} columns of [{where}].")
+        section = found[where]
+        row = dict(zip(columns, cells, strict=True))
+        found[where] = Section(where, section.about, columns, (*section.rows, row))
+    return found

@@ -1,0 +1,262 @@
+"""Costs of designs over the sizes of legs and lengths of sequences, alone or as ratios to another design.
+
+Each design is priced at every combination of the sizes; a size or setting reaches the designs that have it. Designs
+`beside` are added to both sides, e.g. the feed-forward layer of a Transformer. Counted are the designs alone: no
+embedding, no norms, no output over a vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+from tensornet_attn.cost.report import cost
+from tensornet_attn.cost.sizes import dtype_bytes, lengths_of
+from tensornet_attn.cost.training import training_macs
+from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.spec import Design
+from tensornet_attn.spec.arithmetic import evaluate, names, parse
+from tensornet_attn.spec.tokens import Refusal
+
+Sizes = Mapping[str, int | float | str]
+Load = Callable[[str | Design, Sizes, Sizes], Design]  # a design at leg sizes and settings
+Price = Callable[[Design], "Priced"]
+LENGTHS = ("n", "m")  # names of the query and the key length, whatever their legs are called
+POINTS = 10_000  # prices of one sweep at most
+
+ORDERS = {
+    "planned": "as planned",
+    "written": "as written",
+    "fewest": "in the order of the fewest FLOPs",
+}  # of these, only a plan fuses operations
+MEASURES = {
+    "macs": "multiply-adds of a forward pass",
+    "routed": "multiply-adds where only what topk chose is computed",
+    "training": "multiply-adds of forward and backward",
+    "parameters": "trainable parameters",
+    "saved": "floats kept for backward",
+    "peak": "bytes, peak of a forward pass with weights",
+}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is asked for: designs by their sources, and `axes`, the sizes of each leg or length that varies.
+
+    `against` has sizes of its own, which may be arithmetic over the sizes of a point and which no axis changes.
+    """
+
+    designs: tuple[str, ...]
+    axes: Mapping[str, tuple[int, ...]]
+    measures: tuple[str, ...] = ("macs", "parameters", "saved", "peak")
+    against: str | None = None
+    against_legs: Sizes = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
+    legs: Sizes = field(default_factory=dict)
+    settings: Sizes = field(default_factory=dict)
+    n: int | None = None
+    m: int | None = None
+    batch: int = 1
+    dtype: str = "float32"
+    order: str = "planned"
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A design's graph, and the graph that is priced at these lengths of its sequence legs: see `ORDERS`."""
+
+    graph: Graph
+    at: Callable[[Mapping[str, int]], Graph]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A design at one combination of sizes: `values` by measure, and those of the other design where there is one."""
+
+    design: str
+    sizes: Mapping[str, int]
+    values: Mapping[str, int]
+    against: Mapping[str, int] | None
+
+    def ratio(self, measure: str) -> float | None:
+        """The value over the other design's; None without one, or where that is 0."""
+        if self.against is None or self.against[measure] == 0:
+            return None
+        return self.values[measure] / self.against[measure]
+
+    def shown(self, measure: str) -> float | int | None:
+        """The ratio where there is another design, else the value."""
+        return self.values[measure] if self.against is None else self.ratio(measure)
+
+    def as_dict(self) -> dict[str, object]:
+        found: dict[str, object] = {"design": self.design, "sizes": dict(self.sizes), "values": dict(self.values)}
+        if self.against is not None:
+            found |= {"against": dict(self.against), "ratios": {name: self.ratio(name) for name in self.values}}
+        return found
+
+
+@dataclass(frozen=True)
+class Swept:
+    """The points of a sweep, designs first, then the axes in their order; `names` are the designs' own names."""
+
+    sweep: Sweep
+    points: tuple[Point, ...]
+    against: str | None
+    beside: tuple[str, ...]
+
+    def series(self) -> dict[str, list[Point]]:
+        """The points along the first axis, by what else varies: `gfish, g = 2`."""
+        found: dict[str, list[Point]] = {}
+        rest = [*self.sweep.axes][1:]
+        several = len(self.sweep.designs) > 1
+        for point in self.points:
+            words = [point.design] * several + [f"{name} = {point.sizes[name]}" for name in rest]
+            found.setdefault(", ".join(words) or point.design, []).append(point)
+        return found
+
+    def as_dict(self) -> dict[str, object]:
+        sweep = self.sweep
+        return {
+            "designs": list(dict.fromkeys(point.design for point in self.points)),
+            "against": self.against,
+            "beside": list(self.beside),
+            "axes": {name: list(sizes) for name, sizes in sweep.axes.items()},
+            "legs": dict(sweep.legs),
+            "against_legs": dict(sweep.against_legs),
+            "settings": dict(sweep.settings),
+            "batch": sweep.batch,
+            "dtype": sweep.dtype,
+            "order": sweep.order,
+            "measures": {name: MEASURES[name] for name in sweep.measures},
+            "points": [point.as_dict() for point in self.points],
+        }
+
+    def to_text(self) -> str:
+        """A table a measure: ratios, or values where there is no other design."""
+        from tensornet_attn.cost.sweep_text import to_text
+
+        return to_text(self)
+
+
+def swept(sweep: Sweep, load: Load, price: Price) -> Swept:
+    """All points of a sweep. Raises InputError, and DesignError where a design does not fit a size."""
+    sources = dict.fromkeys([*sweep.designs, *([sweep.against] if sweep.against else []), *sweep.beside])
+    designs = {source: load(source, {}, {}) for source in sources}
+    _check(sweep, list(designs.values()))
+    if sweep.against is not None:
+        _known(sweep.against_legs, {*_legs(designs[sweep.against]), *LENGTHS}, "the other design has no leg")
+    points = tuple(_Pricer(sweep, designs, load, price).points())
+    against = designs[sweep.against].name if sweep.against else None
+    return Swept(sweep, points, against, tuple(designs[source].name for source in sweep.beside))
+
+
+def _check(sweep: Sweep, designs: Sequence[Design]) -> None:
+    """Refuses what no design can use, with the nearest name."""
+    for measure in sweep.measures:
+        if measure not in MEASURES:
+            raise InputError(f"there is no measure '{measure}': {nearest(measure, MEASURES)}")
+    if sweep.order not in ORDERS:
+        raise InputError(f"there is no order '{sweep.order}': {nearest(sweep.order, ORDERS)}")
+    amount = prod(len(sizes) for sizes in sweep.axes.values()) * len(sweep.designs)
+    if amount > POINTS:
+        raise InputError(f"these sizes make {amount:,} points, more than {POINTS:,}: give fewer sizes.")
+    legs = {leg for design in designs for leg in _legs(design)}
+    _known([*sweep.legs, *sweep.axes], {*legs, *LENGTHS}, "no design here has a leg")
+    _known(sweep.settings, {name for design in designs for name in design.settings}, "no design here has a setting")
+    for name in sweep.axes:
+        if name in sweep.legs or {"n": sweep.n, "m": sweep.m}.get(name) is not None:
+            raise InputError(f"'{name}' has one size and several: give it once, the several with --over.")
+    if sweep.against_legs and sweep.against is None:
+        raise InputError("sizes of another design are given, and no other design: name it with --against.")
+
+
+def _known(given: Iterable[str], known: set[str], what: str) -> None:
+    for name in given:
+        if name not in known:
+            raise InputError(f"{what} '{name}': {nearest(name, known)}")
+
+
+def _legs(design: Design) -> Iterator[str]:
+    """The legs that have a size."""
+    return (leg for leg, size in design.legs.items() if size is not None)
+
+
+@dataclass(frozen=True)
+class _Pricer:
+    """Prices each design at each combination of sizes once."""
+
+    sweep: Sweep
+    designs: Mapping[str, Design]  # as loaded, by source
+    load: Load
+    price: Price
+    graphs: dict[str, Priced] = field(default_factory=dict)
+    found: dict[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def points(self) -> Iterator[Point]:
+        sweep = self.sweep
+        for source in sweep.designs:
+            for values in product(*sweep.axes.values()):
+                sizes = dict(zip(sweep.axes, values, strict=True))
+                own = self.total(source, sizes, {})
+                against = None if sweep.against is None else self.total(sweep.against, sizes, self.fixed(sizes))
+                yield Point(self.designs[source].name, sizes, own, against)
+
+    def fixed(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes of the other design's own legs at a point. Raises InputError."""
+        known = {**{leg: size for leg, size in self.sweep.legs.items() if isinstance(size, int)}, **sizes}
+        return {leg: _arithmetic(leg, text, known) for leg, text in self.sweep.against_legs.items()}
+
+    def total(self, source: str, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Mapping[str, int]:
+        """A design and those beside it, one after the other: all adds up, but at the peak only one of them runs."""
+        parts = [self.one(source, sizes, fixed), *(self.one(other, sizes, {}) for other in self.sweep.beside)]
+        total = {name: sum(part[name] for part in parts) for name in MEASURES}
+        total["peak"] = max(part["peak"] - part["weights"] for part in parts) + sum(part["weights"] for part in parts)
+        return {name: total[name] for name in self.sweep.measures}
+
+    def one(self, source: str, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Mapping[str, int]:
+        """A design at the sizes that it has, where `fixed` ones come first."""
+        design, given = self.designs[source], {**self.sweep.legs, **sizes, **fixed}
+        legs = {leg: size for leg, size in given.items() if leg in design.legs and leg not in LENGTHS}
+        settings = {name: value for name, value in self.sweep.settings.items() if name in design.settings}
+        key = repr((source, legs, settings))
+        if key not in self.graphs:
+            self.graphs[key] = self.price(self.load(design, legs, settings))
+        priced = self.graphs[key]
+        n, m = ({"n": self.sweep.n, "m": self.sweep.m, **sizes, **fixed}[name] for name in LENGTHS)
+        point = repr((key, n, m))
+        if point not in self.found:
+            lengths = lengths_of(priced.graph, n, m)
+            self.found[point] = self.measured(priced.at(lengths), lengths)
+        return self.found[point]
+
+    def measured(self, graph: Graph, lengths: Mapping[str, int]) -> Mapping[str, int]:
+        batch, width = self.sweep.batch, dtype_bytes(self.sweep.dtype)
+        found = cost(graph, lengths, batch, width)
+        return {
+            "macs": found.macs,
+            "routed": found.total.routed_macs,
+            "training": training_macs(graph, lengths, batch),
+            "parameters": found.parameters,
+            "saved": found.total.saved_floats,
+            "peak": found.total.live_bytes,
+            "weights": width * (found.parameters + found.frozen),
+        }
+
+
+def _arithmetic(leg: str, text: int | float | str, known: Mapping[str, int]) -> int:
+    """A size of the other design. Raises InputError."""
+    where = f"the size of '{leg}' of the other design, '{text}'"
+    try:
+        tree = parse(text)
+        for name in names(tree):
+            if name.name not in known:
+                raise InputError(f"{where}, has the unknown name '{name.name}': {nearest(name.name, known)}")
+        value = evaluate(tree, known)
+    except Refusal as refusal:
+        raise InputError(f"{where}: {refusal.message}") from None
+    if not isinstance(value, int):
+        raise InputError(f"{where}, is {value}, and must be a whole number.")
+    return value

@@ -1,0 +1,21 @@
+"""The papers' cost tables computed once for all tests, with products in the order of the fewest FLOPs."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tensornet_attn.cost import device_named
+from tensornet_attn.cost.paper import TABLES, Comparison, compare
+from tensornet_attn.graph import Graph
+from tensornet_attn.plan.order import split_best
+
+FLOPS = device_named("flops")
+
+
+def split(graph: Graph, sizes: dict[str, int]) -> Graph:
+    return split_best(graph, sizes, FLOPS)[0]
+
+
+@cache
+def compared(name: str) -> Comparison:
+    return compare(TABLES[name], split)
