@@ -6,7 +6,6 @@ It prints complexities, O(N), and no count of MACs or bytes; figure 6 is measure
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from tensornet_attn.cost.paper.figures import figures
 from tensornet_attn.cost.paper.language import Model, language_model, small
@@ -14,28 +13,14 @@ from tensornet_attn.cost.paper.model import Adjustment, Count, Rounding, Row, Ta
 from tensornet_attn.cost.paper.printed import Section, printed
 
 PAPER = printed("fmm")
-ALONE: dict[str, Any] = {"tensornet": 1, "settings": {"k": None}, "weights": {"w1": None, "w2": None}}
-NO_BAND = {"near": None, "blend1": None, "blend2": None, "A": None}
-FAST: dict[str, Any] = {  # the far field of fmm_fast_weight1, without band and blend
-    **ALONE,
-    "name": "fast_weight",
-    "extends": "fmm_fast_weight1",
-    "diagram": {**NO_BAND, "O": None, "y": "far[n h e] Wo[h e f] -> n f"},
-}
-FAST_LINEAR: dict[str, Any] = {  # the two far fields of fmm_fast_weight2
-    **ALONE,
-    "name": "fast_weight_linear",
-    "extends": "fmm_fast_weight2",
-    "diagram": {**NO_BAND, "O": "far1[h n m] V[m h e] + far2[n h e] -> n h e"},
-}
 B5, B20 = {"k": "5"}, {"k": "20"}
 MODELS: dict[str, Model] = {
     "Softmax": small("mhsa"),
     "Linear": small("linear"),
     "Band5": small("band", B5),
     "Band20": small("band", B20),
-    "Fast weight": small(FAST),
-    "Fast weight + Linear": small(FAST_LINEAR),
+    "Fast weight": small("fast_weight1"),
+    "Fast weight + Linear": small("fast_weight2"),
     "FMMformer (1-kernel + Band5)": small("fmm1_causal", B5),
     "FMMformer (1-kernel + Band20)": small("fmm1_causal", B20),
     "FMMformer (2-kernel + Band20)": small("fmm2_causal", B20),
