@@ -1,4 +1,7 @@
-"""A pre-norm block: x + dropout(design(norm(x))) for mixer, cross attention and MLP, those there are."""
+"""A block: mixer, cross attention and MLP, those there are, each with a norm and a residual connection.
+
+The norm stands before the design, x + dropout(design(norm(x))), or after, norm(x + dropout(design(x))).
+"""
 
 from __future__ import annotations
 
@@ -20,25 +23,37 @@ def norm_of(config: Config, **new: Any) -> nn.Module:
     return NORMS[config.norm](config.width, eps=1e-5, **new)
 
 
+def last_norm_of(config: Config, **new: Any) -> nn.Module:
+    """The norm at the end of a stack; none where each layer ends with one."""
+    return nn.Identity() if config.post_norm else norm_of(config, **new)
+
+
 class Sublayer(nn.Module):
     """A design with its norm and dropout; the residual connection is around all three."""
 
     def __init__(self, part: Fitted, config: Config, backend: str, **new: Any):
         super().__init__()
-        self.norm = norm_of(config, **new)
+        self.norm, self.post_norm = norm_of(config, **new), config.post_norm
         self.design = compiler.compile(part.design, backend, part.causal, n=config.length, **new)
         self.dropout = nn.Dropout(config.dropout)
         self.keyed, self.context = part.keyed, part.context
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, source: Tensor | None = None) -> Tensor:
         """x, and the result, [batch, n, width]; `source` [batch, m, width] is normed already; key_mask [batch, m]."""
-        inputs = (self.norm(x),) if source is None else (self.norm(x), source)
-        return x + self.dropout(self.design(*inputs, key_mask=key_mask if self.keyed else None))
+        into = self._before(x)
+        inputs = (into,) if source is None else (into, source)
+        return self._behind(x + self.dropout(self.design(*inputs, key_mask=key_mask if self.keyed else None)))
 
     def after(self, context: Tensor, n: int, key_mask: Tensor | None) -> Tensor:
         """The last n rows of a context [batch, m, width], each seeing the context; key_mask [batch, m]."""
-        normed, x = self.norm(context), context[:, context.shape[1] - n :]
-        return x + self.dropout(self.design(normed[:, normed.shape[1] - n :], normed, key_mask=key_mask))
+        into, x = self._before(context), context[:, context.shape[1] - n :]
+        return self._behind(x + self.dropout(self.design(into[:, into.shape[1] - n :], into, key_mask=key_mask)))
+
+    def _before(self, x: Tensor) -> Tensor:
+        return x if self.post_norm else self.norm(x)
+
+    def _behind(self, x: Tensor) -> Tensor:
+        return self.norm(x) if self.post_norm else x
 
 
 class Block(nn.Module):

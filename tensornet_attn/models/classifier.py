@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensornet_attn.models.block import norm_of
+from tensornet_attn.models.block import last_norm_of
 from tensornet_attn.models.embedding import Positions, check_tokens
 from tensornet_attn.models.model import Model
 
@@ -30,7 +30,7 @@ class SequenceClassifier(Model):
         self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
         self.cls = nn.Parameter(torch.zeros(config.width, **new)) if cls else None
         self.positions = Positions(config, config.length + cls, **new)
-        self.norm = norm_of(config, **new)
+        self.norm = last_norm_of(config, **new)
         self.output = nn.Linear(config.width, config.classes, **new)
 
     def forward(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:

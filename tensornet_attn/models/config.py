@@ -84,7 +84,7 @@ Share = Annotated[float, BeforeValidator(_share, json_schema_input_type=Annotate
 
 
 class Layer(_Data):
-    """A pre-norm block: a mixer and, where there is one, an MLP, each with a residual connection around it."""
+    """A mixer and, where there is one, an MLP, each with a norm and a residual connection around it."""
 
     mixer: ShortPart = Field(description="Any attention design.")
     mlp: ShortPart | None = Field(None, description="Any design of single positions.")
@@ -109,6 +109,7 @@ class Config(_Data):
     positions: Positions = Field("none", description="Added to the embedding; 'none': what the designs do themselves.")
     embedding_scale: Arithmetic = Field(1, description="A factor on embeddings: arithmetic over width and length.")
     norm: Norm = Field("layernorm", description="Before each design, and at the end.")
+    post_norm: StrictBool = Field(False, description="The norms after the residual connections, and none at the end.")
     dropout: Share = Field(0.0, description="On embeddings, and on what each design adds.")
     init: Initialisation = Field("design", description="How first values are drawn.")
 

@@ -120,9 +120,10 @@ def _embedding(spec: ModelSpec, cls: bool) -> Row:
 
 
 def _norms(spec: ModelSpec) -> Row:
-    """One before each design and one at the end of each stack."""
+    """One for each design and, where they stand before the designs, one at the end of each stack."""
     config = spec.config
-    count = sum(len(block) for blocks in spec.stacks.values() for block in blocks) + len(spec.stacks)
+    count = sum(len(block) for blocks in spec.stacks.values() for block in blocks)
+    count += 0 if config.post_norm else len(spec.stacks)
     each = config.width * (2 if config.norm == "layernorm" else 1)
     return Row("norms", config.norm, parameters=count * each)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.models import memory as memories
-from tensornet_attn.models.block import norm_of
+from tensornet_attn.models.block import last_norm_of
 from tensornet_attn.models.embedding import Positions, check_tokens
 from tensornet_attn.models.memory import Memory
 from tensornet_attn.models.model import Model
@@ -32,7 +32,7 @@ class LanguageModel(Model):
         config = self.spec.config
         self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
         self.positions = Positions(config, config.length, **new)
-        self.norm = norm_of(config, **new)
+        self.norm = last_norm_of(config, **new)
         self.rows = config.memory
         self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False, **new)
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.models.block import norm_of
+from tensornet_attn.models.block import last_norm_of
 from tensornet_attn.models.embedding import Positions, check_tokens
 from tensornet_attn.models.model import Model
 
@@ -36,7 +36,7 @@ class Seq2Seq(Model):
         self.target_embedding = None if own is None else nn.Embedding(own, config.width, **new)
         self.source_positions = Positions(config, config.length, **new)
         self.target_positions = Positions(config, config.length, **new)
-        self.source_norm, self.norm = norm_of(config, **new), norm_of(config, **new)
+        self.source_norm, self.norm = last_norm_of(config, **new), last_norm_of(config, **new)
         self.output = None if config.tied else nn.Linear(config.width, out, bias=False, **new)
 
     def forward(
