@@ -25,20 +25,46 @@ def evaluate(
     checkpoint: Checkpoint = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Of the split, at most; all.", show_default=False)] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at a time; the run's.", show_default=False)] = None,
+    sliding_window: Annotated[
+        bool, typer.Option("--sliding-window", help="Of a text: score the last tokens of windows that slide over it.")
+    ] = False,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a sliding window; the task's length.", show_default=False)
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that it slides by and scores; 1.", show_default=False)
+    ] = None,
     accelerator: Accelerator = None,
     as_json: Json = False,
 ) -> None:
-    """Score the model of a run on a split of its task."""
+    """Score the model of a run on a split of its task.
+
+    Perplexity or bits stand beside the loss where the task has them. With --sliding-window every token of a text is
+    scored with a whole context before it; --samples is then the number of windows.
+    """
     from tensornet_attn.cli.output import print_json
     from tensornet_attn.train.trained import open_run
 
+    if not sliding_window and (context, stride) != (None, None):
+        given = "--context" if context is not None else "--stride"
+        raise typer.BadParameter("it belongs to --sliding-window.", param_hint=f"'{given}'")
     trained = open_run(run, checkpoint, accelerator)
-    means = trained.judge(split, samples, batch).means()
+    if sliding_window:
+        context, stride = context or trained.task.length, stride or 1
+        score = trained.slide(split, context, stride, samples, batch)
+    else:
+        score = trained.judge(split, samples, batch)
+    means = score.means()
     if as_json:
-        print_json({"run": os.fspath(run), "split": split, "step": trained.saved.step, **means})
+        window = {"context": context, "stride": stride} if sliding_window else {}
+        scored = score.parts["loss"][1]
+        print_json(
+            {"run": os.fspath(run), "split": split, "step": trained.saved.step, **window, **means, "scored": scored}
+        )
         return
     scores = "  ".join(f"{name} {value:.4f}" for name, value in means.items())
-    print(f"{trained.spec.name} on {trained.task.name}, {split}, step {trained.saved.step}: {scores}")
+    window_words = f", windows of {context} that slide by {stride}" if sliding_window else ""
+    print(f"{trained.spec.name} on {trained.task.name}, {split}, step {trained.saved.step}{window_words}: {scores}")
 
 
 def sample(

@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.cache import Cache
 from tensornet_attn.tasks.chance import Integers, Stream
+from tensornet_attn.tasks.measure import Measure
 from tensornet_attn.tasks.splits import SPLITS, Make, Rows, settled
 
 Kind = Literal["language_model", "classification", "sequence_to_sequence"]
@@ -43,7 +46,9 @@ class Source:
     """The samples of a task with its options.
 
     `rows(stream, index)` gives samples by number, those of a finite split counted from 0 to its size - 1. `padding` is
-    the token that stands where there is no input, None where every place is one.
+    the token that stands where there is no input, None where every place is one. `measure` is what the loss is also
+    given as: perplexity where a token is a word or subword, bits where it is a character or a pixel. `texts` are the
+    splits of a running text, which windows can slide over.
     """
 
     kind: Kind
@@ -54,6 +59,8 @@ class Source:
     classes: tuple[str, ...] | None = None
     padding: int | None = None
     groups: tuple[str, ...] = ()
+    measure: Measure | None = None
+    texts: Mapping[str, npt.NDArray[np.integer]] | None = field(default=None, repr=False)
     causal: bool = field(init=False)
 
     def __post_init__(self) -> None:

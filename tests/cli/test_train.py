@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,19 @@ def test_train_evaluate_and_sample(run, tmp_path: Path) -> None:
     assert (judged["split"], judged["step"]) == ("validation", 4)
     told = run("evaluate", out, "--samples", "8", "--split", "test")
     assert told.out.startswith("mhsa on char_lm, test, step 4: loss 3.")
+    (first,) = [line for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines() if "eval_loss" in line]
+    bits = json.loads(first)["eval_bits_per_character"]
+    assert bits == summary["eval"]["eval_bits_per_character"] == pytest.approx(judged["loss"] / math.log(2))
+    assert f"eval_bits_per_character {bits:.4g}" in trained.err
+    assert "bits per character" in (tmp_path / "out" / "curves.svg").read_text()
+    slid = run("evaluate", out, "--samples", "3", "--sliding-window", "--context", "6", "--stride", "2", "--json")
+    told = json.loads(slid.out)
+    assert (told["context"], told["stride"], told["scored"]) == (6, 2, 10)
+    told = run("evaluate", out, "--samples", "3", "--sliding-window")
+    assert told.out.startswith("mhsa on char_lm, validation, step 4, windows of 8 that slide by 1: loss 3.")
+    refused = run("evaluate", out, "--stride", "2")
+    assert refused.code == 2
+    assert "Invalid value for '--stride': it belongs to --sliding-window." in refused.err
     assert run("sample", out, "--prompt", "a ", "--tokens", "5").out.startswith("a ")
 
 

@@ -12,7 +12,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.tasks import task_named
 from tensornet_attn.tasks.cache import default_folder
-from tensornet_attn.tasks.windows import Lanes
+from tensornet_attn.tasks.windows import Lanes, Sliding
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyzäöü€😀\n"
 
@@ -34,6 +34,43 @@ def test_lanes_ask_for_every_token_once_and_go_on_where_they_ended(tokens: int, 
     later = index[streams:]
     going_on = start[later] < end[later]
     assert (end[later - streams] == start[later])[going_on].all()
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4, 5])
+@pytest.mark.parametrize("tokens", [2, 5, 6, 7, 13, 50])
+def test_windows_that_slide_score_every_token_once_with_a_context(tokens: int, stride: int) -> None:
+    slide, text = Sliding(tokens, 5, stride), np.arange(tokens)
+    rows = slide.rows(text, np.arange(slide.windows))
+    scored = [
+        (target, place - row[0] + 1)
+        for row, targets in zip(rows["tokens"].tolist(), rows["targets"].tolist(), strict=True)
+        for place, target in zip(row, targets, strict=True)
+        if target != -100
+    ]
+    assert [target for target, _ in scored] == list(range(1, tokens))
+    assert all(before == min(target, before) for target, before in scored[:5])
+    assert all(before >= 5 - stride + 1 for _, before in scored[5:])
+    if stride == 1:
+        assert all(before == 5 for _, before in scored[5:])
+
+
+def test_a_task_slides_over_its_text(tmp_path: Path) -> None:
+    path = text_file(tmp_path)
+    task = task_named("char_lm", path=str(path), length=16)
+    batches = list(task.sliding("test", 7, 10, 3))
+    assert [len(batch) for batch in batches] == [7, 7]
+    targets = torch.cat([batch.targets for batch in batches])
+    assert task.alphabet.decode(targets[targets != -100].tolist()) == path.read_text(encoding="utf-8")[951:]
+    for stride in (0, 11):
+        with pytest.raises(ta.InputError) as error:
+            task.sliding("test", 7, 10, stride)
+        assert str(error.value) == (
+            f"windows of 10 tokens cannot slide by {stride}: a window slides by 1 token at least, and by its length at "
+            "most."
+        )
+    with pytest.raises(ta.InputError) as error:
+        task_named("mqar").sliding("test", 7, 10)
+    assert str(error.value) == "task 'mqar' is no running text that a window could slide over, as char_lm is."
 
 
 def test_char_lm_reads_any_text_in_three_parts(tmp_path: Path) -> None:

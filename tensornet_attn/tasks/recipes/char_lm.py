@@ -32,7 +32,7 @@ def _open(options: Options, cache: Cache) -> Source:
         )
     validation, test = len(tokens) * 90 // 100, len(tokens) * 95 // 100
     parts = {"train": tokens[:validation], "validation": tokens[validation:test], "test": tokens[test:]}
-    return windowed("char_lm", parts, Alphabet(tuple(map(chr, letters.tolist())), ""), options)
+    return windowed("char_lm", parts, Alphabet(tuple(map(chr, letters.tolist())), ""), options, "bits_per_character")
 
 
 RECIPE = Recipe("char_lm", 1, "The next character of any text file.", Options, _open, drawn=False)

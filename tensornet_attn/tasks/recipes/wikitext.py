@@ -35,7 +35,8 @@ def _open(options: Options, cache: Cache) -> Source:
     key = {"task": "wikitext", "version": 1, "vocabulary": options.vocabulary, "files": fingerprint(texts.values())}
     arrays = cache.keep(key, lambda: _arrays(texts, options.vocabulary))
     words = arrays["words"].astype(np.uint8).tobytes().decode().split("\n")
-    return windowed("wikitext", {split: arrays[split] for split in SPLITS}, Alphabet(tuple(words)), options)
+    tokens = {split: arrays[split] for split in SPLITS}
+    return windowed("wikitext", tokens, Alphabet(tuple(words)), options, "perplexity")
 
 
 def _arrays(texts: dict[str, str], most: int | None) -> Arrays:
