@@ -56,6 +56,7 @@ def train(
     min_lr: Annotated[Real, _option("The learning rate at the end; 0.")] = None,
     weight_decay: Annotated[Real, _option("Of AdamW, on weights of two and more legs; 0.01.")] = None,
     betas: Betas = None,
+    label_smoothing: Annotated[Real, _option("Share of a target's probability spread over all answers; 0.")] = None,
     clip: Annotated[Real, _option("The largest norm of the gradient, 0 for any; 1.")] = None,
     seed: Annotated[Number, _option("Of first values, samples, dropout and noise; 0.")] = None,
     precision: Annotated[Text, _option("32, bf16 or bf16-true; 32.", "KIND")] = None,

@@ -56,12 +56,16 @@ class Score:
         return replace(self, parts={name: (total, round(count)) for name, (total, count) in pairs})
 
 
-def loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """(sum of the losses in nats, count of what is scored): with gradient, in float32 or wider."""
+def loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """(sum of the losses in nats, count of what is scored): with gradient, in float32 or wider.
+
+    `smoothing` e puts (1 - e) + e / K of the probability on the target and e / K on each of the other K - 1 answers
+    (Szegedy et al., 2016, section 7).
+    """
     rows = logits.flatten(0, -2)
     rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
     targets = targets.flatten()
-    total = F.cross_entropy(rows, targets, ignore_index=UNSCORED, reduction="sum")
+    total = F.cross_entropy(rows, targets, ignore_index=UNSCORED, reduction="sum", label_smoothing=smoothing)
     return total, (targets != UNSCORED).sum()
 
 

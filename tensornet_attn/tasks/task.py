@@ -123,16 +123,17 @@ class Task:
         return (batch_of(slide.rows(text, span), self.source.padding) for span in spans)
 
     def loss(
-        self, logits: torch.Tensor, batch: Batch, at: torch.Tensor | None = None
+        self, logits: torch.Tensor, batch: Batch, at: torch.Tensor | None = None, smoothing: float = 0.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(sum of the losses in nats, count): to train, with gradient. Raises InputError for logits of other sizes.
 
         `at` [k]: places, counted through all rows, that `logits` [k vocabulary] are for; all that is scored is there.
+        `smoothing`: the share of label smoothing, spread evenly over all answers.
         """
         from tensornet_attn.tasks.score import loss
 
         targets = batch.targets if at is None else batch.targets.flatten()[at]
-        return loss(self._checked(logits, targets), targets)
+        return loss(self._checked(logits, targets), targets, smoothing)
 
     def score(self, logits: torch.Tensor, batch: Batch, at: torch.Tensor | None = None) -> Score:
         """Loss and accuracy as sums and counts. `logits` are [batch n vocabulary] or, of classes, [batch classes].

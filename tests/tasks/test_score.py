@@ -86,6 +86,27 @@ def test_scores_of_some_places_are_those_of_all() -> None:
     assert task.score(logits.flatten(0, 1)[at], batch, at).parts == task.score(logits, batch).parts
 
 
+@pytest.mark.parametrize("name", ["mqar", "listops_mini", "reverse"])
+def test_label_smoothing_spreads_a_share_evenly_over_all_answers(name: str) -> None:
+    """Against torch's own, and against a plain loop; what is not scored has no gradient."""
+    task, share = task_named(name), 0.1
+    batch = task.samples("train", 0, 2)
+    logits = logits_for(task, batch).requires_grad_()
+    total, count = task.loss(logits, batch, smoothing=share)
+    rows, targets = logits.detach().flatten(0, -2).log_softmax(-1), batch.targets.flatten()
+    plain = 0.0
+    for row, target in zip(rows.tolist(), targets.tolist(), strict=True):
+        if target != -100:
+            plain -= (1 - share) * row[target] + share * sum(row) / len(row)
+    assert total.item() == pytest.approx(plain, rel=1e-12)
+    mean = torch.nn.functional.cross_entropy(logits.flatten(0, -2), targets, label_smoothing=share)
+    assert total.item() / int(count) == pytest.approx(mean.item(), rel=1e-12)
+    total.backward()
+    assert logits.grad is not None
+    assert bool((logits.grad.flatten(0, -2)[targets == -100] == 0).all())
+    assert task.score(logits, batch).means()["loss"] == pytest.approx(task.loss(logits, batch)[0].item() / int(count))
+
+
 def test_right_answers_score_one() -> None:
     task = task_named("listops_mini")
     batch = task.samples("test", 0, 200)
