@@ -61,7 +61,7 @@ def _least(given: Any, most: int) -> Any:
 
 def _text(task: str) -> bool:
     """Whether a task is a text to go on with, where few guesses are right and the loss says more than accuracy."""
-    return task in ("char_lm", "wikitext")
+    return task in ("byte_lm", "char_lm", "image_generation", "wikitext")
 
 
 def check_rungs(study: Study) -> None:

@@ -72,6 +72,7 @@ class Recipe:
     """A named task: a change of what its samples say comes with a new `version`, so that no result changes silently.
 
     `drawn`: samples are drawn, not read from files. `costly`: what is made is stored on disk unless told otherwise.
+    `files`: which files it reads, from where, in words that follow an error about one of them.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Recipe:
     open: Callable[[Any, Cache], Source]
     drawn: bool = True
     costly: bool = False
+    files: str = ""
 
 
 def drawn(make: Make) -> Callable[[Stream, Integers], Rows]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +89,24 @@ def test_char_lm_reads_any_text_in_three_parts(tmp_path: Path) -> None:
         assert task.alphabet.decode(whole.tokens[scored].tolist()) == part[:-1]
 
 
+def test_byte_lm_reads_any_file_and_splits_enwik8_as_the_papers_do(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(bytes(np.random.default_rng(0).integers(0, 256, 1000).astype(np.uint8)))
+    task = task_named("byte_lm", path=str(path), length=16)
+    assert (task.vocabulary, task.kind, task.source.measure) == (257, "language_model", "bits_per_character")
+    data = np.frombuffer(path.read_bytes(), np.uint8).astype(int) + 1
+    for split, start, stop in (("train", 0, 900), ("validation", 900, 950), ("test", 950, 1000)):
+        assert task.source.texts is not None
+        assert task.source.texts[split].tolist() == data[start:stop].tolist()
+    (batch,) = task.batches("test", 100)
+    assert batch.targets[batch.targets != -100].tolist() == data[951:].tolist()
+    assert task.alphabet.encode("aé") == [98, 196, 170]
+    assert message("byte_lm", path=str(tmp_path / "enwik8")) == (
+        f"'{tmp_path / 'enwik8'}' cannot be read: No such file or directory. Task 'byte_lm': path is any file: enwik8, "
+        "unpacked, for the bits per character of the papers."
+    )
+
+
 def test_random_windows_reach_both_ends_of_the_part() -> None:
     task = task_named("char_lm", length=16)
     assert task.size("train") is None
@@ -142,8 +159,9 @@ def message(name: str, **options: object) -> str:
 
 def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
-    assert message("char_lm", path=str(path)) == f"'{path}' cannot be read: No such file or directory."
-    assert message("char_lm", path=str(tmp_path)) == f"'{tmp_path}' cannot be read: Is a directory."
+    needed = "Task 'char_lm': path is any file of UTF-8 text; without it a text is made up."
+    assert message("char_lm", path=str(path)) == f"'{path}' cannot be read: No such file or directory. {needed}"
+    assert message("char_lm", path=str(tmp_path)) == f"'{tmp_path}' cannot be read: Is a directory. {needed}"
     path.write_bytes(b"abc\xff")
     assert message("char_lm", path=str(path)) == f"'{path}': byte 3 is not UTF-8; save it as UTF-8 text."
     path.write_text("abc" * 10)
@@ -156,7 +174,11 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     assert message("char_lm", path=str(path), length=4) == (
         "task 'char_lm': split 'validation' has 1 tokens; windows of 4 need at least 2."
     )
-    assert re.fullmatch(r"'.*wiki.train.tokens' cannot be read: .*", message("wikitext", path=str(tmp_path)))
+    assert message("wikitext", path=str(tmp_path)) == (
+        f"'{tmp_path / 'wiki.train.tokens'}' cannot be read: No such file or directory. Task 'wikitext': path is the "
+        "folder of wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens: word-level WikiText-2 or WikiText-103, "
+        "unpacked."
+    )
     (wikitext(tmp_path) / "wiki.test.tokens").write_text("")
     assert message("wikitext", path=str(tmp_path)) == "task 'wikitext': one of the files is empty; each holds text."
 

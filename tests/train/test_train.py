@@ -172,7 +172,8 @@ MISFITS = [
     ),
     (
         runs.small(task="char_lm", options={"path": "no.txt"}),
-        "'no.txt' cannot be read: No such file or directory.",
+        "'no.txt' cannot be read: No such file or directory. Task 'char_lm': path is any file of UTF-8 text; without "
+        "it a text is made up.",
     ),
     (runs.small(accelerator="cuda"), "accelerator 'cuda': torch finds no GPU here; choose auto or cpu."),
     (

@@ -2,8 +2,10 @@
 
 from tensornet_attn.tasks.recipe import Recipe
 from tensornet_attn.tasks.recipes import (
+    byte_lm,
     char_lm,
     copy,
+    image_generation,
     listops,
     lra_image,
     lra_listops,
@@ -18,8 +20,10 @@ from tensornet_attn.tasks.recipes import (
 )
 
 RECIPES: tuple[Recipe, ...] = (
+    byte_lm.RECIPE,
     char_lm.RECIPE,
     copy.RECIPE,
+    image_generation.RECIPE,
     listops.RECIPE,
     listops.MINI,
     lra_image.RECIPE,

@@ -65,5 +65,12 @@ def _words(text: str) -> Iterator[str]:
 
 
 RECIPE = Recipe(
-    "wikitext", 1, "The next word of WikiText, from a local folder.", Options, _open, drawn=False, costly=True
+    "wikitext",
+    1,
+    "The next word of WikiText, from a local folder.",
+    Options,
+    _open,
+    drawn=False,
+    costly=True,
+    files=f"path is the folder of {', '.join(FILES.values())}: word-level WikiText-2 or WikiText-103, unpacked.",
 )
