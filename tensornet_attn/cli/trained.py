@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,6 +34,13 @@ def evaluate(
     stride: Annotated[
         int | None, typer.Option(min=1, help="Tokens that it slides by and scores; 1.", show_default=False)
     ] = None,
+    bleu: Annotated[
+        bool | None,
+        typer.Option("--bleu/--no-bleu", help="Translate and give BLEU; where the task is parallel text."),
+    ] = None,
+    bleu_tokenizer: Annotated[
+        str, typer.Option(metavar="NAME", help="Of sacrebleu; none for text in tokens already.")
+    ] = "13a",
     accelerator: Accelerator = None,
     as_json: Json = False,
 ) -> None:
@@ -43,28 +50,34 @@ def evaluate(
     scored with a whole context before it; --samples is then the number of windows.
     """
     from tensornet_attn.cli.output import print_json
+    from tensornet_attn.train import translate
     from tensornet_attn.train.trained import open_run
 
     if not sliding_window and (context, stride) != (None, None):
         given = "--context" if context is not None else "--stride"
         raise typer.BadParameter("it belongs to --sliding-window.", param_hint=f"'{given}'")
     trained = open_run(run, checkpoint, accelerator)
+    if bleu is None:
+        bleu = trained.task.source.parallel is not None
+    if bleu:
+        translate.check(trained, split, bleu_tokenizer)
+    facts: dict[str, Any] = {"run": os.fspath(run), "split": split, "step": trained.saved.step}
     if sliding_window:
-        context, stride = context or trained.task.length, stride or 1
-        score = trained.slide(split, context, stride, samples, batch)
+        facts |= {"context": context or trained.task.length, "stride": stride or 1}
+        score = trained.slide(split, facts["context"], facts["stride"], samples, batch)
     else:
         score = trained.judge(split, samples, batch)
-    means = score.means()
+    means, counted = score.means(), dict[str, Any](scored=score.parts["loss"][1])
+    if bleu:
+        judged = translate.bleu(trained, split, samples, batch, bleu_tokenizer)
+        means |= {"bleu": judged.score}
+        counted |= {"sentences": judged.sentences, "bleu_signature": judged.signature}
     if as_json:
-        window = {"context": context, "stride": stride} if sliding_window else {}
-        scored = score.parts["loss"][1]
-        print_json(
-            {"run": os.fspath(run), "split": split, "step": trained.saved.step, **window, **means, "scored": scored}
-        )
+        print_json(facts | means | counted)
         return
+    window = f", windows of {facts['context']} that slide by {facts['stride']}" if sliding_window else ""
     scores = "  ".join(f"{name} {value:.4f}" for name, value in means.items())
-    window_words = f", windows of {context} that slide by {stride}" if sliding_window else ""
-    print(f"{trained.spec.name} on {trained.task.name}, {split}, step {trained.saved.step}{window_words}: {scores}")
+    print(f"{trained.spec.name} on {trained.task.name}, {split}, step {trained.saved.step}{window}: {scores}")
 
 
 def sample(

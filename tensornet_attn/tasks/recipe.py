@@ -14,6 +14,7 @@ from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.cache import Cache
 from tensornet_attn.tasks.chance import Integers, Stream
 from tensornet_attn.tasks.measure import Measure
+from tensornet_attn.tasks.parallel import Parallel
 from tensornet_attn.tasks.splits import SPLITS, Make, Rows, settled
 
 Kind = Literal["language_model", "classification", "sequence_to_sequence"]
@@ -48,7 +49,7 @@ class Source:
     `rows(stream, index)` gives samples by number, those of a finite split counted from 0 to its size - 1. `padding` is
     the token that stands where there is no input, None where every place is one. `measure` is what the loss is also
     given as: perplexity where a token is a word or subword, bits where it is a character or a pixel. `texts` are the
-    splits of a running text, which windows can slide over.
+    splits of a running text, which windows can slide over. `parallel` is what translations are compared with.
     """
 
     kind: Kind
@@ -61,6 +62,7 @@ class Source:
     groups: tuple[str, ...] = ()
     measure: Measure | None = None
     texts: Mapping[str, npt.NDArray[np.integer]] | None = field(default=None, repr=False)
+    parallel: Parallel | None = field(default=None, repr=False)
     causal: bool = field(init=False)
 
     def __post_init__(self) -> None:

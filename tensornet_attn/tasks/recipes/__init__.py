@@ -16,6 +16,7 @@ from tensornet_attn.tasks.recipes import (
     reverse,
     selective_copy,
     text_classification,
+    translation,
     wikitext,
 )
 
@@ -35,5 +36,6 @@ RECIPES: tuple[Recipe, ...] = (
     reverse.RECIPE,
     selective_copy.RECIPE,
     text_classification.RECIPE,
+    translation.RECIPE,
     wikitext.RECIPE,
 )
