@@ -46,7 +46,7 @@ def train(
         bool | None, typer.Option("--tied/--untied", help="Output with the weights of the embedding; untied.")
     ] = None,
     memory: Annotated[Number, _option("Rows of earlier segments that are kept; 0.")] = None,
-    pooling: Annotated[Text, _option("Of a classifier: mean or cls; mean.", "KIND")] = None,
+    pooling: Annotated[Text, _option("Of a classifier: mean, cls or concat; mean.", "KIND")] = None,
     steps: Annotated[Number, _option("Optimiser steps; 1000.")] = None,
     batch: Annotated[Number, _option("Samples of a step, over all processes; 64.")] = None,
     accumulate: Annotated[Number, _option("Parts that a batch is computed in; 1.")] = None,

@@ -49,7 +49,8 @@ class Source:
     `rows(stream, index)` gives samples by number, those of a finite split counted from 0 to its size - 1. `padding` is
     the token that stands where there is no input, None where every place is one. `measure` is what the loss is also
     given as: perplexity where a token is a word or subword, bits where it is a character or a pixel. `texts` are the
-    splits of a running text, which windows can slide over. `parallel` is what translations are compared with.
+    splits of a running text, which windows can slide over. `parallel` is what translations are compared with. With
+    `features` a position has that many numbers and no token: `tokens` are [b n features], the alphabet is empty.
     """
 
     kind: Kind
@@ -60,6 +61,7 @@ class Source:
     classes: tuple[str, ...] | None = None
     padding: int | None = None
     groups: tuple[str, ...] = ()
+    features: int | None = None
     measure: Measure | None = None
     texts: Mapping[str, npt.NDArray[np.integer]] | None = field(default=None, repr=False)
     parallel: Parallel | None = field(default=None, repr=False)

@@ -60,6 +60,11 @@ class Task:
         return self.source.alphabet
 
     @property
+    def features(self) -> int | None:
+        """How many numbers stand at each position in place of a token; None for tokens."""
+        return self.source.features
+
+    @property
     def length(self) -> int:
         """The number of tokens of a sample, n; every sample of a task has it."""
         return self.source.length

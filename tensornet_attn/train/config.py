@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tensornet_attn.models.config import Initialisation, Norm, Positions, Share
+from tensornet_attn.models.config import Initialisation, Norm, Pooling, Positions, Share
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.boxes import Arithmetic
 
@@ -62,7 +62,7 @@ class Run(BaseModel):
     embedding_scale: Arithmetic = Field(1, description="a factor on embeddings, such as width ** 0.5")
     tied: bool = Field(False, description="whether a language model's output has the weights of its embedding")
     memory: int = Field(0, ge=0, description="rows of earlier segments that a language model keeps")
-    pooling: Literal["mean", "cls"] = Field("mean", description="of a classifier: mean or cls")
+    pooling: Pooling = Field("mean", description="of a classifier: mean, cls or concat")
 
     steps: Count = Field(1000, description="optimiser steps")
     batch: Count = Field(64, description="samples of a step, over all processes")

@@ -99,7 +99,7 @@ def test_the_list_of_tasks_says_what_each_is() -> None:
         "lra_image", "lra_listops", "lra_pathfinder", "lra_retrieval", "lra_text",
     ]  # fmt: skip
     names = [recipe.name for recipe in list_tasks()]
-    assert len(names) == len(set(names)) == 17
+    assert len(names) == len(set(names)) == 18
     assert describe(list_tasks("copy")) == "copy                0 w 0 w over a few symbols: say w again.\n"
 
 

@@ -22,10 +22,10 @@ from tests.train import runs
 EDGE = 1
 
 
-def run(folder: Path, steps: int = 2) -> dict[str, object]:
-    layer = {"mixer": {"design": "mhsa", "legs": {"h": 2}}, "mlp": "mlp"}
-    model = {"kind": "seq2seq", "vocabulary": 31, "length": 12, "width": 16, "positions": "learned", "encoder": [layer]}
-    model |= {"decoder": [layer | {"cross": {"design": "cross", "legs": {"h": 2}}}]}
+def run(folder: Path, steps: int = 2, width: int = 8) -> dict[str, object]:
+    layer = {"mixer": {"design": "mhsa", "legs": {"h": 4}}, "mlp": "mlp"}
+    model = {"kind": "seq2seq", "vocabulary": 31, "length": 12, "width": width, "positions": "learned"}
+    model |= {"encoder": [layer], "decoder": [layer | {"cross": {"design": "cross", "legs": {"h": 4}}}]}
     changes = dict.fromkeys(("design", "legs", "mlp", "width", "depth"))
     options = {"path": str(folder), "source": "nl", "length": 12}
     return runs.small(task="translation", options=options, steps=steps, cache=False, **changes) | {
@@ -117,8 +117,7 @@ def test_what_bleu_is_not_of(trained: Trained) -> None:
 @pytest.mark.slow
 def test_a_made_up_language_is_learnt(tmp_path: Path) -> None:
     """Word for word, adjectives before their nouns: the model translates sentences that it has not seen."""
-    ta.train(
-        run(corpus(tmp_path, train=2000), steps=600) | {"lr": 0.01, "batch": 32, "eval_every": 600},
-        out=tmp_path / "out",
-    )
+    config = run(corpus(tmp_path, train=2000), steps=400, width=32)
+    config |= {"lr": 0.005, "warmup": 50, "batch": 32, "eval_every": 400}
+    ta.train(config, out=tmp_path / "out")
     assert translate.bleu(open_run(tmp_path / "out"), "test").score > 90

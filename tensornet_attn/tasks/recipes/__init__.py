@@ -17,6 +17,7 @@ from tensornet_attn.tasks.recipes import (
     selective_copy,
     text_classification,
     translation,
+    uea,
     wikitext,
 )
 
@@ -37,5 +38,6 @@ RECIPES: tuple[Recipe, ...] = (
     selective_copy.RECIPE,
     text_classification.RECIPE,
     translation.RECIPE,
+    uea.RECIPE,
     wikitext.RECIPE,
 )
