@@ -60,6 +60,9 @@ def test_a_task_slides_over_its_text(tmp_path: Path) -> None:
     assert [len(batch) for batch in batches] == [7, 7]
     targets = torch.cat([batch.targets for batch in batches])
     assert task.alphabet.decode(targets[targets != -100].tolist()) == path.read_text(encoding="utf-8")[951:]
+    words = task_named("wikitext", path=str(wikitext(tmp_path)), length=4)
+    scored = torch.cat([batch.targets[batch.targets != -100] for batch in words.sliding("train", 2, 3)])
+    assert words.alphabet.decode(scored.tolist()) == "A = <eos> <eos> b c b <unk> b <eos>"
     for stride in (0, 11):
         with pytest.raises(ta.InputError) as error:
             task.sliding("test", 7, 10, stride)
