@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import platform
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from tensornet_attn.search import load
 from tensornet_attn.study.evolve import draft
 from tensornet_attn.study.read import read
+from tensornet_attn.tasks import task_named
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
@@ -21,6 +26,45 @@ def test_tables(name: str, tmp_path: Path) -> None:
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert len(told.splitlines()) > 3
     assert told in RESULTS.with_suffix(".md").read_text()
+
+
+def texts(*words: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | ({} if path is None else {"PATH": str(path)})
+    command = [sys.executable, str(RESULTS / "texts.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_the_standard_library_is_a_text_of_whole_modules_the_same_each_time(tmp_path: Path) -> None:
+    one, two = (texts("stdlib", "-o", str(tmp_path / name), "--megabytes", "0.2") for name in "ab")
+    text = (tmp_path / "a").read_bytes()
+    assert text == (tmp_path / "b").read_bytes()
+    assert text.isascii()
+    assert 150_000 < len(text) <= 200_000
+    assert one.stderr.partition(": ")[2] == two.stderr.partition(": ")[2]
+    assert f" modules of Python {platform.python_version()}; {len(text):,} characters, " in one.stderr
+    assert hashlib.sha256(text).hexdigest() in one.stderr
+    task = task_named("char_lm", path=str(tmp_path / "a"), length=64)
+    assert task.vocabulary == len(set(text))
+    root = Path(sysconfig.get_path("stdlib"))
+    assert (root / "keyword.py").read_bytes() in _whole(tmp_path)
+
+
+def _whole(tmp_path: Path) -> bytes:
+    assert texts("stdlib", "-o", str(tmp_path / "c"), "--megabytes", "50").returncode == 0
+    return (tmp_path / "c").read_bytes()
+
+
+def test_the_bible_is_what_debians_program_prints(tmp_path: Path) -> None:
+    missing = texts("bible", "-o", str(tmp_path / "a"), path=tmp_path)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr == (
+        "error: there is no program 'bible': on Debian, apt-get install bible-kjv bible-kjv-text.\n"
+    )
+    program = tmp_path / "bible"
+    program.write_text('#!/bin/sh\necho "Ge1:1 In the beginning $1 $2."\necho "Ge1:2 And the earth"\n')
+    program.chmod(0o755)
+    assert texts("bible", "-o", str(tmp_path / "a"), path=tmp_path).returncode == 0
+    assert (tmp_path / "a").read_text() == "In the beginning -f gen1:1-rev22:21.\nAnd the earth\n"
 
 
 STUDIES = RESULTS / "studies"

@@ -11,7 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import sqrt
@@ -23,12 +23,16 @@ import tensornet_attn as ta
 
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3)
+WIDTH = 64
 T_95 = 4.303  # Student's t, two degrees of freedom: the 95 % interval of the mean of three
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A design in a comparison: `grow` is the leg whose size makes its parameters equal to the baseline's."""
+    """A design in a comparison: `grow` is the leg whose size makes its parameters equal to the baseline's.
+
+    Without it the legs are those of the paper's protocol, whatever the parameters.
+    """
 
     design: str
     legs: dict[str, int] = field(default_factory=dict)
@@ -44,6 +48,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Comparison:
+    """`score`: what the last validation is judged by; the largest is best, but of losses and bits the least."""
+
     name: str
     task: str
     options: str
@@ -52,6 +58,10 @@ class Comparison:
     like: Entry
     entries: tuple[Entry, ...]
     more: tuple[str, ...] = ()
+    score: str = "eval_accuracy"
+
+    def best(self, values: Iterable[float]) -> float:
+        return max(values) if self.score == "eval_accuracy" else min(values)
 
 
 def _designs(heads: int, near: int) -> tuple[Entry, ...]:
@@ -60,8 +70,8 @@ def _designs(heads: int, near: int) -> tuple[Entry, ...]:
     wide, narrow = {"k": 31}, {"k": 2 * near + 1}
     return (
         Entry("mhsa", {"h": heads}),
-        Entry("thsa", {"r": 16}, {}, "s"),
-        Entry("skip_left", {"h": 4, "d": 4, "c": 1}, {}, "e"),
+        Entry("thsa", grow="r", also=("s",)),  # all matrices shrink together
+        Entry("skip_left", {"h": heads, "d": WIDTH // heads, "e": WIDTH // heads, "c": 1}, grow=""),
         Entry("hard_fish", {"g": 2, "h": 4}),
         Entry("gfish", {"g": 2, "k": 4, "h": 4}),
         Entry("mgk", {"h": half, "r": 2}),
@@ -72,11 +82,60 @@ def _designs(heads: int, near: int) -> tuple[Entry, ...]:
         Entry("band", {"h": heads}, narrow, label=f"band_{near}"),
         Entry("fmm1", {"h": heads}, narrow),
         Entry("fmm2", {"h": heads}, narrow),
+        Entry("fmm1_rows", {"h": heads}, narrow),
+        Entry("fmm2_rows", {"h": heads}, narrow),
+        Entry("fmm3_shifted", {"h": heads}, narrow),
         Entry("fmm_fast_weight1", {"h": heads}, {"k": near + 1}, "d", ("e",)),
+        Entry("fast_weight1", {"h": heads}, {}, "d", ("e",)),
+        Entry("fast_weight2", {"h": heads}, {}, "d", ("e",)),
+        Entry("hard_lfish", {"g": half, "h": heads}, {}, "d", ("e",)),
+        Entry("hard_glfish", {"g": half, "h": heads, "k": heads}, {}, "d", ("e",)),
+        Entry("mhsa_poly", {"h": heads}),
         Entry("epa", {"h": half, "e": 2}, {"k": 1}),
     )
 
 
+def _fish() -> tuple[Entry, ...]:
+    """FiSHformer's tables 1, 10 and 11: eight local heads, as wide as those of softmax attention."""
+    kept = {"h": 8, "d": WIDTH // 8}
+    return (
+        Entry("mhsa", {"h": 8}, grow="", label="mhsa_8"),
+        Entry("mhsa", {"h": 4}, grow="", label="mhsa_4"),
+        *(Entry("hard_fish", {**kept, "g": g}, grow="", label=f"hard_fish_{g}") for g in (2, 4)),
+        *(Entry("fish", {**kept, "g": g}, grow="", label=f"fish_{g}") for g in (2, 4)),
+        Entry("mish", {**kept, "g": 2}, grow="", label="mish_2"),
+        *(Entry("hard_gfish", {**kept, "g": g, "k": 8}, grow="", label=f"hard_gfish_{g}") for g in (2, 4)),
+        *(Entry("gfish", {**kept, "g": g, "k": 8}, grow="", label=f"gfish_{g}") for g in (2, 4, 6)),
+        Entry("linear", {"h": 8}, grow="", label="linear_8"),
+        *(Entry("hard_lfish", {**kept, "g": g, "e": 8}, grow="", label=f"hard_lfish_{g}") for g in (2, 4)),
+    )
+
+
+def _mgk() -> tuple[Entry, ...]:
+    """Transformer-MGK's tables 4 and 5: one head, two keys each, beside softmax attention of one and two heads."""
+    return (
+        Entry("mhsa", {"h": 1}, grow="", label="mhsa_1"),
+        Entry("mhsa", {"h": 2}, grow="", label="mhsa_2"),
+        Entry("gaussian", {"h": 1}, grow=""),
+        *(Entry(name, {"h": 1, "r": 2}, grow="") for name in ("softmax_mgk", "softmax_smgk", "mgk", "smgk")),
+        *(Entry(name, {"h": 1, "r": 2}, grow="") for name in ("mgk_em", "smgk_em", "mgk_hard", "smgk_hard")),
+    )
+
+
+def _epa() -> tuple[Entry, ...]:
+    """Expert Projection Attention's tables 1 and 2: which projections have experts, and MoA, at equal parameters."""
+    letters = ("v", "k", "q", "o", "vk", "vq", "kq", "ko", "qo", "vkq", "vko", "vqo", "kqo", "vkqo")
+    return (
+        Entry("mhsa", {"h": 8}, label="mhsa_8"),
+        Entry("mhsa", {"h": 2}, label="mhsa_2"),
+        *(Entry(name, {"h": 2, "e": 4}, {"k": 2}) for name in ("epa", *(f"epa_{chosen}" for chosen in letters))),
+        *(Entry("moa", {"e": 8}, {"k": k}, label=f"moa_{k}") for k in (2, 4)),
+        *(Entry("moa_sigmoid", {"e": 8}, {"k": k}, label=f"moa_sigmoid_{k}") for k in (2, 4)),
+    )
+
+
+TEXT = "path=stdlib.txt,length=128"  # python docs/results/texts.py stdlib -o stdlib.txt
+BITS = "eval_bits_per_character"
 COMPARISONS = {
     "mqar": Comparison(
         "mqar", "mqar", "", 1500, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 2}), _designs(2, 4), ("--mlp", "none")
@@ -97,12 +156,20 @@ COMPARISONS = {
     "copy": Comparison(
         "copy", "copy", "", 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 4}), _designs(4, 10), ("--batch", "32")
     ),
+    "fish": Comparison(
+        "fish", "char_lm", TEXT, 1000, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 8}), _fish(), ("--batch", "32"), BITS
+    ),
+    "mgk": Comparison("mgk", "copy", "", 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 1}), _mgk(), ("--batch", "32")),
+    "epa": Comparison(
+        "epa", "char_lm", TEXT, 1000, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 8}), _epa(), ("--batch", "32"), BITS
+    ),
 }
-WIDTH = 64
 
 
 def legs_of(entry: Entry, like: Entry) -> dict[str, int]:
-    """The legs with which the design has the parameters of the baseline, or just fewer."""
+    """The legs with which the design has the parameters of the baseline, or just fewer; those given if none grows."""
+    if not entry.grow:
+        return entry.legs
     fixed = {"f": WIDTH, **entry.legs}
     target = ta.load(like.design, legs={"f": WIDTH, **like.legs})
     tied = dict.fromkeys(entry.also, entry.grow)
@@ -141,10 +208,10 @@ def facts(path: Path) -> dict[str, Any] | None:
         return json.loads(recorded.read_text()).get(path.name) if recorded.exists() else None
 
 
-def accuracy(path: Path) -> float | None:
-    """The last validation accuracy of a finished run; None where it is not finished."""
+def score(comparison: Comparison, path: Path) -> float | None:
+    """The score of the last validation of a finished run; None where it is not finished."""
     found = facts(path)
-    return None if found is None else found["eval_accuracy"]
+    return None if found is None else found[comparison.score]
 
 
 def record(base: Path, name: str) -> None:
@@ -159,16 +226,17 @@ def record(base: Path, name: str) -> None:
 
 def chosen(base: Path, comparison: Comparison, entry: Entry) -> float | None:
     """The learning rate of a design, once all three are done: the least of those within 0.01 of the best on seed 0."""
-    found = {rate: accuracy(folder(base, comparison, entry, rate, 0)) for rate in comparison.rates}
+    found = {rate: score(comparison, folder(base, comparison, entry, rate, 0)) for rate in comparison.rates}
     known = {rate: value for rate, value in found.items() if value is not None}
     if len(known) < len(found):
         return None
-    return min(rate for rate, value in known.items() if value >= max(known.values()) - 0.01)
+    best = comparison.best(known.values())
+    return min(rate for rate, value in known.items() if abs(value - best) <= 0.01)
 
 
 def run(base: Path, comparison: Comparison, entry: Entry, rate: float, seed: int) -> None:
     out = folder(base, comparison, entry, rate, seed)
-    if accuracy(out) is not None:
+    if score(comparison, out) is not None:
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     words = command(comparison, entry, rate, seed, out)
@@ -205,11 +273,13 @@ def rows(base: Path, comparison: Comparison) -> Iterator[str]:
         rate = chosen(base, comparison, entry)
         if rate is None:
             continue
-        values = [accuracy(folder(base, comparison, entry, rate, seed)) for seed in SEEDS]
+        values = [score(comparison, folder(base, comparison, entry, rate, seed)) for seed in SEEDS]
         if None in values:
             continue
         summary = facts(folder(base, comparison, entry, rate, 0))
-        swept = ", ".join(f"{accuracy(folder(base, comparison, entry, each, 0)):.3f}" for each in comparison.rates)
+        swept = ", ".join(
+            f"{score(comparison, folder(base, comparison, entry, each, 0)):.3f}" for each in comparison.rates
+        )
         legs = ", ".join(
             f"{name} {size}" for name, size in {**legs_of(entry, comparison.like), **entry.settings}.items()
         )

@@ -14,7 +14,11 @@ Page = Annotated[
 ]
 By = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help="What to sort by, e.g. eval_loss; eval_accuracy, else eval_loss, if absent."),
+    typer.Option(
+        metavar="KEY",
+        help="What to sort by, e.g. eval_loss; perplexity or bits where the task has them, else accuracy, else loss.",
+        show_default=False,
+    ),
 ]
 
 

@@ -121,6 +121,8 @@ def _optional() -> dict[str, str]:
         "transformers": _version("transformers")
         or "not installed: 'pip install \"tensornet-attn[hf]\"'; converting Hugging Face models alone needs it",
         "training": _training(),
+        "sacrebleu": _version("sacrebleu")
+        or "not installed: 'pip install \"tensornet-attn[bleu]\"'; BLEU of translations alone needs it",
         "matplotlib": _version("matplotlib")
         or "not installed: 'pip install \"tensornet-attn[plot]\"'; plots and the report of analyse need it",
     }

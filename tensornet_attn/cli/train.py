@@ -46,7 +46,7 @@ def train(
         bool | None, typer.Option("--tied/--untied", help="Output with the weights of the embedding; untied.")
     ] = None,
     memory: Annotated[Number, _option("Rows of earlier segments that are kept; 0.")] = None,
-    pooling: Annotated[Text, _option("Of a classifier: mean or cls; mean.", "KIND")] = None,
+    pooling: Annotated[Text, _option("Of a classifier: mean, cls or concat; mean.", "KIND")] = None,
     steps: Annotated[Number, _option("Optimiser steps; 1000.")] = None,
     batch: Annotated[Number, _option("Samples of a step, over all processes; 64.")] = None,
     accumulate: Annotated[Number, _option("Parts that a batch is computed in; 1.")] = None,
@@ -56,6 +56,7 @@ def train(
     min_lr: Annotated[Real, _option("The learning rate at the end; 0.")] = None,
     weight_decay: Annotated[Real, _option("Of AdamW, on weights of two and more legs; 0.01.")] = None,
     betas: Betas = None,
+    label_smoothing: Annotated[Real, _option("Share of a target's probability spread over all answers; 0.")] = None,
     clip: Annotated[Real, _option("The largest norm of the gradient, 0 for any; 1.")] = None,
     seed: Annotated[Number, _option("Of first values, samples, dropout and noise; 0.")] = None,
     precision: Annotated[Text, _option("32, bf16 or bf16-true; 32.", "KIND")] = None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tensornet_attn.analyse.plots import blank
 from tensornet_attn.compare.section import Row, Section
+from tensornet_attn.compare.table import words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +34,7 @@ def curves(section: Section) -> str:
     figure.patch.set_alpha(0)
     panels = figure.subplots(1, 2)
     _panel(panels[0], section.rows, "loss", "training loss, nats")
-    _panel(panels[1], section.rows, section.by, f"validation: {section.by.removeprefix('eval_')}")
+    _panel(panels[1], section.rows, section.by, f"validation: {words(section.by)}")
     return _svg(figure, section.task)
 
 

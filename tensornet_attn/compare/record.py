@@ -72,7 +72,7 @@ class Record:
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """The last validation: `eval_loss` in nats, `eval_accuracy`, and the accuracies of groups."""
+        """The last validation: `eval_loss` in nats, perplexity or bits, `eval_accuracy`, and that of groups."""
         return dict(self.summary["eval"]) if self.summary else {}
 
 

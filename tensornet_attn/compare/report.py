@@ -38,8 +38,8 @@ class Comparison:
 def compare(runs: Iterable[str | Path], by: str | None = None) -> Comparison:
     """The comparison of the runs in some folders, which `tensornet-attn train --out FOLDER` writes.
 
-    Runs that differ in their seed alone are one row; `by` is the measure that rows are sorted by, `eval_accuracy` or
-    else `eval_loss` if not given. Raises InputError, DesignError.
+    Runs that differ in their seed alone are one row; `by` is the measure that rows are sorted by, if not given
+    perplexity or bits where the task has them, else `eval_accuracy`, else `eval_loss`. Raises InputError, DesignError.
     """
     paths = list(dict.fromkeys(Path(path) for path in runs))
     if not paths:

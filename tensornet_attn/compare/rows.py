@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import Any
 
 from tensornet_attn.compare.record import Record
-from tensornet_attn.compare.section import DEFAULT, Row, Section
+from tensornet_attn.compare.section import DEFAULT, UNITS, Row, Section
 from tensornet_attn.compare.spread import Mean, mean_of
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.spec import Design
 
-SMALLER = ("loss", "perplexity")  # measures of which less is better, by how their names end
+SMALLER = ("loss", *UNITS)  # measures of which less is better, by how their names end
 
 
 def sections(records: Iterable[Record], by: str | None = None) -> tuple[Section, ...]:

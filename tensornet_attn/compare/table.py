@@ -37,8 +37,13 @@ def block(section: Section) -> Iterator[str]:
 
 def head(section: Section) -> list[str]:
     """The columns of a task."""
-    names = [key.removeprefix("eval_") for key in section.measures]
+    names = [words(key) for key in section.measures]
     return ["", *names, "difference", "seeds", *(name for _, name in COSTS)]
+
+
+def words(key: str) -> str:
+    """A measure of a validation as text: `eval_bits_per_character` is bits per character."""
+    return key.removeprefix("eval_").replace("_", " ")
 
 
 def cells(section: Section, row: Row) -> list[str]:

@@ -67,7 +67,8 @@ def moved(scene: Scene, step: Step) -> int:
 
 def live(scene: Scene) -> dict[str, int]:
     """Numbers that stand in memory while each step runs, by step."""
-    fixed = sum(scene.stored[t.name] for t in scene.graph.tensors if t.role != "noise" or t.always)
+    held = {scene.storage[t.name] for t in scene.graph.tensors if t.role != "noise" or t.always}
+    fixed = sum(scene.stored[name] for name in held)
     last = {scene.storage[use.name]: i for i, step in enumerate(scene.graph.steps) for use in step.op.uses}
     last[scene.storage[scene.graph.output]] = len(scene.graph.steps)
     found, standing = {}, set()

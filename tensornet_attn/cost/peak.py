@@ -55,7 +55,7 @@ def _standing(scene: Scene, held: set[str], training: bool) -> list[tuple[Step, 
     last = {storage[use.name]: i for i, step in enumerate(steps) for use in step.op.uses}
     last[storage[scene.graph.output]] = len(steps)
     drawn = {t.name for t in scene.graph.of_role("noise") if t.name in last and (training or t.always)}
-    inputs = {tensor.name for tensor in scene.graph.of_role("input")}
+    inputs = {storage[tensor.name] for tensor in scene.graph.of_role("input")}
     found, standing = [], (inputs | drawn) - held
     for i, step in enumerate(steps):
         if storage[step.name] not in held:

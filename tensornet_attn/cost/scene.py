@@ -39,8 +39,15 @@ class Scene:
 
     @cached_property
     def storage(self) -> dict[str, str]:
-        """The tensor or step whose memory a name is: itself, but for a step that is a view."""
+        """The tensor or step whose memory a name is: itself, but for a step that is a view.
+
+        An input that may be left out is the one it defaults to, where both have one length.
+        """
         found = {tensor.name: tensor.name for tensor in self.graph.tensors}
+        for tensor in self.graph.of_role("input"):
+            default = self.graph.tensor.get(str(tensor.default))
+            if default is not None and self.size(tensor.legs) == self.size(default.legs):
+                found[tensor.name] = found[default.name]
         for step in self.graph.steps:
             found[step.name] = found[step.op.uses[0].name] if self.view(step) else step.name
         return found

@@ -16,6 +16,7 @@ from tensornet_attn.spec.boxes import Arithmetic
 
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["none", "learned", "sinusoid"]
+Pooling = Literal["mean", "cls", "concat"]
 Initialisation = Literal["design", "normal", "gpt2", "xavier", "transformer_xl", "mgk", "fmm", "lra", "epa"]
 
 
@@ -125,7 +126,9 @@ class SequenceClassifierConfig(Config):
     kind: Literal["sequence_classifier"]
     layers: Annotated[list[ShortLayer], Field(min_length=1)]
     classes: Whole
-    pooling: Literal["mean", "cls"] = Field("mean", description="Mean of all positions, or a learned one put in front.")
+    vocabulary: Whole | None = Field(None, description="How many tokens there are; or else 'features'.")
+    features: Whole | None = Field(None, description="How many numbers a position has, in place of a token.")
+    pooling: Pooling = Field("mean", description="Mean of all positions, a learned one put in front, or all in a row.")
 
 
 class Seq2SeqConfig(Config):

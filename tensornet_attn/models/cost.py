@@ -86,7 +86,7 @@ def cost(spec: ModelSpec, n: int | None, batch: int, m: int | None, dtype: str) 
     m = whole("m", n + getattr(config, "memory", 0) if m is None else m)
     cls = getattr(config, "pooling", "") == "cls"
     priced: dict[int, Report] = {}
-    rows = [_embedding(spec, cls)]
+    rows = [_embedding(spec, cls, n, batch)]
     for stack, blocks in spec.stacks.items():
         queries = m if stack == "encoder" else n + cls
         for place, block in enumerate(blocks):
@@ -110,13 +110,20 @@ def _row(place: str, part: Fitted, report: Report) -> Row:
     return Row(place, part.design.name, report.macs, best.total.routed_macs, best.parameters, best.frozen)
 
 
-def _embedding(spec: ModelSpec, cls: bool) -> Row:
-    """Looked up, so without MACs: the tables of tokens and positions, and the learned row of `pooling: cls`."""
+def _embedding(spec: ModelSpec, cls: bool, n: int, batch: int) -> Row:
+    """The tables of tokens and positions, and the learned row of `pooling: cls`: looked up, so without MACs.
+
+    In place of a table of tokens numbers have a projection, with a bias.
+    """
     config = spec.config
-    tokens = [config.vocabulary, getattr(config, "target_vocabulary", None)]
-    rows = sum(count for count in tokens if count is not None) + cls
+    tokens, features = (
+        [config.vocabulary, getattr(config, "target_vocabulary", None)],
+        getattr(config, "features", None),
+    )
+    rows = sum(count for count in tokens if count is not None) + cls + (0 if features is None else features + 1)
     rows += (config.length + cls) * (config.positions == "learned") * (1 + (config.kind == "seq2seq"))
-    return Row("embedding", config.positions, parameters=rows * config.width)
+    macs = batch * n * (features or 0) * config.width
+    return Row("embedding", config.positions, macs, macs, parameters=rows * config.width)
 
 
 def _norms(spec: ModelSpec) -> Row:
@@ -131,8 +138,9 @@ def _norms(spec: ModelSpec) -> Row:
 def _output(spec: ModelSpec, n: int, batch: int) -> Row:
     config = spec.config
     if config.kind == "sequence_classifier":
-        macs, parameters = batch * config.width * config.classes, (config.width + 1) * config.classes
-        return Row("output", "linear", macs, macs, parameters)
+        width = config.width * (config.length if config.pooling == "concat" else 1)
+        macs = batch * width * config.classes
+        return Row("output", "linear", macs, macs, (width + 1) * config.classes)
     out = getattr(config, "target_vocabulary", None) or config.vocabulary
     macs = batch * n * config.width * out
     return Row("output", "tied" if config.tied else "linear", macs, macs, 0 if config.tied else config.width * out)

@@ -39,11 +39,24 @@ class Positions(nn.Module):
 def check_tokens(name: str, tokens: Tensor, key_mask: Tensor | None, mask_name: str = "key_mask") -> None:
     """[batch, n], integers, and a boolean mask of the same shape. Raises InputError."""
     if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
-        given = f"{list(tokens.shape)} {tokens.dtype}" if isinstance(tokens, torch.Tensor) else type(tokens).__name__
-        raise InputError(f"'{name}' is {given}; give [batch, n], torch.int64.")
-    if key_mask is None:
+        raise InputError(f"'{name}' is {_given(tokens)}; give [batch, n], torch.int64.")
+    _check_mask(mask_name, key_mask, tokens.shape)
+
+
+def check_numbers(name: str, numbers: Tensor, key_mask: Tensor | None, features: int) -> None:
+    """[batch, n, features], floating point, and a boolean mask [batch, n]. Raises InputError."""
+    right = isinstance(numbers, torch.Tensor) and numbers.dim() == 3 and numbers.shape[2] == features
+    if not right or not numbers.is_floating_point():
+        raise InputError(f"'{name}' is {_given(numbers)}; give [batch, n, {features}], torch.float32.")
+    _check_mask("key_mask", key_mask, numbers.shape[:2])
+
+
+def _check_mask(name: str, mask: Tensor | None, shape: torch.Size) -> None:
+    if mask is None:
         return
-    if not isinstance(key_mask, torch.Tensor) or key_mask.dtype != torch.bool or key_mask.shape != tokens.shape:
-        mask = key_mask
-        given = f"{list(mask.shape)} {mask.dtype}" if isinstance(mask, torch.Tensor) else type(mask).__name__
-        raise InputError(f"'{mask_name}' is {given}; give {list(tokens.shape)}, torch.bool, true = a token.")
+    if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool or mask.shape != shape:
+        raise InputError(f"'{name}' is {_given(mask)}; give {list(shape)}, torch.bool, true = a token.")
+
+
+def _given(value: object) -> str:
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__

@@ -66,6 +66,8 @@ def initialise(model: Model) -> None:
     for name, parameter in model.named_parameters():
         if name.split(".")[0] in ("embedding", "target_embedding", "cls") or name.endswith("positions.table"):
             parameter.normal_(0, rule.embedding if rule.embedding is not None else parameter.shape[-1] ** -0.5)
+    if getattr(model, "projection", None) is not None:
+        _draw(rule, model.projection.weight, (1,), None)
     if model.output is not None:
         _draw(rule, model.output.weight, (1,), None)
     for stack in model.spec.stacks:
@@ -89,7 +91,7 @@ def _stack(rule: Initialisation, blocks: list[Block]) -> None:
 
 
 def _draw(rule: Initialisation, weight: torch.Tensor, summed: tuple[int, ...], declared: str | None) -> None:
-    """`declared`: the design's own initialiser, by which the weight was drawn already; None for the output layer."""
+    """`declared`: the design's own initialiser, by which the weight was drawn already; None for what is no design's."""
     fan_in = prod(weight.shape[dim] for dim in summed)
     if rule.matrices == "normal":
         weight.normal_(0, rule.std)

@@ -55,7 +55,7 @@ class ModelSpec:
     @property
     def legs(self) -> dict[str, int]:
         """The sizes that are the model's own."""
-        return {"vocabulary": self.config.vocabulary, "length": self.config.length, "width": self.config.width}
+        return sizes_of(self.config)
 
     def cost(self, n: int | None = None, batch: int = 1, m: int | None = None, dtype: str = "float32") -> ModelCost:
         """MACs and parameters of all layers; `n` is the model's length if not given. See `ModelCost`."""
@@ -86,6 +86,12 @@ class ModelSpec:
                 place += given.repeat
         about = {"about": self.about} if self.about else {}
         return {"tensornet": 1, "name": self.name, **about, "model": {"kind": data.pop("kind"), **data}}
+
+
+def sizes_of(config: AnyConfig) -> dict[str, int]:
+    """The sizes that are a model's own; numbers in place of tokens have `features` and no vocabulary."""
+    names = ("vocabulary", "features", "length", "width")
+    return {name: getattr(config, name) for name in names if getattr(config, name, None) is not None}
 
 
 def load(source: Source | ModelSpec) -> ModelSpec:
@@ -121,6 +127,7 @@ def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
     config = _config(document, reporter)
     if config is None:
         return None
+    _check_input(config, reporter)
     scale = _scale(config, reporter)
     _check_memory(config, reporter)
     _check_tables(config, reporter)
@@ -184,7 +191,7 @@ def _config(document: Document, reporter: Reporter) -> AnyConfig | None:
 
 def _scale(config: AnyConfig, reporter: Reporter) -> float:
     """The factor on embeddings: arithmetic over the model's own sizes."""
-    values = {"vocabulary": config.vocabulary, "length": config.length, "width": config.width}
+    values = sizes_of(config)
     try:
         tree = parse(config.embedding_scale)
         for used in names(tree):
@@ -205,10 +212,24 @@ def _check_memory(config: AnyConfig, reporter: Reporter) -> None:
         reporter.error("no-fit", message, ("model", "positions"), hint=hint)
 
 
+def _check_input(config: AnyConfig, reporter: Reporter) -> None:
+    """A classifier of numbers has `features`, all other models a vocabulary."""
+    features = getattr(config, "features", None)
+    if config.vocabulary is None and features is None:
+        hint = "e.g. 'vocabulary: 256'; or 'features: 3' for numbers in place of tokens."
+        reporter.error("missing-key", "the key 'vocabulary' is missing.", ("model", "vocabulary"), key=True, hint=hint)
+    elif config.vocabulary is not None and features is not None:
+        message = "a position has a token or numbers, not both."
+        reporter.error("no-fit", message, ("model", "features"), key=True, hint="leave out 'vocabulary' or 'features'.")
+
+
 def _check_tables(config: AnyConfig, reporter: Reporter) -> None:
     """Tables of tokens, positions and classes: multiplied out before anything is allocated."""
-    rows = {name: getattr(config, name, None) or 0 for name in ("vocabulary", "target_vocabulary", "classes")}
+    named = ("vocabulary", "features", "target_vocabulary", "classes")
+    rows = {name: getattr(config, name, None) or 0 for name in named}
     rows["length"] = config.length if config.positions == "learned" else 0
+    if getattr(config, "pooling", "") == "concat":
+        rows["classes"] *= config.length
     for name, count in rows.items():
         if count * config.width > limits.ELEMENTS:
             message = f"{count} rows of width {config.width} are too many numbers for one table."

@@ -58,9 +58,17 @@ class Seq2Seq(Model):
         return self.source_norm(x)
 
     def decode(
-        self, encoded: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
+        self,
+        encoded: Tensor,
+        target: Tensor,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        at: Tensor | None = None,
     ) -> Tensor:
-        """Logits [batch, n, vocabulary] of a target after a source that `encode` has encoded."""
+        """Logits [batch, n, vocabulary] of a target after a source that `encode` has encoded.
+
+        With `at` [k], places counted through all rows (row * n + position), logits [k, vocabulary] of these alone.
+        """
         check_tokens("target", target, target_mask, "target_mask")
         if target.shape[0] != encoded.shape[0]:
             raise InputError(f"'target' has batch {target.shape[0]}, 'source' has {encoded.shape[0]}.")
@@ -68,4 +76,5 @@ class Seq2Seq(Model):
         x = self.target_positions(table(target) * self.scale)
         for block in self.decoder:
             x = block(x, target_mask, encoded, source_mask)
+        x = x if at is None else x.flatten(0, 1).index_select(0, at)
         return F.linear(self.norm(x), table.weight if self.output is None else self.output.weight)

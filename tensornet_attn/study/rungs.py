@@ -15,6 +15,7 @@ SHORT = ("task", "options", "run", "rates", "measure", "score")  # of one rung, 
 # What comes before a task that is longer: mqar, which tells designs apart that recall from those that do not.
 LENGTH = 64
 FIRST: Mapping[str, Any] = {"task": "mqar", "options": {"length": LENGTH}, "run": {"steps": 750, "mlp": "none"}}
+TWO_STACKS = ("reverse", "translation")  # tasks of an encoder and a decoder
 OWN = {  # keys of a run file that a study gives itself, and where from
     "task": "the rung's own 'task'",
     "options": "the rung's own 'options'",
@@ -61,7 +62,7 @@ def _least(given: Any, most: int) -> Any:
 
 def _text(task: str) -> bool:
     """Whether a task is a text to go on with, where few guesses are right and the loss says more than accuracy."""
-    return task in ("char_lm", "wikitext")
+    return task in ("byte_lm", "char_lm", "image_generation", "wikitext")
 
 
 def check_rungs(study: Study) -> None:
@@ -81,7 +82,7 @@ def check_rung(rung: Rung) -> None:
         raise InputError(f"'{own[0]}' is not given under 'run': it comes from {OWN[own[0]]}.")
     task = task_named(rung.task, **rung.options)
     if task.kind == "sequence_to_sequence":
-        known = ", ".join(recipe.name for recipe in list_tasks() if recipe.name != rung.task)
+        known = ", ".join(recipe.name for recipe in list_tasks() if recipe.name not in TWO_STACKS)
         raise InputError(f"task '{rung.task}' needs an encoder and a decoder, and a study has one stack: try {known}.")
     read({}, {"task": rung.task, "design": "mhsa", **rung.run})
 

@@ -9,6 +9,7 @@ import torch
 from tensornet_attn.tasks.splits import Rows
 
 Tensor = torch.Tensor
+_KINDS = {"i": "int64", "u": "int64", "f": "float32", "b": "bool"}  # numpy's kinds of arrays
 UNSCORED = -100  # a target that nothing is asked for; torch's cross entropy leaves it out
 
 
@@ -16,9 +17,10 @@ UNSCORED = -100  # a target that nothing is asked for; torch's cross entropy lea
 class Batch:
     """Samples of a task.
 
-    `tokens` [batch n] int64 is the input. `targets` int64 is [batch n] for a language model and for a decoder, where
-    `targets[:, i]` is the answer at place i, to be told from `tokens[:, :i + 1]`; [batch], the class, for a
-    classification; -100 where nothing is scored. `key_mask` [batch n] bool is False at padding, None without padding.
+    `tokens` [batch n] int64 is the input, or [batch n features] float32 where a position has numbers. `targets` int64
+    is [batch n] for a language model and for a decoder, where `targets[:, i]` is the answer at place i, to be told from
+    `tokens[:, :i + 1]`; [batch], the class, for a classification; -100 where nothing is scored. `key_mask` [batch n]
+    bool is False at padding, None without padding.
     A sequence to sequence has `source` [batch m] for its encoder and `source_mask`; its `tokens` are the decoder's.
     `group` [batch] numbers the kinds of samples that are also scored apart.
     """
@@ -42,7 +44,7 @@ class Batch:
 
 def batch_of(rows: Rows, padding: int | None) -> Batch:
     """Rows as tensors, with the masks of their padding."""
-    values = {name: torch.from_numpy(value.astype("int64")) for name, value in rows.items()}
+    values = {name: torch.from_numpy(value.astype(_KINDS[value.dtype.kind])) for name, value in rows.items()}
     if padding is not None:
         masks = {"tokens": "key_mask", "source": "source_mask"}
         values |= {mask: values[name] != padding for name, mask in masks.items() if name in values}

@@ -14,12 +14,16 @@ from tensornet_attn.errors import InputError, nearest
 _FIELD = 1 << 26  # bytes of one field of a table; csv's own bound is below the length of a paper
 
 
+class MissingFile(InputError):
+    """A file that was looked for is not there or cannot be read; a task adds what to put where."""
+
+
 def read_bytes(path: Path) -> bytes:
-    """A file's content. Raises InputError for one that is missing or unreadable."""
+    """A file's content. Raises MissingFile for one that is missing or unreadable."""
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror or error}.") from error
+        raise MissingFile(f"'{path}' cannot be read: {error.strerror or error}.") from error
 
 
 def read_text(path: Path) -> str:
@@ -58,15 +62,21 @@ def _fields(path: Path, line: int, row: list[str], places: list[int]) -> list[st
 
 
 def the_file(folder: Path, pattern: str) -> Path:
-    """The one file of a folder that fits a pattern. Raises InputError for none or several."""
-    if not folder.is_dir():
-        raise InputError(f"'{folder}' is no folder; give the folder that holds {pattern}.")
-    found = sorted(folder.glob(pattern))
+    """The one file of a folder that fits a pattern. Raises MissingFile for none, InputError for several."""
+    found = the_files(folder, pattern)
     if len(found) != 1:
         names = ", ".join(path.name for path in found)
-        held = f"holds {len(found)} files {pattern} ({names})" if found else f"holds no file {pattern}"
-        raise InputError(f"'{folder}' {held}; exactly one is needed.")
+        raise InputError(f"'{folder}' holds {len(found)} files {pattern} ({names}); exactly one is needed.")
     return found[0]
+
+
+def the_files(folder: Path, pattern: str) -> list[Path]:
+    """The files of a folder that fit a pattern, by name. Raises MissingFile for none."""
+    found = sorted(folder.glob(pattern))
+    if not found:
+        held = f"holds no file {pattern}" if folder.is_dir() else f"is no folder, so that it holds no file {pattern}"
+        raise MissingFile(f"'{folder}' {held}.")
+    return found
 
 
 def fingerprint(parts: Iterable[bytes | str]) -> str:

@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.cache import Cache
 from tensornet_attn.tasks.chance import Integers, Stream
+from tensornet_attn.tasks.measure import Measure
+from tensornet_attn.tasks.parallel import Parallel
 from tensornet_attn.tasks.splits import SPLITS, Make, Rows, settled
 
 Kind = Literal["language_model", "classification", "sequence_to_sequence"]
@@ -43,7 +47,10 @@ class Source:
     """The samples of a task with its options.
 
     `rows(stream, index)` gives samples by number, those of a finite split counted from 0 to its size - 1. `padding` is
-    the token that stands where there is no input, None where every place is one.
+    the token that stands where there is no input, None where every place is one. `measure` is what the loss is also
+    given as: perplexity where a token is a word or subword, bits where it is a character or a pixel. `texts` are the
+    splits of a running text, which windows can slide over. `parallel` is what translations are compared with. With
+    `features` a position has that many numbers and no token: `tokens` are [b n features], the alphabet is empty.
     """
 
     kind: Kind
@@ -54,6 +61,10 @@ class Source:
     classes: tuple[str, ...] | None = None
     padding: int | None = None
     groups: tuple[str, ...] = ()
+    features: int | None = None
+    measure: Measure | None = None
+    texts: Mapping[str, npt.NDArray[np.integer]] | None = field(default=None, repr=False)
+    parallel: Parallel | None = field(default=None, repr=False)
     causal: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +76,7 @@ class Recipe:
     """A named task: a change of what its samples say comes with a new `version`, so that no result changes silently.
 
     `drawn`: samples are drawn, not read from files. `costly`: what is made is stored on disk unless told otherwise.
+    `files`: which files it reads, from where, in words that follow an error about one of them.
     """
 
     name: str
@@ -74,6 +86,7 @@ class Recipe:
     open: Callable[[Any, Cache], Source]
     drawn: bool = True
     costly: bool = False
+    files: str = ""
 
 
 def drawn(make: Make) -> Callable[[Stream, Integers], Rows]:

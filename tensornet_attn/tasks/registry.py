@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.tasks.cache import Cache, default_folder
+from tensornet_attn.tasks.reading import MissingFile
 from tensornet_attn.tasks.recipe import Options, Recipe
 from tensornet_attn.tasks.recipes import RECIPES
 from tensornet_attn.tasks.task import Task
@@ -43,7 +44,11 @@ def task_named(
         raise InputError(f"seed is {seed!r}; it is a whole number.")
     chosen = checked(recipe, options)
     where = _cache(recipe, cache)
-    return Task(recipe, chosen, seed, recipe.open(chosen, where), where)
+    try:
+        source = recipe.open(chosen, where)
+    except MissingFile as error:
+        raise MissingFile(f"{error} Task '{recipe.name}': {recipe.files}" if recipe.files else str(error)) from error
+    return Task(recipe, chosen, seed, source, where)
 
 
 def _shipped(name: str) -> Recipe:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,8 @@ _SHARES = ("validation",) * 2 + ("test",) * 2 + ("train",) * 12  # of sixteen cl
 ATTEMPTS = 20_000  # at one sample, before the options are told to leave too few
 _AT_ONCE = 256  # candidates of one round, where few samples are left to find
 
-Rows = dict[str, npt.NDArray[np.integer]]  # tokens [b n], targets [b n] or [b]; source [b m], group [b] where there are
+# tokens [b n], or numbers [b n features]; targets [b n] or [b]; source [b m], group [b], key_mask [b n] where there are
+Rows = dict[str, npt.NDArray[Any]]
 Make = Callable[[Draws], tuple[Rows, Integers]]  # candidates of Draws -> rows of those that fit, which ones these are
 
 

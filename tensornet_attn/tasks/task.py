@@ -15,6 +15,7 @@ from tensornet_attn.tasks.cache import Cache
 from tensornet_attn.tasks.chance import Integers, Stream
 from tensornet_attn.tasks.recipe import BLOCK, Kind, Options, Recipe, Source
 from tensornet_attn.tasks.splits import SPLITS, Rows
+from tensornet_attn.tasks.windows import Sliding
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +60,11 @@ class Task:
         return self.source.alphabet
 
     @property
+    def features(self) -> int | None:
+        """How many numbers stand at each position in place of a token; None for tokens."""
+        return self.source.features
+
+    @property
     def length(self) -> int:
         """The number of tokens of a sample, n; every sample of a task has it."""
         return self.source.length
@@ -100,23 +106,49 @@ class Task:
             raise InputError(f"split '{split}' of task '{self.name}' has no end: take samples from it.")
         return (self.samples(split, start, min(count, size - start)) for start in range(0, size, count))
 
+    def sliding(self, split: str, count: int, context: int, stride: int = 1) -> Iterator[Batch]:
+        """Windows of `context` tokens that slide over a running text by `stride`, `count` at a time; see `Sliding`.
+
+        Raises InputError for a task that is no running text, and for windows that would leave tokens out.
+        """
+        from tensornet_attn.tasks.batch import batch_of
+
+        self.size(split)
+        if self.source.texts is None:
+            raise InputError(f"task '{self.name}' is no running text that a window could slide over, as char_lm is.")
+        if not 1 <= stride <= context:
+            raise InputError(
+                f"windows of {context} tokens cannot slide by {stride}: a window slides by 1 token at least, and by "
+                "its length at most."
+            )
+        text = self.source.texts[split]
+        slide = Sliding(len(text), context, stride)
+        starts = range(0, slide.windows, count)
+        spans = (np.arange(start, min(start + count, slide.windows)) for start in starts)
+        return (batch_of(slide.rows(text, span), self.source.padding) for span in spans)
+
     def loss(
-        self, logits: torch.Tensor, batch: Batch, at: torch.Tensor | None = None
+        self, logits: torch.Tensor, batch: Batch, at: torch.Tensor | None = None, smoothing: float = 0.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(sum of the losses in nats, count): to train, with gradient. Raises InputError for logits of other sizes.
 
         `at` [k]: places, counted through all rows, that `logits` [k vocabulary] are for; all that is scored is there.
+        `smoothing`: the share of label smoothing, spread evenly over all answers.
         """
         from tensornet_attn.tasks.score import loss
 
         targets = batch.targets if at is None else batch.targets.flatten()[at]
-        return loss(self._checked(logits, targets), targets)
+        return loss(self._checked(logits, targets), targets, smoothing)
 
-    def score(self, logits: torch.Tensor, batch: Batch) -> Score:
-        """Loss and accuracy as sums and counts. `logits` are [batch n vocabulary] or, of classes, [batch classes]."""
+    def score(self, logits: torch.Tensor, batch: Batch, at: torch.Tensor | None = None) -> Score:
+        """Loss and accuracy as sums and counts. `logits` are [batch n vocabulary] or, of classes, [batch classes].
+
+        `at` as for `loss`.
+        """
         from tensornet_attn.tasks.score import score
 
-        return score(self._checked(logits, batch.targets), batch, self.source.groups)
+        targets = batch.targets if at is None else batch.targets.flatten()[at]
+        return score(self._checked(logits, targets), batch, self.source.groups, self.source.measure, at)
 
     def _checked(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         right = [*targets.shape, self.classes or self.vocabulary]

@@ -10,8 +10,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.tasks.alphabet import Alphabet
+from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.chance import Integers, Stream
+from tensornet_attn.tasks.measure import Measure
 from tensornet_attn.tasks.recipe import Options, Source
 from tensornet_attn.tasks.splits import SPLITS, Rows
 
@@ -54,7 +55,44 @@ class Lanes:
         return start, np.maximum(start, end)
 
 
-def windowed(task: str, texts: Mapping[str, Text], alphabet: Alphabet, options: Windowed) -> Source:
+@dataclass(frozen=True)
+class Sliding:
+    """Windows of `context` tokens, each `stride` further on, that score their last `stride` places.
+
+    The first window scores all of its places, the last one ends with the text and scores what is left: every token of a
+    text but the first is scored once, with at least context - stride + 1 tokens before it where the text has them.
+    """
+
+    tokens: int
+    context: int
+    stride: int
+
+    @property
+    def width(self) -> int:
+        """Places of a window; the last token of the text is only a target."""
+        return min(self.context, self.tokens - 1)
+
+    @property
+    def windows(self) -> int:
+        return 1 + -(-(self.tokens - 1 - self.width) // self.stride)
+
+    def rows(self, text: Text, index: Integers) -> Rows:
+        """The windows of these numbers.
+
+        >>> rows = Sliding(tokens=8, context=3, stride=2).rows(np.arange(8), np.arange(3))
+        >>> rows["tokens"].tolist(), rows["targets"].tolist()
+        ([[0, 1, 2], [2, 3, 4], [4, 5, 6]], [[1, 2, 3], [-100, 4, 5], [-100, 6, 7]])
+        """
+        end = np.minimum(self.width + index * self.stride, self.tokens - 1)
+        done = np.where(index == 0, 0, self.width + (index - 1) * self.stride)  # places that earlier windows score
+        place = (end - self.width)[:, None] + np.arange(self.width)
+        targets = np.where(place >= done[:, None], text[place + 1].astype(np.int64), -100)
+        return {"tokens": text[place], "targets": targets}
+
+
+def windowed(
+    task: str, texts: Mapping[str, Text], alphabet: Alphabet | Bytes, options: Windowed, measure: Measure
+) -> Source:
     """The source of a running text in three parts. Raises InputError for parts that are too short."""
     for split in SPLITS:
         need = options.length + 1 if split == "train" else 2
@@ -73,7 +111,13 @@ def windowed(task: str, texts: Mapping[str, Text], alphabet: Alphabet, options: 
         return cut(text, *lane.spans(index % lane.windows), options.length)
 
     sizes = {split: None if split == "train" else lanes[split].windows for split in SPLITS}
-    return Source("language_model", alphabet, options.length, sizes, rows)
+    return Source("language_model", alphabet, options.length, sizes, rows, measure=measure, texts=texts)
+
+
+def parted(text: Text) -> dict[str, Text]:
+    """The first 90 % of a text to train on, then 5 % each for validation and test."""
+    validation, test = len(text) * 90 // 100, len(text) * 95 // 100
+    return {"train": text[:validation], "validation": text[validation:test], "test": text[test:]}
 
 
 def cut(text: Text, start: Integers, end: Integers, length: int) -> Rows:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tensornet_attn.models.config import Initialisation, Norm, Positions, Share
+from tensornet_attn.models.config import Initialisation, Norm, Pooling, Positions, Share
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.boxes import Arithmetic
 
@@ -62,7 +62,7 @@ class Run(BaseModel):
     embedding_scale: Arithmetic = Field(1, description="a factor on embeddings, such as width ** 0.5")
     tied: bool = Field(False, description="whether a language model's output has the weights of its embedding")
     memory: int = Field(0, ge=0, description="rows of earlier segments that a language model keeps")
-    pooling: Literal["mean", "cls"] = Field("mean", description="of a classifier: mean or cls")
+    pooling: Pooling = Field("mean", description="of a classifier: mean, cls or concat")
 
     steps: Count = Field(1000, description="optimiser steps")
     batch: Count = Field(64, description="samples of a step, over all processes")
@@ -73,6 +73,9 @@ class Run(BaseModel):
     min_lr: Amount = Field(0.0, description="the learning rate at the end")
     weight_decay: Amount = Field(0.01, description="of AdamW, on weights of two and more legs")
     betas: Annotated[tuple[Ratio, Ratio], Field(strict=False)] = Field((0.9, 0.98), description="of AdamW")
+    label_smoothing: Ratio = Field(
+        0.0, description="the share of a target's probability that is spread over all answers"
+    )
     clip: Amount = Field(1.0, description="the largest norm of the gradient; 0 for any")
     seed: int = Field(0, ge=0, lt=2**63, description="of first values, samples, dropout and noise")
     precision: Annotated[Precision, BeforeValidator(_word)] = Field("32", description="32, bf16 or bf16-true")
@@ -114,6 +117,8 @@ SIZES = (
     "legs", "settings", "mlp", "mlp_legs", "depth", "width", "positions", "norm", "dropout", "init",
     "embedding_scale", "tied", "memory", "pooling",
 )  # fmt: skip
+# What runs of earlier versions lack: at its default it is no part of what makes two runs differ.
+LATER = ("label_smoothing",)
 # Where and how a run is computed: it may go on with others.
 MACHINE = (
     "checkpoint_activations", "save_every", "save_seconds", "keep", "accelerator", "devices", "nodes", "strategy",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from tensornet_attn.analyse.plots import BLUE, GREY, INK, blank
 from tensornet_attn.files import write_whole
+from tensornet_attn.tasks.measure import Measure
 from tensornet_attn.train.metrics import Line
 
 FILE = "curves.svg"
@@ -15,10 +16,12 @@ _SPAN = 50  # steps, or a fiftieth of the run, that the thick line is a mean of
 
 
 def draw(lines: list[Line], title: str, path: Path) -> None:
-    """Writes loss and validation loss, and validation accuracies, over the steps. SVG."""
+    """Writes loss and validation loss, validation accuracies, and perplexity or bits, over the steps. SVG."""
     rates = sorted({name for line in lines for name in line if name.startswith("eval_accuracy")})
-    figure = blank(8 if rates else 5, 3.2)
-    axes = figure.subplots(1, 1 + bool(rates), squeeze=False)[0]
+    units = sorted({f"eval_{unit}" for unit in get_args(Measure)} & {name for line in lines for name in line})
+    panels = ["loss, nats"] + ["validation accuracy"] * bool(rates) + [_words(unit) for unit in units]
+    figure = blank(1 + 3.5 * len(panels) if rates else 5, 3.2)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
     steps, losses = _points(lines, "loss")
     axes[0].plot(steps, losses, color=GREY, linewidth=0.6, alpha=0.6, label="training")
     axes[0].plot(steps, _smooth(losses), color=INK, linewidth=1.4, label="training, running mean")
@@ -26,12 +29,18 @@ def draw(lines: list[Line], title: str, path: Path) -> None:
     for rate in rates:
         name = rate.removeprefix("eval_")
         axes[1].plot(*_points(lines, rate), color=BLUE if name == "accuracy" else None, marker="o", ms=3, label=name)
-    for axis, what in zip(axes, ("loss, nats", "validation accuracy"), strict=False):
+    for axis, unit in zip(reversed(axes), reversed(units), strict=False):
+        axis.plot(*_points(lines, unit), color=BLUE, marker="o", markersize=3, label="validation")
+    for axis, what in zip(axes, panels, strict=True):
         _finish(axis, what)
     figure.suptitle(title, fontsize=10, color=INK)
     picture = io.BytesIO()
     figure.savefig(picture, format="svg", metadata={"Date": None})
     write_whole(path, picture.getvalue())
+
+
+def _words(measure: str) -> str:
+    return measure.removeprefix("eval_").replace("_", " ")
 
 
 def _points(lines: list[Line], name: str) -> tuple[list[int], list[float]]:

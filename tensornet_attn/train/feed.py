@@ -101,7 +101,7 @@ def check_tokens(batch: Batch, task: Task) -> None:
     bounds = {"tokens": task.vocabulary, "source": task.vocabulary, "targets": task.classes or task.vocabulary}
     for name, bound in bounds.items():
         values = getattr(batch, name)
-        if values is None:
+        if values is None or values.is_floating_point():
             continue
         free = values == UNSCORED if name == "targets" else torch.zeros_like(values, dtype=torch.bool)
         wrong = values[~free & ((values < 0) | (values >= bound))]

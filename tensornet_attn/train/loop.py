@@ -69,10 +69,9 @@ def _step(session: Session, tell: Callable[[Mapping[str, Any]], None], wishes: t
 
 
 def _judged(session: Session) -> dict[str, float | None]:
-    run = session.run
-    return eval_line(
-        judge(session.fabric, session.model, session.module, session.task, "validation", run.batch, run.eval_samples)
-    )
+    run, task = session.run, session.task
+    batches = task.batches("validation", run.batch)
+    return eval_line(judge(session.fabric, session.model, session.module, task, batches, run.eval_samples))
 
 
 @contextmanager

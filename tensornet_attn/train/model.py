@@ -42,7 +42,7 @@ def _stack(run: Run, task: Task) -> ModelSpec:
     mlp = {} if run.mlp is None else {"mlp": {"design": run.mlp, "legs": run.mlp_legs}}
     model: dict[str, Any] = {
         "kind": KINDS[task.kind],
-        "vocabulary": task.vocabulary,
+        **({"vocabulary": task.vocabulary} if task.features is None else {"features": task.features}),
         "length": task.length,
         "width": run.width,
         "positions": run.positions,
@@ -79,7 +79,11 @@ def _check_sizes(spec: ModelSpec, task: Task) -> None:
             f"task '{task.name}' has samples of {task.length} tokens; '{spec.name}' is made for a length of "
             f"{config.length}."
         )
-    if config.vocabulary < task.vocabulary:
+    features = getattr(config, "features", None)
+    if features != task.features:
+        has = [f"{count} numbers at each position" if count else "tokens" for count in (task.features, features)]
+        raise InputError(f"task '{task.name}' has {has[0]}; '{spec.name}' takes {has[1]}.")
+    if (config.vocabulary or 0) < task.vocabulary:
         raise InputError(
             f"task '{task.name}' has a vocabulary of {task.vocabulary}; '{spec.name}' has one of {config.vocabulary}."
         )

@@ -10,7 +10,7 @@ from typing import Any
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
 from tensornet_attn.train import folder, state
-from tensornet_attn.train.config import MACHINE, SIZES, Run
+from tensornet_attn.train.config import LATER, MACHINE, SIZES, Run
 from tensornet_attn.train.folder import Saved
 from tensornet_attn.train.session import Session
 
@@ -57,7 +57,8 @@ def config_hash(run: Run) -> str:
 def decisive(run: Run) -> dict[str, Any]:
     """What must be the same for a run to go on."""
     free = FREE | ({"steps"} if run.schedule == "constant" else set())
-    return run.model_dump(mode="json", exclude=free)
+    added = {name for name in LATER if getattr(run, name) == Run.model_fields[name].default}
+    return run.model_dump(mode="json", exclude=free | added)
 
 
 def write_config(run: Run, out: Path) -> None:

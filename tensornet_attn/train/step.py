@@ -78,7 +78,7 @@ def _part(session: Session, part: int, batch: Batch, at: Tensor | None, weight: 
     seed_part(session.run.seed, session.step + 1, part * share.world + share.rank)
     with session.fabric.no_backward_sync(session.module, enabled=not last):
         logits, session.memories[part] = answer(session.module, batch, session.memories[part], at)
-        loss, _ = session.task.loss(logits, batch, at)
+        loss, _ = session.task.loss(logits, batch, at, session.run.label_smoothing)
         session.fabric.backward(loss * weight.to(loss.dtype))
     _average_states(session, len(batch))
     return loss.detach()

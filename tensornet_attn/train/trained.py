@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import nn
 from tensornet_attn.errors import InputError
 from tensornet_attn.models.kinds import make
 from tensornet_attn.models.read import ModelSpec
+from tensornet_attn.tasks.batch import Batch
 from tensornet_attn.tasks.score import Score
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train import folder, state
@@ -36,9 +38,32 @@ class Trained:
 
     def judge(self, split: str, samples: int | None = None, batch: int | None = None) -> Score:
         """The score on a split, or on its first samples. Raises InputError."""
+        return self._judged(self.task.batches(split, batch or self.run.batch), samples)
+
+    def slide(
+        self,
+        split: str,
+        context: int | None = None,
+        stride: int = 1,
+        samples: int | None = None,
+        batch: int | None = None,
+    ) -> Score:
+        """The score of a running text in windows that slide over it, or of the first `samples` windows.
+
+        A window has `context` tokens, those of a sample if not given, and scores its last `stride` places; the first
+        one scores all. Raises InputError for other tasks, and for a model with a memory, which has its context there.
+        """
+        if getattr(self.spec.config, "memory", 0):
+            raise InputError(
+                f"'{self.spec.name}' has a memory, which is its context from window to window: evaluate it without "
+                "sliding windows."
+            )
+        windows = self.task.sliding(split, batch or self.run.batch, context or self.task.length, stride)
+        return self._judged(windows, samples)
+
+    def _judged(self, batches: Iterable[Batch], samples: int | None) -> Score:
         fabric = fabric_of(self.run)
-        module = fabric.setup_module(self.model)
-        return judge(fabric, self.model, module, self.task, split, batch or self.run.batch, samples)
+        return judge(fabric, self.model, fabric.setup_module(self.model), self.task, batches, samples)
 
 
 def open_run(out: str | os.PathLike[str], checkpoint: str | None = None, accelerator: str | None = None) -> Trained:

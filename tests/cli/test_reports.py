@@ -139,6 +139,7 @@ def test_doctor(run) -> None:
         "matplotlib",
         "transformers",
         "training",
+        "sacrebleu",
     }
 
 

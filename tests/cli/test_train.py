@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import pytest
 
-from tensornet_attn.train import devices, loop
+from tensornet_attn.train import devices, loop, translate
+from tests.tasks.parallel import corpus
 
 TINY = ("--task", "char_lm", "--options", "length=8", "--design", "mhsa", "--legs", "h=2", "--width", "8")
 TINY += ("--mlp", "none", "--steps", "4", "--batch", "4", "--betas", "0.9,0.95", "--accelerator", "cpu")
@@ -28,6 +30,19 @@ def test_train_evaluate_and_sample(run, tmp_path: Path) -> None:
     assert (judged["split"], judged["step"]) == ("validation", 4)
     told = run("evaluate", out, "--samples", "8", "--split", "test")
     assert told.out.startswith("mhsa on char_lm, test, step 4: loss 3.")
+    (first,) = [line for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines() if "eval_loss" in line]
+    bits = json.loads(first)["eval_bits_per_character"]
+    assert bits == summary["eval"]["eval_bits_per_character"] == pytest.approx(judged["loss"] / math.log(2))
+    assert f"eval_bits_per_character {bits:.4g}" in trained.err
+    assert "bits per character" in (tmp_path / "out" / "curves.svg").read_text()
+    slid = run("evaluate", out, "--samples", "3", "--sliding-window", "--context", "6", "--stride", "2", "--json")
+    told = json.loads(slid.out)
+    assert (told["context"], told["stride"], told["scored"]) == (6, 2, 10)
+    told = run("evaluate", out, "--samples", "3", "--sliding-window")
+    assert told.out.startswith("mhsa on char_lm, validation, step 4, windows of 8 that slide by 1: loss 3.")
+    refused = run("evaluate", out, "--stride", "2")
+    assert refused.code == 2
+    assert "Invalid value for '--stride': it belongs to --sliding-window." in refused.err
     assert run("sample", out, "--prompt", "a ", "--tokens", "5").out.startswith("a ")
 
 
@@ -57,6 +72,33 @@ def test_interrupted(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(loop, "optimise", interrupted)
     outcome = run("train", *TINY, "--out", str(tmp_path / "out"))
     assert outcome == (130, "", "error: interrupted; there is no checkpoint yet; the same command goes on.\n")
+
+
+def test_a_translation_has_a_bleu(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ",".join(
+        f"{name}={value}" for name, value in {"path": corpus(tmp_path), "source": "nl", "length": 12}.items()
+    )
+    model = tmp_path / "pair.yaml"
+    model.write_text(
+        "tensornet: 1\nname: pair\nmodel: {kind: seq2seq, vocabulary: 31, length: 12, width: 8, encoder: [mhsa], "
+        "decoder: [{mixer: mhsa, cross: cross}]}\n"
+    )
+    out = str(tmp_path / "out")
+    given = ("--steps", "1", "--eval-samples", "4", "--no-tensorboard", "--accelerator", "cpu")
+    trained = run("train", "--task", "translation", "--options", options, "--model", str(model), *given, "--out", out)
+    assert trained.code == 0
+    assert "eval_perplexity 3" in trained.out
+    judged = json.loads(run("evaluate", out, "--split", "test", "--samples", "5", "--json").out)
+    assert list(judged) == [
+        "run", "split", "step", "loss", "perplexity", "accuracy", "bleu", "scored", "sentences", "bleu_signature",
+    ]  # fmt: skip
+    assert (judged["sentences"], judged["bleu_signature"].split("|")[3]) == (5, "tok:13a")
+    assert "  bleu 0.0" in run("evaluate", out, "--samples", "3").out
+    assert "bleu" not in run("evaluate", out, "--samples", "3", "--no-bleu").out
+    monkeypatch.setattr(translate, "find_spec", lambda _name: None)
+    wanted = "error: BLEU needs sacrebleu: pip install 'tensornet-attn[bleu]'; '--no-bleu' evaluates without it.\n"
+    assert run("evaluate", out) == (3, "", wanted)
+    assert run("evaluate", out, "--samples", "3", "--no-bleu").code == 0
 
 
 def test_parts_that_are_missing(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,14 +26,21 @@ def model(design: Any = "mhsa", **config: Any) -> dict[str, Any]:
     return YAML(typ="safe").load(spec.to_yaml(whole=True))
 
 
-def folder(path: Path, score: float | None = 0.5, seed: int = 0, loss: float = 1.0, **run: Any) -> Path:
-    """A run that ended with an accuracy; with None it has not finished."""
+def folder(
+    path: Path,
+    score: float | None = 0.5,
+    seed: int = 0,
+    loss: float = 1.0,
+    judged: dict[str, float] | None = None,
+    **run: Any,
+) -> Path:
+    """A run that ended with an accuracy, and with `judged` beside it; with None it has not finished."""
     path.mkdir(parents=True)
     config = {"run": 1, "task": "mqar", "model": model(), "steps": 4, "seed": seed} | run
     (path / "run.yaml").write_text(json.dumps(config))  # JSON is YAML
     lines: list[dict[str, Any]] = [{"step": step, "loss": 3 / step + 0.01 * seed} for step in (1, 2, 3)]
     if score is not None:
-        ended = {"eval_loss": loss, "eval_accuracy": score}
+        ended = {"eval_loss": loss, "eval_accuracy": score} | (judged or {})
         lines += [{"step": 4, "loss": 0.75}, {"step": 4, **ended}]
         summary = {"eval": ended, "command": f"tensornet-attn train --seed {seed}", **COSTS}
         (path / "summary.json").write_text(json.dumps(summary))

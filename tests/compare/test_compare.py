@@ -70,6 +70,22 @@ def test_rows_are_sorted_by_what_is_asked_for(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("measure", ["perplexity", "bits_per_character", "bits_per_dimension"])
+def test_language_models_are_sorted_by_perplexity_or_bits(tmp_path: Path, measure: str) -> None:
+    """Less is better; a run of a version that did not say them is compared by what it says."""
+    key = f"eval_{measure}"
+    paths = [folder(tmp_path / "a", 0.9, judged={key: 3.0})]
+    paths += [folder(tmp_path / "b", 0.1, judged={key: 2.0}, model=model("linear"))]
+    found = ta.compare(paths)
+    assert [row.label for row in found.sections[0].rows] == ["linear", "mhsa"]
+    assert found.to_text().splitlines()[1].strip().startswith(f"{measure.replace('_', ' ')}  accuracy  loss")
+    (task,) = found.as_dict()["tasks"]
+    assert (task["sorted_by"], task["rows"][0]["measures"][key]) == (key, {"mean": 2.0, "values": [2.0]})
+    assert measure.replace("_", " ") in found.to_html()
+    old = folder(tmp_path / "c", 0.5, 1, model=model("linear"))
+    assert section([*paths, old]).measures == ["eval_accuracy", "eval_loss"]
+
+
 def test_labels_tell_models_of_one_name_apart(tmp_path: Path) -> None:
     wide = model(layers=[{"mixer": {"design": "mhsa", "legs": {"h": 4}}, "repeat": 2}])
     found = section([folder(tmp_path / "a"), folder(tmp_path / "b", 0.4, model=wide)])

@@ -313,5 +313,6 @@ as written    MACs   FLOPs  elementwise  moved  live  saved
   MACs of one batch element: n
 
 parameters: 3, and 1 frozen
+decoding keeps 80 floats of 5 tokens, for one sequence
 FLOPs = 2 MACs; elementwise operations are counted apart; moved: read and written; live: in memory while the step
 runs, in total the peak; saved: floats kept for backward, each once; k, M, G, T are powers of 1000."""

@@ -149,9 +149,9 @@ OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"task": "reverse"},
         [
-            "rung 2: task 'reverse' needs an encoder and a decoder, and a study has one stack: try char_lm, copy, "
-            "listops, listops_mini, lra_image, lra_listops, lra_pathfinder, lra_retrieval, lra_text, mqar, "
-            "selective_copy, text_classification, wikitext."
+            "rung 2: task 'reverse' needs an encoder and a decoder, and a study has one stack: try byte_lm, char_lm, "
+            "copy, image_generation, listops, listops_mini, lra_image, lra_listops, lra_pathfinder, lra_retrieval, "
+            "lra_text, mqar, selective_copy, text_classification, uea, wikitext."
         ],
     ),
     (

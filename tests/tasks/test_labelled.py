@@ -98,7 +98,10 @@ def test_csv_files_that_cannot_be_used(tmp_path: Path) -> None:
     assert told("text,label\n", test_path="x") == (
         "task 'text_classification': give validation_path and test_path both, or neither."
     )
-    assert message("text_classification", path="no/file") == "'no/file' cannot be read: No such file or directory."
+    assert message("text_classification", path="no/file") == (
+        "'no/file' cannot be read: No such file or directory. Task 'text_classification': path, and validation_path "
+        "and test_path, are CSV files with a header that names the columns text= and label=."
+    )
 
 
 def test_a_long_field_is_read(tmp_path: Path) -> None:
@@ -132,14 +135,18 @@ def test_the_arenas_listops_files(tmp_path: Path) -> None:
     path.write_text("Source\tTarget\n")
     assert message("lra_listops", path=str(tmp_path)) == f"'{path}' has no lines below its header."
     path.unlink()
-    assert message("lra_listops", path=str(tmp_path)) == (
-        f"'{tmp_path}' holds no file *_val.tsv; exactly one is needed."
+    needed = (
+        "Task 'lra_listops': path is the folder of NAME_train.tsv, NAME_val.tsv and NAME_test.tsv: listops-1000 of the "
+        "arena's lra_release."
     )
+    assert message("lra_listops", path=str(tmp_path)) == f"'{tmp_path}' holds no file *_val.tsv. {needed}"
     (tmp_path / "other_train.tsv").write_text("")
     assert message("lra_listops", path=str(tmp_path)) == (
         f"'{tmp_path}' holds 2 files *_train.tsv (basic_train.tsv, other_train.tsv); exactly one is needed."
     )
-    assert message("lra_listops", path=str(path)) == f"'{path}' is no folder; give the folder that holds *_train.tsv."
+    assert message("lra_listops", path=str(path)) == (
+        f"'{path}' is no folder, so that it holds no file *_train.tsv. {needed}"
+    )
 
 
 def reviews(folder: Path, count: int = 30) -> None:
@@ -165,7 +172,9 @@ def test_the_arenas_reviews(tmp_path: Path) -> None:
     for path in (tmp_path / "test" / "neg").iterdir():
         path.unlink()
     assert message("lra_text", path=str(tmp_path)) == (
-        f"'{tmp_path / 'test' / 'neg'}' holds no *.txt files; one review a file is needed."
+        f"'{tmp_path / 'test' / 'neg'}' holds no file *.txt. Task 'lra_text': path is the folder of train/pos, "
+        "train/neg, test/pos and test/neg, aclImdb of the IMDb reviews unpacked, or of NAME_train.tsv, NAME_val.tsv "
+        "and NAME_test.tsv."
     )
 
 
@@ -231,7 +240,8 @@ def test_the_arenas_pictures(tmp_path: Path) -> None:
         "task 'lra_image': split 'test' has no samples; give more pictures."
     )
     assert message("lra_image", path=str(tmp_path / "none")) == (
-        f"'{tmp_path / 'none'}' holds no data_batch_*.bin; give the folder of CIFAR-10's binary files."
+        f"'{tmp_path / 'none'}' is no folder, so that it holds no file data_batch_*.bin. Task 'lra_image': path is the "
+        "folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin: CIFAR-10's binary version, unpacked."
     )
 
 
@@ -271,15 +281,17 @@ def test_pathfinder_files_that_cannot_be_used(tmp_path: Path) -> None:
     paths(tmp_path)
     base = tmp_path / "curv_contour_length_14"
     told = lambda **options: message("lra_pathfinder", path=str(tmp_path), **options).replace(f"{tmp_path}/", "")  # noqa: E731
-    assert told(level="easy") == (
-        "'curv_baseline/metadata' holds no *.npy; give the folder of curv_baseline, curv_contour_length_9, "
-        "curv_contour_length_14."
+    needed = (
+        "Task 'lra_pathfinder': path is the folder of curv_baseline, curv_contour_length_9, curv_contour_length_14: "
+        "pathfinder32 of the arena's lra_release, or another side."
     )
+    assert told(level="easy") == (f"'curv_baseline/metadata' is no folder, so that it holds no file *.npy. {needed}")
     assert told() == ("'curv_contour_length_14/imgs/0/sample_0.png' has 4 x 4 pixels of 1 channels, not 32 x 32 grey.")
     (base / "imgs" / "0" / "sample_0.png").write_bytes(b"none")
     assert told(side=4) == "'curv_contour_length_14/imgs/0/sample_0.png' cannot be read: it is no PNG file."
     (base / "imgs" / "0" / "sample_0.png").unlink()
-    assert told() == "'curv_contour_length_14/imgs/0/sample_0.png' cannot be read: No such file or directory."
+    missing = "'curv_contour_length_14/imgs/0/sample_0.png' cannot be read: No such file or directory."
+    assert told() == f"{missing} {needed}"
     table = base / "metadata" / "9.npy"
     for line, reason in (
         ("imgs/0 sample_1.png 1 7", "folder, file, number and label (0 or 1) are needed."),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.tasks import describe, list_tasks, task_named
+from tensornet_attn.tasks import Recipe, describe, list_tasks, task_named
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("mqr", {}, "there is no task 'mqr': did you mean 'mqar'?"),
@@ -99,8 +99,20 @@ def test_the_list_of_tasks_says_what_each_is() -> None:
         "lra_image", "lra_listops", "lra_pathfinder", "lra_retrieval", "lra_text",
     ]  # fmt: skip
     names = [recipe.name for recipe in list_tasks()]
-    assert len(names) == len(set(names)) == 14
+    assert len(names) == len(set(names)) == 18
     assert describe(list_tasks("copy")) == "copy                0 w 0 w over a few symbols: say w again.\n"
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe in list_tasks() if not recipe.drawn], ids=lambda r: r.name)
+def test_a_task_whose_files_are_not_there_says_which_it_looked_for_and_what_to_put_there(recipe: Recipe) -> None:
+    given = {"data": "mnist"} if recipe.name == "image_generation" else {}
+    with pytest.raises(ta.InputError) as error:
+        task_named(recipe, path="no/such", **given)
+    looked, _, put = str(error.value).partition(f". Task '{recipe.name}': ")
+    assert looked.startswith("'no/such")
+    assert "no file " in looked or looked.endswith("cannot be read: No such file or directory")
+    assert put == recipe.files
+    assert put.startswith("path")
 
 
 def test_every_option_says_what_it_is() -> None:

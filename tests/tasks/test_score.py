@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.tasks import Task, task_named
 from tensornet_attn.tasks.batch import Batch
+from tensornet_attn.tasks.score import Score
 
 
 def logits_for(task: Task, batch: Batch, seed: int = 0) -> torch.Tensor:
@@ -46,6 +48,63 @@ def test_the_loss_is_in_nats_over_what_is_scored_and_has_a_gradient() -> None:
     assert logits.grad is not None
     assert (logits.grad.abs().sum(-1) > 0).sum() == 24
     assert task.score(logits, batch).means()["loss"] == pytest.approx(math.log(64))
+
+
+@pytest.mark.parametrize(
+    ("name", "measure"), [("char_lm", "bits_per_character"), ("wikitext", "perplexity"), ("mqar", None)]
+)
+def test_equal_probabilities_have_the_vocabulary_as_perplexity_and_its_logarithm_as_bits(
+    name: str, measure: str | None, tmp_path: Path
+) -> None:
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"wiki.{split}.tokens").write_text(" ".join(f"w{place % 11}" for place in range(50)))
+    task = task_named(name, length=32, **({"path": str(tmp_path)} if name == "wikitext" else {"vocabulary": 64}))
+    total = Score({})
+    for start in range(0, 12, 4):
+        batch = task.samples("train", start, 4)
+        shape = (*batch.targets.shape, task.vocabulary)
+        total = total + task.score(torch.zeros(shape, dtype=torch.float64), batch)
+    found, v = total.means(), task.vocabulary
+    wanted = {"perplexity": v, "bits_per_character": math.log2(v), None: None}[measure]
+    assert list(found) == ["loss", *([measure] if measure else []), "accuracy"]
+    assert found.get(measure or "") == (None if wanted is None else pytest.approx(wanted, rel=1e-14))
+
+
+def test_perplexity_is_that_of_the_whole_not_the_mean_of_parts() -> None:
+    parts = [Score({"loss": (4.0, 4)}, "perplexity"), Score({"loss": (1.0, 1)}), Score({"loss": (30.0, 5)})]
+    total = parts[0] + parts[1] + parts[2]
+    assert total.means() == {"loss": 3.5, "perplexity": pytest.approx(math.exp(3.5))}
+    assert total.replaced(total.vector()).means() == total.means()
+    assert Score({"loss": (1e4, 1)}, "perplexity").means()["perplexity"] == math.inf
+    assert math.isnan(Score({"loss": (math.nan, 1)}, "perplexity").means()["perplexity"])
+
+
+def test_scores_of_some_places_are_those_of_all() -> None:
+    task = task_named("mqar", length=16, pairs=2, vocabulary=16)
+    batch = task.samples("test", 0, 3)
+    logits, at = logits_for(task, batch), (batch.targets != -100).flatten().nonzero().flatten()
+    assert task.score(logits.flatten(0, 1)[at], batch, at).parts == task.score(logits, batch).parts
+
+
+@pytest.mark.parametrize("name", ["mqar", "listops_mini", "reverse"])
+def test_label_smoothing_spreads_a_share_evenly_over_all_answers(name: str) -> None:
+    """Against torch's own, and against a plain loop; what is not scored has no gradient."""
+    task, share = task_named(name), 0.1
+    batch = task.samples("train", 0, 2)
+    logits = logits_for(task, batch).requires_grad_()
+    total, count = task.loss(logits, batch, smoothing=share)
+    rows, targets = logits.detach().flatten(0, -2).log_softmax(-1), batch.targets.flatten()
+    plain = 0.0
+    for row, target in zip(rows.tolist(), targets.tolist(), strict=True):
+        if target != -100:
+            plain -= (1 - share) * row[target] + share * sum(row) / len(row)
+    assert total.item() == pytest.approx(plain, rel=1e-12)
+    mean = torch.nn.functional.cross_entropy(logits.flatten(0, -2), targets, label_smoothing=share)
+    assert total.item() / int(count) == pytest.approx(mean.item(), rel=1e-12)
+    total.backward()
+    assert logits.grad is not None
+    assert bool((logits.grad.flatten(0, -2)[targets == -100] == 0).all())
+    assert task.score(logits, batch).means()["loss"] == pytest.approx(task.loss(logits, batch)[0].item() / int(count))
 
 
 def test_right_answers_score_one() -> None:

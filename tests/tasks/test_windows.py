@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.tasks import task_named
 from tensornet_attn.tasks.cache import default_folder
-from tensornet_attn.tasks.windows import Lanes
+from tensornet_attn.tasks.windows import Lanes, Sliding
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyzäöü€😀\n"
 
@@ -36,6 +35,46 @@ def test_lanes_ask_for_every_token_once_and_go_on_where_they_ended(tokens: int, 
     assert (end[later - streams] == start[later])[going_on].all()
 
 
+@pytest.mark.parametrize("stride", [1, 2, 4, 5])
+@pytest.mark.parametrize("tokens", [2, 5, 6, 7, 13, 50])
+def test_windows_that_slide_score_every_token_once_with_a_context(tokens: int, stride: int) -> None:
+    slide, text = Sliding(tokens, 5, stride), np.arange(tokens)
+    rows = slide.rows(text, np.arange(slide.windows))
+    scored = [
+        (target, place - row[0] + 1)
+        for row, targets in zip(rows["tokens"].tolist(), rows["targets"].tolist(), strict=True)
+        for place, target in zip(row, targets, strict=True)
+        if target != -100
+    ]
+    assert [target for target, _ in scored] == list(range(1, tokens))
+    assert all(before == min(target, before) for target, before in scored[:5])
+    assert all(before >= 5 - stride + 1 for _, before in scored[5:])
+    if stride == 1:
+        assert all(before == 5 for _, before in scored[5:])
+
+
+def test_a_task_slides_over_its_text(tmp_path: Path) -> None:
+    path = text_file(tmp_path)
+    task = task_named("char_lm", path=str(path), length=16)
+    batches = list(task.sliding("test", 7, 10, 3))
+    assert [len(batch) for batch in batches] == [7, 7]
+    targets = torch.cat([batch.targets for batch in batches])
+    assert task.alphabet.decode(targets[targets != -100].tolist()) == path.read_text(encoding="utf-8")[951:]
+    words = task_named("wikitext", path=str(wikitext(tmp_path)), length=4)
+    scored = torch.cat([batch.targets[batch.targets != -100] for batch in words.sliding("train", 2, 3)])
+    assert words.alphabet.decode(scored.tolist()) == "A = <eos> <eos> b c b <unk> b <eos>"
+    for stride in (0, 11):
+        with pytest.raises(ta.InputError) as error:
+            task.sliding("test", 7, 10, stride)
+        assert str(error.value) == (
+            f"windows of 10 tokens cannot slide by {stride}: a window slides by 1 token at least, and by its length at "
+            "most."
+        )
+    with pytest.raises(ta.InputError) as error:
+        task_named("mqar").sliding("test", 7, 10)
+    assert str(error.value) == "task 'mqar' is no running text that a window could slide over, as char_lm is."
+
+
 def test_char_lm_reads_any_text_in_three_parts(tmp_path: Path) -> None:
     path = text_file(tmp_path)
     text = path.read_text(encoding="utf-8")
@@ -51,6 +90,24 @@ def test_char_lm_reads_any_text_in_three_parts(tmp_path: Path) -> None:
         scored = whole.targets != -100
         assert task.alphabet.decode(whole.targets[scored].tolist()) == part[1:]
         assert task.alphabet.decode(whole.tokens[scored].tolist()) == part[:-1]
+
+
+def test_byte_lm_reads_any_file_and_splits_enwik8_as_the_papers_do(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(bytes(np.random.default_rng(0).integers(0, 256, 1000).astype(np.uint8)))
+    task = task_named("byte_lm", path=str(path), length=16)
+    assert (task.vocabulary, task.kind, task.source.measure) == (257, "language_model", "bits_per_character")
+    data = np.frombuffer(path.read_bytes(), np.uint8).astype(int) + 1
+    for split, start, stop in (("train", 0, 900), ("validation", 900, 950), ("test", 950, 1000)):
+        assert task.source.texts is not None
+        assert task.source.texts[split].tolist() == data[start:stop].tolist()
+    (batch,) = task.batches("test", 100)
+    assert batch.targets[batch.targets != -100].tolist() == data[951:].tolist()
+    assert task.alphabet.encode("aé") == [98, 196, 170]
+    assert message("byte_lm", path=str(tmp_path / "enwik8")) == (
+        f"'{tmp_path / 'enwik8'}' cannot be read: No such file or directory. Task 'byte_lm': path is any file: enwik8, "
+        "unpacked, for the bits per character of the papers."
+    )
 
 
 def test_random_windows_reach_both_ends_of_the_part() -> None:
@@ -105,8 +162,9 @@ def message(name: str, **options: object) -> str:
 
 def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
-    assert message("char_lm", path=str(path)) == f"'{path}' cannot be read: No such file or directory."
-    assert message("char_lm", path=str(tmp_path)) == f"'{tmp_path}' cannot be read: Is a directory."
+    needed = "Task 'char_lm': path is any file of UTF-8 text; without it a text is made up."
+    assert message("char_lm", path=str(path)) == f"'{path}' cannot be read: No such file or directory. {needed}"
+    assert message("char_lm", path=str(tmp_path)) == f"'{tmp_path}' cannot be read: Is a directory. {needed}"
     path.write_bytes(b"abc\xff")
     assert message("char_lm", path=str(path)) == f"'{path}': byte 3 is not UTF-8; save it as UTF-8 text."
     path.write_text("abc" * 10)
@@ -119,7 +177,11 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     assert message("char_lm", path=str(path), length=4) == (
         "task 'char_lm': split 'validation' has 1 tokens; windows of 4 need at least 2."
     )
-    assert re.fullmatch(r"'.*wiki.train.tokens' cannot be read: .*", message("wikitext", path=str(tmp_path)))
+    assert message("wikitext", path=str(tmp_path)) == (
+        f"'{tmp_path / 'wiki.train.tokens'}' cannot be read: No such file or directory. Task 'wikitext': path is the "
+        "folder of wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens: word-level WikiText-2 or WikiText-103, "
+        "unpacked."
+    )
     (wikitext(tmp_path) / "wiki.test.tokens").write_text("")
     assert message("wikitext", path=str(tmp_path)) == "task 'wikitext': one of the files is empty; each holds text."
 

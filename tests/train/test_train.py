@@ -17,6 +17,9 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
 from tensornet_attn.train import folder, loop, step
+from tensornet_attn.train.config import Run
+from tensornet_attn.train.save import config_hash
+from tensornet_attn.train.trained import open_run
 from tests.train import runs
 
 KEYS = ("task", "model", "designs", "seed", "steps", "parameters", "macs_per_token", "peak_memory_bytes")
@@ -63,6 +66,34 @@ def test_parts_of_a_batch_have_the_loss_of_the_whole(tmp_path: Path) -> None:
         ta.train(runs.small(accumulate=parts), out=tmp_path / str(parts))
     one, three = ([line["loss"] for line in runs.curve(tmp_path / name) if "loss" in line] for name in ("1", "3"))
     assert one == pytest.approx(three, rel=1e-6)
+
+
+def test_label_smoothing_is_in_the_loss_of_training_and_not_in_that_of_validation(tmp_path: Path) -> None:
+    """One step that moves nothing: both losses are those of the first weights."""
+    still = runs.small(steps=1, lr=1e-12, weight_decay=0.0, eval_samples=8)
+    ta.train(still | {"label_smoothing": 0.3}, out=tmp_path / "smooth")
+    ta.train(still, out=tmp_path / "plain")
+    smooth, plain = (runs.curve(tmp_path / name) for name in ("smooth", "plain"))
+    trained = open_run(tmp_path / "smooth")
+    batch = trained.task.samples("train", 0, 8)
+    logits, targets = trained.model(batch.tokens).detach(), batch.targets.flatten()
+    wanted = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets, label_smoothing=0.3)
+    assert smooth[0]["loss"] == pytest.approx(wanted.item(), rel=1e-5)
+    assert smooth[0]["loss"] != pytest.approx(plain[0]["loss"], rel=1e-3)
+    assert smooth[1]["eval_loss"] == pytest.approx(plain[1]["eval_loss"], rel=1e-6)
+    with pytest.raises(InputError) as error:
+        ta.train(still, out=tmp_path / "out", label_smoothing=1.0)
+    assert str(error.value) == (
+        "option 'label_smoothing': input should be less than 1, 1.0 given; it is the share of a target's probability "
+        "that is spread over all answers."
+    )
+
+
+def test_a_checkpoint_of_a_version_without_label_smoothing_is_one_of_the_same_run() -> None:
+    """The hash of this run when there was no such option: without smoothing it is the same."""
+    before = "8f17a73e2ab57887408fa43ea5f74fee9137b09b65177dc3a3a7c31c9c43ba88"
+    assert config_hash(Run(**runs.small())) == before
+    assert config_hash(Run(**runs.small(label_smoothing=0.1))) != before
 
 
 def test_activations_computed_again_change_nothing(tmp_path: Path) -> None:
@@ -141,7 +172,8 @@ MISFITS = [
     ),
     (
         runs.small(task="char_lm", options={"path": "no.txt"}),
-        "'no.txt' cannot be read: No such file or directory.",
+        "'no.txt' cannot be read: No such file or directory. Task 'char_lm': path is any file of UTF-8 text; without "
+        "it a text is made up.",
     ),
     (runs.small(accelerator="cuda"), "accelerator 'cuda': torch finds no GPU here; choose auto or cpu."),
     (

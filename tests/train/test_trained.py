@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    ta.train(runs.small(task="char_lm", options={"length": 8}, steps=3, eval_every=3), out=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("classifier")
     ta.train(runs.small(task="listops_mini", options={}, steps=1, eval_samples=1), out=folder)
@@ -31,8 +39,46 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_score_is_that_of_the_last_validation(out: Path) -> None:
     means = open_run(out).judge("validation", samples=12).means()
     wanted = runs.curve(out)[-1]
-    assert means == {name: pytest.approx(wanted[f"eval_{name}"]) for name in ("loss", "accuracy")}
+    assert means == {name: pytest.approx(wanted[f"eval_{name}"]) for name in means}
+    assert list(means) == ["loss", "bits_per_character", "accuracy"]
     assert open_run(out).judge("test").parts["loss"][1] > 12 * 8
+
+
+def test_equal_probabilities_have_the_bits_of_the_vocabulary(text: Path) -> None:
+    trained = open_run(text)
+    torch.nn.init.zeros_(trained.model.output.weight)
+    for score in (trained.judge("test"), trained.slide("test", stride=3)):
+        assert score.means()["bits_per_character"] == pytest.approx(math.log2(28), rel=1e-6)
+
+
+@pytest.mark.parametrize(("context", "stride"), [(None, 1), (5, 1), (8, 3), (6, 6)])
+def test_sliding_windows_score_what_a_plain_loop_scores(text: Path, context: int | None, stride: int) -> None:
+    """Window by window, place by place: the last `stride` of each, all of the first."""
+    trained, length = open_run(text), context or 8
+    tokens = torch.from_numpy(trained.task.source.texts["test"][:90].astype("int64"))
+    trained.task.source.texts["test"] = tokens.numpy()
+    total, right, done, end = 0.0, 0, 0, length
+    while done < 89:
+        answers = trained.model(tokens[None, end - length : end])[0].detach().log_softmax(-1)
+        for place in range(done, end):
+            scored = answers[place - end]
+            total -= float(scored[tokens[place + 1]])
+            right += int(scored.argmax() == tokens[place + 1])
+        done, end = end, min(end + stride, 89)
+    found = trained.slide("test", context, stride, batch=7)
+    assert found.parts["loss"] == (pytest.approx(total, rel=1e-5), 89)
+    assert found.parts["accuracy"] == (right, 89)
+    assert found.means()["bits_per_character"] == pytest.approx(total / 89 / math.log(2), rel=1e-5)
+    windows = trained.slide("test", context, stride, samples=2, batch=7)
+    assert windows.parts["loss"][1] == length + stride
+
+
+def test_a_memory_is_no_sliding_window(out: Path) -> None:
+    with pytest.raises(InputError) as error:
+        open_run(out).slide("test")
+    assert str(error.value) == (
+        "'everything' has a memory, which is its context from window to window: evaluate it without sliding windows."
+    )
 
 
 def test_checkpoints_by_step_and_by_folder(out: Path) -> None:

@@ -30,7 +30,7 @@ def mixed_states(
         return dense_states(q, k, v, mix, mask, key_mask, batch, causal)
     if key_mask is not None:
         k = torch.where(key_keep(key_mask, 1, query=False)[..., None], k, 0)
-    return causal_states(q, k, v, mix, chunk) if causal else q @ over_heads(mix, summed_keys(k, v))
+    return causal_states(q, k, v, mix, chunk) if causal else q @ mixed_heads(mix, summed_keys(k, v))
 
 
 def summed_keys(k: Tensor, v: Tensor | None) -> Tensor:
@@ -43,7 +43,7 @@ def read_values(scores: Tensor, v: Tensor | None) -> Tensor:
     return scores.sum(-1, keepdim=True) if v is None else scores @ v
 
 
-def over_heads(mix: Tensor, S: Tensor) -> Tensor:
+def mixed_heads(mix: Tensor, S: Tensor) -> Tensor:
     """mix[h, g] S_g: [..., g, d, e] -> [..., h, d, e]."""
     return (mix @ S.flatten(-2)).unflatten(-1, S.shape[-2:])
 
@@ -61,7 +61,7 @@ def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: in
         None if t is None else F.pad(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk)) for t in (q, k, v)
     )
     before, _ = sums(summed_keys(k, v), None)  # ... g chunks d e
-    out = q @ over_heads(mix, before.flatten(-3, -2)).unflatten(-2, before.shape[-3:-1])
+    out = q @ mixed_heads(mix, before.flatten(-3, -2)).unflatten(-2, before.shape[-3:-1])
     for g in range(k.shape[-4]):
         scores = (q @ k[..., g, None, :, :, :].mT).tril()  # ... h chunks chunk chunk
         read = read_values(scores, None if v is None else v[..., g, None, :, :, :])

@@ -2,8 +2,10 @@
 
 from tensornet_attn.tasks.recipe import Recipe
 from tensornet_attn.tasks.recipes import (
+    byte_lm,
     char_lm,
     copy,
+    image_generation,
     listops,
     lra_image,
     lra_listops,
@@ -14,12 +16,16 @@ from tensornet_attn.tasks.recipes import (
     reverse,
     selective_copy,
     text_classification,
+    translation,
+    uea,
     wikitext,
 )
 
 RECIPES: tuple[Recipe, ...] = (
+    byte_lm.RECIPE,
     char_lm.RECIPE,
     copy.RECIPE,
+    image_generation.RECIPE,
     listops.RECIPE,
     listops.MINI,
     lra_image.RECIPE,
@@ -31,5 +37,7 @@ RECIPES: tuple[Recipe, ...] = (
     reverse.RECIPE,
     selective_copy.RECIPE,
     text_classification.RECIPE,
+    translation.RECIPE,
+    uea.RECIPE,
     wikitext.RECIPE,
 )

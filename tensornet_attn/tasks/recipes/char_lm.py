@@ -13,7 +13,7 @@ from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.cache import Cache
 from tensornet_attn.tasks.reading import read_text
 from tensornet_attn.tasks.recipe import Recipe, Source
-from tensornet_attn.tasks.windows import Windowed, windowed
+from tensornet_attn.tasks.windows import Windowed, parted, windowed
 
 
 class Options(Windowed):
@@ -30,9 +30,17 @@ def _open(options: Options, cache: Cache) -> Source:
             f"task 'char_lm': the text has {len(letters):,} different characters; a vocabulary of "
             f"{options.vocabulary:,} is too small."
         )
-    validation, test = len(tokens) * 90 // 100, len(tokens) * 95 // 100
-    parts = {"train": tokens[:validation], "validation": tokens[validation:test], "test": tokens[test:]}
-    return windowed("char_lm", parts, Alphabet(tuple(map(chr, letters.tolist())), ""), options)
+    return windowed(
+        "char_lm", parted(tokens), Alphabet(tuple(map(chr, letters.tolist())), ""), options, "bits_per_character"
+    )
 
 
-RECIPE = Recipe("char_lm", 1, "The next character of any text file.", Options, _open, drawn=False)
+RECIPE = Recipe(
+    "char_lm",
+    1,
+    "The next character of any text file.",
+    Options,
+    _open,
+    drawn=False,
+    files="path is any file of UTF-8 text; without it a text is made up.",
+)

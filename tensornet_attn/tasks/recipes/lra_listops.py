@@ -63,4 +63,13 @@ def _arrays(table: list[tuple[list[int], int]], length: int) -> Rows:
     return {"tokens": tokens, "targets": np.array([answer for _, answer in table])}
 
 
-RECIPE = Recipe("lra_listops", 1, "Listops from the arena's own files.", Options, _open, drawn=False)
+RECIPE = Recipe(
+    "lra_listops",
+    1,
+    "Listops from the arena's own files.",
+    Options,
+    _open,
+    drawn=False,
+    files="path is the folder of NAME_train.tsv, NAME_val.tsv and NAME_test.tsv: listops-1000 of the arena's "
+    "lra_release.",
+)

@@ -16,11 +16,11 @@ from pydantic import Field
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.cache import Arrays, Cache
 from tensornet_attn.tasks.chance import Integers, Stream
+from tensornet_attn.tasks.pictures import GREYS
 from tensornet_attn.tasks.png import Unreadable, read_png
-from tensornet_attn.tasks.reading import fingerprint, read_bytes, read_text
+from tensornet_attn.tasks.reading import MissingFile, fingerprint, read_bytes, read_text, the_files
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
-from tensornet_attn.tasks.recipes.lra_image import GREYS
 from tensornet_attn.tasks.splits import Rows
 
 FOLDERS = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9", "hard": "curv_contour_length_14"}
@@ -56,9 +56,7 @@ def _open(options: Options, cache: Cache) -> Source:
 
 def _listed(folder: Path) -> list[Picture]:
     """The pictures that the metadata name, without empty files. Raises InputError."""
-    tables = sorted((folder / "metadata").glob("*.npy"), key=lambda path: (len(path.name), path.name))
-    if not tables:
-        raise InputError(f"'{folder / 'metadata'}' holds no *.npy; give the folder of {', '.join(FOLDERS.values())}.")
+    tables = sorted(the_files(folder / "metadata", "*.npy"), key=lambda path: (len(path.name), path.name))
     found = []
     for table in tables:
         for number, line in enumerate(read_text(table).splitlines(), 1):
@@ -78,7 +76,7 @@ def _picture(folder: Path, table: Path, number: int, fields: list[str]) -> Pictu
     try:
         return path, int(fields[3]), path.stat().st_size
     except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror or error}.") from error
+        raise MissingFile(f"'{path}' cannot be read: {error.strerror or error}.") from error
 
 
 def _arrays(listed: list[Picture], side: int) -> Arrays:
@@ -105,4 +103,6 @@ RECIPE = Recipe(
     _open,
     drawn=False,
     costly=True,
+    files=f"path is the folder of {', '.join(FOLDERS.values())}: pathfinder32 of the arena's lra_release, or another "
+    "side.",
 )

@@ -48,5 +48,11 @@ def _read(path: Path, each: int) -> list[tuple[Text, int]]:
 
 
 RECIPE = Recipe(
-    "lra_retrieval", 1, "The arena's retrieval: does one paper cite the other.", Options, _open, drawn=False
+    "lra_retrieval",
+    1,
+    "The arena's retrieval: does one paper cite the other.",
+    Options,
+    _open,
+    drawn=False,
+    files="path is the folder of *.train.tsv, *.eval.tsv and *.test.tsv: tsv_data of the arena's lra_release.",
 )

@@ -15,7 +15,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Bytes
 from tensornet_attn.tasks.cache import Cache
 from tensornet_attn.tasks.labelled import byte_tokens, labelled, sorted_labels
-from tensornet_attn.tasks.reading import read_table, read_text, the_file
+from tensornet_attn.tasks.reading import read_table, read_text, the_file, the_files
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source
 from tensornet_attn.tasks.splits import split_of_text
@@ -55,9 +55,7 @@ def _folder(folder: Path) -> Pairs:
     """(text, label) of each file, by the name of the file."""
     found = []
     for label in LABELS:
-        paths = sorted((folder / label).glob("*.txt"))
-        if not paths:
-            raise InputError(f"'{folder / label}' holds no *.txt files; one review a file is needed.")
+        paths = the_files(folder / label, "*.txt")
         found += [(_filled(read_text(path), f"'{path}'"), label) for path in paths]
     return found
 
@@ -77,4 +75,13 @@ def _filled(text: str, place: str) -> str:
     return text
 
 
-RECIPE = Recipe("lra_text", 1, "The arena's text classification: reviews, byte by byte.", Options, _open, drawn=False)
+RECIPE = Recipe(
+    "lra_text",
+    1,
+    "The arena's text classification: reviews, byte by byte.",
+    Options,
+    _open,
+    drawn=False,
+    files="path is the folder of train/pos, train/neg, test/pos and test/neg, aclImdb of the IMDb reviews unpacked, or "
+    "of NAME_train.tsv, NAME_val.tsv and NAME_test.tsv.",
+)

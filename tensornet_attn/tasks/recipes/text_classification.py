@@ -66,5 +66,12 @@ def _read(path: str, options: Options) -> Pairs:
 
 
 RECIPE = Recipe(
-    "text_classification", 1, "The label of a text in a CSV file, read as bytes.", Options, _open, drawn=False
+    "text_classification",
+    1,
+    "The label of a text in a CSV file, read as bytes.",
+    Options,
+    _open,
+    drawn=False,
+    files="path, and validation_path and test_path, are CSV files with a header that names the columns text= and "
+    "label=.",
 )

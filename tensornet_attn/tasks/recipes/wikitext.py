@@ -35,7 +35,8 @@ def _open(options: Options, cache: Cache) -> Source:
     key = {"task": "wikitext", "version": 1, "vocabulary": options.vocabulary, "files": fingerprint(texts.values())}
     arrays = cache.keep(key, lambda: _arrays(texts, options.vocabulary))
     words = arrays["words"].astype(np.uint8).tobytes().decode().split("\n")
-    return windowed("wikitext", {split: arrays[split] for split in SPLITS}, Alphabet(tuple(words)), options)
+    tokens = {split: arrays[split] for split in SPLITS}
+    return windowed("wikitext", tokens, Alphabet(tuple(words)), options, "perplexity")
 
 
 def _arrays(texts: dict[str, str], most: int | None) -> Arrays:
@@ -64,5 +65,12 @@ def _words(text: str) -> Iterator[str]:
 
 
 RECIPE = Recipe(
-    "wikitext", 1, "The next word of WikiText, from a local folder.", Options, _open, drawn=False, costly=True
+    "wikitext",
+    1,
+    "The next word of WikiText, from a local folder.",
+    Options,
+    _open,
+    drawn=False,
+    costly=True,
+    files=f"path is the folder of {', '.join(FILES.values())}: word-level WikiText-2 or WikiText-103, unpacked.",
 )

@@ -1,0 +1,167 @@
+"""translation: a sentence for the encoder, its translation from the decoder; parallel text in local files.
+
+A folder of train.SOURCE and train.TARGET, valid.SOURCE and so on, a sentence a line, line i of one the translation
+of line i of the other: as IWSLT'14 and WMT lie in files once they are unpacked or prepared by fairseq's scripts. A
+token is what stands between blanks, a word or, where the files have been cut into pieces, a subword; or it is a
+character. Both languages share a vocabulary, of the training files, sorted by count and then by the word.
+
+Training pairs with an empty or too long side are left out, as fairseq does; sentences of the other splits are cut off.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.tasks.alphabet import Alphabet
+from tensornet_attn.tasks.cache import Arrays, Cache
+from tensornet_attn.tasks.chance import Integers, Stream
+from tensornet_attn.tasks.parallel import Parallel, without_pieces
+from tensornet_attn.tasks.reading import fingerprint, read_text
+from tensornet_attn.tasks.recipe import Options as Base
+from tensornet_attn.tasks.recipe import Recipe, Source
+from tensornet_attn.tasks.splits import SPLITS, Rows
+
+FILES = {"train": "train", "validation": "valid", "test": "test"}
+PADDING, EDGE, UNKNOWN = 0, 1, 2  # the decoder begins with the edge and ends with it
+MARKS = ("<padding>", "<edge>", "<unk>")
+SIDES = ("source", "target")
+Sentences = dict[str, dict[str, list[str]]]  # split -> side -> sentences
+
+
+class Options(Base):
+    path: str = Field(description="the folder of train.SOURCE, train.TARGET, valid.SOURCE and so on")
+    source: str = Field("de", min_length=1, description="how the names of the files end that are translated")
+    target: str = Field("en", min_length=1, description="how those of their translations end")
+    unit: Literal["word", "character"] = Field(
+        "word", description="what a token is: what stands between blanks, or less"
+    )
+    pieces: str = Field("", description="what ends a piece of a word that goes on, e.g. @@; BLEU is of whole words")
+    vocabulary: int | None = Field(
+        32_000, ge=4, description="tokens of both languages at most; the rarer ones are <unk>"
+    )
+    length: int = Field(128, ge=2, le=2**16, description="tokens of a sentence at most, with the edge")
+
+
+def _open(options: Options, cache: Cache) -> Source:
+    sentences = {split: _pairs(options, name) for split, name in FILES.items()}
+    facts = fingerprint(chain.from_iterable(chain.from_iterable(both.values()) for both in sentences.values()))
+    given = {name: getattr(options, name) for name in ("unit", "vocabulary", "length")}
+    arrays = cache.keep(
+        {"task": "translation", "version": 1, "files": facts, **given}, lambda: _arrays(sentences, options)
+    )
+    words = tuple(arrays["words"].astype(np.uint8).tobytes().decode().split("\n"))
+    alphabet = Alphabet(words, "" if options.unit == "character" else " ")
+    sizes: dict[str, int | None] = {split: len(arrays[f"{split}_source_ends"]) for split in SPLITS}
+
+    def rows(stream: Stream, index: Integers) -> Rows:
+        source, target = (_padded(arrays, f"{stream.split}_{side}", index, options.length) for side in SIDES)
+        begun = np.concatenate([np.full((len(target), 1), EDGE), target[:, :-1]], 1)
+        tokens = np.where(target == PADDING, PADDING, begun)
+        return {"tokens": tokens, "targets": np.where(target == PADDING, -100, target), "source": source}
+
+    def text(tokens: Sequence[int]) -> str:
+        return without_pieces(
+            alphabet.decode(token for token in tokens if token not in (PADDING, EDGE)), options.pieces
+        )
+
+    judged = {
+        split: [without_pieces(line, options.pieces) for line in sentences[split]["target"]] for split in SPLITS[1:]
+    }
+    return Source(
+        "sequence_to_sequence",
+        alphabet,
+        options.length,
+        sizes,
+        rows,
+        padding=PADDING,
+        measure="bits_per_character" if options.unit == "character" else "perplexity",
+        parallel=Parallel(judged, text, EDGE),
+    )
+
+
+def _pairs(options: Options, name: str) -> dict[str, list[str]]:
+    """The sentences of both sides of a split. Raises InputError where one has more than the other."""
+    paths = {side: Path(options.path) / f"{name}.{getattr(options, side)}" for side in SIDES}
+    found = {side: read_text(path).removesuffix("\n").split("\n") for side, path in paths.items()}
+    if len(found["source"]) != len(found["target"]):
+        raise InputError(
+            f"'{paths['source']}' has {len(found['source']):,} lines and '{paths['target']}' {len(found['target']):,}; "
+            "line i of one is the translation of line i of the other."
+        )
+    return found
+
+
+def _arrays(sentences: Sentences, options: Options) -> Arrays:
+    """The tokens of each split and side, where each sentence ends among them, and the words as bytes, one a line."""
+    pieces = {split: {side: [_cut(line, options) for line in lines] for side, lines in both.items()}
+              for split, both in sentences.items()}  # fmt: skip
+    words = [*MARKS, *_ranked(chain(*pieces["train"].values()), options.vocabulary)]
+    place = {word: token for token, word in enumerate(words)} | dict.fromkeys(MARKS, UNKNOWN)
+    arrays: Arrays = {"words": np.frombuffer("\n".join(words).encode(), np.uint8)}
+    for split, both in pieces.items():
+        kept = _kept(split, both, options.length)
+        for side, edge in zip(SIDES, ([], [EDGE]), strict=True):
+            lines = [
+                ([place.get(word, UNKNOWN) for word in both[side][line]] + edge)[: options.length] for line in kept
+            ]
+            arrays[f"{split}_{side}"] = np.fromiter(chain.from_iterable(lines), np.int32)
+            arrays[f"{split}_{side}_ends"] = np.cumsum([len(line) for line in lines], dtype=np.int64)
+    return arrays
+
+
+def _cut(line: str, options: Options) -> list[str]:
+    return list(line.strip()) if options.unit == "character" else line.split()
+
+
+def _ranked(lines: Iterable[list[str]], most: int | None) -> list[str]:
+    """The words of a vocabulary that has the marks too."""
+    counts = Counter(chain.from_iterable(lines))
+    ranked = sorted(counts.keys() - set(MARKS), key=lambda word: (-counts[word], word))
+    return ranked if most is None else ranked[: most - len(MARKS)]
+
+
+def _kept(split: str, both: Mapping[str, list[list[str]]], length: int) -> list[int]:
+    """The sentences of a split that are samples. Raises InputError for none, and for one to be judged that is empty."""
+    sizes = [(len(source), len(target)) for source, target in zip(both["source"], both["target"], strict=True)]
+    if split == "train":
+        kept = [line for line, (source, target) in enumerate(sizes) if 0 < source <= length and 0 < target < length]
+        if not kept:
+            raise InputError(f"task 'translation': no training sentences of less than {length} tokens; raise 'length'.")
+        return kept
+    for line, pair in enumerate(sizes):
+        if 0 in pair:
+            raise InputError(
+                f"task 'translation': line {line + 1} of split '{split}' is empty on one side; take it out."
+            )
+    return list(range(len(sizes)))
+
+
+def _padded(arrays: Arrays, name: str, index: Integers, length: int) -> npt.NDArray[np.int64]:
+    """Sentences of these numbers, [b length], padding behind them."""
+    tokens, ends = arrays[name], arrays[f"{name}_ends"]
+    start = np.where(index == 0, 0, ends[index - 1])
+    place = start[:, None] + np.arange(length)
+    inside = place < ends[index][:, None]
+    return np.where(inside, tokens[np.minimum(place, len(tokens) - 1)], PADDING).astype(np.int64)
+
+
+RECIPE = Recipe(
+    "translation",
+    1,
+    "A sentence for an encoder: the decoder translates it; parallel text in local files.",
+    Options,
+    _open,
+    drawn=False,
+    costly=True,
+    files="path is the folder of train.de, train.en, valid.de, valid.en, test.de and test.en, a sentence a line: "
+    "IWSLT'14 or WMT as plain text; source= and target= are the endings.",
+)
