@@ -119,6 +119,7 @@ class LanguageModelConfig(Config):
     kind: Literal["language_model"]
     layers: Annotated[list[ShortLayer], Field(min_length=1)]
     tied: StrictBool = Field(True, description="The output has the weights of the embedding.")
+    output_bias: StrictBool = Field(False, description="The output has a bias for each token.")
     memory: Rows = Field(0, description="Rows of earlier segments kept for designs with a context input.")
 
 

@@ -143,4 +143,5 @@ def _output(spec: ModelSpec, n: int, batch: int) -> Row:
         return Row("output", "linear", macs, macs, (width + 1) * config.classes)
     out = getattr(config, "target_vocabulary", None) or config.vocabulary
     macs = batch * n * config.width * out
-    return Row("output", "tied" if config.tied else "linear", macs, macs, 0 if config.tied else config.width * out)
+    parameters = (0 if config.tied else config.width * out) + getattr(config, "output_bias", False) * out
+    return Row("output", "tied" if config.tied else "linear", macs, macs, parameters)

@@ -35,6 +35,7 @@ class LanguageModel(Model):
         self.norm = last_norm_of(config, **new)
         self.rows = config.memory
         self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False, **new)
+        self.output_bias = nn.Parameter(torch.zeros(config.vocabulary, **new)) if config.output_bias else None
 
     def forward(
         self,
@@ -88,4 +89,4 @@ class LanguageModel(Model):
     def _logits(self, x: Tensor, at: Tensor | None) -> Tensor:
         weight = self.embedding.weight if self.output is None else self.output.weight
         x = x if at is None else x.flatten(0, 1).index_select(0, at)
-        return F.linear(self.norm(x), weight)
+        return F.linear(self.norm(x), weight, self.output_bias)

@@ -132,6 +132,20 @@ def test_tied_embeddings_are_one_parameter(kind: str) -> None:
     assert tied.embedding.weight.grad[10].abs().max() > 0
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_output_may_have_a_bias_for_each_token(tied: bool) -> None:
+    model = tiny.language(tied=tied, output_bias=True)
+    assert model.output_bias.tolist() == [0.0] * tiny.VOCABULARY
+    before = call(model)
+    with torch.no_grad():
+        model.output_bias[3] = 2.5
+    shift = torch.nn.functional.one_hot(torch.tensor(3), tiny.VOCABULARY) * 2.5
+    torch.testing.assert_close(call(model), before + shift, rtol=1e-10, atol=1e-11)
+    assert sum(value.numel() for value in model.parameters()) == model.cost().parameters
+    call(model).square().sum().backward()
+    assert model.output_bias.grad.abs().min() > 0
+
+
 def test_a_hybrid_has_its_designs_in_order() -> None:
     layers = [{"mixer": "mhsa", "repeat": 2}, "linear", {"mixer": "band", "mlp": "sigma_moe"}]
     model = tiny.language(layers=layers, width=16, positions="sinusoid")
