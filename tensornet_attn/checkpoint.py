@@ -15,7 +15,7 @@ import torch
 from tensornet_attn import compiler
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
-from tensornet_attn.models.read import load
+from tensornet_attn.models.sources import load
 
 if TYPE_CHECKING:
     from tensornet_attn.models.model import Model

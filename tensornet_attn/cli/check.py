@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensornet_attn.cli.options import Json, Legs, Settings, overrides, source_of, standard_input
-from tensornet_attn.errors import Problem
+from tensornet_attn.cli.options import Json, Legs, Mixer, Settings, changes, overrides, source_of, standard_input
+from tensornet_attn.errors import DesignError, Problem
 
 if TYPE_CHECKING:
     from tensornet_attn.graph.model import Graph
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tensornet_attn.spec.places import Document
     from tensornet_attn.spec.report import Reporter
 
+Numbers = dict[str, int | float | str]
 Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="YAML files, shipped names, or - for stdin.")]
 
 
@@ -69,6 +71,7 @@ class Finding:
 def check(
     files: Files,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings fail as well.")] = False,
+    design: Mixer = None,
     legs: Legs = None,
     settings: Settings = None,
     as_json: Json = False,
@@ -79,7 +82,7 @@ def check(
     sizes, numbers = overrides(legs, "--legs"), overrides(settings, "--set")
     findings = []
     for file in files:
-        finding = examine(file, sizes, numbers)
+        finding = examine(file, sizes, numbers, design)
         findings.append(finding)
         if not as_json:
             _tell(finding, strict)
@@ -89,7 +92,7 @@ def check(
         raise typer.Exit(1)
 
 
-def examine(file: str, legs: dict[str, int | float | str], settings: dict[str, int | float | str]) -> Finding:
+def examine(file: str, legs: Numbers, settings: Numbers, mixer: str | None = None) -> Finding:
     """Reads one file and checks its diagram, or every diagram of a model."""
     from tensornet_attn import graph
     from tensornet_attn.spec.read import read_document
@@ -99,9 +102,11 @@ def examine(file: str, legs: dict[str, int | float | str], settings: dict[str, i
     if file == "-" and not legs and not settings:
         document, reporter = text_document(standard_input(), "<stdin>", None)
     else:
-        document, reporter = document_of(source_of(file))
+        document, reporter = document_of(source_of(file), "design or model")
     if "model" in document.data:
-        return _examine_model(file, document, reporter, bool(legs or settings))
+        return _examine_model(file, document, reporter, changes(mixer, legs, settings))
+    if mixer is not None and document.data:
+        raise typer.BadParameter(f"'{file}' is a design; --design is for models.", param_hint="'--design'")
     reading = read_document(document, reporter, legs, settings)
     built = graph.examine(reading)
     check_contains(reading)
@@ -110,14 +115,18 @@ def examine(file: str, legs: dict[str, int | float | str], settings: dict[str, i
     return Finding("<stdin>" if file == "-" else file, problems, None if wrong else built)
 
 
-def _examine_model(file: str, document: Document, reporter: Reporter, overridden: bool) -> Finding:
-    """Reads a model and checks every design in its place."""
+def _examine_model(file: str, document: Document, reporter: Reporter, different: Mapping[str, Any]) -> Finding:
+    """Reads a model and checks every design in its place, as it stands and with what is to be otherwise in it."""
+    from tensornet_attn.models.override import override
     from tensornet_attn.models.read import read_model
 
-    if overridden:
-        raise typer.BadParameter("a model says the sizes of its designs itself.", param_hint="'--legs' and '--set'")
-    model = read_model(document, reporter)
-    return Finding("<stdin>" if file == "-" else file, tuple(reporter.problems()), None, model)
+    model, problems = read_model(document, reporter), reporter.problems()
+    if model is not None:
+        try:
+            model = override(model, different)
+        except DesignError as error:
+            model, problems = None, [*problems, *error.problems]
+    return Finding("<stdin>" if file == "-" else file, tuple(problems), None, model)
 
 
 def _tell(finding: Finding, strict: bool) -> None:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tensornet_attn import limits
+from tensornet_attn.errors import DesignError
 
 if TYPE_CHECKING:
+    from tensornet_attn.models.read import ModelSpec
     from tensornet_attn.spec import Design
 
 DesignName = Annotated[str, typer.Argument(metavar="DESIGN", help="A shipped name, a YAML file, or - for stdin.")]
+Named = Annotated[
+    str, typer.Argument(metavar="NAME", help="A design or a model: a shipped name, a YAML file, or - for stdin.")
+]
+Mixer = Annotated[str | None, typer.Option("--design", metavar="DESIGN", help="Of a model: the mixer of every layer.")]
 Pairs = list[str] | None
 Legs = Annotated[Pairs, typer.Option("--legs", metavar="LEG=SIZE,...", help="Replace leg sizes, e.g. f=256,h=4.")]
 Settings = Annotated[Pairs, typer.Option("--set", metavar="NAME=VALUE,...", help="Replace settings, e.g. k=2.")]
@@ -67,6 +74,30 @@ def source_of(name: str) -> str:
         return name
     text = standard_input().decode("utf-8", "surrogateescape")  # the reader names the byte that is not UTF-8
     return text + "\n"  # with a line end it is text, never a name
+
+
+def model_of(source: str, design: str | None, legs: Pairs, settings: Pairs) -> ModelSpec | None:
+    """The model that a source holds, with what is to be otherwise in it; None for a source that holds a design.
+
+    `source`: what `source_of` gives. Raises DesignError, also for a name that is neither's.
+    """
+    from tensornet_attn.models.sources import load
+    from tensornet_attn.spec.sources import document_of
+
+    document, reporter = document_of(source, "design or model")
+    if not document.data and reporter.failed:
+        raise DesignError(reporter.problems())
+    if "model" in document.data:
+        return load(source, **changes(design, overrides(legs, "--legs"), overrides(settings, "--set")))
+    if design is not None:
+        raise typer.BadParameter("this is a design; --design is for models.", param_hint="'--design'")
+    return None
+
+
+def changes(design: str | None, legs: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What `ta.models.load` is to override: only what was given."""
+    given = {"design": design, "legs": legs, "settings": settings}
+    return {key: value for key, value in given.items() if value}
 
 
 def load(name: str, legs: Pairs, settings: Pairs) -> Design:

@@ -19,9 +19,14 @@ from tensornet_attn.cli.options import (
     Legs,
     Linear,
     Memory,
+    Mixer,
+    Named,
     Queries,
     Settings,
     load,
+    model_of,
+    overrides,
+    source_of,
 )
 
 if TYPE_CHECKING:
@@ -32,51 +37,66 @@ KERNEL_DTYPES = ("bfloat16", "float16", "float32")
 
 def list_designs(
     pattern: Annotated[str, typer.Argument(help="Names that match, e.g. 'fish*'.")] = "*",
+    models: Annotated[bool, typer.Option("--models", help="List the models made of designs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the shipped designs."""
+    """List the shipped designs, or the shipped models."""
     from tensornet_attn.cli.output import print_json, print_table
     from tensornet_attn.errors import InputError
     from tensornet_attn.spec import library
 
-    names = library.names(pattern)
+    names = library.model_names(pattern) if models else library.names(pattern)
+    what, command = ("model", "list --models") if models else ("design", "list")
     if not names:
-        raise InputError(f"no shipped design matches '{pattern}'; 'tensornet-attn list' shows them all.")
-    rows = [(name, library.family_of(name), about(library.path_of(name))) for name in names]
-    if as_json:
-        print_json([dict(zip(("name", "family", "about"), row, strict=True)) for row in rows])
+        raise InputError(f"no shipped {what} matches '{pattern}'; 'tensornet-attn {command}' shows them all.")
+    if models:
+        paths = {name: library.model_path_of(name) for name in names}
+        column, rows = "kind", [(name, said(path, "kind"), said(path, "about")) for name, path in paths.items()]
     else:
-        print_table(("design", "family", "about"), rows)
+        column = "family"
+        rows = [(name, library.family_of(name), said(library.path_of(name), "about")) for name in names]
+    if as_json:
+        print_json([dict(zip(("name", column, "about"), row, strict=True)) for row in rows])
+    else:
+        print_table((what, column, "about"), rows)
 
 
-def about(path: Path) -> str:
-    """The `about` of a shipped file, which writes it on one line: far faster than reading the whole design."""
+def said(path: Path, key: str) -> str:
+    """What a shipped file says under a key that stands once, on one line: far faster than reading the whole file."""
     for line in path.read_text(encoding="utf-8").splitlines():
-        if line.startswith("about:"):
-            return line.removeprefix("about:").strip().strip("\"'")
+        if line.strip().startswith(f"{key}:"):
+            return line.strip().removeprefix(f"{key}:").strip().strip("\"'")
     return ""
 
 
 def show(
-    design: DesignName,
+    name: Named,
     text: Annotated[bool, typer.Option("--text", help="Show the diagram as text.")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Show the graph in its text form.")] = False,
     resolved: Annotated[bool, typer.Option("--resolved", help="Show the YAML with what it extends merged in.")] = False,
+    design: Mixer = None,
     legs: Legs = None,
     settings: Settings = None,
 ) -> None:
-    """Print a design: its file, or another form of it."""
+    """Print a design or a model: its file, or another form of it."""
     from tensornet_attn import compiler
     from tensornet_attn.cli.output import write
 
     if sum((text, graph, resolved)) > 1:
         raise typer.BadParameter("choose one of --text, --graph and --resolved.")
-    if not (text or graph or resolved or legs or settings or design == "-"):
-        compiler.load(design)  # a name or file that is no design is refused before anything is printed
-        write("-", file_of(design).read_bytes())
+    source = source_of(name)
+    model = model_of(source, design, legs, settings)  # a name or file that is neither is refused here
+    as_it_is = not (resolved or design or legs or settings or name == "-")
+    if model is not None:
+        if text or graph:
+            raise typer.BadParameter(f"'{name}' is a model; --text and --graph show designs.")
+        write("-", file_of(name).read_bytes() if as_it_is else model.to_yaml(whole=resolved))
         return
-    loaded = load(design, legs, settings)
-    write("-", loaded.to_yaml() if resolved or not (text or graph) else _form(loaded, text))
+    loaded = compiler.load(source, overrides(legs, "--legs"), overrides(settings, "--set"))
+    if text or graph:
+        write("-", _form(loaded, text))
+    else:
+        write("-", file_of(name).read_bytes() if as_it_is else loaded.to_yaml())
 
 
 def _form(design: Design, diagram: bool) -> str:
@@ -89,10 +109,12 @@ def _form(design: Design, diagram: bool) -> str:
     return diagram_text(graph, title=design.name, about=design.about or None) if diagram else graph_text(graph)
 
 
-def file_of(design: str) -> Path:
+def file_of(name: str) -> Path:
+    """The file of a design or a model that can be read."""
     from tensornet_attn.spec import library
 
-    return Path(design) if Path(design).is_file() else library.path_of(design)
+    path = library.file_of(name)
+    return Path(name) if path is None or Path(name).is_file() else path
 
 
 def explain(

@@ -29,8 +29,10 @@ def train(
     config: Annotated[Text, _option("A run file; the other options win over it.", "FILE")] = None,
     task: Annotated[Text, _option("A task by name, e.g. mqar.", "NAME")] = None,
     options: Given = None,
-    model: Annotated[Text, _option("A model file.", "FILE")] = None,
-    design: Annotated[Text, _option("In place of a model: the mixer of every layer.", "DESIGN")] = None,
+    model: Annotated[
+        Text, _option("A shipped model, or a model file; what follows changes it. Else a stack:", "MODEL")
+    ] = None,
+    design: Annotated[Text, _option("The mixer of every layer.", "DESIGN")] = None,
     legs: Legs = None,
     settings: Settings = None,
     mlp: Annotated[Text, _option("The design after each mixer, or none; mlp.", "DESIGN")] = None,
@@ -47,6 +49,9 @@ def train(
     ] = None,
     memory: Annotated[Number, _option("Rows of earlier segments that are kept; 0.")] = None,
     pooling: Annotated[Text, _option("Of a classifier: mean, cls or concat; mean.", "KIND")] = None,
+    vocabulary: Annotated[Number, _option("Of a model, in place of its own.")] = None,
+    length: Annotated[Number, _option("What a model is made for, in place of its own.")] = None,
+    classes: Annotated[Number, _option("Of a model, in place of its own.")] = None,
     steps: Annotated[Number, _option("Optimiser steps; 1000.")] = None,
     batch: Annotated[Number, _option("Samples of a step, over all processes; 64.")] = None,
     accumulate: Annotated[Number, _option("Parts that a batch is computed in; 1.")] = None,

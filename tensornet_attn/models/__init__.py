@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from tensornet_attn.models.language import LanguageModel
     from tensornet_attn.models.memory import Memory
     from tensornet_attn.models.model import Model
-    from tensornet_attn.models.read import ModelSpec, check, load
+    from tensornet_attn.models.read import ModelSpec
     from tensornet_attn.models.schema import json_schema
     from tensornet_attn.models.seq2seq import Seq2Seq
+    from tensornet_attn.models.sources import check, list_models, load
 
 __all__ = [
     "INITIALISATIONS", "LanguageModel", "Memory", "Model", "ModelCost", "ModelSpec", "Seq2Seq", "SequenceClassifier",
-    "check", "json_schema", "load", "make",
+    "check", "json_schema", "list_models", "load", "make",
 ]  # fmt: skip
 _PLACES = {
     "classifier": "SequenceClassifier",
@@ -27,9 +28,10 @@ _PLACES = {
     "initial": "INITIALISATIONS",
     "kinds": "make",
     "language": "LanguageModel",
+    "sources": "check list_models load",
     "memory": "Memory",
     "model": "Model",
-    "read": "ModelSpec check load",
+    "read": "ModelSpec",
     "schema": "json_schema",
     "seq2seq": "Seq2Seq",
 }

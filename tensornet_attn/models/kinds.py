@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from tensornet_attn.models.classifier import SequenceClassifier
 from tensornet_attn.models.language import LanguageModel
 from tensornet_attn.models.model import Model
-from tensornet_attn.models.read import ModelSpec, load
+from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.models.seq2seq import Seq2Seq
+from tensornet_attn.models.sources import load
 from tensornet_attn.spec.sources import Source
 
 KINDS: dict[str, type[Model]] = {cls.kind: cls for cls in (LanguageModel, SequenceClassifier, Seq2Seq)}
 
 
-def make(source: Source | ModelSpec, **options: Any) -> Model:
-    """A LanguageModel, SequenceClassifier or Seq2Seq, as the description says; `options`: backend, device, dtype.
+def make(
+    source: Source | ModelSpec,
+    *,
+    backend: str = "auto",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    **overrides: Any,
+) -> Model:
+    """A LanguageModel, SequenceClassifier or Seq2Seq, as the description and the overrides say; see `load`.
 
     Raises DesignError with everything wrong.
     """
-    spec = load(source)
-    return KINDS[spec.kind](spec, **options)
+    spec = load(source, **overrides)
+    return KINDS[spec.kind](spec, backend=backend, device=device, dtype=dtype)

@@ -12,7 +12,8 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.models.block import Block
 from tensornet_attn.models.cost import ModelCost
 from tensornet_attn.models.initial import initialise
-from tensornet_attn.models.read import ModelSpec, load
+from tensornet_attn.models.read import ModelSpec
+from tensornet_attn.models.sources import load
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.sources import Source
 

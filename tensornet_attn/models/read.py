@@ -1,4 +1,4 @@
-"""From a source to a ModelSpec: reading, form, and every design in its place. Everything wrong is reported at once."""
+"""From a document to a ModelSpec: form, and every design in its place. Everything wrong is reported at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from tensornet_attn import limits
-from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.models.config import (
     CONFIGS,
     PARTS,
     STACKS,
     LanguageModelConfig,
+    Layer,
     Part,
     Seq2SeqConfig,
     SequenceClassifierConfig,
@@ -27,7 +27,6 @@ from tensornet_attn.spec.arithmetic import evaluate, names, parse
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Document, Path
 from tensornet_attn.spec.report import Reporter, shown
-from tensornet_attn.spec.sources import Source, document_of
 from tensornet_attn.spec.tokens import Refusal
 from tensornet_attn.spec.yaml import parse as parse_yaml
 
@@ -40,13 +39,17 @@ Block = dict[str, Fitted]  # mixer, cross, mlp: those there are, in this order
 
 @dataclass(frozen=True, eq=False)
 class ModelSpec:
-    """A checked model. `stacks`: by name (layers, or encoder and decoder) the blocks, repeated layers spelled out."""
+    """A checked model. `stacks`: by name (layers, or encoder and decoder) the blocks, repeated layers spelled out.
+
+    `path`: the file it was read from, which paths of designs in `config` are relative to.
+    """
 
     name: str
     about: str
     config: AnyConfig
     stacks: dict[str, tuple[Block, ...]]
     embedding_scale: float
+    path: str | None = None
 
     @property
     def kind(self) -> str:
@@ -76,16 +79,29 @@ class ModelSpec:
         yaml.dump(self._as_dict(whole), out)
         return out.getvalue()
 
+    def as_given(self) -> dict[str, Any]:
+        """What the file says under `model`: its designs as they are named there, relative paths relative to `path`."""
+        data = self.config.model_dump(exclude_unset=True, mode="python")
+        for _, layer, given in self._layers(data):
+            for role in [role for role in PARTS if layer.get(role) is not None]:
+                layer[role]["design"] = getattr(given, role).design  # a Design stays one
+        return data
+
     def _as_dict(self, whole: bool) -> dict[str, Any]:
         data = self.config.model_dump(exclude_unset=True, mode="python")
+        for block, layer, given in self._layers(data):
+            for role in [role for role in PARTS if layer.get(role) is not None]:
+                layer[role] = _part(getattr(given, role), block[role], whole)
+        about = {"about": self.about} if self.about else {}
+        return {"tensornet": 1, "name": self.name, **about, "model": {"kind": data.pop("kind"), **data}}
+
+    def _layers(self, data: dict[str, Any]) -> Iterator[tuple[Block, dict[str, Any], Layer]]:
+        """Each entry of each stack: as it was fitted, as it stands in `data`, and as it was given."""
         for stack in STACKS:
             place = 0
             for layer, given in zip(data.get(stack, ()), getattr(self.config, stack, ()), strict=True):
-                for role in [role for role in PARTS if layer.get(role) is not None]:
-                    layer[role] = _part(getattr(given, role), self.stacks[stack][place][role], whole)
+                yield self.stacks[stack][place], layer, given
                 place += given.repeat
-        about = {"about": self.about} if self.about else {}
-        return {"tensornet": 1, "name": self.name, **about, "model": {"kind": data.pop("kind"), **data}}
 
 
 def sizes_of(config: AnyConfig) -> dict[str, int]:
@@ -94,35 +110,12 @@ def sizes_of(config: AnyConfig) -> dict[str, int]:
     return {name: getattr(config, name) for name in names if getattr(config, name, None) is not None}
 
 
-def load(source: Source | ModelSpec) -> ModelSpec:
-    """A checked model from a path, YAML text or a dict. Raises DesignError with everything wrong.
-
-    >>> load({"tensornet": 1, "model": {"kind": "language_model", "vocabulary": 9, "length": 8, "width": 16,
-    ...       "layers": [{"mixer": "mhsa", "mlp": "mlp", "repeat": 2}]}}).stacks["layers"][1]["mixer"].design.legs["d"]
-    2
-    """
-    if isinstance(source, ModelSpec):
-        return source
-    spec, problems = _read(source)
-    wrong = [problem for problem in problems if problem.severity == "error"]
-    if spec is None or wrong:
-        raise DesignError(wrong, "model")
-    return spec
-
-
-def check(source: Source) -> list[Problem]:
-    """Every problem of a model, warnings included; an empty list means that it is fine."""
-    return _read(source)[1]
-
-
-def _read(source: Source) -> tuple[ModelSpec | None, list[Problem]]:
-    document, reporter = document_of(source)
-    spec = read_model(document, reporter) if document.data else None
-    return spec, reporter.problems()
-
-
 def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
     """The model of a document; what is wrong goes to the reporter."""
+    if "model" not in document.data and {"diagram", "extends"} & document.data.keys():
+        message = "this is a design; a model is wanted here."
+        reporter.error("wrong-type", message, (), hint="'ta.load' reads designs; a model has them under 'layers'.")
+        return None
     _check_top(document, reporter)
     config = _config(document, reporter)
     if config is None:
@@ -147,7 +140,7 @@ def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
         reporter.error("too-large", message, ("model",), key=True, hint=f"at most {limits.TOTAL_ELEMENTS:.3g}.")
         return None
     name = document.data.get("name") or config.kind
-    return ModelSpec(name, document.data.get("about") or "", config, stacks, scale)
+    return ModelSpec(name, document.data.get("about") or "", config, stacks, scale, document.path)
 
 
 def _check_top(document: Document, reporter: Reporter) -> None:

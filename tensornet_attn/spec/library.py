@@ -1,17 +1,20 @@
-"""The shipped designs: where their files are, and which there are."""
+"""The shipped files: designs, a folder a family, and models of designs; where they are, and which there are."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
 from tensornet_attn.errors import InputError, nearest
 
+MODELS = "models"  # the folder of models; every other one is a family of designs
+
 
 @cache
 def folder() -> Path:
-    """The folder of the shipped designs: beside this package in a wheel, beside its parent in a checkout."""
+    """The folder of the shipped files: beside this package in a wheel, beside its parent in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "_specs"
     return installed if installed.is_dir() else package.parent / "specs"
@@ -22,16 +25,43 @@ def _paths() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder().glob("*/*.yaml"), key=lambda path: path.stem)}
 
 
+def _designs() -> Mapping[str, Path]:
+    return {name: path for name, path in _paths().items() if path.parent.name != MODELS}
+
+
+def _models() -> Mapping[str, Path]:
+    return {name: path for name, path in _paths().items() if path.parent.name == MODELS}
+
+
 def names(pattern: str = "*") -> list[str]:
     """The names of the shipped designs that match a pattern such as `fish*`, in alphabetical order."""
-    return [name for name in _paths() if fnmatchcase(name, pattern)]
+    return [name for name in _designs() if fnmatchcase(name, pattern)]
+
+
+def model_names(pattern: str = "*") -> list[str]:
+    """The names of the shipped models that match a pattern such as `epa*`; no design has one of them."""
+    return [name for name in _models() if fnmatchcase(name, pattern)]
 
 
 def path_of(name: str) -> Path:
     """The file of a shipped design. Raises InputError."""
-    if name not in _paths():
-        raise InputError(f"there is no shipped design '{name}'; {nearest(name, _paths())}")
-    return _paths()[name]
+    return _found(name, "design", _designs())
+
+
+def model_path_of(name: str) -> Path:
+    """The file of a shipped model. Raises InputError."""
+    return _found(name, "model", _models())
+
+
+def _found(name: str, what: str, paths: Mapping[str, Path]) -> Path:
+    if name not in paths:
+        raise InputError(f"there is no shipped {what} '{name}'; {nearest(name, paths)}")
+    return paths[name]
+
+
+def file_of(name: str) -> Path | None:
+    """The file of a shipped design or model; None for a name that is neither's."""
+    return _paths().get(name)
 
 
 def family_of(name: str) -> str:

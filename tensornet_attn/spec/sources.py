@@ -20,11 +20,16 @@ from tensornet_attn.spec.tokens import Refusal
 from tensornet_attn.spec.yaml import parse
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Design
+NAMES = {
+    "design": (library.names,),
+    "model": (library.model_names,),
+    "design or model": (library.names, library.model_names),
+}
 _SHIPPED = re.compile(r"[A-Za-z0-9_*?-]+\Z")
 
 
-def document_of(source: Source) -> tuple[Document, Reporter]:
-    """What a source holds, as a document of its own, and what is wrong with it so far."""
+def document_of(source: Source, what: str = "design") -> tuple[Document, Reporter]:
+    """What a source holds, as a document of its own, and what is wrong with it so far; `what` may it name."""
     if isinstance(source, Design):
         return _built(source.document)
     if isinstance(source, Mapping):
@@ -34,16 +39,21 @@ def document_of(source: Source) -> tuple[Document, Reporter]:
         raise InputError(f"a design is a name, a path, YAML text, a dict or a Design, not {type(source).__name__}.")
     if isinstance(source, str) and _is_text(source):
         return text_document(source, "<text>", None)
-    return file_document(os.fsdecode(source))
+    return file_document(os.fsdecode(source), what=what)
 
 
-def file_document(source: str, room: Room = ALONE) -> tuple[Document, Reporter]:
-    """The document of a shipped name or a path; `room` is what of bytes, keys and values it may have."""
+def file_document(source: str, room: Room = ALONE, what: str = "design") -> tuple[Document, Reporter]:
+    """The document of a shipped name or a path; `room` is what of bytes, keys and values it may have.
+
+    `what` a name stands for, a key of NAMES, chooses the names that are suggested in place of an unknown one.
+    """
     name, path = source, location(source)
     if path is None:
-        hint = Reporter(Document({}, "")).nearest(source, library.names())
+        known = [name for names in NAMES[what] for name in names()]
+        hint = Reporter(Document({}, "")).nearest(source, known)
         hint += " A path contains '/' or ends in '.yaml'."
-        return unreadable(source, "unknown-design", f"there is no shipped design '{shown(source)}'.", hint)
+        code = "unknown-model" if what == "model" else "unknown-design"
+        return unreadable(source, code, f"there is no shipped {what} '{shown(source)}'.", hint)
     if _is_name(source):
         name = os.path.basename(path)
     try:
@@ -58,7 +68,8 @@ def location(source: str) -> str | None:
     """The absolute path of a shipped name or of a path; None for a name that is not shipped."""
     if not _is_name(source):
         return os.path.abspath(source)
-    return str(library.path_of(source)) if source in library.names() else None
+    shipped = library.file_of(source)
+    return None if shipped is None else str(shipped)
 
 
 def text_document(data: bytes | str, name: str, path: str | None, room: Room = ALONE) -> tuple[Document, Reporter]:

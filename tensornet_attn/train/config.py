@@ -47,8 +47,8 @@ class Run(BaseModel):
     options: dict[str, Any] = Field({}, description="options of the task")
     task_version: int | None = Field(None, description="of the task, where samples of one version alone will do")
 
-    model: Source = Field(None, description="a model file, or what such a file holds")
-    design: Source = Field(None, description="in place of a model: the mixer of every layer")
+    model: Source = Field(None, description="a shipped model by name, a model file, or what such a file holds")
+    design: Source = Field(None, description="the mixer of every layer, of the model or of a stack of its own")
     legs: dict[str, Arithmetic] = Field({}, description="sizes of the design's legs")
     settings: dict[str, Arithmetic] = Field({}, description="settings of the design")
     mlp: Source = Field("mlp", description="the design after each mixer, or none")
@@ -63,6 +63,9 @@ class Run(BaseModel):
     tied: bool = Field(False, description="whether a language model's output has the weights of its embedding")
     memory: int = Field(0, ge=0, description="rows of earlier segments that a language model keeps")
     pooling: Pooling = Field("mean", description="of a classifier: mean, cls or concat")
+    vocabulary: Count | None = Field(None, description="of a model, in place of its own")
+    length: Count | None = Field(None, description="what a model is made for, in place of its own")
+    classes: Count | None = Field(None, description="of a model, in place of its own")
 
     steps: Count = Field(1000, description="optimiser steps")
     batch: Count = Field(64, description="samples of a step, over all processes")
@@ -98,11 +101,11 @@ class Run(BaseModel):
 
     @model_validator(mode="after")
     def _one_model(self) -> Run:
-        if (self.model is None) == (self.design is None):
-            raise PydanticCustomError("one_model", "a run has either a 'model' or a 'design'")
-        given = [name for name in SIZES if name in self.model_fields_set]
-        if self.model is not None and given:
-            raise PydanticCustomError("sizes", "the model says '{name}' itself: leave it out here", {"name": given[0]})
+        if self.model is None and self.design is None:
+            raise PydanticCustomError("one_model", "a run has a 'model' or a 'design'")
+        given = [name for name in OF_THE_TASK if getattr(self, name) is not None]
+        if self.model is None and given:
+            raise PydanticCustomError("sizes", "the task says '{name}' itself: leave it out here", {"name": given[0]})
         if self.batch < self.accumulate:
             raise PydanticCustomError("parts", "a batch of {batch} has no {parts} parts", _parts(self))
         return self
@@ -112,13 +115,15 @@ def _parts(run: Run) -> dict[str, Any]:
     return {"batch": run.batch, "parts": run.accumulate}
 
 
-# What a design needs to be a model; a model file says all this itself.
+# What the task says of a stack of one design, and a model itself unless the run says otherwise.
+OF_THE_TASK = ("vocabulary", "length", "classes")
+# What a design needs to be a model; of a model that says all this itself, what the run wants otherwise.
 SIZES = (
     "legs", "settings", "mlp", "mlp_legs", "depth", "width", "positions", "norm", "dropout", "init",
-    "embedding_scale", "tied", "memory", "pooling",
+    "embedding_scale", "tied", "memory", "pooling", *OF_THE_TASK,
 )  # fmt: skip
 # What runs of earlier versions lack: at its default it is no part of what makes two runs differ.
-LATER = ("label_smoothing",)
+LATER = ("label_smoothing", *OF_THE_TASK)
 # Where and how a run is computed: it may go on with others.
 MACHINE = (
     "checkpoint_activations", "save_every", "save_seconds", "keep", "accelerator", "devices", "nodes", "strategy",

@@ -1,4 +1,4 @@
-"""The model of a run: of a file, or a stack of one design in the sizes of the task; and whether it fits the task."""
+"""The model of a run: a shipped one, that of a file, or a stack of one design; and whether it fits the task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.models.read import ModelSpec, load
+from tensornet_attn.models.read import ModelSpec
+from tensornet_attn.models.sources import load
 from tensornet_attn.spec.yaml import parse
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train.config import SIZES, Run
@@ -20,7 +21,7 @@ KINDS = {
 
 def spec_of(run: Run, task: Task) -> ModelSpec:
     """The model, checked by itself and against the task. Raises DesignError, InputError."""
-    spec = load(run.model) if run.model is not None else _stack(run, task)
+    spec = _changed(run) if run.model is not None else _stack(run, task)
     _check_kind(spec, task)
     _check_sizes(spec, task)
     _check_memory(spec, run)
@@ -32,6 +33,14 @@ def resolved(run: Run, spec: ModelSpec, task: Task) -> Run:
     given = {name: getattr(run, name) for name in run.model_fields_set if name not in (*SIZES, "design")}
     model, chosen = parse(spec.to_yaml(whole=True), spec.name)[0].data, task.as_dict()
     return Run(**given | {"model": model, "options": chosen["options"], "task_version": chosen["version"]})
+
+
+def _changed(run: Run) -> ModelSpec:
+    """The model with all that the run gives besides it."""
+    given = [name for name in ("design", *SIZES) if name in run.model_fields_set]
+    return load(
+        run.model, **{name: getattr(run, name) for name in given if name == "mlp" or getattr(run, name) is not None}
+    )
 
 
 def _stack(run: Run, task: Task) -> ModelSpec:
@@ -77,7 +86,7 @@ def _check_sizes(spec: ModelSpec, task: Task) -> None:
     if config.length < task.length:
         raise InputError(
             f"task '{task.name}' has samples of {task.length} tokens; '{spec.name}' is made for a length of "
-            f"{config.length}."
+            f"{config.length}. {_change('length', task.length)}"
         )
     features = getattr(config, "features", None)
     if features != task.features:
@@ -85,13 +94,20 @@ def _check_sizes(spec: ModelSpec, task: Task) -> None:
         raise InputError(f"task '{task.name}' has {has[0]}; '{spec.name}' takes {has[1]}.")
     if (config.vocabulary or 0) < task.vocabulary:
         raise InputError(
-            f"task '{task.name}' has a vocabulary of {task.vocabulary}; '{spec.name}' has one of {config.vocabulary}."
+            f"task '{task.name}' has a vocabulary of {task.vocabulary}; '{spec.name}' has one of {config.vocabulary}. "
+            f"{_change('vocabulary', task.vocabulary)}"
         )
     answers = task.classes or task.vocabulary
-    given = getattr(config, "classes", None) or getattr(config, "target_vocabulary", None) or config.vocabulary
+    own_target = getattr(config, "target_vocabulary", None)
+    given = getattr(config, "classes", None) or own_target or config.vocabulary
     if given != answers:
-        what = "classes" if task.classes else "tokens"
-        raise InputError(f"task '{task.name}' asks for {answers} {what}; '{spec.name}' answers with {given}.")
+        what, key = ("classes", "classes") if task.classes else ("tokens", "vocabulary")
+        change = "" if own_target else f" {_change(key, answers)}"
+        raise InputError(f"task '{task.name}' asks for {answers} {what}; '{spec.name}' answers with {given}.{change}")
+
+
+def _change(key: str, value: int) -> str:
+    return f"'{key}: {value}' in the run changes that."
 
 
 def _check_memory(spec: ModelSpec, run: Run) -> None:

@@ -57,7 +57,7 @@ def test_a_run_file(run, tmp_path: Path) -> None:
 
 def test_mistakes(run, tmp_path: Path) -> None:
     out = str(tmp_path)
-    assert run("train", "--task", "mqar", "--out", out) == (1, "", "error: a run has either a 'model' or a 'design'.\n")
+    assert run("train", "--task", "mqar", "--out", out) == (1, "", "error: a run has a 'model' or a 'design'.\n")
     assert run("train", *TINY, "--betas", "0.9", "--out", out).code == 2
     assert run("evaluate", out) == (1, "", f"error: '{out}' is no run: it has no 'run.yaml'.\n")
     assert run("train", *TINY, "--out", str(tmp_path / "run.yaml" / "x")).code == 0

@@ -67,7 +67,7 @@ PLACES = [
         ],
     ),
     (FILE.replace("task: mqar\n", ""), ["a run needs 'task': a task by name, e.g. mqar."]),
-    (FILE.replace("design: mhsa\n", ""), ["a run has either a 'model' or a 'design'."]),
+    (FILE.replace("design: mhsa\n", ""), ["a run has a 'model' or a 'design'."]),
     (FILE + "batch: 2\naccumulate: 4\n", ["a batch of 2 has no 4 parts."]),
     ("", ["'run.yaml' holds no run: it is a mapping that begins with 'run: 1'."]),
     ("- 1\n", ["'run.yaml' holds no run: it is a mapping that begins with 'run: 1'."]),
@@ -79,8 +79,8 @@ PLACES = [
         ],
     ),
     (
-        "run: 1\ntask: mqar\nwidth: 8\nmodel: model.yaml\n",
-        ["the model says 'width' itself: leave it out here."],
+        FILE + "vocabulary: 9\n",
+        ["the task says 'vocabulary' itself: leave it out here."],
     ),
 ]
 

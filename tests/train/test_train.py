@@ -151,15 +151,16 @@ MISFITS = [
     ),
     (
         runs.everything(options={"length": 9, "streams": 4}),
-        "task 'char_lm' has samples of 9 tokens; 'everything' is made for a length of 8.",
+        "task 'char_lm' has samples of 9 tokens; 'everything' is made for a length of 8. 'length: 9' in the run "
+        "changes that.",
     ),
     (
         runs.everything(task="mqar", options={"length": 8, "pairs": 2, "vocabulary": 64}),
-        "task 'mqar' has a vocabulary of 64; 'everything' has one of 28.",
+        "task 'mqar' has a vocabulary of 64; 'everything' has one of 28. 'vocabulary: 64' in the run changes that.",
     ),
     (
         runs.everything(task="mqar", options={"length": 8, "pairs": 2, "vocabulary": 16}),
-        "task 'mqar' asks for 16 tokens; 'everything' answers with 28.",
+        "task 'mqar' asks for 16 tokens; 'everything' answers with 28. 'vocabulary: 16' in the run changes that.",
     ),
     (
         runs.everything(options={"length": 8}),
@@ -323,3 +324,41 @@ def test_mqar_is_learnt(tmp_path: Path) -> None:
     run = {"task": "mqar", "design": "mhsa", "legs": {"h": 1}, "mlp": "none", "steps": 750, "lr": 4e-3, "threads": 1}
     summary = ta.train(run, out=tmp_path / "out", accelerator="cpu", tensorboard=False)
     assert summary["eval"]["eval_accuracy"] > 0.97
+
+
+SMALL = {"depth": 1, "width": 8, "length": 12, "vocabulary": 28, "legs": {"d": 4}, "mlp_legs": {"l": 8}}
+STEPS = {"steps": 2, "batch": 4, "eval_samples": 4, "tensorboard": False, "threads": 1}
+
+
+def test_a_shipped_model_with_other_sizes(tmp_path: Path) -> None:
+    text = {"task": "char_lm", "options": {"length": 12, "streams": 4}}
+    out = tmp_path / "fast"
+    summary = ta.train(text, model="fast_transformer", memory=12, **SMALL, **STEPS, out=out)
+    assert (summary["model"], summary["designs"]) == ("fast_transformer", ["epa_xl", "sigma_moe"])
+    spec = ta.models.load("fast_transformer", memory=12, **SMALL)
+    assert open_run(out).spec.to_yaml(whole=True) == spec.to_yaml(whole=True)
+    assert summary["parameters"] == spec.cost().parameters
+    again = ta.train(text, model="fast_transformer", memory=12, **SMALL, **STEPS, out=out)
+    assert again == summary
+
+
+def test_a_shipped_model_with_another_design(tmp_path: Path) -> None:
+    text, out = {"task": "char_lm", "options": {"length": 12}}, tmp_path / "mgk"
+    own = {key: value for key, value in SMALL.items() if key != "mlp_legs"} | {"legs": {"d": 4, "h": 1}}
+    summary = ta.train(text, model="wikitext_small", design="mgk", mlp="none", **own, **STEPS, out=out)
+    spec = ta.models.load("wikitext_small", design="mgk", mlp=None, **own)
+    assert (summary["model"], summary["parameters"]) == ("mgk_wikitext_small", spec.cost().parameters)
+
+
+def test_a_classifier_of_other_classes(tmp_path: Path) -> None:
+    run = {"task": "listops_mini", "model": "lra_listops", "depth": 1, "legs": {"d": 4}, "width": 8}
+    summary = ta.train(run, **STEPS, out=tmp_path / "out")
+    assert (summary["model"], summary["designs"]) == ("lra_listops", ["mhsa", "mlp_dropout"])
+    told = refused(tmp_path, run | {"classes": 3})
+    assert told == (
+        "task 'listops_mini' asks for 10 classes; 'lra_listops' answers with 3. 'classes: 10' in the run changes that."
+    )
+    assert refused(tmp_path, run | {"tied": True}) == (
+        "a sequence_classifier has no 'tied' to override: known here: classes, depth, design, dropout, "
+        "embedding_scale, features, init, legs, length, mlp, mlp_legs, mlp_settings, ...."
+    )
