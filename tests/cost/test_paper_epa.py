@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 import tensornet_attn as ta
+from tensornet_attn.cost.paper import TABLES
 from tensornet_attn.cost.paper.compare import compare_row, number
 from tensornet_attn.cost.paper.digits import as_printed
-from tensornet_attn.cost.paper.epa_layer import LAYERS, ROPE
-from tensornet_attn.cost.paper.epa_model import attention_parameters, design_of, moa_parameters
+from tensornet_attn.cost.paper.epa import FILES, file_of, values_of
+from tensornet_attn.cost.paper.epa_layer import LAYERS
+from tensornet_attn.cost.paper.epa_model import attention_parameters, dense_parameters, design_of
+from tensornet_attn.cost.paper.printed import printed
 from tests.paper_tables import compared, split
 
 ALL = compared("epa").numbers
@@ -126,6 +129,7 @@ def test_ours_counts_all_context_rows_and_all_gates():
     assert (rows["Gs.of.of"], rows["Gd.of.of"]) == (C * T * dm * H * E, T * dm * H * E)
 
 
+ROPE, MOA = (LAYERS[kind].part.design for kind in ("Transformer (RoPE)", "MoA"))
 RULE = [  # design, its legs, the dense model, the head width of the paper
     ("epa_xl", {"f": 412, "h": 2, "e": 5}, ("transformer_xl", {"f": 412, "h": 10, "d": 41}), 76),
     ("epa_xl", {"f": 1024, "h": 4, "e": 4}, ("transformer_xl", {"f": 1024, "h": 16, "d": 64}), 112),
@@ -133,8 +137,8 @@ RULE = [  # design, its legs, the dense model, the head width of the paper
     ("epa_xl", {"f": 512, "h": 2, "e": 4}, ("transformer_xl", {"f": 512, "h": 8, "d": 64}), 112),
     ("epa_rope", {"f": 412, "h": 2, "e": 5, "d": 4}, (ROPE, {"f": 412, "h": 10, "d": 41}), 64),
     ("epa_rope", {"f": 1024, "h": 4, "e": 4, "d": 4}, (ROPE, {"f": 1024, "h": 16, "d": 64}), 100),
-    (LAYERS["MoA"].part.design, {"f": 412, "e": 10, "d": 4}, ("transformer_xl", {"f": 412, "h": 10, "d": 41}), 88),
-    (LAYERS["MoA"].part.design, {"f": 1024, "e": 16, "d": 4}, ("transformer_xl", {"f": 1024, "h": 16, "d": 64}), 144),
+    (MOA, {"f": 412, "e": 10, "d": 4}, ("transformer_xl", {"f": 412, "h": 10, "d": 41}), 88),
+    (MOA, {"f": 1024, "e": 16, "d": 4}, ("transformer_xl", {"f": 1024, "h": 16, "d": 64}), 144),
 ]
 
 
@@ -161,9 +165,29 @@ def test_parameters_of_the_choices_of_table_1_are_those_of_the_designs(projectio
     assert NUMBERS["table 1", f"EPA 47M, experts in {projections}", "parameters"].shown == "47M"
 
 
-def test_parameters_of_moa_are_those_of_the_design():
-    design = ta.load(LAYERS["MoA"].part.design, legs={"f": 412, "e": 10, "d": 88})
-    assert ta.cost(design).parameters == moa_parameters(88, 10, 412)
+TABLE_6 = [row.values for row in TABLES["epa"].rows if row.where == "table 6"]
+PRINTED = {"H": "n_heads", "dh": "d_head", "dff": "d_ff", "E": "E", "K": "K", "T": "T", "L": "n_layers"}
+NOT_THOSE_OF_TABLE_6 = {"fast_transformer": {"dff"}, "fast_transformer_259m": set()}  # the width of the sigma-MoE
+
+
+def test_the_shipped_models_have_the_sizes_of_table_6():
+    """All that it prints, also of models with other heads or data, but for the width of a sigma-MoE of 47M."""
+    for cells, values in zip(printed("epa")["table 6"].rows, TABLE_6, strict=True):
+        found = {letter: str(values.get(letter, "-")) for letter in PRINTED}
+        wanted = {letter: cells[column] for letter, column in PRINTED.items()}
+        different = {letter for letter in PRINTED if found[letter] != wanted[letter]}
+        assert different == NOT_THOSE_OF_TABLE_6.get(file_of(cells), set())
+
+
+@pytest.mark.parametrize(("size", "width", "dense"), [("47M", 412, 2053), ("262M", 1024, 4110)])
+def test_the_rule_for_feed_forward_layers_gives_those_of_moa(size, width, dense):
+    """As many parameters as attention spares, and less than one more unit takes."""
+    mine, theirs = (values_of(FILES[model, size]) for model in ("MoA", "Transformer XL"))
+    legs = {letter: mine[name] for letter, name in (("f", "dm"), ("e", "E"), ("d", "dh"))}
+    attention = ta.cost(ta.load(MOA, legs=legs)).parameters
+    spare = dense_parameters(width) - attention
+    assert theirs["dff"] == dense
+    assert 0 <= spare - (2 * width + 1) * (mine["dff"] - dense) < 2 * width + 1
 
 
 def test_the_large_fast_transformer_has_two_sizes():

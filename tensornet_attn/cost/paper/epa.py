@@ -1,7 +1,7 @@
 """SwitchHead (first titled Few Heads Are Enough): all rows of its tables and equations.
 
-The sizes of a model are those of table 6. It lacks some, and the model width everywhere: what stands below for them
-follows from the printed counts and from the paper's rule for equal parameters.
+The sizes of a model are those of its shipped file, which has them from table 6. That table lacks some, and the model
+width everywhere: they follow from the printed counts and from the paper's rule for equal parameters.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from collections.abc import Iterable, Mapping
 from tensornet_attn.cost.paper.epa_layer import LAYERS
 from tensornet_attn.cost.paper.epa_model import (
     LETTERS,
-    dense_parameters,
     design_of,
-    feed_forward,
-    moa_parameters,
     parameters,
     widest,
     widths_of,
 )
 from tensornet_attn.cost.paper.model import Adjustment, Count, Row, Table
 from tensornet_attn.cost.paper.printed import Section, printed
+from tensornet_attn.cost.paper.shipped import shipped
 
 Values = dict[str, int]
 Cells = Mapping[str, str]
@@ -36,14 +34,24 @@ SHORT = {
     DATASET: "WT-103",
 }
 LAYER_OF = {"Fast Transformer": "EPA", "Trafo. XL": "Transformer XL"}
-WIDTHS = {"47M": 412, "45M": 412, "41M": 512, "262M": 1024, "259M": 1024, "272M": 1024, "243M": 1024, "244M": 1024}
-CHARACTERS, PIECES = 205, 8000  # the vocabulary of Enwik8, and of all other data
-MOA = {"47M": (88, 10), "262M": (144, 16)}  # dh by the rule, and E
-UNPRINTED = {  # rows without a line in table 6: the line of the dense model that they have the sizes of, and dh
-    ("Transformer XL", "Enwik8", "2"): (("Transformer XL", "Enwik8", "8", "41M"), 256),
-    ("Transformer (RoPE)", DATASET, "2", "45M"): (("Transformer (RoPE)", DATASET, "10", "45M"), 205),
-    ("Transformer (RoPE)", DATASET, "2", "244M"): (("Transformer (RoPE)", DATASET, "16", "244M"), 512),
+FILES = {  # the shipped models that rows stand for
+    ("Transformer XL", "47M"): "xl_47m",
+    ("Transformer XL", "41M"): "xl_41m",
+    ("Transformer XL", "262M"): "xl_262m",
+    ("Transformer (RoPE)", "45M"): "rope_45m",
+    ("Transformer (RoPE)", "244M"): "rope_244m",
+    ("EPA", "47M"): "epa_47m_xl",
+    ("EPA", "41M"): "epa_41m_xl",
+    ("EPA", "262M"): "epa_262m_xl",
+    ("EPA (RoPE)", "45M"): "epa_45m_rope",
+    ("EPA (RoPE)", "243M"): "epa_243m_rope",
+    ("MoA", "47M"): "moa_47m_xl",
+    ("MoA", "262M"): "moa_262m_xl",
+    ("Fast Transformer", "47M"): "fast_transformer",
+    ("Fast Transformer", "259M"): "fast_transformer_259m",
+    ("Fast Transformer", "272M"): "fast_transformer_259m",
 }
+WEB = ("C4", "peS2o")  # data on which EPA has other sizes than on WikiText-103
 RULE = "d_head and d_ff are not printed; they follow from the paper's rule for equal parameters"
 NOTE_MOA = f"{RULE}, and E is the number of heads of the dense model."
 NOTE_HEADS = "table 6 has no such row: d_head keeps the width of all heads together."
@@ -79,54 +87,51 @@ NOTE_TIME = "442 / 670 is 0.66."
 RATIOS = {("0.67", "13.5G"): NOTE_RAM, ("0.65", "442ms"): NOTE_TIME}
 
 
+def file_of(row: Cells) -> str:
+    """The name of the shipped model of a printed row, perhaps at other sizes.
+
+    >>> file_of({"Model": "MoA", "sel. mode": "sigmoid", "n_heads": "8", "#params": "47M"})
+    'moa_47m_xl_sigmoid'
+    """
+    name = FILES[row["Model"], row["#params"]]
+    if name == "epa_262m_xl" and row.get("Dataset") in WEB:
+        return "epa_262m_xl_c4"
+    return f"{name}_sigmoid" if row.get("sel. mode") == "sigmoid" and row["Model"] == "MoA" else name
+
+
 def sizes(row: Cells) -> tuple[Values, str | None]:
     """The values of a printed row, and what must be said about them."""
-    model, dataset, heads, size = row["Model"], row.get("Dataset", DATASET), row["n_heads"], row["#params"]
+    model, heads, size = row["Model"], int(row["n_heads"]), row["#params"]
+    values = values_of(file_of(row))
     if model == "MoA":
-        return moa(int(heads), size), NOTE_MOA
-    if model == "Fast Transformer" and size == "259M":
-        return fast(values_of(table_6("EPA", "C4", "4", "262M"))), NOTE_FAST
-    for names in ((model, dataset, heads), (model, dataset, heads, size)):
-        if names in UNPRINTED:
-            like, dh = UNPRINTED[names]
-            return values_of(table_6(*like)) | {"H": int(heads), "dh": dh}, NOTE_HEADS
-    values = values_of(table_6(model, dataset, heads, size))
-    if model == "Fast Transformer":
-        return fast(values), NOTE_MOE.format(experts=fast(values)["dff"] // 128)
-    return values, None
+        return values | {"H": heads}, NOTE_MOA
+    if model in ("Transformer XL", "Transformer (RoPE)"):  # all heads together are as wide as in the file
+        values |= {"H": heads, "dh": values["H"] * values["dh"] // heads}
+        return values, None if "Dataset" not in row or in_table_6(row) else NOTE_HEADS
+    if size == "47M" and row.get("Dataset") in WEB:
+        values |= {"K": 3}
+    if model != "Fast Transformer":
+        return values, None
+    if size == "272M":
+        values |= {"dh": int(row["d_head"]), "K": int(row["K"])}
+    return values, NOTE_FAST if size == "259M" else NOTE_MOE.format(experts=values["dff"] // 128)
 
 
-def table_6(model: str, dataset: str, heads: str, size: str) -> Cells:
-    """The one row of table 6 with these names."""
-    wanted = (model, dataset, heads, size)
-    (row,) = [
-        r for r in PAPER["table 6"].rows if tuple(r[c] for c in ("Model", "Dataset", "n_heads", "#params")) == wanted
-    ]
-    return row
+def in_table_6(row: Cells) -> bool:
+    """Whether table 6 gives the sizes of a row."""
+    names = ("Model", "Dataset", "n_heads", "#params")
+    return any(all(line[name] == row[name] for name in names) for line in PAPER["table 6"].rows)
 
 
-def values_of(row: Cells) -> Values:
-    """The sizes in a row of table 6."""
-    context = 1 if row["Model"].endswith("(RoPE)") else 2
-    values = {"T": int(row["T"]), "C": context, "H": int(row["n_heads"]), "dh": int(row["d_head"])}
-    values |= {"dm": WIDTHS[row["#params"]]}
-    values |= {letter: int(row[letter]) for letter in "EK" if row[letter] != "-"}
-    vocabulary = CHARACTERS if row["Dataset"] == "Enwik8" else PIECES
-    return values | {"dff": int(row["d_ff"]), "L": int(row["n_layers"]), "V": vocabulary}
-
-
-def fast(values: Values) -> Values:
-    """With the experts of sigma-MoE in place of the feed-forward layer: 16, or 32 in the large model, of width 128."""
-    return values | {"dff": 128 * (16 if values["dm"] == WIDTHS["47M"] else 32)}
-
-
-def moa(heads: int, size: str) -> Values:
-    """MoA with the parameters of the dense model."""
-    dense = values_of(table_6("Transformer XL", DATASET, "10" if size == "47M" else "16", size))
-    dh, experts = MOA[size]
-    spare = dense_parameters(dense["dm"]) - moa_parameters(dh, experts, dense["dm"])
-    dff = feed_forward(spare, dense["dm"], dense["dff"])
-    return dense | {"H": heads, "dh": dh, "E": experts, "dff": dff}
+def values_of(name: str) -> Values:
+    """The sizes of a shipped model by the paper's letters."""
+    model = shipped(name)
+    legs, settings = model.mixer.legs, model.mixer.settings
+    values = {"T": model.length, "C": 1 + model.memory // model.length, "H": legs.get("h") or settings["k"]}
+    values |= {"dh": legs["d"], "dm": model.width}
+    values |= {"E": legs["e"]} if "e" in legs else {}
+    values |= {"K": settings["k"]} if "h" in legs and settings else {}
+    return values | {"dff": model.inner, "L": model.layers, "V": model.vocabulary}
 
 
 def rows(section: Section) -> Iterable[Row]:
@@ -168,7 +173,7 @@ def width(row: Cells, values: Values) -> Count:
 
 def table_1(section: Section) -> Iterable[Row]:
     """The parameters of all choices of projections with experts."""
-    dense = values_of(table_6("Transformer XL", DATASET, "10", "47M"))
+    dense = values_of("xl_47m")
     for row in section.rows:
         heads, chosen = int(row["n_heads"]), "".join(x for x in LETTERS if row[f"{x} expert"] == "Y")
         if not chosen:

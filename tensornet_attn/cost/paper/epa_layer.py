@@ -9,40 +9,12 @@ positions stand for 2 T C - 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from tensornet_attn.cost.paper.model import Adjustment, Count, Formula, Part
+from tensornet_attn.cost.paper.model import Adjustment, Count, Formula, Formulas, Part
+from tensornet_attn.cost.paper.shipped import shipped
 
 XL = {"n": "T", "m": "C * T"}  # lengths of queries and keys
 P = "(T + C * T - 1)"  # our relative positions: one for each distance there is
-
-HALF = "2 * (d // 4) / d"  # of a head is rotated, in pairs: 20 entries of 41, as in the released code
-ROPE: dict[str, Any] = {
-    "tensornet": 1,
-    "name": "mhsa_rope_half",
-    "extends": "mhsa_rope",
-    "diagram": {
-        "Q": {"rope": "n", "along": "d", "fraction": HALF, "of": "x[n f] Wq[f h d] -> n h d"},
-        "K": {"rope": "m", "along": "d", "fraction": HALF, "of": "x[m f] Wk[f h d] -> m h d"},
-    },
-}
-MOA_XL: dict[str, Any] = {  # the released comparison gives MoA Transformer-XL's positions, shared by all heads
-    "tensornet": 1,
-    "name": "moa_xl",
-    "extends": "moa",
-    "causal": True,
-    "legs": {"p": "relative"},
-    "inputs": {"memory": {"legs": "m f", "default": "x"}},
-    "weights": {"Wr": {"legs": "f d", "init": "normal(f ** -0.5)"}},
-    "constants": {"R": {"legs": "p f", "value": "sinusoid"}},
-    "diagram": {
-        "K": "memory[m f] Wk[f d] -> m d",
-        "V": "memory[m f] Wv[f d] -> m d",
-        "Kr": "R[p f] Wr[f d] -> p d",
-        "place": {"rel_shift": "p", "to": "m", "of": "Q[n e d] Kr[p d] -> e n p"},
-        "A": {"softmax": "m", "scale": "d ** -0.5", "of": "Q[n e d] K[m d] + place[e n m] -> e n m"},
-    },
-}
 
 WHY_ROWS = "with cached context, keys and values are made for C T rows; the script counts T."
 WHY_PLACES = "there are T + C T - 1 distances; the script counts 2 C T, or 2 T with experts."
@@ -125,37 +97,42 @@ class Layer:
         return Count(unit, adjustments, formula or (self.macs if macs else self.floats), printed, note=note)
 
 
+def of(name: str, legs: Formulas, settings: Formulas | None = None) -> Part:
+    """The attention of a shipped model, at the sizes of a row."""
+    return Part(shipped(name).mixer.design, legs, XL, settings or {})
+
+
 LAYERS = {
     "Transformer XL": Layer(
-        Part("transformer_xl", HEADS, XL),
+        of("xl_47m", HEADS),
         "H * (4 * T * dh * dm + 2 * C * T ** 2 * dh + 2 * C * T * dh * dm)",
         "H * (4 * T * dh + 2 * C * T ** 2 + 2 * C * T * dh)",
         (DENSE_ROWS, DENSE_PLACES, PLACE_SCORES, BIASES),
         (INPUTS, TWICE, KEPT_ROWS, KEPT_DENSE_PLACES),
     ),
     "EPA": Layer(
-        Part("epa_xl", EXPERTS, XL, {"k": "K"}),
+        of("epa_47m_xl", EXPERTS, {"k": "K"}),
         f"{EPA_MACS} + 2 * T * dh * dm * H",
         f"{EPA_FLOATS} + 2 * T * dh * H",
         (ROWS, COLUMNS, SIDES, WEIGHING, PLACES, PLACE_SCORES, BIASES),
         (INPUTS, TWICE, KEPT_ROWS, *KEPT_GATES, KEPT_PLACES),
     ),
     "Transformer (RoPE)": Layer(
-        Part(ROPE, HEADS, XL),
+        of("rope_45m", HEADS),
         "H * (4 * T * dh * dm + 2 * T ** 2 * dh)",
         "H * (4 * T * dh + 2 * T ** 2)",
         (),
         (ONE_INPUT, TWICE),
     ),
     "EPA (RoPE)": Layer(
-        Part("epa_rope", EXPERTS, XL, {"k": "K"}),
+        of("epa_45m_rope", EXPERTS, {"k": "K"}),
         EPA_MACS,
         EPA_FLOATS,
         (COLUMNS, SIDES, WEIGHING),
         (ONE_INPUT, TWICE, *KEPT_GATES),
     ),
     "MoA": Layer(
-        Part(MOA_XL, {"f": "dm", "e": "E", "d": "dh"}, XL, {"k": "H"}),
+        of("moa_47m_xl", {"f": "dm", "e": "E", "d": "dh"}, {"k": "H"}),
         "2 * H * C * T ** 2 * dh + (2 * H + 2) * T * dh * dm + 2 * H * T * dh + E * T * dm + 2 * C * T * dh * dm",
         "2 * H * C * T ** 2 + (2 * H + 2) * T * dh + 2 * T * dh + E * C * T",
         (MOA_ROWS, MOA_WEIGHING, MOA_PLACES, PLACE_SCORES),

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from tensornet_attn.cost.match import largest_size
 from tensornet_attn.cost.paper.epa_layer import LAYERS
 from tensornet_attn.cost.paper.model import Adjustment, Count, Part
+from tensornet_attn.cost.paper.shipped import shipped
 
 ONE = {"n": "1", "m": "1"}  # parameters do not depend on lengths
 AROUND = (
@@ -21,11 +22,12 @@ AROUND = (
     Adjustment("norms", "(4 * L + 2) * dm", "two layer norms a layer and one at the end."),
 )
 XL_PART = Adjustment("positions", "L * (dm + 2) * H * dh", "Transformer-XL's Wr, u and v beside the design.")
-MLP = Part("mlp", {"f": "dm", "l": "dff"}, ONE)
-EXPERTS = Part("sigma_moe", {"f": "dm", "e": "dff / 128", "l": "128"}, ONE)
+MLP = Part(shipped("xl_47m").mlp.design, {"f": "dm", "l": "dff"}, ONE)
+MOE = shipped("fast_transformer").mlp
+EXPERTS = Part(MOE.design, {"f": "dm", "e": f"dff / {MOE.legs['l']}", "l": str(MOE.legs["l"])}, ONE)
 LETTERS = "VKQO"
-WIDTH, DENSE_FF = 412, 2053  # of the models of 47M parameters
-DENSE = {412: (10, 41), 512: (8, 64), 1024: (16, 64)}  # heads of the dense model and their width, by model width
+SMALL = shipped("xl_47m")
+DENSE = {model.width: model.mixer.legs for model in (SMALL, shipped("xl_41m"), shipped("xl_262m"))}
 
 
 def parameters(
@@ -36,7 +38,8 @@ def parameters(
     attention = Part(design or own.design, own.legs, ONE, {} if design else own.settings, times)
     feed_forward = EXPERTS if moe else MLP
     parts = (attention, Part(feed_forward.design, feed_forward.legs, ONE, times=times))
-    return Count("parameters", (), None, printed, (*AROUND, *([XL_PART] if design else [])), parts, note)
+    rest = (*AROUND, *([XL_PART] if design else []))
+    return Count("parameters", (), None, printed, rest, parts, note)
 
 
 def design_of(projections: str) -> str:
@@ -48,7 +51,9 @@ def design_of(projections: str) -> str:
     return "epa" if projections == "VO" else f"epa_{projections.lower()}"
 
 
-def attention_parameters(projections: str, dh: int, H: int = 2, E: int = 5, dm: int = WIDTH, xl: bool = True) -> int:
+def attention_parameters(
+    projections: str, dh: int, H: int = 2, E: int = 5, dm: int = SMALL.width, xl: bool = True
+) -> int:
     """Of one layer in which these projections have E experts a head; `xl`: with Transformer-XL's positions.
 
     >>> attention_parameters("", 41, H=10), attention_parameters("VO", 76)
@@ -61,11 +66,10 @@ def attention_parameters(projections: str, dh: int, H: int = 2, E: int = 5, dm: 
 
 def dense_parameters(dm: int, xl: bool = True) -> int:
     """Of one attention layer of the dense model of a width."""
-    H, dh = DENSE[dm]
-    return attention_parameters("", dh, H, dm=dm, xl=xl)
+    return attention_parameters("", DENSE[dm]["d"], DENSE[dm]["h"], dm=dm, xl=xl)
 
 
-def widest(projections: str, H: int = 2, E: int = 5, dm: int = WIDTH, xl: bool = True) -> int:
+def widest(projections: str, H: int = 2, E: int = 5, dm: int = SMALL.width, xl: bool = True) -> int:
     """The width of a head by the paper's rule.
 
     >>> widest("VO"), widest("VO", H=4, E=4, dm=1024), widest("VO", xl=False)
@@ -75,15 +79,11 @@ def widest(projections: str, H: int = 2, E: int = 5, dm: int = WIDTH, xl: bool =
     return largest_size(lambda d: attention_parameters(projections, d, H, E, dm, xl), dense, "attention", "d", 4)
 
 
-def moa_parameters(dh: int, E: int, dm: int) -> int:
-    """Of one layer of MoA with Transformer-XL's positions, shared by all heads, as are keys and values."""
-    return dm * dh * (2 * E + 3) + dm * E
-
-
 def widths_of(projections: str) -> tuple[int, int]:
     """Widths of head and feed-forward layer of a model of table 1, which does not print them."""
     dh = widest(projections)
-    return dh, feed_forward(dense_parameters(WIDTH) - attention_parameters(projections, dh), WIDTH, DENSE_FF)
+    spare = dense_parameters(SMALL.width) - attention_parameters(projections, dh)
+    return dh, feed_forward(spare, SMALL.width, SMALL.inner)
 
 
 def feed_forward(spare: int, dm: int, dense: int) -> int:

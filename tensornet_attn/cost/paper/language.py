@@ -1,7 +1,8 @@
 """The parameters of whole language models on WikiText-103, as MGK and FMMformer train them, and of BERT.
 
-L layers of attention of width f and a feed-forward layer of width l, two norms each; V words, whose embedding is the
-output as well. BERT alone has P learned positions, two token types, a norm, a pooler, and biases in attention.
+L layers of attention of h heads of width d and a feed-forward layer of width l, two norms each; V words, whose
+embedding of width f is the output as well. The sizes are those of the shipped models, wikitext_small and
+wikitext_medium. BERT alone has P learned positions, two token types, one more norm, a pooler, and biases in attention.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensornet_attn.cost.paper.model import Adjustment, Count, Formulas, Part, Rounding
+from tensornet_attn.cost.paper.shipped import shipped
 
 ONE = {"n": "1", "m": "1"}  # parameters do not depend on lengths
-WORDS = 267_735  # of WikiText-103
 
 AROUND = (
     Adjustment("embedding", "V * f", "one matrix over the vocabulary, for input and output."),
-    Adjustment("norms", "(4 * L + 2) * f", "two layer norms a layer and one more."),
+    Adjustment("norms", "4 * L * f", "two layer norms a layer."),
 )
+NORM = Adjustment("norm of the embedding", "2 * f", "a layer norm, of BERT.")
 POSITIONS = Adjustment("positions and token types", "(P + 2) * f", "learned, of BERT.")
 BIASES = Adjustment("biases of attention", "4 * L * f", "on queries, keys, values and output, in BERT.")
 POOLER = Adjustment("pooler", "(f + 1) * f", "a linear layer on BERT's first position.")
@@ -34,16 +36,24 @@ class Model:
     rest: tuple[Adjustment, ...] = AROUND
 
 
-def small(design: str | Mapping[str, Any], settings: Formulas | None = None) -> Model:
-    """16 layers of width 128 with 8 heads and feed-forward layers of width 2,048."""
-    return Model(design, {"L": 16, "f": 128, "h": 8, "l": 2048, "V": WORDS}, settings or {})
+def of(name: str, design: str | None = None, settings: Formulas | None = None) -> Model:
+    """A shipped model, perhaps with another design in place of its own."""
+    model = shipped(name)
+    values = {"L": model.layers, "f": model.width, "l": model.inner, "V": model.vocabulary}
+    values |= {"h": model.mixer.legs["h"], "d": model.mixer.legs["d"]}
+    return Model(design or model.mixer.design, values, settings or {})
 
 
-MEDIUM = Model("mhsa", {"L": 16, "f": 256, "h": 8, "l": 2048, "V": WORDS})
+def small(design: str, settings: Formulas | None = None) -> Model:
+    """The small model with a design in place of its softmax attention."""
+    return of("wikitext_small", design, settings)
+
+
+MEDIUM = of("wikitext_medium")
 BERT = Model(
     "mhsa",
-    {"L": 12, "f": 768, "h": 12, "l": 3072, "V": 30_522, "P": 512},
-    rest=(*AROUND, POSITIONS, BIASES, POOLER),
+    {"L": 12, "f": 768, "h": 12, "d": 64, "l": 3072, "V": 30_522, "P": 512},
+    rest=(*AROUND, NORM, POSITIONS, BIASES, POOLER),
 )
 
 
@@ -51,7 +61,7 @@ def language_model(model: Model, printed: str, rounding: Rounding, note: str | N
     """The parameters of a model."""
     layers = model.values["L"]
     parts = (
-        Part(model.design, {"f": "f", "h": "h"}, ONE, model.settings, layers),
+        Part(model.design, {"f": "f", "h": "h", "d": "d"}, ONE, model.settings, layers),
         Part("mlp", {"f": "f", "l": "l"}, ONE, times=layers),
     )
     return Count("parameters", printed=printed, rest=model.rest, parts=parts, note=note, rounding=rounding)
