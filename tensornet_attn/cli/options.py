@@ -81,13 +81,14 @@ def model_of(source: str, design: str | None, legs: Pairs, settings: Pairs) -> M
 
     `source`: what `source_of` gives. Raises DesignError, also for a name that is neither's.
     """
-    from tensornet_attn.models.sources import load
     from tensornet_attn.spec.sources import document_of
 
     document, reporter = document_of(source, "design or model")
     if not document.data and reporter.failed:
         raise DesignError(reporter.problems())
     if "model" in document.data:
+        from tensornet_attn.models.sources import load  # reading a design needs far less
+
         return load(source, **changes(design, overrides(legs, "--legs"), overrides(settings, "--set")))
     if design is not None:
         raise typer.BadParameter("this is a design; --design is for models.", param_hint="'--design'")
