@@ -18,6 +18,7 @@ from tensornet_attn.cost.sizes import lengths_of, sizes_at, whole
 from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
 from tensornet_attn.graph.model import Attention, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.rewrite.apart import beside_output
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class StepCost:
     """One step of the diagram, the products it is split into together. `fused`: what else it does at once.
 
     `saved_floats` counts what no earlier step has saved. `live_bytes` stand in memory while it runs. `routed_macs` are
-    the MACs left where only the entries that a topk has chosen are computed: see `routing.py`.
+    the MACs left where only the entries that a topk has chosen are computed: see `routing.py`. `training`: it serves
+    states or losses alone, and is left out in evaluation.
     """
 
     step: str
@@ -36,6 +38,7 @@ class StepCost:
     saved_floats: int = 0
     fused: tuple[str, ...] = ()
     routed_macs: int = 0
+    training: bool = False
 
     @property
     def flops(self) -> int:
@@ -52,6 +55,7 @@ class StepCost:
             self.saved_floats + other.saved_floats,
             (*self.fused, *other.fused),
             self.routed_macs + other.routed_macs,
+            self.training and other.training,
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -63,6 +67,7 @@ class Cost:
     """The cost of one way to compute a design. `formula`: the MACs of one batch element as a polynomial in legs.
 
     `routed_formula`: those left where only chosen entries are computed; settings stand for the legs they reduce.
+    `total` is that of a forward in training with all losses, `evaluation` that of one in evaluation.
     `total.live_bytes` is the peak; `parameters` are trainable, `frozen` parameters are apart, states are neither.
     """
 
@@ -75,6 +80,11 @@ class Cost:
     @property
     def total(self) -> StepCost:
         return sum(self.steps, StepCost("total"))
+
+    @property
+    def evaluation(self) -> StepCost:
+        """The total without what serves states or losses alone."""
+        return sum((step for step in self.steps if not step.training), StepCost("in evaluation"))
 
     @property
     def macs(self) -> int:
@@ -90,9 +100,14 @@ class Cost:
             "routed_formula": self.routed_formula,
             "parameters": self.parameters,
             "frozen_parameters": self.frozen,
-            "total": {key: value for key, value in self.total.as_dict().items() if key not in ("step", "fused")},
+            "total": _counts(self.total),
+            "evaluation": _counts(self.evaluation),
             "steps": [step.as_dict() for step in self.steps],
         }
+
+
+def _counts(total: StepCost) -> dict[str, object]:
+    return {key: value for key, value in total.as_dict().items() if key not in ("step", "fused", "training")}
 
 
 @dataclass(frozen=True)
@@ -155,7 +170,7 @@ def cost(graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: 
     """
     scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
     live_at, before, monomials, chosen = live(scene), set[str](), Monomials(), Monomials()
-    routing = Routing.of(scene.graph)
+    routing, beside = Routing.of(scene.graph), beside_output(scene.graph)
     rows: dict[str, StepCost] = {}
     for step in scene.graph.steps:
         kept = {name: floats for name, floats in saved(scene, step).items() if name not in before}
@@ -164,7 +179,7 @@ def cost(graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: 
         routed, routed_macs = routed_products(scene, step, routing)
         chosen.update(routed)
         name = _row(step)
-        rows[name] = rows.get(name, StepCost(name)) + StepCost(
+        rows[name] = rows.get(name, StepCost(name, training=True)) + StepCost(
             name,
             macs(scene, step),
             elementwise(scene, step),
@@ -173,6 +188,7 @@ def cost(graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: 
             sum(kept.values()),
             _fused(step, name),
             routed_macs,
+            step.name in beside,
         )
     weights = [(scene.stored[tensor.name], tensor.frozen) for tensor in graph.of_role("weight")]
     trainable = sum(size for size, frozen in weights if not frozen)
