@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensornet_attn.models.block import norm_of
+from tensornet_attn.models.block import Losses, WithLosses, norm_of
 from tensornet_attn.models.embedding import Positions, check_tokens
 from tensornet_attn.models.model import Model
 
@@ -33,17 +33,20 @@ class SequenceClassifier(Model):
         self.norm = norm_of(config, **new)
         self.output = nn.Linear(config.width, config.classes, **new)
 
-    def forward(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """tokens [batch, n] integers, key_mask [batch, n] (true = a token): logits [batch, classes]. InputError."""
+    def forward(self, tokens: Tensor, key_mask: Tensor | None = None, losses: bool = False) -> WithLosses:
+        """tokens [batch, n] integers, key_mask [batch, n] (true = a token): logits [batch, classes].
+
+        With `losses`, (logits, auxiliary losses by name, as `layers.0.mixer.balance`). Raises InputError.
+        """
         check_tokens("tokens", tokens, key_mask)
         x = self.embedding(tokens) * self.scale
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
             key_mask = None if key_mask is None else nn.functional.pad(key_mask, (1, 0), value=True)
-        x = self.positions(x)
-        for block in self.layers:
-            x = block(x, key_mask)
-        return self.output(self._pooled(self.norm(x), key_mask))
+        found: Losses | None = {} if losses else None
+        x = self._through("layers", self.positions(x), found, key_mask)
+        logits = self.output(self._pooled(self.norm(x), key_mask))
+        return logits if found is None else (logits, found)
 
     def _pooled(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """[batch, n, width] -> [batch, width]; a sequence of padding alone gives zeros."""
