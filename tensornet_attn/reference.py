@@ -15,7 +15,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph import model
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term
 from tensornet_attn.nn.initial import filled
-from tensornet_attn.nn.module import CompiledDesign, leaves
+from tensornet_attn.nn.module import CompiledDesign, Result, leaves
 from tensornet_attn.reference_boxes import BOXES, Legs, aligned, einsum
 from tensornet_attn.spec import arithmetic
 
@@ -194,7 +194,8 @@ def reference_run(
     mask: Tensor | None,
     key_mask: Tensor | None,
     noise: Mapping[str, Tensor] | None,
-) -> Tensor:
+    losses: bool = False,
+) -> Result:
     """Evaluates the diagram literally; after a training call the states are updated."""
     graph, training = module.plan.graph, module.training
     tensors = leaves(module, inputs, noise)
@@ -207,7 +208,10 @@ def reference_run(
             value = values[step].movedim(tuple(own.index(leg) - len(own) for leg in legs), tuple(range(-len(legs), 0)))
             if value.numel():  # the mean of an empty batch says nothing
                 store(getattr(module, state), value)
-    return values[graph.output]
+    if not losses:
+        return values[graph.output]
+    means = {loss.name: values[loss.step].sum() / max(1, values[loss.step].numel()) for loss in graph.losses}
+    return values[graph.output], means
 
 
 @torch.no_grad()

@@ -74,4 +74,5 @@ def needed(graph: Graph, names: Iterable[str]) -> Graph:
         if step.name in wanted:
             wanted |= {use.name for use in step.op.uses}
     tensors = tuple(tensor for tensor in graph.tensors if tensor.role == "input" or tensor.name in wanted)
-    return replace(graph, tensors=tensors, steps=tuple(step for step in graph.steps if step.name in wanted))
+    steps = tuple(step for step in graph.steps if step.name in wanted)
+    return replace(graph, tensors=tensors, steps=steps, losses=())

@@ -2,7 +2,8 @@
 
 Round nodes are tensors (bold: inputs, dotted: constants, dashed: noise, doubled: state, heavy and coloured: the core),
 wires are legs with their names and sizes, a point is a leg that joins three or more, a frame is a box (dashed: softmax)
-with a dot on its border for the leg it acts along. The same graph gives the same bytes.
+with a dot on its border for the leg it acts along; what a state stores and losses stand in frames that say so. The same
+graph gives the same bytes.
 """
 
 from __future__ import annotations

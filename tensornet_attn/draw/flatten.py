@@ -9,7 +9,7 @@ from tensornet_attn.draw.apart import drawn_apart
 from tensornet_attn.draw.core import core
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire
 from tensornet_attn.draw.words import box_words, coefficient_words, is_one
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Loss, Step, Term, Use
 from tensornet_attn.spec.arithmetic import ONE, Arith, to_text
 
 Wires = dict[str, Wire]
@@ -18,8 +18,7 @@ Wires = dict[str, Wire]
 def flatten(graph: Graph) -> Scene:
     """The picture of a whole design: its output, and each step that is drawn apart."""
     painter = _Painter(graph)
-    updated = {name for _, name in graph.updates}
-    shown = [s for s in graph.steps if s.name in painter.apart or s.name in updated or s.name == graph.output]
+    shown = [step for step in graph.steps if step.name in painter.apart | graph.results]
     for index, step in enumerate(shown):
         painter.root(step, index, alone=len(shown) == 1)
     return painter.scene()
@@ -66,6 +65,7 @@ class _Painter:
         """A result with open ends."""
         states = [state for state, name in self.graph.updates if name == step.name]
         title = f"{step.name}[{' '.join(step.legs)}]" + (f", kept in {', '.join(states)}" if states else "")
+        title += "".join(f", {_loss(loss)}" for loss in self.graph.losses if loss.step == step.name)
         frame = None if alone else self.frame("part", (title,), None)
         wires = {leg: self.wire(leg, frame) for leg in step.legs}
         path: Path = ((0, index),)
@@ -214,6 +214,12 @@ def _middle(wire: Wire) -> float:
 
 def _alone(use: Use) -> Term:
     return Term(ONE, (use,))
+
+
+def _loss(loss: Loss) -> str:
+    """`loss, times 0.01`; `loss z, times 0.01` where the step has another name."""
+    name = "" if loss.name == loss.step else f" {loss.name}"
+    return f"loss{name}, times {to_text(loss.weight)}"
 
 
 def _legs(uses: Iterable[Use]) -> list[str]:

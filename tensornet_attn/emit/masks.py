@@ -62,7 +62,7 @@ def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int
 
 def name_biases(writer: Writer) -> None:
     """Writes the lines of the masks, now that it is known which biases are used."""
-    for found in writer.keeps.values():
+    for found in (*writer.keeps.values(), *writer.past_keeps):
         found.group[found.place] = f"{found.keep}, {found.bias if found.biased else '_'} = {found.text}"
 
 

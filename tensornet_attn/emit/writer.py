@@ -28,6 +28,7 @@ class Writer:
     lengths: dict[str, str] = field(default_factory=dict)  # sequence leg: local name
     spoken: set[str] = field(default_factory=set)  # of these lengths
     keeps: dict[object, Any] = field(default_factory=dict)  # the masks made so far, by what they depend on
+    past_keeps: list[Any] = field(default_factory=list)  # masks made under a condition that has ended
     needs_math: bool = False
     instead: Mapping[str, str] = field(default_factory=dict)  # functions that a backend has in place of others
 
@@ -148,6 +149,13 @@ class Writer:
     def wanted(self, step: Step) -> Legs:
         """The layout in which a step's only reader likes it best."""
         return layout.wanted(self.graph, self.readers, step)
+
+    def result(self, name: str, legs: Legs) -> Value:
+        """The value of a step with its legs in this order, as a local name."""
+        value = self.values[name].unpacked.arranged(legs)
+        if value.text != self.local[name]:
+            self.line(f"{self.local[name]} = {value.text}", value)
+        return replace(value, text=self.local[name])
 
     def output(self, name: str, legs: Legs) -> None:
         """The last line; the line that made the output becomes it where nothing else speaks of that."""

@@ -8,10 +8,23 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from tensornet_attn.spec.arithmetic import ONE, Arith
+from tensornet_attn.spec.arithmetic import ONE, Arith, evaluate
 from tensornet_attn.spec.sizes import Leg
 
-__all__ = ["Attention", "Box", "Contraction", "Function", "Graph", "Kernel", "Leg", "Step", "Tensor", "Term", "Use"]
+__all__ = [
+    "Attention",
+    "Box",
+    "Contraction",
+    "Function",
+    "Graph",
+    "Kernel",
+    "Leg",
+    "Loss",
+    "Step",
+    "Tensor",
+    "Term",
+    "Use",
+]
 
 MASKED_BOXES = frozenset({"softmax", "normalize", "keep", "sum", "mean", "max", "logsumexp"})
 REDUCTIONS = frozenset({"logsumexp", "max", "sum", "mean"})
@@ -160,6 +173,15 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """An auxiliary loss: a step without legs, and what training multiplies it by."""
+
+    name: str
+    step: str
+    weight: Arith
+
+
+@dataclass(frozen=True)
 class Graph:
     """A checked diagram. Steps stand in an order in which each may be computed from what stands before it."""
 
@@ -170,6 +192,7 @@ class Graph:
     steps: tuple[Step, ...]
     output: str
     causal: bool = False
+    losses: tuple[Loss, ...] = ()
 
     @cached_property
     def leg(self) -> dict[str, Leg]:
@@ -232,6 +255,16 @@ class Graph:
     def updates(self) -> tuple[tuple[str, str], ...]:
         """(state, step) pairs: after a training call the step's value is stored in the state."""
         return tuple((t.name, t.update) for t in self.tensors if t.role == "state" and t.update is not None)
+
+    @cached_property
+    def loss_weights(self) -> dict[str, float]:
+        """What training multiplies each loss by, by the loss's name."""
+        return {loss.name: float(evaluate(loss.weight, self.values)) for loss in self.losses}
+
+    @cached_property
+    def results(self) -> frozenset[str]:
+        """The steps that are wanted for themselves: the output, what a state stores, and losses."""
+        return frozenset({self.output, *(step for _, step in self.updates), *(loss.step for loss in self.losses)})
 
     @cached_property
     def tied(self) -> bool:
