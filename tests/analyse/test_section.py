@@ -105,3 +105,34 @@ def test_a_model_without_attention() -> None:
     with pytest.raises(ta.InputError) as error:
         ta.model_sections(nn.Linear(2, 2), torch.randn(1, 2))
     assert str(error.value) == "Linear: there is no compiled design with an attention box or a topk in it."
+
+
+def test_an_induction_head_built_by_hand_is_found_in_a_model() -> None:
+    """Layer 0 copies the token before from its position, layer 1 looks for its own token among these copies.
+
+    The first position has no token before and copies its own. So the query at the second occurrence of the first token
+    divides its attention between the positions 0 and 1; all others look at one position, the right one.
+    """
+    p, v = 8, 16
+    mixer = {"design": "mhsa", "legs": {"h": 1, "d": v}}
+    layers = [{"mixer": mixer}, {"mixer": mixer}]
+    sizes = {"vocabulary": v, "length": 2 * p, "width": 3 * v, "layers": layers, "norm": "rmsnorm", "positions": "learned"}
+    model = ta.models.LanguageModel(**sizes)
+    token, place, before = torch.eye(3 * v).split(v)  # [v, width] each: where the residual stream holds what
+    later = torch.eye(v).roll(1, 1).triu()  # position j -> j + 1
+    with torch.no_grad():
+        model.embedding.weight.copy_(token)
+        model.positions.table.copy_(place)
+        first, second = (layer.mixer.design for layer in model.layers)
+        for design, query, key, value, out in (
+            (first, place, later.T @ place, token, before),
+            (second, token, before, token, token),
+        ):
+            design.Wq.copy_(100 * query.T[:, None])
+            design.Wk.copy_(key.T[:, None])
+            design.Wv.copy_(value.T[:, None])
+            design.Wo.copy_(out[None])
+    tokens = ta.repeated_tokens(v, p)
+    one, two = ta.report_data(ta.model_sections(model, tokens, repeated=tokens))["sections"]
+    assert one["boxes"][0]["induction"] == pytest.approx([0], abs=1e-6)
+    assert two["boxes"][0]["induction"] == pytest.approx([(p - 0.5) / p], abs=1e-5)
