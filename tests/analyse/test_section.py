@@ -116,8 +116,8 @@ def test_an_induction_head_built_by_hand_is_found_in_a_model() -> None:
     p, v = 8, 16
     mixer = {"design": "mhsa", "legs": {"h": 1, "d": v}}
     layers = [{"mixer": mixer}, {"mixer": mixer}]
-    sizes = {"vocabulary": v, "length": 2 * p, "width": 3 * v, "layers": layers, "norm": "rmsnorm", "positions": "learned"}
-    model = ta.models.LanguageModel(**sizes)
+    sizes = {"vocabulary": v, "length": 2 * p, "width": 3 * v}
+    model = ta.models.LanguageModel(**sizes, layers=layers, norm="rmsnorm", positions="learned")
     token, place, before = torch.eye(3 * v).split(v)  # [v, width] each: where the residual stream holds what
     later = torch.eye(v).roll(1, 1).triu()  # position j -> j + 1
     with torch.no_grad():
