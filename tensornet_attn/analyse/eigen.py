@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from tensornet_attn.errors import InputError
 Tensor = torch.Tensor
 VARIANCE = 0.95  # of the paper, as the next
 TOP = 50
+ALONE = 2048  # rows of a matrix whose eigenvalues one thread computes
 CHUNK = 2**24  # entries made float64 at once: 128 MiB
 
 
@@ -79,7 +81,8 @@ def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalue
     along = 1 if matrices <= entries else 0  # the longer side is summed over, a part at a time
     parts = (part.double() for part in rows.split(max(1, CHUNK // max(1, rows.shape[1 - along])), along))
     product = sum(part @ part.T if along else part.T @ part for part in parts)
-    values = torch.linalg.eigvalsh(product / matrices).flip(0)
+    with _few_threads(len(product)):
+        values = torch.linalg.eigvalsh(product / matrices).flip(0)
     zero = len(values) * torch.finfo(values.dtype).eps * values[:1]  # below it an eigenvalue is rounding
     return Eigenvalues(torch.where(values > zero, values, 0), matrices)
 
@@ -97,6 +100,21 @@ def principal_components(maps: Maps | Tensor | Iterable[Maps | Tensor], variance
     2
     """
     return map_eigenvalues(maps).components(variance)
+
+
+@contextmanager
+def _few_threads(rows: int) -> Iterator[None]:
+    """One thread of torch for matrices of up to ALONE rows.
+
+    The reduction to tridiagonal form synchronises its threads for every row. Where other processes use the cores, two
+    threads take 11 s for 320 rows, and one takes 0.03 s.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if rows <= ALONE else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _rows(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Tensor:

@@ -81,6 +81,20 @@ def test_parts_of_the_product_are_summed(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.undo()
 
 
+@pytest.mark.parametrize("alone", [0, 2048])
+def test_the_threads_of_torch_are_as_they_were(alone: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensornet_attn.analyse import eigen
+
+    used = []
+    right = torch.linalg.eigvalsh
+    monkeypatch.setattr(torch.linalg, "eigvalsh", lambda matrix: used.append(torch.get_num_threads()) or right(matrix))
+    monkeypatch.setattr(eigen, "ALONE", alone)
+    threads = torch.get_num_threads()
+    ta.map_eigenvalues(random_maps(2, 2, 3, 3))
+    assert used == [1 if alone else threads]
+    assert torch.get_num_threads() == threads
+
+
 def test_forty_sequences_of_an_untrained_mhsa() -> None:
     """More components than heads: they count the maps of all sequences, not the heads of one."""
     torch.manual_seed(0)
