@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensornet_attn.draw.apart import drawn_apart
 from tensornet_attn.draw.core import core
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire
-from tensornet_attn.draw.words import box_words, coefficient_words, is_one, look_of
+from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Leg, Step, Term, Use
 from tensornet_attn.spec.arithmetic import ONE, Arith, to_text
 
@@ -191,8 +191,8 @@ class _Painter:
         """An operand that its role names, such as the key of a delta rule."""
         self.scalars.append([])
         tap = self.operand(Term(ONE, (use,)), {leg: self.graph.leg[leg] for leg in use.legs}, frame, path)
-        self.nodes[int(tap.id[1:])] = replace(tap, label=role)
-        self.numbers(tap.frame, path)
+        label = " * ".join([*map(factor_words, self.scalars.pop()), role])
+        self.nodes[int(tap.id[1:])] = replace(tap, label=label)
         self.bonds.append(Bond(tap.id, into.id, use.legs))
 
     def box(self, step: Step, box: Box, wires: Wires, frame: str | None, path: Path, named: bool) -> None:

@@ -150,3 +150,15 @@ def test_a_name_is_not_said_twice_at_one_border(graph_of: Any) -> None:
 
 def test_legs_stand_in_one_order_everywhere(mixed: Graph) -> None:
     assert flatten(mixed).order == ("n", "f", "h", "d", "g", "m")
+
+
+def test_a_coefficient_stands_with_what_it_multiplies(graph_of: Any) -> None:
+    """Inside the frame of its product, in the sign of its term, beside the role of its operand."""
+    fast = {"delta_rule": "m", "query": "Q[n h d]", "key": "K[m h d]", "value": "V[m h d]"}
+    fast["rate"] = {"map": "sigmoid", "of": "x[m f] B[f h] -> m h"}
+    fast |= {"key": "2 * K[m h d] -> m h d", "normalize": "none"}
+    diagram = {"Q": "0.5 * x[n f] Wq[f h d] -> n h d", "A": fast, "y": "A[n h d] Wo[h d f] -> n f"}
+    scene = flatten(graph_of(weights={"B": "f h"}, diagram=diagram))
+    assert [node.label for node in scene.nodes if node.look == "tap"] == ["query", "2 * key", "value", "rate"]
+    (number,) = [node for node in scene.nodes if node.look == "number"]
+    assert [(number.label, frame.words) for frame in scene.frames if frame.id == number.frame] == [("0.5", ("Q",))]
