@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Leg, Loss, Step, Tensor, Term, Use
 from tensornet_attn.spec.arithmetic import to_text as arithmetic
@@ -26,6 +27,7 @@ def declaration_lines(graph: Graph) -> list[str]:
     if graph.settings:
         rows.append(("settings", [f"{name} = {value!r}" for name, value in graph.settings]))
     rows += [(title, [_tensor(tensor) for tensor in graph.of_role(role)]) for role, title in _ROLES]
+    rows.append(("core", core_words(graph)))
     return [line for title, items in rows if items for line in _wrap(title, items)]
 
 
