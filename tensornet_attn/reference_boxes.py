@@ -86,7 +86,7 @@ def seen(run: Run, visible: Visible, legs: Legs) -> Tensor:
 
 
 def mask_along(run: Run, visible: Visible, legs: Legs) -> Tensor:
-    """Where the mask of the call lets a box look, [batch..., legs] with ones; anywhere along legs that are not there."""
+    """Where the mask of the call lets a box look, anywhere along legs that are missing: [batch..., legs] with ones."""
     mask, pair = run.mask if run.mask.dtype == torch.bool else run.mask != -math.inf, (run.graph.query, run.graph.key)
     if mask.ndim in (2, len(run.batch) + 2):
         return aligned(mask, pair, legs)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.layout import box_layout
-from tensornet_attn.emit.masks import keep_and_bias
+from tensornet_attn.emit.masks import keep_and_bias, seen_text
 from tensornet_attn.emit.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import MASKED_BOXES, Box, Step
@@ -112,6 +112,15 @@ def _exponent(text: str) -> str:
     return text if text.replace(".", "").isdigit() else f"({text})"
 
 
+def _hide(writer: Writer, step: Step, box: Box) -> None:
+    value, pair = writer.value(box.operand("of")), (writer.graph.query, writer.graph.key)
+    if {*pair} <= {*value.legs}:
+        value = value.arranged(tuple(leg for leg in value.legs if leg not in pair) + tuple(map(str, pair)))
+    keep = seen_text(writer, box.seen, value.legs, value.batched)
+    fill = writer.number(box.number("fill"))
+    writer.bind(step.name, writer.call("hide", value.text, keep, fill), value.legs)
+
+
 def _topk(writer: Writer, step: Step, box: Box) -> None:
     of, by = writer.value(box.operand("of")), writer.value(box.operand("by"))
     text = writer.call(
@@ -186,6 +195,7 @@ def _matrix(value: Value, heads: Legs, sequence: str, width: Legs) -> str:
 
 _EMITTERS: dict[str, Callable[[Writer, Step, Box], None]] = {
     "map": _map,
+    "hide": _hide,
     "topk": _topk,
     **dict.fromkeys(_NORMS, _norm),
     "rope": _rope,

@@ -55,7 +55,9 @@ class Writer:
         if isinstance(reader, Contraction):
             fits = len(reader.terms) > 1
         else:
-            fits = isinstance(reader, Box) and (reader.kind in ("map", "dropout") or reader.kind.endswith("norm"))
+            fits = isinstance(reader, Box) and (
+                reader.kind in ("map", "dropout", "hide") or reader.kind.endswith("norm")
+            )
         return fits and len(value.text) <= _INLINE and "einsum" not in value.text
 
     def call(self, function: str, *arguments: str) -> str:

@@ -30,7 +30,7 @@ def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]
     `shown`: steps of which everything is seen, as of the output and of what states store.
     """
     steps = list(_flat(graph))
-    legs = {one.name: one.legs for one in (*graph.tensors, *steps)}
+    legs = {tensor.name: tensor.legs for tensor in graph.tensors} | {step.name: step.legs for step in steps}
     zeros = _zeros(graph, steps, legs)
     seen = dict.fromkeys((graph.output, *(step for _, step in graph.updates), *shown), EVERYTHING)
     found: dict[str, tuple[Seen, ...]] = {}

@@ -23,9 +23,9 @@ _FACTOR, _OPERAND = 0, 1  # what stands for hidden entries: at 1 every box is a 
 def hiding(graph: Graph, shown: Iterable[str] = (), everywhere: bool = False) -> Graph:
     """The graph with a box `hide` wherever hidden entries could do harm.
 
-    That is before maps that are infinite somewhere, or whose derivative is; and of a tensor with query and key leg that
-    is given, whose entries may be infinite themselves, before any map or product. `everywhere`: before all maps and
-    products. `shown`: steps of which every entry is wanted.
+    That is before maps that are infinite somewhere, or whose derivative is; and, of an input with query and key leg,
+    whose entries may be infinite themselves, before any map or product. `everywhere`: before all maps and products.
+    `shown`: steps of which every entry is wanted.
     """
     found = _Hiding(graph, looks(graph, shown), everywhere)
     for step in graph.steps:
@@ -44,8 +44,7 @@ class _Hiding:
     made: dict[tuple[Use, Seen, int], Use] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        given = (tensor for tensor in self.graph.tensors if tensor.role != "constant")
-        self.doubtful = {tensor.name for tensor in given if self.pairs(tensor.legs)}
+        self.doubtful = {tensor.name for tensor in self.graph.of_role("input") if self.pairs(tensor.legs)}
 
     def pairs(self, legs: Iterable[str]) -> bool:
         return self.graph.key is not None and {self.graph.query, self.graph.key} <= {*legs}

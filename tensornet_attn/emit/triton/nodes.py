@@ -296,6 +296,13 @@ def _keep(scope: Scope, node: Node) -> str:
     return f"shown({scope.ref(node.args[0], node.axes)}, {scope.seen(*node.data)}, edge, 0.0)"
 
 
+def _hide(scope: Scope, node: Node) -> str:
+    groups, fill = node.data
+    seen = [" & ".join(scope.seen(*place) for place in group) for group in groups]
+    text = seen[0] if len(seen) == 1 else " | ".join(f"({one})" if "&" in one else one for one in seen)
+    return f"shown({scope.ref(node.args[0], node.axes)}, {text}, edge, {float(fill.value)})"
+
+
 def _inside(scope: Scope, node: Node) -> str:
     there = " & ".join(scope.broadcast(f"({axis} < {scope.end(axis)})", axis, node.axes) for axis in node.axes)
     return f"shown({scope.ref(node.args[0], node.axes)}, {there}, edge, 0.0)"
@@ -326,6 +333,7 @@ _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
     "noise": _noise,
     "drop": _drop,
     "keep": _keep,
+    "hide": _hide,
     "inside": _inside,
     "inverse": _inverse,
 }
