@@ -20,14 +20,15 @@ _LINEAR = frozenset({"sum", "mean", "keep", "rope", "rel_shift", "dropout", "top
 _FACTOR, _OPERAND = 0, 1  # what stands for hidden entries: at 1 every box is a number, and its derivative too
 
 
-def hiding(graph: Graph, shown: Iterable[str] = (), everywhere: bool = False) -> Graph:
+def hiding(graph: Graph, shown: Iterable[str] = (), everywhere: bool = False, blocks: bool = False) -> Graph:
     """The graph with a box `hide` wherever hidden entries could do harm.
 
     That is before maps that are infinite somewhere, or whose derivative is; and, of an input with query and key leg,
     whose entries may be infinite themselves, before any map or product. `everywhere`: before all maps and products.
-    `shown`: steps of which every entry is wanted.
+    `shown`: steps of which every entry is wanted. `blocks`: of queries and keys, whose entries beyond the last ones are
+    hidden too: before such maps there is a box even where everything is seen.
     """
-    found = _Hiding(graph, looks(graph, shown), everywhere)
+    found = _Hiding(graph, looks(graph, shown), everywhere, blocks)
     for step in graph.steps:
         found.add(step)
     return replace(graph, steps=tuple(found.steps))
@@ -40,6 +41,7 @@ class _Hiding:
     graph: Graph
     looks: Mapping[str, tuple[Seen, ...]]
     everywhere: bool
+    blocks: bool
     steps: list[Step] = field(default_factory=list)
     made: dict[tuple[Use, Seen, int], Use] = field(default_factory=dict)
 
@@ -78,7 +80,7 @@ class _Hiding:
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: int) -> Use:
         """What a step reads in place of a use of which it sees this much."""
-        if look == EVERYTHING:
+        if look == EVERYTHING and not (self.blocks and fill == _OPERAND and self.pairs(use.legs)):
             return use
         if (use, look, fill) not in self.made:
             taken = replace(self.graph, steps=(*self.graph.steps, *self.steps))

@@ -298,7 +298,7 @@ def _keep(scope: Scope, node: Node) -> str:
 
 def _hide(scope: Scope, node: Node) -> str:
     groups, fill = node.data
-    seen = [" & ".join(scope.seen(*place) for place in group) for group in groups]
+    seen = [" & ".join(scope.seen(*place) for place in group) or "there" for group in groups]
     text = seen[0] if len(seen) == 1 else " | ".join(f"({one})" if "&" in one else one for one in seen)
     return f"shown({scope.ref(node.args[0], node.axes)}, {text}, edge, {float(fill.value)})"
 

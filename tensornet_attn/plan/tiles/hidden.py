@@ -20,11 +20,11 @@ def with_hiding(graph: Graph, step: Step) -> Kernel:
     outside = sorted({use.name for own in op.body for use in own.op.uses} & graph.step.keys() - {*op.steps})
     given = tuple(Tensor(name, "input", graph.legs_of(name)) for name in outside)
     body = replace(graph, tensors=graph.tensors + given, steps=op.body, output=step.name)
-    return replace(op, body=hiding(body).steps)
+    return replace(op, body=hiding(body, blocks=True).steps)
 
 
 def alternatives(box: Box, index: Mapping[str, int], indices: Indices) -> list[tuple[Tile, ...]]:
-    """Where a tile is seen: by all of a group, of any of these groups. Raises Unfit."""
+    """Where a tile is seen: by all of a group, of any of these groups; an empty one sees all there is. Raises Unfit."""
     found: dict[tuple[Tile, ...], None] = {}
     for every in sorted(box.seen, key=repr):
         views = [(visible.masks, visible.legs) for visible in sorted(every, key=repr)]
