@@ -151,11 +151,11 @@ def check(case: Case, backends: Sequence[tuple[str, dict[str, Any]]], n: int, dt
     for backend, options in backends:
         module = module_of(data, backend, dtype, **options)
         found, plain = (results(module, list(call.holding(value)), call.options) for value in (bad, GOOD))
+        rough = 1e-9 if dtype == F64 else 1e-3
         for got, same, want in zip(found, plain, wanted, strict=True):
             scale = max(1.0, want.abs().max().item())
             assert got.isfinite().all(), f"{backend}: {case}, {bad}"
-            torch.testing.assert_close(got, same, rtol=0, atol=1e-6 * scale, msg=lambda text: f"{backend}: {text}")
-            rough = 1e-9 if dtype == F64 else 1e-3
-            torch.testing.assert_close(got.to(F64), want, rtol=0, atol=rough * scale, msg=lambda t: f"{backend}: {t}")
+            torch.testing.assert_close(got, same, rtol=0, atol=1e-6 * scale)
+            torch.testing.assert_close(got.to(F64), want, rtol=0, atol=rough * scale)
         for gradient in found[3 : 1 + len(call.inputs)]:
             assert not gradient[~call.visible].any(), f"{backend}: a hidden entry has a gradient"
