@@ -231,7 +231,7 @@ def hide(run: Run, step: Step) -> tuple[Tensor, Legs]:
     use = step.op.operand("of")
     shown = [[seen(run, visible, use.legs) for visible in every] for every in step.op.seen]
     keep = functools.reduce(torch.logical_or, (functools.reduce(torch.logical_and, every) for every in shown))
-    return torch.where(keep, run.values[use.name], run.number(step.op.number("fill"))), use.legs
+    return torch.where(keep, run.values[use.name], step.op.number("fill").value), use.legs
 
 
 def topk(run: Run, step: Step) -> tuple[Tensor, Legs]:

@@ -8,17 +8,31 @@ zero there, as the map of a masked box is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Seen, Step, Term, Use, Visible
+from tensornet_attn import limits
+from tensornet_attn.graph.model import (
+    Attention,
+    Box,
+    Contraction,
+    Function,
+    Graph,
+    Kernel,
+    Seen,
+    Step,
+    Term,
+    Use,
+    Visible,
+)
 
 KEYS = Visible()
 EVERYTHING: Seen = frozenset({frozenset[Visible]()})
 BY_KEY: Seen = frozenset({frozenset({KEYS})})
 _NOTHING: Seen = frozenset()
+_EXP = Function("exp")
 _MAPS = frozenset({"softmax", "normalize", "keep"})  # masked boxes that are zero where they may not look
-_MOST = 8  # alternatives that are told apart; where there would be more, everything counts as seen
 
 _LegsOf = Mapping[str, tuple[str, ...]]  # by the name of a tensor or step
 _Zeros = Mapping[str, frozenset[Visible]]  # where steps are not zero: what is visible to all of these
@@ -30,7 +44,7 @@ def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]
     `shown`: steps of which everything is seen, as of the output and of what states store.
     """
     steps = list(_flat(graph))
-    legs = {tensor.name: tensor.legs for tensor in graph.tensors} | {step.name: step.legs for step in steps}
+    legs = _legs_of(graph, steps)
     zeros = _zeros(graph, steps, legs)
     seen = dict.fromkeys((graph.output, *(step for _, step in graph.updates), *shown), EVERYTHING)
     found: dict[str, tuple[Seen, ...]] = {}
@@ -51,6 +65,10 @@ def visible_to(graph: Graph, step: Step) -> Visible:
         return KEYS
     others = tuple((leg, leg) for leg in legs if leg not in (graph.query, graph.key))
     return Visible(tuple(sorted({*graph.masks(step)}, key=str)), others)
+
+
+def _legs_of(graph: Graph, steps: Iterable[Step]) -> _LegsOf:
+    return {tensor.name: tensor.legs for tensor in graph.tensors} | {step.name: step.legs for step in steps}
 
 
 def _flat(graph: Graph) -> Iterator[Step]:
@@ -80,7 +98,7 @@ def _renamed(step: Step, names: Mapping[str, str]) -> Step:
 
 def _told(graph: Graph, seen: Seen, names: Mapping[str, str]) -> Seen:
     """Where the other tensor lacks a leg, what is seen anywhere along it."""
-    return _simplest(_all_told(graph, both, names) for both in seen)
+    return seen if seen == EVERYTHING else _simplest(_all_told(graph, every, names) for every in seen)
 
 
 def _all_told(graph: Graph, every: Iterable[Visible], names: Mapping[str, str]) -> frozenset[Visible]:
@@ -104,7 +122,7 @@ def _own(legs: Iterable[str]) -> dict[str, str]:
 def _simplest(seen: Iterable[frozenset[Visible]]) -> Seen:
     """Alternatives without those that see nothing more than another."""
     found = {every - {KEYS} or every for every in seen}  # all others leave out hidden keys too
-    if len(found) > _MOST or frozenset() in found:
+    if len(found) > limits.SEEN or frozenset() in found:
         return EVERYTHING
     if frozenset({KEYS}) in found:
         return BY_KEY
@@ -118,8 +136,20 @@ def _both(one: Seen, other: Seen) -> Seen:
 # Where steps are zero
 
 
-def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf) -> _Zeros:
+def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[Visible]]:
+    """Of each use as a box has it, what all is visible outside of which it is zero, by the name of the box's step.
+
+    Of boxes `hide` those count that are `batched`: others hold what is seen in any element of a batch.
+    """
+    steps = list(_flat(graph))
+    legs = _legs_of(graph, steps)
+    zeros = _zeros(graph, steps, legs, batched)
+    return {step.name: _zero(graph, step.op.uses, zeros, legs) for step in steps if isinstance(step.op, Box)}
+
+
+def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Container[str] = ()) -> _Zeros:
     found: dict[str, frozenset[Visible]] = {}
+    powers: dict[str, frozenset[Visible]] = {}  # where steps are not minus infinity, of which exp is zero
     for step in steps:
         op = step.op
         if isinstance(op, Contraction):
@@ -129,6 +159,12 @@ def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf) -> _Zeros:
             found[step.name] = frozenset({visible_to(graph, step)})
         elif isinstance(op, Box) and op.kind == "dropout":
             found[step.name] = _zero(graph, op.uses, found, legs)
+        elif isinstance(op, Box) and op.kind == "hide" and len(op.seen) == 1 and step.name in batched:
+            known = {0: found, -inf: powers}.get(op.number("fill").value)  # type: ignore[union-attr]
+            if known is not None:
+                (known[step.name],) = op.seen
+        elif isinstance(op, Box) and op.function == _EXP:
+            found[step.name] = _zero(graph, op.uses, powers, legs)
     return found
 
 

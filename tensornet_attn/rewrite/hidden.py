@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from tensornet_attn.graph.boxes import finite
 from tensornet_attn.graph.hidden import EVERYTHING, looks
-from tensornet_attn.graph.model import Box, Contraction, Graph, Seen, Step, Use
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Seen, Step, Use
 from tensornet_attn.rewrite.change import fresh, with_uses
 from tensornet_attn.spec.arithmetic import Number
 
+_EXP = Function("exp")
 _LINEAR = frozenset({"sum", "mean", "keep", "rope", "rel_shift", "dropout", "topk"})  # entries are not multiplied
 _FACTOR, _OPERAND = 0, 1  # what stands for hidden entries: at 1 every box is a number, and its derivative too
+_POWER = -inf  # of exp, which is zero then, and its derivative too
 
 
 def hiding(graph: Graph, shown: Iterable[str] = (), everywhere: bool = False, blocks: bool = False) -> Graph:
@@ -43,7 +46,7 @@ class _Hiding:
     everywhere: bool
     blocks: bool
     steps: list[Step] = field(default_factory=list)
-    made: dict[tuple[Use, Seen, int], Use] = field(default_factory=dict)
+    made: dict[tuple[Use, Seen, float], Use] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.doubtful = {tensor.name for tensor in self.graph.of_role("input") if self.pairs(tensor.legs)}
@@ -53,16 +56,22 @@ class _Hiding:
 
     def add(self, step: Step) -> None:
         """Adds a step, and what has to stand before it."""
-        new = step
-        if isinstance(step.op, Contraction | Box) and not self.graph.masked(step):
-            fill = _OPERAND if isinstance(step.op, Box) else _FACTOR
-            harmful = self.harmful(step)
-            pairs = zip(step.op.uses, self.looks[step.name], harmful, strict=True)
-            uses = iter([self.hidden(step, use, look, fill) if harm else use for use, look, harm in pairs])
-            new = with_uses(step, lambda use: next(uses))
-            if any(use.name in self.doubtful for use, harm in zip(step.op.uses, harmful, strict=True) if not harm):
+        if not isinstance(step.op, Contraction | Box) or self.graph.masked(step):
+            self.steps.append(step)
+            return
+        fill, harmful = self.fill(step.op), self.harmful(step)
+        new = []
+        for use, look, harm in zip(step.op.uses, self.looks[step.name], harmful, strict=True):
+            if use.name in self.doubtful and not harm:
                 self.doubtful.add(step.name)
-        self.steps.append(new)
+            new.append(self.hidden(step, use, look, fill) if harm else use)
+        uses = iter(new)
+        self.steps.append(with_uses(step, lambda use: next(uses)) if any(harmful) else step)
+
+    def fill(self, op: Contraction | Box) -> float:
+        if isinstance(op, Contraction):
+            return _FACTOR
+        return _POWER if op.function == _EXP and not self.everywhere else _OPERAND
 
     def harmful(self, step: Step) -> list[bool]:
         """Of each use whether an infinite entry would do harm, and there may be one."""
@@ -78,9 +87,9 @@ class _Hiding:
     def infinite(self, use: Use) -> bool:
         return self.pairs(use.legs) if self.everywhere else use.name in self.doubtful
 
-    def hidden(self, step: Step, use: Use, look: Seen, fill: int) -> Use:
+    def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
         """What a step reads in place of a use of which it sees this much."""
-        if look == EVERYTHING and not (self.blocks and fill == _OPERAND and self.pairs(use.legs)):
+        if look == EVERYTHING and not (self.blocks and fill != _FACTOR and self.pairs(use.legs)):
             return use
         if (use, look, fill) not in self.made:
             taken = replace(self.graph, steps=(*self.graph.steps, *self.steps))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import isinf
 
 from tensornet_attn.emit.names import Names
 from tensornet_attn.plan.tiles.maps import MAPS
@@ -300,7 +301,8 @@ def _hide(scope: Scope, node: Node) -> str:
     groups, fill = node.data
     seen = [" & ".join(scope.seen(*place) for place in group) or "there" for group in groups]
     text = seen[0] if len(seen) == 1 else " | ".join(f"({one})" if "&" in one else one for one in seen)
-    return f"shown({scope.ref(node.args[0], node.axes)}, {text}, edge, {float(fill.value)})"
+    number = 'float("-inf")' if isinf(fill.value) else float(fill.value)
+    return f"shown({scope.ref(node.args[0], node.axes)}, {text}, edge, {number})"
 
 
 def _inside(scope: Scope, node: Node) -> str:
