@@ -128,7 +128,7 @@ class Call:
 def results(module: nn.Module, inputs: Sequence[Tensor], options: dict[str, Tensor]) -> list[Tensor]:
     """The output, and the gradients of inputs and weights."""
     kind = next(module.parameters()).dtype
-    leaves = [x.to(kind).requires_grad_() for x in inputs] + list(module.parameters())
+    leaves = [x.detach().to(kind).requires_grad_() for x in inputs] + list(module.parameters())
     masks = {name: x if x.dtype == torch.bool else x.to(kind) for name, x in options.items()}
     y = module(*leaves[: len(inputs)], **masks)
     weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(5), dtype=F64).to(kind)
