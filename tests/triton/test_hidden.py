@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
 
 import tensornet_attn as ta
 from tests.decay_designs import DECAYS, compare_decay
 from tests.hidden_cases import BOXES, F64, MAPS, Case, check
-from tests.test_hidden import turned
+from tests.test_hidden import compare_pairs, turned
+from tests.test_random_designs import filtered, seeds
 from tests.triton.regions import draw, on_triton, pair, same
 
 KERNELS = [("triton", {})]
@@ -40,6 +42,13 @@ def test_regions_of_tiles(form: str) -> None:
 @pytest.mark.parametrize("name", DECAYS)
 def test_recurrences_that_decay(name: str) -> None:
     compare_decay(name, "triton", {}, 64, torch.float32)
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None, suppress_health_check=filtered)
+@given(seeds)
+def test_hidden_entries_of_random_designs(seed: int) -> None:
+    compare_pairs(seed, "triton")
 
 
 BEYOND: dict[str, Any] = {
