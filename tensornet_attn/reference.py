@@ -6,7 +6,7 @@ Nothing here is shared with what compiled modules compute with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,8 @@ from tensornet_attn.graph import model
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term
 from tensornet_attn.nn.initial import filled
 from tensornet_attn.nn.module import CompiledDesign, Result, leaves
-from tensornet_attn.reference_boxes import BOXES, Legs, aligned, einsum
+from tensornet_attn.reference_boxes import BOXES, Legs, aligned, check_masks, einsum
+from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.spec import arithmetic
 
 Tensor = torch.Tensor
@@ -31,16 +32,21 @@ def evaluate(
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
     until: str | None = None,
+    shown: Collection[str] = (),
 ) -> dict[str, Tensor]:
     """Every tensor and step by name, up to and with the step `until`.
 
     `tensors` holds inputs, weights, states and, where not to be drawn here, noise; `lengths` the sizes of the sequence
     legs. `mask` is [n, m], [batch..., n, m] or [batch..., other legs of the box, n, m], boolean (true = may look) or a
     float that is added; `key_mask` is [batch..., m]. Raises InputError.
+
+    Entries that masks hide from all readers of a step hold anything, but for `until` and the steps that are `shown`.
     """
-    run = Run(graph, dict(tensors), dict(lengths), training, mask, key_mask)
+    wanted = {name for name in (until, *shown) if name in graph.step}
+    run = Run(hiding(graph, wanted, everywhere=True), dict(tensors), dict(lengths), training, mask, key_mask)
     run.add_leaves()
-    for step in graph.steps if until not in graph.tensor else ():
+    check_masks(run)
+    for step in run.graph.steps if until not in graph.tensor else ():
         run.values[step.name] = contraction(run, step) if isinstance(step.op, Contraction) else box(run, step)
         if step.name == until:
             break

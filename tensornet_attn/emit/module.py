@@ -26,6 +26,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.rewrite.apart import behind, beside_output
+from tensornet_attn.rewrite.hidden import hiding
 
 _INDENT = "    "
 
@@ -43,7 +44,7 @@ def emit(
 ) -> Emitted:
     """The module of a plan. `header` is the printed diagram; `origin` says what the text was generated from."""
     name = class_name(plan.graph.name, (about, source), spoken())
-    writer = Writer(plan.schedule, Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
+    writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     functions = carried(writer.functions)

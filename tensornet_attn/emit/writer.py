@@ -10,6 +10,7 @@ from tensornet_attn.emit import layout
 from tensornet_attn.emit.names import Names, locals_of
 from tensornet_attn.emit.numbers import integer_text, needs_math, number_text
 from tensornet_attn.emit.values import ATOM, SUM, Legs, Value, shape_comment
+from tensornet_attn.graph.hidden import zero_outside
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Use
 from tensornet_attn.spec.arithmetic import Arith
 
@@ -36,6 +37,7 @@ class Writer:
         self.local = locals_of(self.graph, self.names)
         self.batched = layout.batched(self.graph)
         self.readers = layout.readers(self.graph)
+        self.zero_outside = zero_outside(self.graph, self.batched)
 
     def line(self, text: str, value: Value | None = None) -> None:
         self.groups[-1].append(f"{text}  # {shape_comment(value)}" if value is not None else text)
@@ -56,7 +58,9 @@ class Writer:
         if isinstance(reader, Contraction):
             fits = len(reader.terms) > 1
         else:
-            fits = isinstance(reader, Box) and (reader.kind in ("map", "dropout") or reader.kind.endswith("norm"))
+            fits = isinstance(reader, Box) and (
+                reader.kind in ("map", "dropout", "hide") or reader.kind.endswith("norm")
+            )
         return fits and len(value.text) <= _INLINE and "einsum" not in value.text
 
     def call(self, function: str, *arguments: str) -> str:

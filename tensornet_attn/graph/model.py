@@ -85,6 +85,22 @@ class Contraction:
 
 
 @dataclass(frozen=True)
+class Visible:
+    """Where a masked box may look, in the legs of another step.
+
+    `masks`: those of the design. `legs`: the box's own beside query and key, which a mask of the call may name, in
+    written order, each with the leg of the step that it is; None where the step lacks it: then an entry is seen that is
+    seen anywhere along that leg. Without `legs`, a key mask alone hides something.
+    """
+
+    masks: tuple[Function, ...] = ()
+    legs: tuple[tuple[str, str | None], ...] | None = None
+
+
+Seen = frozenset[frozenset[Visible]]  # what any of these sees; each sees what is visible to all of its own
+
+
+@dataclass(frozen=True)
 class Box:
     """One box: its kind, the leg it acts along, its operands by role, and its parameters.
 
@@ -92,6 +108,7 @@ class Box:
     `numbers`: scale, dropout, eps, k, base, fraction, where the box has them, defaults filled in.
     `masks`: as written in the box; the design's own `causal` is in `Graph.masks`.
     `other`: the second leg of rope (`along`), of rel_shift (`to`). `function`: the map. `mode`: delta_rule's normalize.
+    `seen`: of the box `hide`, which no design has, what its readers see: elsewhere it holds a number, `fill`.
     """
 
     kind: str
@@ -102,6 +119,7 @@ class Box:
     other: str | None = None
     function: Function | None = None
     mode: str | None = None
+    seen: Seen = frozenset()
 
     @property
     def uses(self) -> tuple[Use, ...]:
