@@ -17,14 +17,18 @@ from tensornet_attn.version import __version__
 
 if TYPE_CHECKING:
     from tensornet_attn.analyse.core import effective_heads
+    from tensornet_attn.analyse.eigen import Eigenvalues, map_eigenvalues, principal_components
     from tensornet_attn.analyse.experts import Selections, expert_selections
-    from tensornet_attn.analyse.heads import HeadDistances, head_distances, principal_components
-    from tensornet_attn.analyse.maps import Maps, attention_maps, mean_maps
+    from tensornet_attn.analyse.heads import HeadDistances, head_distances
+    from tensornet_attn.analyse.maps import Maps, attention_maps, attention_scores, max_maps, mean_maps
+    from tensornet_attn.analyse.plot_layers import plot_eigenvalues, plot_induction, plot_max_maps
     from tensornet_attn.analyse.plots import plot_experts, plot_maps, plot_ranks, plot_spectra
     from tensornet_attn.analyse.ranks import map_rank, singular_values
-    from tensornet_attn.analyse.report import Section, report
-    from tensornet_attn.analyse.rows import map_entropy, map_reach
-    from tensornet_attn.analyse.text import text_inputs
+    from tensornet_attn.analyse.repeat import repeated_tokens
+    from tensornet_attn.analyse.report import report, report_data
+    from tensornet_attn.analyse.rows import induction_scores, map_entropy, map_reach
+    from tensornet_attn.analyse.section import Call, Section, model_sections
+    from tensornet_attn.analyse.text import repeated_inputs, text_inputs
     from tensornet_attn.checkpoint import Checkpoint, read_checkpoint, restore, save
     from tensornet_attn.compare.report import compare
     from tensornet_attn.compiler import (
@@ -45,27 +49,34 @@ if TYPE_CHECKING:
     from tensornet_attn.spec import Design, json_schema
     from tensornet_attn.special.lattice import special_cases
     from tensornet_attn.study.start import search
+    from tensornet_attn.train.layers import run_sections
     from tensornet_attn.train.start import train
 
 __all__ = [
-    "Checkpoint", "Design", "DesignError", "Graph", "HeadDistances", "InputError", "Maps", "MissingPartError",
-    "Problem", "Section", "Selections", "TensornetError", "__version__", "attention_maps", "build", "check",
-    "compare", "compile", "convert", "convert_model", "cost", "draw", "effective_heads", "emit_source",
-    "expert_selections", "head_distances", "json_schema", "kernels", "list_designs", "load", "map_entropy", "map_rank",
-    "map_reach", "match_parameters", "mean_maps", "plot_experts", "plot_maps", "plot_ranks", "plot_spectra",
-    "principal_components", "read_checkpoint", "reference", "report", "restore", "save", "search",
-    "singular_values", "special_cases", "text_inputs", "train",
+    "Call", "Checkpoint", "Design", "DesignError", "Eigenvalues", "Graph", "HeadDistances", "InputError", "Maps",
+    "MissingPartError", "Problem", "Section", "Selections", "TensornetError", "__version__", "attention_maps",
+    "attention_scores", "build", "check", "compare", "compile", "convert", "convert_model", "cost", "draw",
+    "effective_heads", "emit_source", "expert_selections", "head_distances", "induction_scores", "json_schema",
+    "kernels", "list_designs", "load", "map_eigenvalues", "map_entropy", "map_rank", "map_reach",
+    "match_parameters", "max_maps", "mean_maps", "model_sections", "plot_eigenvalues", "plot_experts",
+    "plot_induction", "plot_maps", "plot_max_maps", "plot_ranks", "plot_spectra", "principal_components",
+    "read_checkpoint", "reference", "repeated_inputs", "repeated_tokens", "report", "report_data", "restore",
+    "run_sections", "save", "search", "singular_values", "special_cases", "text_inputs", "train",
 ]  # fmt: skip
 _PLACES = {
     "analyse.core": "effective_heads",
     "analyse.experts": "Selections expert_selections",
-    "analyse.heads": "HeadDistances head_distances principal_components",
-    "analyse.maps": "Maps attention_maps mean_maps",
+    "analyse.eigen": "Eigenvalues map_eigenvalues principal_components",
+    "analyse.heads": "HeadDistances head_distances",
+    "analyse.maps": "Maps attention_maps attention_scores max_maps mean_maps",
+    "analyse.plot_layers": "plot_eigenvalues plot_induction plot_max_maps",
     "analyse.plots": "plot_experts plot_maps plot_ranks plot_spectra",
     "analyse.ranks": "map_rank singular_values",
-    "analyse.report": "Section report",
-    "analyse.rows": "map_entropy map_reach",
-    "analyse.text": "text_inputs",
+    "analyse.repeat": "repeated_tokens",
+    "analyse.report": "report report_data",
+    "analyse.rows": "induction_scores map_entropy map_reach",
+    "analyse.section": "Call Section model_sections",
+    "analyse.text": "repeated_inputs text_inputs",
     "checkpoint": "Checkpoint read_checkpoint restore save",
     "compare.report": "compare",
     "compiler": "check compile cost draw emit_source kernels list_designs load match_parameters reference",
@@ -76,6 +87,7 @@ _PLACES = {
     "spec": "Design json_schema",
     "special.lattice": "special_cases",
     "study.start": "search",
+    "train.layers": "run_sections",
     "train.start": "train",
     "version": "__version__",
 }

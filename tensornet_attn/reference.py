@@ -6,7 +6,7 @@ Nothing here is shared with what compiled modules compute with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +15,9 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph import model
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term
 from tensornet_attn.nn.initial import filled
-from tensornet_attn.nn.module import CompiledDesign, leaves
-from tensornet_attn.reference_boxes import BOXES, Legs, aligned, einsum
+from tensornet_attn.nn.module import CompiledDesign, Result, leaves
+from tensornet_attn.reference_boxes import BOXES, Legs, aligned, check_masks, einsum
+from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.spec import arithmetic
 
 Tensor = torch.Tensor
@@ -31,16 +32,21 @@ def evaluate(
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
     until: str | None = None,
+    shown: Collection[str] = (),
 ) -> dict[str, Tensor]:
     """Every tensor and step by name, up to and with the step `until`.
 
     `tensors` holds inputs, weights, states and, where not to be drawn here, noise; `lengths` the sizes of the sequence
     legs. `mask` is [n, m], [batch..., n, m] or [batch..., other legs of the box, n, m], boolean (true = may look) or a
     float that is added; `key_mask` is [batch..., m]. Raises InputError.
+
+    Entries that masks hide from all readers of a step hold anything, but for `until` and the steps that are `shown`.
     """
-    run = Run(graph, dict(tensors), dict(lengths), training, mask, key_mask)
+    wanted = {name for name in (until, *shown) if name in graph.step}
+    run = Run(hiding(graph, wanted, everywhere=True), dict(tensors), dict(lengths), training, mask, key_mask)
     run.add_leaves()
-    for step in graph.steps if until not in graph.tensor else ():
+    check_masks(run)
+    for step in run.graph.steps if until not in graph.tensor else ():
         run.values[step.name] = contraction(run, step) if isinstance(step.op, Contraction) else box(run, step)
         if step.name == until:
             break
@@ -194,7 +200,8 @@ def reference_run(
     mask: Tensor | None,
     key_mask: Tensor | None,
     noise: Mapping[str, Tensor] | None,
-) -> Tensor:
+    losses: bool = False,
+) -> Result:
     """Evaluates the diagram literally; after a training call the states are updated."""
     graph, training = module.plan.graph, module.training
     tensors = leaves(module, inputs, noise)
@@ -207,7 +214,10 @@ def reference_run(
             value = values[step].movedim(tuple(own.index(leg) - len(own) for leg in legs), tuple(range(-len(legs), 0)))
             if value.numel():  # the mean of an empty batch says nothing
                 store(getattr(module, state), value)
-    return values[graph.output]
+    if not losses:
+        return values[graph.output]
+    means = {loss.name: values[loss.step].sum() / max(1, values[loss.step].numel()) for loss in graph.losses}
+    return values[graph.output], means
 
 
 @torch.no_grad()

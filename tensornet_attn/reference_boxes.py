@@ -5,6 +5,7 @@ Rows that see nothing are replaced before exp and log, and again after: zero tim
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,7 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Function, Step
+from tensornet_attn.graph.hidden import visible_to
+from tensornet_attn.graph.model import Function, Step, Visible
 
 if TYPE_CHECKING:
     from tensornet_attn.reference import Run
@@ -57,18 +59,40 @@ def over(value: Tensor, divisor: Tensor) -> Tensor:
 # Masks
 
 
+def check_masks(run: Run) -> None:
+    """Raises InputError where a mask of the call does not fit a box."""
+    for step in run.graph.steps if run.mask is not None else ():
+        if run.graph.masked(step) and run.graph.query in step.op.operand("of").legs:
+            run_time_mask(run, step)
+
+
 def visible(run: Run, step: Step) -> Tensor:
     """True where a key counts, [batch..., legs of the box] with ones: the design's masks and those of the call."""
-    legs, query, key = step.op.operand("of").legs, run.graph.query, run.graph.key
-    keep = torch.ones(run.sizes(legs), device=run.device, dtype=torch.bool)
+    legs = step.op.operand("of").legs
     if not run.graph.masked(step):
-        return keep
-    for mask in run.graph.masks(step):
-        keep = keep & aligned(pattern(run, mask), (query, key), legs)
-    if run.mask is not None and query in legs:
-        mask = run_time_mask(run, step)
-        keep = keep & (mask if mask.dtype == torch.bool else mask != -math.inf)
-    return keep if run.key_mask is None else keep & aligned(key_mask(run), (key,), legs)
+        return torch.ones(run.sizes(legs), device=run.device, dtype=torch.bool)
+    return seen(run, visible_to(run.graph, step), legs)
+
+
+def seen(run: Run, visible: Visible, legs: Legs) -> Tensor:
+    """The same for any tensor with the key leg, [batch..., legs] with ones."""
+    keep = torch.ones(run.sizes(legs), device=run.device, dtype=torch.bool)
+    pair = (run.graph.query, run.graph.key)
+    for mask in visible.masks:
+        keep = keep & aligned(pattern(run, mask), pair, legs)
+    if run.mask is not None and visible.legs is not None:
+        keep = keep & mask_along(run, visible, legs)
+    return keep if run.key_mask is None else keep & aligned(key_mask(run), (run.graph.key,), legs)
+
+
+def mask_along(run: Run, visible: Visible, legs: Legs) -> Tensor:
+    """Where the mask of the call lets a box look, anywhere along legs that are missing: [batch..., legs] with ones."""
+    mask, pair = run.mask if run.mask.dtype == torch.bool else run.mask != -math.inf, (run.graph.query, run.graph.key)
+    if mask.ndim in (2, len(run.batch) + 2):
+        return aligned(mask, pair, legs)
+    missing = [place - len(visible.legs) - 2 for place, (_, own) in enumerate(visible.legs) if own is None]
+    mask = mask.any(missing) if missing else mask
+    return aligned(mask, (*(own for _, own in visible.legs if own is not None), *pair), legs)
 
 
 def pattern(run: Run, mask: Function) -> Tensor:
@@ -203,6 +227,14 @@ MAPS: dict[str, Callable[..., Tensor]] = {
 }
 
 
+def hide(run: Run, step: Step) -> tuple[Tensor, Legs]:
+    """What readers see; a number elsewhere, whatever stands there: masks act before maps and products, not after."""
+    use = step.op.operand("of")
+    shown = [[seen(run, visible, use.legs) for visible in every] for every in step.op.seen]
+    keep = functools.reduce(torch.logical_or, (functools.reduce(torch.logical_and, every) for every in shown))
+    return torch.where(keep, run.values[use.name], step.op.number("fill").value), use.legs
+
+
 def topk(run: Run, step: Step) -> tuple[Tensor, Legs]:
     """A stable sort keeps equal entries in order: the smaller index wins."""
     axis, role = axis_of(step.op.leg, step.legs), "by" if "by" in dict(step.op.operands) else "of"
@@ -321,6 +353,7 @@ BOXES: dict[str, Callable[[Run, Step], tuple[Tensor, Legs]]] = {
     "keep": keep_,
     **dict.fromkeys(REDUCTIONS, reduction),
     "map": map_,
+    "hide": hide,
     "topk": topk,
     **dict.fromkeys(NORMS, norm),
     "rope": rope,

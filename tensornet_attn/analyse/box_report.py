@@ -3,95 +3,71 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from tensornet_attn.analyse import html
-from tensornet_attn.analyse.core import core_matrix, stable_rank
-from tensornet_attn.analyse.heads import head_distances, principal_components
+from tensornet_attn.analyse.core import stable_rank
+from tensornet_attn.analyse.eigen import VARIANCE
+from tensornet_attn.analyse.figures import BoxFigures, Measured
 from tensornet_attn.analyse.maps import Maps
+from tensornet_attn.analyse.plot_layers import plot_eigenvalues
 from tensornet_attn.analyse.plots import HEADS, plot_maps, ranks_figure, spectra_figure
-from tensornet_attn.analyse.ranks import rank_of, singular_values
-from tensornet_attn.analyse.rows import map_entropy, map_reach
-from tensornet_attn.errors import InputError
-from tensornet_attn.nn.module import CompiledDesign
 
 Tensor = torch.Tensor
 ROWS = 16  # heads in a table; its last line is the mean over all heads
-VARIANCE = 0.95
 
 
-@dataclass(frozen=True)
-class Column:
-    """A figure by head; `values` [heads] are None where it is not defined, for the reason in `why`."""
-
-    title: str
-    values: Tensor | None
-    decimals: int = 2
-    why: str = ""
-
-
-def box_report(module: CompiledDesign, maps: Maps, band: int) -> list[str]:
+def box_report(box: BoxFigures) -> list[str]:
     """The lines of HTML on one box."""
-    values = {each: singular_values(maps, each).cpu() for each in sorted({0, band, 4 * band})}
-    ranks = {each: rank_of(found) for each, found in values.items()}
-    columns = _columns(maps, ranks, band)
-    core, why = _core(module, maps.step)
-    lines = [_between(maps, core, why), _by_head(maps, columns)]
-    lines += [html.paragraph(f"No {column.title}: {column.why}", "note") for column in columns if column.why]
-    lines.append(html.plot(spectra_figure(maps, values[0], core), _spectra_words(maps, core)))
+    maps, columns = box.maps, _columns(box)
+    lines = [_between(box), _by_head(maps, columns)]
+    lines += [html.paragraph(f"No {title}: {found.why}", "note") for title, (found, _) in columns.items() if found.why]
+    core = box.core.value
+    lines.append(html.plot(spectra_figure(maps, box.spectra[0], core), _spectra_words(maps, core)))
     words = "How the ranks of all maps, of every head and sequence, are distributed: whole, and with diagonals removed."
-    lines.append(html.plot(ranks_figure(ranks, min(maps.values.shape[-2:])), words))
+    lines.append(html.plot(ranks_figure(box.ranks, min(maps.values.shape[-2:])), words))
+    words = "Eigenvalues of the covariance of all maps, of every head and sequence: a histogram of the largest ones, "
+    words += f"their cumulative sum, and that of all. The dashed lines are at {VARIANCE:.0%} of the trace."
+    lines.append(html.plot(plot_eigenvalues(box.eigenvalues), words))
     return [
         *lines,
         html.plot(plot_maps(maps), f"Maps averaged over the batch, one colour scale for all{_first(maps)}."),
     ]
 
 
-def _core(module: CompiledDesign, step: str) -> tuple[Tensor | None, str]:
-    try:
-        return core_matrix(module, step), ""
-    except InputError as error:
-        return None, str(error)
-
-
-def _between(maps: Maps, core: Tensor | None, why: str) -> str:
+def _between(box: BoxFigures) -> str:
     """The figures of the box as a whole."""
-    heads = len(maps.labels)
-    rank = f"{stable_rank(core):.2f} of {heads}" if core is not None else why
+    heads, sequences = len(box.maps.labels), len(box.maps.by_head)
+    rank = f"{stable_rank(box.core.value):.2f} of {heads}" if box.core.value is not None else box.core.why
     rows = [["effective heads: stable rank of the core", rank]]
-    if heads > 1:
-        found, parts = head_distances(maps), principal_components(maps, VARIANCE).double().mean()
+    if (found := box.distances) is not None:
         rows += [
-            ["L2 distance between two heads' maps: mean ± standard deviation", f"{found.mean:.3f} ± {found.std:.3f}"],
+            ["L2 distance between two heads' maps: mean, variance", f"{found.mean:.3f}, {found.variance:.3g}"],
             ["least and largest distance", f"{found.min:.3f}, {found.max:.3f}"],
-            [f"principal components for {VARIANCE:.0%} of the heads' variance", f"{parts:.1f} of {heads - 1}"],
         ]
-    return html.table(("figure", "value"), rows, "The heads together, averaged over the batch")
+    of = f"of {box.eigenvalues.matrices}"
+    rows.append([f"principal components for {VARIANCE:.0%}, maps", f"{box.eigenvalues.components()} {of}"])
+    scores = box.score_eigenvalues
+    told = f"{scores.value.components()} {of}" if scores.value is not None else scores.why
+    rows.append([f"principal components for {VARIANCE:.0%}, scores before the box", told])
+    caption = f"The heads together, averaged over the batch; components are those of all {sequences} x {heads} matrices"
+    return html.table(("figure", "value"), rows, caption)
 
 
-def _columns(maps: Maps, ranks: dict[int, Tensor], band: int) -> list[Column]:
-    titles = {0: "rank", band: f"rank without {band} diagonals"}
-    return [
-        *(Column(title, ranks[each].double().mean(0), 1) for each, title in titles.items()),
-        _defined("entropy (nats)", map_entropy, maps),
-        _defined("reach (positions)", map_reach, maps),
-    ]
+def _columns(box: BoxFigures) -> dict[str, tuple[Measured, int]]:
+    """Figures by head, [heads] each, by their title, with the number of decimals."""
+    titles = {0: "rank", box.band: f"rank without {box.band} diagonals"}
+    columns = {title: (Measured(box.ranks[each].double().mean(0)), 1) for each, title in titles.items()}
+    columns |= {"entropy (nats)": (box.entropy, 2), "reach (positions)": (box.reach, 2)}
+    return columns | ({"induction score": (box.induction, 3)} if box.repeated is not None else {})
 
 
-def _defined(title: str, figure: Callable[[Maps], Tensor], maps: Maps) -> Column:
-    try:
-        return Column(title, figure(maps).flatten())
-    except InputError as error:
-        return Column(title, None, why=str(error))
-
-
-def _by_head(maps: Maps, columns: list[Column]) -> str:
+def _by_head(maps: Maps, columns: dict[str, tuple[Measured, int]]) -> str:
     shown = maps.labels[:ROWS]
     rows = [
-        [label or "the only one", *(_cell(column, place) for column in columns)] for place, label in enumerate(shown)
+        [label or "the only one", *(_cell(*column, place) for column in columns.values())]
+        for place, label in enumerate(shown)
     ]
     n, m = maps.values.shape[-2:]
     caption = f"Each head, averaged over the batch. The largest rank is {min(n, m)}, the largest entropy log {m} = "
@@ -99,15 +75,15 @@ def _by_head(maps: Maps, columns: list[Column]) -> str:
         f"; the first {ROWS} of {len(maps.labels)} heads" if len(maps.labels) > ROWS else ""
     )
     if len(maps.labels) > 1:
-        rows.append(["mean of all heads", *(_cell(column, None) for column in columns)])
-    return html.table(("head", *(column.title for column in columns)), rows, caption, len(maps.labels) > 1)
+        rows.append(["mean of all heads", *(_cell(*column, None) for column in columns.values())])
+    return html.table(("head", *columns), rows, caption, len(maps.labels) > 1)
 
 
-def _cell(column: Column, place: int | None) -> str:
-    if column.values is None:
+def _cell(figure: Measured, decimals: int, place: int | None) -> str:
+    if figure.value is None:
         return "–"
-    value = float(column.values.mean() if place is None else column.values[place])
-    return "–" if math.isnan(value) else f"{value:.{column.decimals}f}"
+    value = float(figure.value.mean() if place is None else figure.value[place])
+    return "–" if math.isnan(value) else f"{value:.{decimals}f}"
 
 
 def _spectra_words(maps: Maps, core: Tensor | None) -> str:

@@ -1,7 +1,8 @@
-"""Attention maps of a batch: what every softmax, normalize and keep box over the keys gives, with its legs."""
+"""Attention maps and scores of a batch: what every softmax, normalize and keep box over the keys gives and takes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from tensornet_attn.analyse.steps import attention_steps, compiled, values_of
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.model import Box, Graph
 from tensornet_attn.nn.module import CompiledDesign
 
 Tensor = torch.Tensor
@@ -75,17 +76,52 @@ def attention_maps(
     >>> attention_maps(layer, torch.randn(3, 5, 16))
     {'A': Maps of 'A': batch [3], g 2, j 4, n 5, m 5}
     """
-    graph = compiled(module, "attention_maps").plan.graph
+    compiled(module, "attention_maps")
+    return maps_and_scores(module, inputs, named, mask, key_mask)[0]
+
+
+def attention_scores(
+    module: CompiledDesign, *inputs: Tensor, mask: Tensor | None = None, key_mask: Tensor | None = None, **named: Tensor
+) -> dict[str, Maps]:
+    """What every attention box takes: the scores before its softmax, scale and mask, by step, as Maps.
+
+    For mhsa these are Q K^T of each head, of hidden keys too. For a normalize or keep box they are what it normalises
+    or keeps, such as phi(Q) phi(K)^T. Inputs and masks as in `attention_maps`. Raises InputError.
+
+    >>> import torch, tensornet_attn as ta
+    >>> layer = ta.compile(ta.load("mhsa", legs={"f": 16, "h": 2}))
+    >>> x = torch.randn(3, 5, 16)
+    >>> scores = attention_scores(layer, x)["A"]
+    >>> maps = (scores.values * 8**-0.5).softmax(-1)
+    >>> torch.allclose(maps, attention_maps(layer, x)["A"].values)
+    True
+    """
+    compiled(module, "attention_scores")
+    return maps_and_scores(module, inputs, named, mask, key_mask)[1]
+
+
+def maps_and_scores(
+    module: CompiledDesign,
+    inputs: tuple[Tensor, ...],
+    named: Mapping[str, Tensor] | None = None,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+) -> tuple[dict[str, Maps], dict[str, Maps]]:
+    """The maps and the scores of one call, each by step. Raises InputError."""
+    graph = module.plan.graph
     steps = attention_steps(graph)
-    values, _ = values_of(module, [step.name for step in steps], inputs, named, mask, key_mask)
-    return {step.name: _maps(graph, step, values[step.name]) for step in steps}
+    operands = {step.name: step.op.operand("of") for step in steps if isinstance(step.op, Box)}
+    names = [*operands, *(use.name for use in operands.values())]
+    values, _ = values_of(module, names, inputs, named, mask, key_mask)
+    maps = {step.name: _maps(graph, step.name, step.legs, values[step.name]) for step in steps}
+    return maps, {step: _maps(graph, step, use.legs, values[use.name]) for step, use in operands.items()}
 
 
-def _maps(graph: Graph, step: Step, value: Tensor) -> Maps:
-    heads = tuple(leg for leg in step.legs if leg not in (graph.query, graph.key))
+def _maps(graph: Graph, step: str, written: tuple[str, ...], value: Tensor) -> Maps:
+    heads = tuple(leg for leg in written if leg not in (graph.query, graph.key))
     legs = (*heads, str(graph.query), str(graph.key))
     batch = value.ndim - len(legs)
-    return Maps(step.name, value.permute([*range(batch), *(batch + step.legs.index(leg) for leg in legs)]), legs)
+    return Maps(step, value.permute([*range(batch), *(batch + written.index(leg) for leg in legs)]), legs)
 
 
 def as_maps(value: Any) -> Maps:
@@ -116,3 +152,18 @@ def mean_maps(maps: Maps | Tensor) -> Tensor:
     if not all(maps.batch):
         raise InputError("the batch is empty: it has no mean map.")
     return maps.by_head.mean(0).reshape(*maps.heads, *maps.values.shape[-2:])
+
+
+def max_maps(maps: Maps | Tensor) -> Tensor:
+    """The maximum over all heads of one layer, entry by entry, of each sequence: [batch..., query, key].
+
+    Source: after Csordas et al., SwitchHead (first titled Expert Projection Attention), figs. 2, 3 and 4.
+
+    >>> import torch
+    >>> max_maps(torch.stack([torch.eye(2), torch.eye(2).flip(0) / 2])).tolist()
+    [[1.0, 0.5], [0.5, 1.0]]
+    """
+    maps = as_maps(maps)
+    if not maps.by_head.shape[1]:
+        raise InputError(f"'{maps.step}' has no heads: there is no maximum.")
+    return maps.by_head.amax(1).reshape(*maps.batch, *maps.values.shape[-2:])

@@ -47,7 +47,7 @@ def plot_maps(maps: Maps | Tensor, heads: int = HEADS) -> Figure:
     """
     maps = as_maps(maps)
     shown = mean_maps(maps).detach().double().cpu().reshape(-1, *maps.values.shape[-2:])[:heads]
-    figure, axes = _grid(len(shown), 2.1, 2.1)
+    figure, axes = grid(len(shown), 2.1, 2.1)
     scale = scale_of(shown)
     for place, (axis, value) in enumerate(zip(axes, shown, strict=True)):
         image = axis.imshow(value.numpy(), interpolation="nearest", **scale)
@@ -71,7 +71,7 @@ def plot_ranks(maps: Maps | Tensor, bands: Sequence[int] = (0, 5, 10, 20), toler
 
 def ranks_figure(ranks: Mapping[int, Tensor], most: int) -> Figure:
     """One histogram for each band, all with the same bins from 0 to the largest rank there can be."""
-    figure, axes = _grid(len(ranks), 2.6, 2.2)
+    figure, axes = grid(len(ranks), 2.6, 2.2)
     width = max(1, math.ceil((most + 1) / 32))
     bins = [edge * width - 0.5 for edge in range(math.ceil((most + 1) / width) + 1)]
     for axis, (band, found) in zip(axes, ranks.items(), strict=True):
@@ -96,10 +96,10 @@ def plot_spectra(maps: Maps | Tensor, heads: int = HEADS, core: Tensor | None = 
 
 def spectra_figure(maps: Maps, values: Tensor, core: Tensor | None, heads: int = HEADS) -> Figure:
     """`values`: the singular values of the maps, [batch, heads, values]."""
-    figure, axes = _grid(1 if core is None else 2, 4.6, 2.9)
+    figure, axes = grid(1 if core is None else 2, 4.6, 2.9)
     lines = values.mean(0)[:heads].cpu()
     for place, line in enumerate(lines):
-        shade = _colour(0.1 + 0.75 * place / max(1, len(lines) - 1))
+        shade = colour(0.1 + 0.75 * place / max(1, len(lines) - 1))
         axes[0].plot(range(1, len(line) + 1), line.clamp(min=1e-9).numpy(), lw=1.2, color=shade)
     axes[0].set_yscale("log")
     axes[0].axhline(TOLERANCE, color=GREY, lw=1, ls="--")
@@ -134,8 +134,8 @@ def plot_experts(
     return expert_figure(several, maps, batch, heads)
 
 
-def _grid(count: int, width: float, height: float, columns: int = COLUMNS) -> tuple[Figure, list[Axes]]:
-    """A figure of small multiples, each `width` by `height` inches."""
+def grid(count: int, width: float, height: float, columns: int = COLUMNS) -> tuple[Figure, list[Axes]]:
+    """A figure of small multiples, each `width` by `height` inches. Raises InputError, MissingPartError."""
     if count < 1:
         raise InputError("there is nothing to plot.")
     columns = min(count, columns)
@@ -164,7 +164,8 @@ def label(axis: Axes, title: str, across: str, down: str) -> None:
     axis.tick_params(labelsize=7, colors=INK)
 
 
-def _colour(shade: float) -> Any:
+def colour(shade: float) -> Any:
+    """A colour of a scale from 0 to 1."""
     import matplotlib
 
     return matplotlib.colormaps["viridis"](shade)

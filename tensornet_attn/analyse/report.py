@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
-
-import torch
 
 from tensornet_attn import compiler
 from tensornet_attn.analyse import html
 from tensornet_attn.analyse.box_report import box_report
-from tensornet_attn.analyse.experts import Selections, expert_selections
-from tensornet_attn.analyse.maps import Maps, attention_maps
+from tensornet_attn.analyse.experts import Selections
+from tensornet_attn.analyse.figures import BAND, BoxFigures, Given, LayerFigures, all_figures, averages
+from tensornet_attn.analyse.maps import Maps
+from tensornet_attn.analyse.overview import overview
 from tensornet_attn.analyse.plots import need_matplotlib, plot_experts
-from tensornet_attn.analyse.steps import attention_steps, compiled, topk_steps
+from tensornet_attn.analyse.section import Section
+from tensornet_attn.analyse.steps import attention_steps
 from tensornet_attn.draw.text import step_lines
-from tensornet_attn.errors import InputError, MissingPartError
+from tensornet_attn.errors import MissingPartError
 from tensornet_attn.nn.module import CompiledDesign
 
-BAND = 5
 SHOWN = 16  # rows of a table of experts
 
 
-@dataclass(frozen=True, eq=False)
-class Section:
-    """One layer of a report: its title, a compiled module, the inputs of a call, and remarks on them."""
-
-    title: str
-    module: CompiledDesign
-    inputs: tuple[torch.Tensor, ...]
-    notes: tuple[str, ...] = ()
-    see: dict[str, Any] = field(default_factory=dict)  # mask=, key_mask=
-
-
 def report(
-    sections: Iterable[Section | tuple[str, CompiledDesign, Sequence[torch.Tensor]]],
-    title: str = "Attention report",
-    band: int = BAND,
-    notes: Sequence[str] = (),
+    sections: Iterable[Given], title: str = "Attention report", band: int = BAND, notes: Sequence[str] = ()
 ) -> str:
     """A page of HTML in one file: for each (title, module, inputs) its diagram, figures, spectra, maps and experts.
 
-    Each attention box gets the stable rank of its core, and by head the rank of its maps, whole and without `band`
-    diagonals, their entropy and reach; distances and principal components between heads; singular values and mean maps.
-    Each topk gets how often each expert is used, and what one sequence chose. Raises InputError, also where no section
-    has attention or experts, and MissingPartError without matplotlib.
+    A Section, as `model_sections` gives them, stands for its tuple. Each attention box gets the stable rank of its
+    core, distances and principal components between heads, and by head the rank of its maps, whole and without `band`
+    diagonals, their entropy, reach and, where the section has repeated tokens, induction score; singular values,
+    eigenvalues and mean maps. The page starts with all boxes in one table, with their means, the maximum over heads and
+    the induction scores. Each topk gets how often each expert is used, and what one sequence chose. Raises
+    InputError, also where no section has attention or experts, and MissingPartError without matplotlib.
 
     >>> import torch, tensornet_attn as ta
     >>> layer = ta.compile(ta.load("mhsa", legs={"f": 16, "h": 2}))
@@ -54,44 +41,60 @@ def report(
     True
     """
     need_matplotlib()
-    parts = [part if isinstance(part, Section) else Section(part[0], part[1], tuple(part[2])) for part in sections]
-    _check(parts)
+    return page_of(all_figures(sections, band), title, notes)
+
+
+def page_of(layers: Sequence[LayerFigures], title: str, notes: Sequence[str]) -> str:
+    """The page on figures that have been computed."""
     body = [html.heading(1, title), *(html.paragraph(note, "note") for note in notes)]
-    if len(parts) > 1:
-        links = (f'<li><a href="#part{i}">{html.escape(part.title)}</a></li>' for i, part in enumerate(parts))
+    if len(layers) > 1:
+        links = (
+            f'<li><a href="#part{i}">{html.escape(layer.section.title)}</a></li>' for i, layer in enumerate(layers)
+        )
         body.append(f"<nav><ul>{''.join(links)}</ul></nav>")
-    for place, part in enumerate(parts):
-        body += _section(part, band, f"part{place}")
+    body += overview(layers)
+    for place, layer in enumerate(layers):
+        body += _section(layer, f"part{place}")
     return html.page(title, body)
 
 
-def _check(parts: list[Section]) -> None:
-    for part in parts:
-        compiled(part.module, "report")
-    graphs = [part.module.plan.graph for part in parts]
-    if not any(attention_steps(graph) or topk_steps(graph) for graph in graphs):
-        names = ", ".join(dict.fromkeys(graph.name for graph in graphs)) or "report"
-        raise InputError(
-            f"{names}: there is nothing to analyse: no attention box (softmax, normalize or keep over the key leg) and "
-            "no topk."
-        )
+def report_data(
+    sections: Iterable[Given], title: str = "Attention report", band: int = BAND, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The figures of `report` as data that JSON takes: the sections with their boxes and experts, and means over boxes.
+
+    Figures by head are lists in the order of `heads`; what is not defined is None. Needs no matplotlib. Raises
+    InputError.
+
+    >>> import torch, tensornet_attn as ta
+    >>> layer = ta.compile(ta.load("mhsa", legs={"f": 16, "h": 2}))
+    >>> data = report_data([("first layer", layer, [torch.randn(2, 8, 16)])])
+    >>> data["sections"][0]["boxes"][0]["effective_heads"]
+    2.0
+    """
+    layers = all_figures(sections, band)
+    parts = [layer.as_dict() for layer in layers]
+    return {
+        "tensornet_attn_analyse": 1,
+        "title": title,
+        "notes": list(notes),
+        "means": averages(layers),
+        "sections": parts,
+    }
 
 
-def _section(part: Section, band: int, mark: str) -> list[str]:
-    graph, design = part.module.plan.graph, part.module.design
+def _section(layer: LayerFigures, mark: str) -> list[str]:
+    part, design = layer.section, layer.section.module.design
     lines = [html.heading(2, part.title, mark), html.paragraph(design.about)]
     lines += [html.paragraph(text, "note") for text in (_facts(part), design.source, *part.notes) if text]
     lines.append(_diagram(part.module))
-    maps = attention_maps(part.module, *part.inputs, **part.see)
-    if not maps:
+    if not layer.boxes:
         lines.append(html.paragraph("This design has no attention box, so there are no maps.", "note"))
     written = {step.name: text for step, text in _written(part.module)}
-    for name, found in maps.items():
-        lines += [html.heading(3, f"Attention box {name}"), html.code(written[name])]
-        lines += box_report(part.module, found, band)
-    chosen = expert_selections(part.module, *part.inputs, **part.see)
-    chosen = {name: found for name, found in chosen.items() if not graph.leg[found.leg].sequence}
-    return [*lines, *(_experts(chosen, maps) if chosen else [])]
+    for box in layer.boxes:
+        lines += [html.heading(3, f"Attention box {box.maps.step}"), html.code(written[box.maps.step])]
+        lines += box_report(box)
+    return [*lines, *(_experts(layer.experts, layer.boxes) if layer.experts else [])]
 
 
 def _written(module: CompiledDesign) -> Iterable[tuple[Any, str]]:
@@ -108,7 +111,9 @@ def _facts(part: Section) -> str:
     graph, legs = part.module.plan.graph, part.module.design.legs
     sizes = ", ".join(f"{leg} {size}" for leg, size in legs.items() if size is not None)
     shapes = ", ".join(
-        f"{leaf.name} {list(value.shape)}" for leaf, value in zip(graph.of_role("input"), part.inputs, strict=False)
+        f"{leaf.name} {list(value.shape)}"
+        for leaf, value in zip(graph.of_role("input"), part.inputs, strict=False)
+        if value is not None
     )
     count = sum(value.numel() for value in part.module.parameters())
     causal = "causal" if graph.causal else "not causal"
@@ -123,9 +128,9 @@ def _diagram(module: CompiledDesign) -> str:
         return html.paragraph(f"No picture of the diagram: {error}", "note")
 
 
-def _experts(chosen: dict[str, Selections], maps: dict[str, Maps]) -> list[str]:
+def _experts(chosen: dict[str, Selections], boxes: Sequence[BoxFigures]) -> list[str]:
     lines = [html.heading(3, "Expert selections"), *(html.table(*_usage(found)) for found in chosen.values())]
-    beside = next(iter(maps.values())) if maps else None
+    beside: Maps | None = boxes[0].maps if boxes else None
     words = "What the first sequence chose: gates in colour, white where an expert was not chosen."
     words += " Selections by query at the right of the attention map, selections by key under it." if beside else ""
     return [*lines, html.plot(plot_experts(chosen, beside), words)]

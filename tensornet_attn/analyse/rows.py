@@ -1,4 +1,4 @@
-"""What the rows of attention maps say as distributions over keys: how sharp they are, and how far they look."""
+"""What the rows of attention maps say as distributions over keys: how sharp they are, and where they look."""
 
 from __future__ import annotations
 
@@ -38,6 +38,41 @@ def map_reach(maps: Maps | Tensor) -> Tensor:
     maps = as_maps(maps)
     rows = _rows(maps)
     return _mean_over_rows(maps, rows, (rows * distances(maps)).sum(-1))
+
+
+def induction_scores(maps: Maps | Tensor, period: int | None = None) -> Tensor:
+    """The induction score of each head: [heads...], from 0 to 1; 1 is a perfect induction head.
+
+    `maps` are those of sequences of random tokens that are repeated: token i is token i - `period`, half the number of
+    keys where none is given (`repeated_tokens` makes them). At a token's second occurrence, position i >= period, an
+    induction head attends to the token after the first occurrence, position i - period + 1, because that token comes
+    next. The score is the attention on that position, averaged over the batch and over all queries from `period` on:
+
+        score[h] = mean over batch and i >= period of A[h, i, i - period + 1]
+
+    Rows are divided by their sums; rows that see nothing are left out, and a head that has no other is NaN. Attention
+    spread evenly over all keys seen so far gives about 0.7 / period. The last query stands at the last key. Raises
+    InputError for maps with negative entries, and where no query stands at a second occurrence.
+
+    Source: Olsson et al., In-context Learning and Induction Heads (2022), the prefix matching score; used by Csordas et
+    al., SwitchHead (first titled Expert Projection Attention), section 5 and fig. 6.
+
+    >>> import torch
+    >>> perfect = torch.eye(6).roll(2, 0)  # query i looks at key i - 2: right for a period of 3
+    >>> induction_scores(perfect).item(), induction_scores(torch.eye(6)).item()
+    (1.0, 0.0)
+    """
+    maps = as_maps(maps)
+    n, m = maps.values.shape[-2:]
+    period = m // 2 if period is None else period
+    if not isinstance(period, int) or isinstance(period, bool) or period < 2:
+        raise InputError(f"period is {period!r}; a sequence that is repeated has at least 2 tokens.")
+    if period >= m or not n:
+        raise InputError(f"the maps of '{maps.step}' have {m} keys: a sequence of {period} is not repeated in them.")
+    second = torch.arange(max(period, m - n), m, device=maps.values.device)
+    rows = _rows(maps)[:, :, second - (m - n)]
+    looked_at = (second - period + 1).expand(*rows.shape[:-1])[..., None]
+    return _mean_over_rows(maps, rows, rows.gather(-1, looked_at)[..., 0])
 
 
 def _rows(maps: Maps) -> Tensor:

@@ -63,8 +63,9 @@ def evaluated(
     module: CompiledDesign, names: Iterable[str], tensors: Mapping[str, Tensor], lengths: Mapping[str, int], **see: Any
 ) -> dict[str, Tensor]:
     """The steps named and what they are made of, evaluated by the reference."""
+    names = tuple(names)
     graph = needed(module.plan.graph, names)
-    return module._evaluate(graph, tensors, lengths=lengths, training=False, **see)
+    return module._evaluate(graph, tensors, lengths=lengths, training=False, shown=names, **see)
 
 
 def needed(graph: Graph, names: Iterable[str]) -> Graph:
@@ -74,4 +75,5 @@ def needed(graph: Graph, names: Iterable[str]) -> Graph:
         if step.name in wanted:
             wanted |= {use.name for use in step.op.uses}
     tensors = tuple(tensor for tensor in graph.tensors if tensor.role == "input" or tensor.name in wanted)
-    return replace(graph, tensors=tensors, steps=tuple(step for step in graph.steps if step.name in wanted))
+    steps = tuple(step for step in graph.steps if step.name in wanted)
+    return replace(graph, tensors=tensors, steps=steps, losses=())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 import os
+from collections.abc import Sequence
 
 import torch
 
+from tensornet_attn.analyse.repeat import repeated_tokens
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.model import Tensor as Leaf
@@ -32,19 +34,51 @@ def text_inputs(
     first's, the last one the first. A byte is its row of `embedding` [256, f], or of one drawn from N(0, 1) with
     `seed`; sinusoids of the position are added. Raises InputError, OSError.
     """
-    graph = module.plan.graph
-    needed = [tensor for tensor in graph.of_role("input") if tensor.default is None]
-    widths = [_width(graph, tensor) for tensor in needed]
-    wanted = _length(graph, length)
+    widths = _widths(module)
+    wanted = _length(module.plan.graph, length)
     windows = cut(read_text(path, wanted * (batch + 1)), wanted, batch + 1, path)
+    chosen = [windows.roll(-place, 0)[:batch] for place in range(len(widths))]
+    return _embedded(module, chosen, widths, seed, embedding)
+
+
+def repeated_inputs(
+    module: CompiledDesign,
+    length: int | None = None,
+    batch: int = BATCH,
+    seed: int = 0,
+    embedding: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The inputs of a design for `induction_scores`: random bytes, embedded as by `text_inputs`, repeated once.
+
+    [batch, 2 * period, f] for each input that has no default, the same sequences for all; period is half of `length`
+    (128, or the largest length of the design), at most 256. No inputs where the length has no room for two tokens
+    twice. Raises InputError.
+    """
+    widths = _widths(module)
+    period = min(_length(module.plan.graph, length) // 2, 256)
+    if period < 2:
+        return ()
+    tokens = repeated_tokens(256, period, batch, seed)
+    return _embedded(module, [tokens] * len(widths), widths, seed, embedding)
+
+
+def _embedded(
+    module: CompiledDesign, windows: Sequence[Tensor], widths: Sequence[int], seed: int, embedding: Tensor | None
+) -> tuple[Tensor, ...]:
+    """[batch, length, width] for each of some windows of bytes [batch, length]."""
     table = {width: _table(width, seed, embedding) for width in widths}
     like = next(module.parameters(), torch.zeros(()))
     inputs = []
-    for place, width in enumerate(widths):
-        chosen = windows.roll(-place, 0)[:batch]
-        value = table[width][chosen] + sinusoid(torch.arange(windows.shape[1]), width, torch.float32)
+    for bytes_, width in zip(windows, widths, strict=True):
+        value = table[width][bytes_] + sinusoid(torch.arange(bytes_.shape[1]), width, torch.float32)
         inputs.append(value.to(like.device, like.dtype))
     return tuple(inputs)
+
+
+def _widths(module: CompiledDesign) -> list[int]:
+    """The width of each input that has no default. Raises InputError."""
+    graph = module.plan.graph
+    return [_width(graph, tensor) for tensor in graph.of_role("input") if tensor.default is None]
 
 
 def read_text(path: str, size: int) -> bytes:

@@ -1,32 +1,62 @@
-"""`analyse`: a report on the attention of a design or checkpoint, looking at a text."""
+"""`analyse`: a report on the attention of a design or checkpoint that looks at a text, or of a trained run."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensornet_attn.cli.options import Causal, Legs, Output, Settings, load
+from tensornet_attn.cli.options import Causal, Json, Legs, Output, Settings, load
 from tensornet_attn.errors import InputError
 
 if TYPE_CHECKING:
+    from tensornet_attn.analyse.section import Section
     from tensornet_attn.checkpoint import Checkpoint
     from tensornet_attn.nn.module import CompiledDesign
 
-Subject = Annotated[str, typer.Argument(metavar="CHECKPOINT_OR_DESIGN", help="A file that ta.save wrote, or a design.")]
-Text = Annotated[str, typer.Option("--text", metavar="FILE", help="UTF-8 text; its bytes are what the layer sees.")]
-Length = Annotated[int | None, typer.Option(min=1, help="Bytes of a window; 128, or the design's largest length.")]
-Batch = Annotated[int, typer.Option(min=1, help="Windows at most.")]
+Subject = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUBJECT", help="A design, a file that ta.save wrote, or the folder of a run that 'train' wrote."
+    ),
+]
+Text = Annotated[
+    str | None,
+    typer.Option("--text", metavar="FILE", help="UTF-8 text; its bytes are what a design sees.", show_default=False),
+]
+Length = Annotated[
+    int | None,
+    typer.Option(min=1, help="Bytes of a window; 128, or the design's largest length.", show_default=False),
+]
+Batch = Annotated[int, typer.Option(min=1, help="Windows of the text, or samples of a run's task, at most.")]
 Band = Annotated[int, typer.Option(min=1, help="Diagonals removed before a rank is counted.")]
-Seed = Annotated[int, typer.Option(help="Of the byte embedding, and of the weights where there is no checkpoint.")]
+Seed = Annotated[int, typer.Option(help="Of random bytes and tokens, and of the weights of a design.")]
+Split = Annotated[
+    str | None, typer.Option(help="Of a run's task: train, validation or test; validation.", show_default=False)
+]
+Step = Annotated[
+    str | None,
+    typer.Option("--checkpoint", metavar="STEP", help="Of a run: a step or a folder; the last.", show_default=False),
+]
 
 SINUSOIDS = "Sinusoids of the position are added."
 
 
+@dataclass(frozen=True)
+class Subjects:
+    """What the report is about: its title, its sections, and notes on weights and inputs."""
+
+    title: str
+    sections: list[Section]
+    notes: list[str]
+
+
 def analyse(
     subject: Subject,
-    text: Text,
+    text: Text = None,
     output: Output = "-",
     causal: Causal = None,
     legs: Legs = None,
@@ -35,27 +65,84 @@ def analyse(
     batch: Batch = 8,
     band: Band = 5,
     seed: Seed = 0,
+    split: Split = None,
+    checkpoint: Step = None,
+    as_json: Json = False,
 ) -> None:
-    """Write a report on a layer's attention maps, heads, core and experts.
+    """Write a report on attention maps, heads, cores, induction heads and experts.
 
-    One HTML file with plots, on standard output unless -o names a file. Needs matplotlib.
+    A design or checkpoint looks at a text, the layers of a run at samples of its task. One HTML file with plots, on
+    standard output unless -o names a file; it needs matplotlib. With --json the figures as data.
     """
     from tensornet_attn.analyse.plots import need_matplotlib
-    from tensornet_attn.analyse.report import Section, report
-    from tensornet_attn.analyse.text import text_inputs
-    from tensornet_attn.cli.output import write
+    from tensornet_attn.analyse.report import report, report_data
+    from tensornet_attn.cli.output import as_json_text, write
 
-    need_matplotlib()
+    if not as_json:
+        need_matplotlib()
+    if Path(subject).is_dir():
+        given = {"--text": text, "--causal": causal, "--legs": legs, "--set": settings, "--length": length}
+        _refuse(given, "a run has its task, sizes and lengths.")
+        found = _run(subject, checkpoint, split or "validation", batch, seed)
+    else:
+        _refuse({"--split": split, "--checkpoint": checkpoint}, "these are of a run, the folder that 'train' wrote.")
+        if text is None:
+            raise typer.BadParameter("a design or checkpoint looks at a text: name a file.", param_hint="'--text'")
+        found = _layer(subject, text, causal, legs, settings, length, batch, seed)
+    if as_json:
+        write(output, as_json_text(report_data(found.sections, found.title, band, found.notes)))
+    else:
+        write(output, report(found.sections, found.title, band, found.notes))
+
+
+def _refuse(given: Mapping[str, object], reason: str) -> None:
+    """A usage error for options that do not go with the subject."""
+    wrong = [option for option, value in given.items() if value is not None]
+    if wrong:
+        raise typer.BadParameter(reason, param_hint=" and ".join(f"'{option}'" for option in wrong))
+
+
+def _run(subject: str, checkpoint: str | None, split: str, samples: int, seed: int) -> Subjects:
+    """All layers of a run. Raises InputError."""
+    from tensornet_attn.train.layers import sections_of
+    from tensornet_attn.train.trained import open_run
+
+    trained = open_run(subject, checkpoint, "cpu")
+    sections = sections_of(trained, split, samples, seed)
+    task = trained.task
+    notes = [
+        f"Weights: those after step {trained.saved.step} of the run {Path(subject).name}.",
+        f"Inputs: the first {len(sections[0].inputs[0])} samples of the {split} split of {task.name}, "
+        f"{task.length} tokens each.",
+    ]
+    return Subjects(f"Report on {trained.spec.name}, trained on {task.name}", sections, notes)
+
+
+def _layer(
+    subject: str,
+    text: str,
+    causal: bool | None,
+    legs: list[str] | None,
+    settings: list[str] | None,
+    length: int | None,
+    batch: int,
+    seed: int,
+) -> Subjects:
+    """One design, or the one in a checkpoint. Raises InputError, DesignError, OSError."""
+    from tensornet_attn.analyse.section import Call, Section
+    from tensornet_attn.analyse.text import repeated_inputs, text_inputs
+
     module, found = _module(subject, causal, legs, settings, seed)
     embedding = found.extra.get("embedding") if found else None
     inputs = text_inputs(module, text, length, batch, seed, embedding)
+    repeated = repeated_inputs(module, length, batch, seed, embedding)
     windows, size = _sizes(inputs[0])
     notes = [_weights(subject, found, seed)]
     notes.append(f"Inputs: {windows} windows of {size} bytes of {Path(text).name}.")
     notes.append(_embedding(embedding is not None, seed))
     name = module.design.name
-    section = Section(name, module, inputs)
-    write(output, report([section], f"Report on {name}, looking at {Path(text).name}", band, notes))
+    section = Section(name, module, inputs, repeated=Call(repeated) if repeated else None)
+    return Subjects(f"Report on {name}, looking at {Path(text).name}", [section], notes)
 
 
 def _sizes(windows: Any) -> tuple[int, int]:
@@ -75,7 +162,8 @@ def _module(
         found = read_checkpoint(subject)
         if found.model is not None:
             raise InputError(
-                f"'{subject}' holds the model '{found.model.name}'; analyse takes a checkpoint of one design."
+                f"'{subject}' holds the model '{found.model.name}'; analyse takes a checkpoint of one design, or the "
+                "folder of a run. In Python, ta.report(ta.model_sections(model, tokens)) takes any model."
             )
         return restored(found, causal, subject), found
     if Path(subject).is_file() and Path(subject).suffix.lower() not in (".yaml", ".yml"):

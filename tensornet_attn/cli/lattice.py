@@ -18,6 +18,9 @@ def lattice(
     ] = None,
     output: Output = "-",
     form: Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; by default the ending.")] = None,
+    equal_sizes: Annotated[
+        bool, typer.Option("--equal-sizes", help="Only what holds with the same sizes in both designs.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show which shipped designs contain which others, at some sizes and weights."""
@@ -29,7 +32,7 @@ def lattice(
     if suffix not in FORMATS:
         hint = "'--format'" if form else "'--output'"
         raise typer.BadParameter(f"'{suffix}' is no format; one of {', '.join(FORMATS)}.", param_hint=hint)
-    found = special_cases(design)
+    found = special_cases(design, equal_sizes)
     if as_json:
         print_json(
             [{"design": a, "contains": b, "causal": causal} for a, b, causal in sorted(found.edges(data="causal"))]

@@ -11,7 +11,11 @@ from tensornet_attn.files import write_whole
 
 
 def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(as_json_text(value), end="")
+
+
+def as_json_text(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

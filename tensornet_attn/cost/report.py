@@ -19,6 +19,7 @@ from tensornet_attn.cost.sizes import lengths_of, sizes_at, whole
 from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
 from tensornet_attn.graph.model import Attention, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.rewrite.apart import beside_output
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class StepCost:
     """One step of the diagram, the products it is split into together. `fused`: what else it does at once.
 
     `saved_floats` counts what no earlier step has saved. `live_bytes` stand in memory while it runs. `routed_macs` are
-    the MACs left where only the entries that a topk has chosen are computed: see `routing.py`.
+    the MACs left where only the entries that a topk has chosen are computed: see `routing.py`. `training`: it serves
+    states or losses alone, and is left out in evaluation.
     """
 
     step: str
@@ -37,6 +39,7 @@ class StepCost:
     saved_floats: int = 0
     fused: tuple[str, ...] = ()
     routed_macs: int = 0
+    training: bool = False
 
     @property
     def flops(self) -> int:
@@ -53,6 +56,7 @@ class StepCost:
             self.saved_floats + other.saved_floats,
             (*self.fused, *other.fused),
             self.routed_macs + other.routed_macs,
+            self.training and other.training,
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -64,6 +68,7 @@ class Cost:
     """The cost of one way to compute a design. `formula`: the MACs of one batch element as a polynomial in legs.
 
     `routed_formula`: those left where only chosen entries are computed; settings stand for the legs they reduce.
+    `total` is that of a forward in training with all losses, `evaluation` that of one in evaluation.
     `total.live_bytes` is the peak; `parameters` are trainable, `frozen` parameters are apart, states are neither.
     """
 
@@ -76,6 +81,11 @@ class Cost:
     @property
     def total(self) -> StepCost:
         return sum(self.steps, StepCost("total"))
+
+    @property
+    def evaluation(self) -> StepCost:
+        """The total without what serves states or losses alone."""
+        return sum((step for step in self.steps if not step.training), StepCost("in evaluation"))
 
     @property
     def macs(self) -> int:
@@ -91,9 +101,14 @@ class Cost:
             "routed_formula": self.routed_formula,
             "parameters": self.parameters,
             "frozen_parameters": self.frozen,
-            "total": {key: value for key, value in self.total.as_dict().items() if key not in ("step", "fused")},
+            "total": _counts(self.total),
+            "evaluation": _counts(self.evaluation),
             "steps": [step.as_dict() for step in self.steps],
         }
+
+
+def _counts(total: StepCost) -> dict[str, object]:
+    return {key: value for key, value in total.as_dict().items() if key not in ("step", "fused", "training")}
 
 
 @dataclass(frozen=True)
@@ -161,7 +176,7 @@ def cost(graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: 
     """
     scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
     live_at, before, monomials, chosen = live(scene), set[str](), Monomials(), Monomials()
-    routing = Routing.of(scene.graph)
+    routing, beside = Routing.of(scene.graph), beside_output(scene.graph)
     rows: dict[str, StepCost] = {}
     for step in scene.graph.steps:
         kept = {name: floats for name, floats in saved(scene, step).items() if name not in before}
@@ -170,7 +185,7 @@ def cost(graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: 
         routed, routed_macs = routed_products(scene, step, routing)
         chosen.update(routed)
         name = _row(step)
-        rows[name] = rows.get(name, StepCost(name)) + StepCost(
+        rows[name] = rows.get(name, StepCost(name, training=True)) + StepCost(
             name,
             macs(scene, step),
             elementwise(scene, step),
@@ -179,6 +194,7 @@ def cost(graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: 
             sum(kept.values()),
             _fused(step, name),
             routed_macs,
+            step.name in beside,
         )
     weights = [(scene.stored[tensor.name], tensor.frozen) for tensor in graph.of_role("weight")]
     trainable = sum(size for size, frozen in weights if not frozen)

@@ -56,7 +56,7 @@ class Routing:
     def of(graph: Graph) -> Routing:
         """Two passes: zeros from the first step on, needs from the last step back."""
         nonzero: dict[str, Choices] = {}
-        needed: dict[str, Choices] = dict.fromkeys((graph.output, *(name for _, name in graph.updates)), NONE)
+        needed: dict[str, Choices] = dict.fromkeys(graph.results, NONE)
         routing = Routing(graph, nonzero, needed)
         for step in graph.steps:
             nonzero[step.name] = routing.left_by(step)

@@ -17,7 +17,7 @@ def to_text(report: Report) -> str:
     """The whole report; the totals of both ways stand below each other."""
     where = ", ".join([*(f"{leg} = {length}" for leg, length in report.lengths), f"batch {report.batch}", report.dtype])
     parts = [(word, cost) for word, cost in (("as written", report.written), ("as planned", report.planned)) if cost]
-    wide = max(len(_label(row)) for _, cost in parts for row in (*cost.steps, cost.total)) + 2
+    wide = max(len(label) for _, cost in parts for label in _labels(cost)) + 2
     lines = [f"{report.name}: {where}", ""]
     for word, cost in parts:
         lines += [*_part(word, cost, max(wide, len(word))), ""]
@@ -41,14 +41,23 @@ def human(number: int) -> str:
 
 
 def _part(word: str, cost: Cost, wide: int) -> Iterable[str]:
-    table = [HEAD, *(_cells(row) for row in (*cost.steps, cost.total))]
+    table = [HEAD, *map(_cells, (*cost.steps, *_totals(cost)))]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    labels = [word, *(f"  {_label(row)}" for row in cost.steps), "  total"]
+    labels = [word, *(f"  {label}" for label in _labels(cost))]
     for label, cells in zip(labels, table, strict=True):
         yield f"{label:<{wide}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
     yield f"  MACs of one batch element: {cost.formula}"
     if cost.routed_formula not in ("", cost.formula):
         yield f"  where only what topk chose is computed: {human(cost.total.routed_macs)} MACs: {cost.routed_formula}"
+
+
+def _labels(cost: Cost) -> list[str]:
+    return [*map(_label, cost.steps), *(row.step for row in _totals(cost))]
+
+
+def _totals(cost: Cost) -> list[StepCost]:
+    """The total, and that in evaluation where it is another one."""
+    return [cost.total, cost.evaluation] if any(step.training for step in cost.steps) else [cost.total]
 
 
 def _cells(row: StepCost) -> tuple[str, ...]:
@@ -61,7 +70,8 @@ def _bytes(number: int) -> str:
 
 
 def _label(row: StepCost) -> str:
-    return f"{row.step} (with {', '.join(row.fused)})" if row.fused else row.step
+    notes = ([f"with {', '.join(row.fused)}"] if row.fused else []) + ["in training"] * row.training
+    return f"{row.step} ({'; '.join(notes)})" if notes else row.step
 
 
 def _decoding(report: Report) -> Iterable[str]:

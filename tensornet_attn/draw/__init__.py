@@ -1,8 +1,10 @@
 """Pictures of diagrams: DOT, SVG, PNG, Mermaid and text, in the look of the Tuformer paper.
 
-Round nodes are tensors (bold: inputs, dotted: constants, dashed: noise, doubled: state, heavy and coloured: the core),
-wires are legs with their names and sizes, a point is a leg that joins three or more, a frame is a box (dashed: softmax)
-with a dot on its border for the leg it acts along. The same graph gives the same bytes.
+Nodes are tensors, round where something changes them (filled: trainable weights, heavy outline: inputs, dashed: noise,
+doubled: state), square where nothing does (filled: frozen weights, white: constants); the core has a heavier outline.
+Wires are legs with their names and sizes, a frame is a step (dashed: softmax), the ball on a box's border marks the leg
+it acts along; what a state stores and losses say so. Queries stand on the left, keys on the right. The same graph gives
+the same bytes.
 """
 
 from __future__ import annotations

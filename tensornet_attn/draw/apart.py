@@ -14,7 +14,7 @@ DEPTH = 16  # steps drawn inside one another
 def drawn_apart(graph: Graph) -> frozenset[str]:
     """Names of the steps that get a picture of their own; so every step is drawn once, or is small."""
     uses = Counter(use.name for _, use in graph.uses())
-    roots = {graph.output, *(name for _, name in graph.updates)}
+    roots = graph.results
     nodes: dict[str, int] = {}
     depth: dict[str, int] = {}
     for step in graph.steps:

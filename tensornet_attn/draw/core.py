@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tensornet_attn.draw.words import KINDS, look_of
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
 
 _SCORES = ("softmax", "normalize")
@@ -28,6 +29,11 @@ def core(graph: Graph) -> frozenset[str]:
         for use in term.factors
         if _mixes(graph, use, term)
     )
+
+
+def core_words(graph: Graph) -> list[str]:
+    """Each core tensor with what may change it: `C (trainable)`, `C (constant)`."""
+    return [f"{name} ({KINDS[look_of(graph.tensor[name])]})" for name in sorted(core(graph))]
 
 
 def _mixes(graph: Graph, use: Use, term: Term) -> bool:

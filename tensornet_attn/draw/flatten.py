@@ -1,4 +1,4 @@
-"""A graph as one picture: steps are drawn in place, boxes as frames around what they hold."""
+"""A graph as one picture: steps are drawn in place, each in a frame with its name, around what it is made from."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from tensornet_attn.draw.apart import drawn_apart
 from tensornet_attn.draw.core import core
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire
-from tensornet_attn.draw.words import box_words, coefficient_words, is_one
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
+from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Leg, Loss, Step, Term, Use
 from tensornet_attn.spec.arithmetic import ONE, Arith, to_text
 
 Wires = dict[str, Wire]
@@ -18,10 +18,9 @@ Wires = dict[str, Wire]
 def flatten(graph: Graph) -> Scene:
     """The picture of a whole design: its output, and each step that is drawn apart."""
     painter = _Painter(graph)
-    updated = {name for _, name in graph.updates}
-    shown = [s for s in graph.steps if s.name in painter.apart or s.name in updated or s.name == graph.output]
+    shown = [step for step in graph.steps if step.name in painter.apart | graph.results]
     for index, step in enumerate(shown):
-        painter.root(step, index, alone=len(shown) == 1)
+        painter.root(step, index)
     return painter.scene()
 
 
@@ -41,14 +40,29 @@ class _Painter:
     def scene(self) -> Scene:
         """The finished picture: a leg that ends nowhere else ends in a vector of ones."""
         homes = {node.id: node for node in self.nodes}
+        self.quiet(homes)
         for wire in [wire for wire in self.wires if len(wire.ends) == 1]:
             path = homes[wire.ends[0]].path
             wire.join(self.node("ones", "1", wire.frame, (*path[:-1], (0, 0)) if path[-1] >= LAST else (*path, (0, 0))))
         wires = tuple(wire for wire in self.wires if wire.ends)
-        return Scene(self.graph.name, tuple(self.frames), tuple(self.nodes), wires, tuple(self.bonds))
+        ends = (self.graph.query, self.graph.key)
+        others = (leg.name for leg in self.graph.legs if leg.name not in ends)
+        order = tuple(leg for leg in (ends[0], *others, ends[1]) if leg is not None)
+        return Scene(self.graph.name, tuple(self.frames), tuple(self.nodes), wires, tuple(self.bonds), order, ends)
 
-    def node(self, look: str, label: str, frame: str | None, path: Path, border: bool = False) -> Node:
-        node = Node(f"n{len(self.nodes)}", look, label, frame, path, border)
+    def quiet(self, homes: dict[str, Node]) -> None:
+        """A leg with its name right before a border does not say it again right after, unless it is a result's."""
+        said = {end for wire in self.wires if wire.named for end in wire.ends if homes[end].frame == wire.frame}
+        for wire in self.wires:
+            ends = [homes[end] for end in wire.ends]
+            passed = [end for end in ends if end.look == "pass" and end.frame != wire.frame]
+            if len(ends) == 2 and len(passed) == 1 and passed[0].id in said:
+                wire.named = any(end.look == "open" for end in ends)
+
+    def node(
+        self, look: str, label: str, frame: str | None, path: Path, border: bool = False, core: bool = False
+    ) -> Node:
+        node = Node(f"n{len(self.nodes)}", look, label, frame, path, border, core)
         self.nodes.append(node)
         return node
 
@@ -57,23 +71,30 @@ class _Painter:
         self.frames.append(frame)
         return frame.id
 
-    def wire(self, leg: str, frame: str | None, named: bool = True) -> Wire:
-        wire = Wire(self.graph.leg[leg], frame, named)
+    def wire(self, leg: str, frame: str | None) -> Wire:
+        wire = Wire(self.graph.leg[leg], frame)
         self.wires.append(wire)
         return wire
 
-    def root(self, step: Step, index: int, alone: bool) -> None:
+    def inner(self, leg: str, outer: Wires, frame: str) -> Wire:
+        """A leg inside a frame; one that goes on outside has its name there."""
+        wire = Wire(outer[leg].leg if leg in outer else self.graph.leg[leg], frame, named=leg not in outer)
+        self.wires.append(wire)
+        return wire
+
+    def root(self, step: Step, index: int) -> None:
         """A result with open ends."""
         states = [state for state, name in self.graph.updates if name == step.name]
         title = f"{step.name}[{' '.join(step.legs)}]" + (f", kept in {', '.join(states)}" if states else "")
-        frame = None if alone else self.frame("part", (title,), None)
+        title += "".join(f", {_loss(loss)}" for loss in self.graph.losses if loss.step == step.name)
+        frame = self.frame("part", (title,), None)
         wires = {leg: self.wire(leg, frame) for leg in step.legs}
         path: Path = ((0, index),)
         self.scalars.append([])
-        self.step(step, wires, frame, path)
+        self.step(step, wires, frame, path, named=False)
         self.numbers(frame, path)
         for leg in step.legs:
-            wires[leg].join(self.node("open", "", frame, (*path, END)))
+            wires[leg].join(self.node("open", "", frame, (*path, END), border=True))
 
     def use(self, use: Use, wires: Wires, frame: str | None, path: Path) -> None:
         """A tensor, or a step drawn in place; `wires` by the legs of the use."""
@@ -82,30 +103,48 @@ class _Painter:
             own = dict(zip(step.legs, (wires[leg] for leg in use.legs), strict=True))
             self.step(step, own, frame, path)
         else:
-            node = self.node(self.look(use.name), use.name, frame, path)
+            node = self.node(self.look(use.name), use.name, frame, path, core=use.name in self.core)
             for leg in use.legs:
                 wires[leg].join(node)
 
     def look(self, name: str) -> str:
         if name in self.graph.step:
             return "step"
-        return "core" if name in self.core else self.graph.tensor[name].role
+        return look_of(self.graph.tensor[name])
 
-    def step(self, step: Step, wires: Wires, frame: str | None, path: Path) -> None:
+    def step(self, step: Step, wires: Wires, frame: str | None, path: Path, named: bool = True) -> None:
+        """A step in place, with its name unless it is nested in a box or what is around it has the name."""
+        named = named and not step.nested
         if isinstance(step.op, Attention):
             self.attention(step.op, wires, frame, path)
         elif isinstance(step.op, Kernel):
             raise TypeError(f"'{step.name}' is planned: unfold the graph before drawing it.")
         elif isinstance(step.op, Box):
-            self.box(step, step.op, wires, frame, path)
-        elif len(step.op.terms) == 1:
-            self.product(step.op.terms[0], wires, frame, path)
+            self.box(step, step.op, wires, frame, path, named)
+        elif named:
+            self.named(step, step.op, wires, frame, path)
         else:
-            self.sum(step.op, wires, frame, path)
+            self.contraction(step.op, wires, frame, path)
+
+    def named(self, step: Step, op: Contraction, wires: Wires, frame: str | None, path: Path) -> None:
+        """A product or sum in a frame of its own, so that its name has a place."""
+        inside = self.frame("step", (step.name,), frame)
+        inner = {leg: self.inner(leg, wires, inside) for leg in step.legs}
+        self.scalars.append([])
+        self.contraction(op, inner, inside, (*path, (0, 0)))
+        self.numbers(inside, path)
+        for leg in step.legs:
+            self.passage("pass", (inner[leg], wires[leg]), inside, path)
+
+    def contraction(self, op: Contraction, wires: Wires, frame: str | None, path: Path) -> None:
+        if len(op.terms) == 1:
+            self.product(op.terms[0], wires, frame, path)
+        else:
+            self.sum(op, wires, frame, path)
 
     def product(self, term: Term, wires: Wires, frame: str | None, path: Path) -> None:
         wires = wires | {leg: self.wire(leg, frame) for leg in _legs(term.factors) if leg not in wires}
-        for index, (distance, use) in enumerate(_arranged(self.graph, term.factors)):
+        for index, (distance, use) in enumerate(_arranged(self.graph, term.factors, wires)):
             self.use(use, wires, frame, (*path, (distance, index)))
         if not is_one(term.coefficient):
             self.scalars[-1].append(term.coefficient)
@@ -119,23 +158,30 @@ class _Painter:
         """Terms side by side, each with its sign, bonded to one `+` that carries the legs of the result."""
         plus = self.node("plus", "+", frame, (*path, LAST))
         for index, term in enumerate(contraction.terms):
-            self.term(term, [leg for leg in wires if leg in _legs(term.factors)], plus, frame, (*path, (0, index)))
-        for wire in wires.values():
-            wire.join(plus)
+            own = {leg: wire for leg, wire in wires.items() if leg in _legs(term.factors)}
+            self.term(term, own, plus, frame, (*path, (0, index)))
+        self.source(plus, wires)
 
-    def term(self, term: Term, legs: list[str], plus: Node, frame: str | None, path: Path) -> None:
-        self.scalars.append([] if is_one(term.coefficient) else [term.coefficient])
+    def source(self, node: Node, wires: Wires) -> None:
+        """Legs that come out of a node that combines operands have their names there."""
+        for wire in wires.values():
+            wire.join(node)
+            wire.named = True
+
+    def term(self, term: Term, wires: Wires, plus: Node, frame: str | None, path: Path) -> None:
+        self.scalars.append([] if is_one(term.coefficient) and term.factors else [term.coefficient])
+        legs = {leg: wire.leg for leg, wire in wires.items()}
         tap = self.operand(Term(ONE, term.factors), legs, frame, path)
         label = coefficient_words(self.scalars.pop(), bare=not term.factors)
         self.nodes[int(tap.id[1:])] = replace(tap, label=label)
-        self.bonds.append(Bond(tap.id, plus.id))
+        self.bonds.append(Bond(tap.id, plus.id, tuple(leg.name for leg in legs.values())))
 
-    def operand(self, term: Term, legs: list[str], frame: str | None, path: Path) -> Node:
-        """A product whose free legs are gathered in a tap."""
-        framed = len(term.factors) > 1 or any(use.name in self.graph.step for use in term.factors)
-        frame = self.frame("term", (), frame) if framed else frame
-        tap = self.node("tap", "", frame, (*path, LAST), border=framed)
-        wires = {leg: self.wire(leg, frame) for leg in legs}
+    def operand(self, term: Term, legs: dict[str, Leg], frame: str | None, path: Path) -> Node:
+        """A product whose free legs are gathered in a tap; `legs`: what each of them is called around it."""
+        if len(term.factors) > 1 or (term.factors and not legs):  # else wires say what belongs to the tap
+            frame = self.frame("term", (), frame)
+        tap = self.node("tap", "", frame, (*path, LAST))
+        wires = {leg: self.wire(outer.name, frame) for leg, outer in legs.items()}
         for wire in wires.values():
             wire.join(tap)
         self.product(term, wires, frame, path)
@@ -144,14 +190,15 @@ class _Painter:
     def role(self, role: str, use: Use, into: Node, frame: str, path: Path) -> None:
         """An operand that its role names, such as the key of a delta rule."""
         self.scalars.append([])
-        tap = self.operand(_alone(use), list(use.legs), frame, path)
-        self.nodes[int(tap.id[1:])] = replace(tap, label=role)
-        self.numbers(tap.frame, path)
-        self.bonds.append(Bond(tap.id, into.id))
+        tap = self.operand(Term(ONE, (use,)), {leg: self.graph.leg[leg] for leg in use.legs}, frame, path)
+        label = " * ".join([*map(factor_words, self.scalars.pop()), role])
+        self.nodes[int(tap.id[1:])] = replace(tap, label=label)
+        self.bonds.append(Bond(tap.id, into.id, use.legs))
 
-    def box(self, step: Step, box: Box, wires: Wires, frame: str | None, path: Path) -> None:
+    def box(self, step: Step, box: Box, wires: Wires, frame: str | None, path: Path, named: bool) -> None:
         look = "softmax" if box.kind == "softmax" else "box"
-        inside = self.frame(look, box_words(self.graph, step), frame)
+        first, *words = box_words(self.graph, step)
+        inside = self.frame(look, (f"{step.name}: {first}" if named else first, *words), frame)
         operands = dict(box.operands)
         if "of" in operands:
             self.boxed(box, operands["of"], operands.get("by"), wires, inside, path)
@@ -160,7 +207,7 @@ class _Painter:
 
     def boxed(self, box: Box, of: Use, by: Use | None, wires: Wires, frame: str, path: Path) -> None:
         """A box's operand inside its frame; where another tensor decides (`by`), it is bonded to the border's dot."""
-        inner = {leg: self.wire(leg, frame, named=leg not in wires) for leg in of.legs}
+        inner = {leg: self.inner(leg, wires, frame) for leg in of.legs}
         self.scalars.append([])
         self.use(of, inner, frame, (*path, (0, 0)))
         self.numbers(frame, path)
@@ -170,8 +217,8 @@ class _Painter:
 
     def border(self, acts: str | None, outer: Wires, inner: Wires, frame: str, path: Path) -> Node | None:
         """Legs leave a box at its border; a dot marks the one it acts along, which may end there or become another."""
-        for leg in sorted((leg for leg in outer if leg in inner), key=lambda leg: _middle(inner[leg])):
-            if leg != acts:
+        for leg in outer:
+            if leg in inner and leg != acts:
                 self.passage("pass", (inner[leg], outer[leg]), frame, path)
         if acts is None:
             return None
@@ -189,9 +236,8 @@ class _Painter:
         rule = self.node("rule", box.kind, frame, (*path, (1, 0)))
         for index, (role, use) in enumerate(box.operands):
             self.role(role, use, rule, frame, (*path, (0, index)))
-        inner = {leg: self.wire(leg, frame, named=False) for leg in wires}
-        for wire in inner.values():
-            wire.join(rule)
+        inner = {leg: self.inner(leg, wires, frame) for leg in wires}
+        self.source(rule, inner)
         self.border(None, wires, inner, frame, path)
 
     def attention(self, op: Attention, wires: Wires, frame: str | None, path: Path) -> None:
@@ -201,29 +247,26 @@ class _Painter:
         box = Box("softmax", op.leg, (("of", Use("scores", op.scores)),), numbers, op.masks)
         wires = wires | {leg: self.wire(leg, frame) for leg in (*op.scores, *op.value.legs) if leg not in wires}
         inside = self.frame("softmax", box_words(self.graph, Step("scores", box, op.scores)), frame)
-        inner = {leg: self.wire(leg, inside, named=False) for leg in op.scores}
+        inner = {leg: self.inner(leg, wires, inside) for leg in op.scores}
         self.product(scores.terms[0], inner, inside, (*path, (0, 0), (0, 0)))
         self.border(op.leg, {leg: wires[leg] for leg in op.scores}, inner, inside, (*path, (0, 0)))
         self.use(op.value, wires, frame, (*path, (0, 1)))
 
 
-def _middle(wire: Wire) -> float:
-    """Where a leg's ends stand from left to right, roughly: their order of drawing."""
-    return sum(int(end[1:]) for end in wire.ends) / max(1, len(wire.ends))
-
-
-def _alone(use: Use) -> Term:
-    return Term(ONE, (use,))
+def _loss(loss: Loss) -> str:
+    """`loss, times 0.01`; `loss z, times 0.01` where the step has another name."""
+    name = "" if loss.name == loss.step else f" {loss.name}"
+    return f"loss{name}, times {to_text(loss.weight)}"
 
 
 def _legs(uses: Iterable[Use]) -> list[str]:
     return list(dict.fromkeys(leg for use in uses for leg in use.legs))
 
 
-def _arranged(graph: Graph, factors: tuple[Use, ...]) -> list[tuple[int, Use]]:
+def _arranged(graph: Graph, factors: tuple[Use, ...], wires: Wires) -> list[tuple[int, Use]]:
     """Factors by their distance from the data of the product: steps and inputs 0, what they touch 1, and so on.
 
-    What has a border comes first among the data, so that what leaves it flows on.
+    Among those of one distance, what has the query leg comes first and what has the key leg last.
     """
     distance = [0 if _is_data(graph, use) else None for use in factors]
     if factors and 0 not in distance:
@@ -236,13 +279,13 @@ def _arranged(graph: Graph, factors: tuple[Use, ...]) -> list[tuple[int, Use]]:
             step + 1 if d is None and near & set(use.legs) else d for use, d in zip(factors, distance, strict=True)
         ]
     rows = [(len(factors) if d is None else d, use) for d, use in zip(distance, factors, strict=True)]
-    return sorted(rows, key=lambda row: (row[0], not _bordered(graph, row[1])))
+    return sorted(rows, key=lambda row: (row[0], _side(graph, {wires[leg].leg.name for leg in row[1].legs})))
+
+
+def _side(graph: Graph, legs: set[str]) -> int:
+    """-1 for what stands on the left, with the query leg, 1 for the right, with the key leg, 0 between."""
+    return (graph.key in legs) - (graph.query in legs)
 
 
 def _is_data(graph: Graph, use: Use) -> bool:
     return use.name in graph.step or graph.tensor[use.name].role == "input"
-
-
-def _bordered(graph: Graph, use: Use) -> bool:
-    op = graph.step[use.name].op if use.name in graph.step else None
-    return isinstance(op, Box | Attention) or (isinstance(op, Contraction) and len(op.terms) > 1)

@@ -11,7 +11,8 @@ from typing import Any
 
 import networkx as nx
 
-from tensornet_attn.draw.dot import FONT, graphviz_module
+from tensornet_attn.draw.dot import graphviz_module
+from tensornet_attn.draw.metrics import FONT
 from tensornet_attn.draw.render import layout
 
 _NODE = {"shape": "box", "style": "rounded,filled", "fontname": FONT, "fontsize": "11", "margin": "0.12,0.06"}

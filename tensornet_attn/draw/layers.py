@@ -6,53 +6,53 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tensornet_attn.draw.scene import Node, Path, Scene, Wire
+from tensornet_attn.draw.scene import Bond, Node, Path, Scene, Wire
 from tensornet_attn.draw.words import leg_words
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A wire, or one arm of a wire that joins three or more. `level` edges keep their ends side by side."""
+    """A wire, or one arm of a wire that joins three or more. `level` edges have both ends side by side."""
 
     tail: str
     head: str
     label: str = ""
-    look: str = "wire"  # wire, arm, bond or hidden
+    look: str = "wire"  # wire, arm or bond
     level: bool = False
+    frame: str | None = None  # where it stands; it crosses no more than the borders of inner frames, at a node there
+    wire: int = -1  # its place among the wires of the scene, the same for all arms; -1 for a bond
 
 
 def edges(scene: Scene) -> tuple[Scene, tuple[Edge, ...]]:
-    """The scene with a point for each leg that joins three or more, and its edges from above to below."""
+    """The scene with a node for each leg that joins three or more, and its edges from above to below."""
     ranks, homes = _ranks(scene), {node.id: node for node in scene.nodes}
-    nodes, found = list(scene.nodes), [Edge(bond.tail, bond.head, look="bond") for bond in scene.bonds]
+    nodes, found = list(scene.nodes), [_bond(bond, homes) for bond in scene.bonds]
     bundles: dict[tuple[str, str], list[str]] = {}  # all legs of a step that go straight to a tap
-    for wire in scene.wires:
+    for index, wire in enumerate(scene.wires):
         label = leg_words(wire.leg) if wire.named else ""
         ends = sorted((homes[end] for end in wire.ends), key=lambda end: (_place(end, wire), ranks[end.id]))
         if [end.look for end in ends] == ["step", "tap"]:
-            bundles.setdefault((ends[0].id, ends[1].id), []).append(label)
+            bundles.setdefault((ends[0].id, ends[1].id), []).append(wire.leg.name)
         elif len(ends) == 2 and _place(ends[1], wire) > 0:
-            found.append(_edge(ends, ranks, label))
+            tail, head = (end.id for end in ends)
+            level = _place(ends[1], wire) == 1 and not _distance(ends[0].path, ends[1].path)
+            found.append(Edge(tail, head, label, level=level, frame=wire.frame, wire=index))
         else:
-            look = "point" if len(ends) > 2 else "bend"
-            point = Node(f"n{len(nodes)}", look, "", wire.frame, ())
+            point = Node(f"n{len(nodes)}", "leg" if label else "point", label, wire.frame, ())
             nodes.append(point)
-            found += _arms(ends, point, _cut(ends, wire, ranks), label)
-    found += [Edge(tail, head, ", ".join(labels), "bond") for (tail, head), labels in bundles.items()]
-    scene = replace(scene, nodes=tuple(nodes))
-    return scene, (*found, *_weights(scene, found))
+            found += _arms(ends, point, _cut(ends, wire, ranks), index)
+    found += [Edge(*pair, " ".join(legs), "bond", frame=homes[pair[1]].frame) for pair, legs in bundles.items()]
+    return replace(scene, nodes=tuple(nodes)), tuple(found)
 
 
-def _edge(ends: list[Node], ranks: dict[str, int], label: str) -> Edge:
-    tail, head = ends
-    return Edge(tail.id, head.id, label, level=ranks[tail.id] == ranks[head.id])
+def _bond(bond: Bond, homes: dict[str, Node]) -> Edge:
+    return Edge(bond.tail, bond.head, " ".join(bond.legs), "bond", frame=homes[bond.head].frame)
 
 
-def _arms(ends: list[Node], point: Node, cut: int, label: str) -> list[Edge]:
-    """Wires into the point from above and out of it; the name stands on one of them."""
+def _arms(ends: list[Node], point: Node, cut: int, wire: int) -> list[Edge]:
+    """Wires into the point from above and out of it."""
     arms = [(end.id, point.id) for end in ends[:cut]] + [(point.id, end.id) for end in ends[cut:]]
-    named = cut if cut < len(ends) and not ends[0].border else 0
-    return [Edge(tail, head, label if index == named else "", look="arm") for index, (tail, head) in enumerate(arms)]
+    return [Edge(tail, head, look="arm", frame=point.frame, wire=wire) for tail, head in arms]
 
 
 def _place(end: Node, wire: Wire) -> int:
@@ -95,7 +95,7 @@ def _above(one: Node, other: Node, wire: Wire) -> bool:
     if one.path >= other.path:
         return False
     mine, yours = _place(one, wire), _place(other, wire)
-    return mine < yours if mine != yours else mine == 1 and _distance(one.path, other.path)
+    return mine < yours if 2 in (mine, yours) else yours == 1 and _distance(one.path, other.path)
 
 
 def _distance(one: Path, other: Path) -> bool:
@@ -111,13 +111,3 @@ def _borders(scene: Scene) -> list[tuple[str, str]]:
     return [
         (n.id, b.id) for frame, nodes, ids in bordered for n in scene.below(frame) if n.id not in ids for b in nodes
     ]
-
-
-def _weights(scene: Scene, found: list[Edge]) -> list[Edge]:
-    """Hidden edges that keep a border below what else would sink past it: one to the first node on the border."""
-    down = {edge.tail for edge in found if not edge.level}
-    hidden: dict[str, str] = {}
-    for one, border in _borders(scene):
-        if one not in down:
-            hidden.setdefault(one, border)
-    return [Edge(one, border, look="hidden") for one, border in hidden.items()]

@@ -3,44 +3,73 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 
 from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.layers import Edge, edges
+from tensornet_attn.draw.looks import CORE, GREY, TRAINED_CORE, kinds
 from tensornet_attn.draw.scene import Node, Scene
-from tensornet_attn.draw.words import plain
+from tensornet_attn.draw.words import KINDS, plain
 from tensornet_attn.graph.model import Graph
 
 _SHAPES = {
-    "core": '((("{}")))',
     "state": '((("{}")))',
     "step": '[["{}"]]',
+    "frozen": '["{}"]',
+    "constant": '["{}"]',
+    "number": '["{}"]',
+    "ones": '["{}"]',
     "rule": '["{}"]',
+    "leg": '["{}"]',
     "tap": '("{}")',
 }
-_SMALL = {"port": "&#9679;", "point": "&#8226;", "pass": " ", "bend": " ", "open": " "}
-_LINKS = {"bond": "===", "hidden": "~~~"}
+_SMALL = {"port": "#9679;", "point": "#8226;", "pass": " ", "open": " "}
+_LINKS = {"bond": "==="}
+_NODE = "fill:#ffffff,stroke:#000000,color:#000000"  # so that a dark page shows them as well
 _CLASSES = {
-    "input": "stroke-width:3px",
-    "core": "fill:#f6b26b,stroke:#b45f06,stroke-width:3px",
-    "constant": "stroke-dasharray:2 2",
-    "noise": "stroke-dasharray:5 4",
+    "input": f"{_NODE},stroke-width:4px",
+    "weight": f"{_NODE.replace('#ffffff', GREY)}",
+    "frozen": f"{_NODE.replace('#ffffff', GREY)}",
+    "constant": _NODE,
+    "noise": f"{_NODE},stroke-dasharray:5 4",
+    "state": _NODE,
+    "other": _NODE,
+    "core": f"stroke:{CORE['color']},stroke-width:5px,font-weight:bold",
+    "tuned": f"fill:{TRAINED_CORE['fillcolor']}",
     "small": "fill:none,stroke:none",
     "softmax": "fill:none,stroke-dasharray:6 4",
     "box": "fill:none",
+    "step": "fill:none,stroke:#888888",
     "term": "fill:none,stroke-dasharray:1 3",
-    "part": "fill:none",
+    "part": "fill:none,stroke:#888888",
 }
 
 
 def mermaid_source(graph: Graph, title: str | None = None, about: str | None = None) -> str:
     """Mermaid flowchart text of a diagram."""
-    scene, wires = edges(flatten(graph))
+    scene, wires = _joined(*edges(flatten(graph)))
     name = _harmless(title or graph.name)
     lines = ["---", f"title: {json.dumps(name, ensure_ascii=False)}", "---", "flowchart TD", f"  accTitle: {name}"]
     lines += [f"  accDescr: {_harmless(about)}"] if about and _harmless(about) else []
     lines += _inside(scene, None, "  ")
     lines += [_link(edge) for edge in wires]
-    return "\n".join(lines + _styles(scene)) + "\n"
+    legend = kinds(scene.nodes)
+    lines += ["  subgraph legend", *(f"    {node.id}{_shape(node, words)}" for words, node in legend), "  end"]
+    return "\n".join(lines + _styles(scene, [node for _, node in legend])) + "\n"
+
+
+def _joined(scene: Scene, wires: Iterable[Edge]) -> tuple[Scene, list[Edge]]:
+    """Without the nodes at which wires cross the borders of frames: here a wire crosses them as it is."""
+    found, crossed = list(wires), set()
+    for node in [node for node in scene.nodes if node.look == "pass"]:
+        ends = [edge for edge in found if node.id in (edge.tail, edge.head)]
+        into, out = ([e for e in ends if e.head == node.id], [e for e in ends if e.tail == node.id])
+        if len(into) == len(out) == 1:
+            found[found.index(into[0])] = replace(into[0], head=out[0].head, label=into[0].label or out[0].label)
+            found.remove(out[0])
+            crossed.add(node.id)
+    return replace(scene, nodes=tuple(node for node in scene.nodes if node.id not in crossed)), found
 
 
 def _harmless(text: str) -> str:
@@ -54,10 +83,10 @@ def _quoted(text: str) -> str:
 
 
 def _inside(scene: Scene, frame: str | None, indent: str) -> list[str]:
-    lines = [f"{indent}{node.id}{_shape(node)}" for node in scene.held[frame]]
+    lines = [f"{indent}{node.id}{_shape(node, node.label)}" for node in scene.held[frame]]
     for inner in scene.frames:
         if inner.parent == frame:
-            title = "<br>".join(_quoted(word) for word in inner.words) or " "
+            title = ", ".join(_quoted(word) for word in inner.words) or " "
             lines += [
                 f'{indent}subgraph {inner.id}["{title}"]',
                 *_inside(scene, inner.id, indent + "  "),
@@ -66,10 +95,10 @@ def _inside(scene: Scene, frame: str | None, indent: str) -> list[str]:
     return lines
 
 
-def _shape(node: Node) -> str:
+def _shape(node: Node, label: str) -> str:
     if node.look in _SMALL:
         return f'["{_SMALL[node.look]}"]'
-    return _SHAPES.get(node.look, '(("{}"))').format(_quoted(node.label))
+    return _SHAPES.get(node.look, '(("{}"))').format(_quoted(label))
 
 
 def _link(edge: Edge) -> str:
@@ -77,12 +106,18 @@ def _link(edge: Edge) -> str:
     return f"  {edge.tail} {_LINKS.get(edge.look, '---')}{name} {edge.head}"
 
 
-def _styles(scene: Scene) -> list[str]:
+def _styles(scene: Scene, legend: list[Node]) -> list[str]:
     """Class definitions, then who is of which class."""
     groups: dict[str, list[str]] = {}
-    for id, look in [(node.id, node.look) for node in scene.nodes] + [(frame.id, frame.look) for frame in scene.frames]:
-        group = "small" if look in _SMALL else look
-        if group in _CLASSES:
-            groups.setdefault(group, []).append(id)
+    classes = [(node.id, name) for node in (*scene.nodes, *legend) for name in _classes(node)]
+    for id, group in classes + [(frame.id, frame.look) for frame in scene.frames] + [("legend", "part")]:
+        groups.setdefault(group, []).append(id)
     lines = [f"  classDef {look} {_CLASSES[look]}" for look in groups]
     return lines + [f"  class {','.join(ids)} {look}" for look, ids in groups.items()]
+
+
+def _classes(node: Node) -> list[str]:
+    if node.look in _SMALL or node.look == "leg":
+        return ["small"]
+    own = node.look if node.look in KINDS else "other"
+    return [own, *(["core"] if node.core else []), *(["tuned"] if node.core and node.look == "weight" else [])]

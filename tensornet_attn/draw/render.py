@@ -10,7 +10,7 @@ from hashlib import sha256
 from html import escape
 from importlib.util import find_spec
 
-from tensornet_attn.draw.core import core
+from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.dot import dot_source
 from tensornet_attn.draw.text import step_lines
 from tensornet_attn.draw.words import plain
@@ -57,8 +57,11 @@ def png_bytes(graph: Graph, title: str | None = None) -> bytes:
 
 def description(graph: Graph, about: str | None = None) -> str:
     """The picture in words: what it is about, its core, its steps."""
-    heart = ", ".join(sorted(core(graph)))
-    parts = [plain(about or ""), "A tensor diagram: round nodes are tensors, wires are legs."]
+    heart = ", ".join(core_words(graph))
+    parts = [
+        plain(about or ""),
+        "A tensor diagram: nodes are tensors, those that are fixed are square, wires are legs.",
+    ]
     parts += [f"Core: {heart}." if heart else "", f"Steps: {'; '.join(map(plain, step_lines(graph)))}."]
     text = " ".join(part for part in parts if part)
     return text if len(text) <= DESCRIPTION else f"{text[: DESCRIPTION - 4]} ..."

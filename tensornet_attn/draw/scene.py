@@ -16,7 +16,7 @@ END = (1 << 21, 0)  # after that: open ends
 
 @dataclass(frozen=True)
 class Frame:
-    """A border around part of a picture; `look` is softmax, box, term, operand or part."""
+    """A border around part of a picture; `look` is softmax, box, step (a named product or sum), term or part."""
 
     id: str
     parent: str | None
@@ -26,8 +26,8 @@ class Frame:
 
 @dataclass(frozen=True)
 class Node:
-    """`look` is a tensor's role or core; step, number, ones, plus, rule; or what wires need: port, pass, tap, open,
-    point, bend.
+    """`look` is a tensor's role or frozen; step, number, ones, plus, rule; or what wires need: port, pass, tap, open,
+    leg, point.
     """
 
     id: str
@@ -36,6 +36,7 @@ class Node:
     frame: str | None
     path: Path
     border: bool = False  # stands on the lower border of its frame
+    core: bool = False  # a tensor that mixes scores
 
 
 @dataclass
@@ -57,6 +58,7 @@ class Bond:
 
     tail: str
     head: str
+    legs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Scene:
     nodes: tuple[Node, ...]
     wires: tuple[Wire, ...]
     bonds: tuple[Bond, ...]
+    order: tuple[str, ...]  # names of legs from left to right: query, then others as declared, then key
+    sequences: tuple[str | None, str | None]  # the query leg, the key leg
 
     @cached_property
     def held(self) -> dict[str | None, list[Node]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Leg, Loss, Step, Tensor, Term, Use
 from tensornet_attn.spec.arithmetic import to_text as arithmetic
 
 WIDTH = 110  # so that a line still fits when it stands in a comment
@@ -26,6 +27,7 @@ def declaration_lines(graph: Graph) -> list[str]:
     if graph.settings:
         rows.append(("settings", [f"{name} = {value!r}" for name, value in graph.settings]))
     rows += [(title, [_tensor(tensor) for tensor in graph.of_role(role)]) for role, title in _ROLES]
+    rows.append(("core", core_words(graph)))
     return [line for title, items in rows if items for line in _wrap(title, items)]
 
 
@@ -40,8 +42,14 @@ def _end_lines(graph: Graph) -> list[str]:
     lines = [
         f"{state} becomes {step}, averaged over the batch, after each training call" for state, step in graph.updates
     ]
+    lines += [_loss(loss) for loss in graph.losses]
     causal = "; causal" if graph.causal else ""
     return [*lines, f"output {graph.output}{causal}"]
+
+
+def _loss(loss: Loss) -> str:
+    name = loss.name if loss.name == loss.step else f"{loss.name}, which is {loss.step},"
+    return f"loss {name} averaged over the batch, times {arithmetic(loss.weight)} in training"
 
 
 def _wrap(title: str, items: Iterable[str]) -> list[str]:

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensornet_attn.graph.model import Box, Function, Graph, Leg, Step, Use
+from tensornet_attn.graph.model import Box, Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, Negative, Number, to_text
 
 _NEUTRAL = {"scale": 1, "dropout": 0, "eps": 0, "fraction": 1, "blocks": 1}
+
+
+KINDS = {
+    "input": "input",
+    "weight": "trainable",
+    "frozen": "frozen",
+    "constant": "constant",
+    "noise": "noise",
+    "state": "state",
+}  # what the looks of tensors are called, in the order of legends
+
+
+def look_of(tensor: Tensor) -> str:
+    """A tensor's role; a weight that no gradient changes is frozen."""
+    return "frozen" if tensor.frozen else tensor.role
 
 
 def plain(text: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isinf
 
 from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.layout import box_layout
-from tensornet_attn.emit.masks import keep_and_bias
+from tensornet_attn.emit.masks import keep_and_bias, seen_text
 from tensornet_attn.emit.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.hidden import visible_to
 from tensornet_attn.graph.model import MASKED_BOXES, Box, Step
 from tensornet_attn.spec.arithmetic import Arith
 
@@ -47,13 +49,20 @@ def _masked(writer: Writer, step: Step, box: Box) -> None:
     layout = box_layout(writer.graph, step, use.legs)
     value = writer.value(use).arranged(layout)
     keep, bias = keep_and_bias(writer, step, layout)
+    if box.kind in ("keep", "normalize", "sum") and visible_to(writer.graph, step) in writer.zero_outside[step.name]:
+        keep = "None"  # what is hidden is zero already
     if box.kind == "softmax":
         text = writer.call("masked_softmax", scaled(writer, box.number("scale"), value).text, keep, bias)
         writer.bind(step.name, _dropped(writer, box.number("dropout"), text), layout)
     elif box.kind == "normalize":
         writer.bind(step.name, writer.call("normalized", value.text, keep, *_eps(writer, box)), layout)
     elif box.kind == "keep":
-        writer.bind(step.name, writer.call("kept", value.text, keep), layout)
+        if keep != "None":
+            writer.bind(step.name, writer.call("kept", value.text, keep), layout)
+        elif value.text.isidentifier():
+            writer.values[step.name] = value
+        else:
+            writer.bind(step.name, value.text, layout, value.level)
     else:
         text = value.text if bias == "None" else writer.call("added", value.text, bias)
         writer.bind(step.name, writer.call(f"masked_{box.kind}", text, keep), layout[:-1])
@@ -110,6 +119,16 @@ def _map(writer: Writer, step: Step, box: Box) -> None:
 
 def _exponent(text: str) -> str:
     return text if text.replace(".", "").isdigit() else f"({text})"
+
+
+def _hide(writer: Writer, step: Step, box: Box) -> None:
+    value, pair = writer.value(box.operand("of")), (writer.graph.query, writer.graph.key)
+    if {*pair} <= {*value.legs}:
+        value = value.arranged(tuple(leg for leg in value.legs if leg not in pair) + tuple(map(str, pair)))
+    keep = seen_text(writer, box.seen, value.legs, value.batched)
+    fill = box.number("fill").value  # type: ignore[union-attr]
+    text = writer.call("hide", value.text, keep, 'float("-inf")' if isinf(fill) else repr(fill))
+    writer.bind(step.name, text, value.legs)
 
 
 def _topk(writer: Writer, step: Step, box: Box) -> None:
@@ -186,6 +205,7 @@ def _matrix(value: Value, heads: Legs, sequence: str, width: Legs) -> str:
 
 _EMITTERS: dict[str, Callable[[Writer, Step, Box], None]] = {
     "map": _map,
+    "hide": _hide,
     "topk": _topk,
     **dict.fromkeys(_NORMS, _norm),
     "rope": _rope,

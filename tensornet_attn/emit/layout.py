@@ -9,7 +9,7 @@ from tensornet_attn.emit.values import Legs
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Use
 
 Readers = Mapping[str, list[tuple[Step, Use]]]
-_ELEMENTWISE = ("map", "dropout")
+_ELEMENTWISE = ("map", "dropout", "hide")
 
 
 def batched(graph: Graph) -> frozenset[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from tensornet_attn.emit.values import Value, permuted
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Function, Tensor
+from tensornet_attn.graph.model import Function, Step, Tensor
 
 
-def open_forward(writer: Writer) -> None:
-    """Inputs and their defaults, then every other leaf that the steps use."""
+def open_forward(writer: Writer, steps: Iterable[Step]) -> None:
+    """Inputs and their defaults, then every other leaf that the steps use, and every state before it is stored anew."""
     inputs = writer.graph.of_role("input")
     writer.groups.append([])
     for tensor in inputs:
@@ -21,8 +23,14 @@ def open_forward(writer: Writer) -> None:
     writer.lengths = {leg.name: writer.names.fresh(leg.name) for leg in writer.graph.legs if leg.sequence}
     writer.groups.append([])
     used = {use.name for _, use in writer.graph.uses()}
+    bind_leaves(writer, steps, {tensor.name for tensor in writer.graph.of_role("state")} & used)
+
+
+def bind_leaves(writer: Writer, steps: Iterable[Step], more: Collection[str] = ()) -> None:
+    """Every leaf that the steps use, or one of some `more`, that has no value yet."""
+    used = {*more, *(use.name for step in steps for use in step.op.uses)}
     for tensor in writer.graph.tensors:
-        if tensor.name in used:
+        if tensor.name in used and tensor.name not in writer.values:
             _LEAVES[tensor.role](writer, tensor)
 
 

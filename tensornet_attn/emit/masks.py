@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial, reduce
 
-from tensornet_attn.emit.values import Legs
+from tensornet_attn.emit.values import Legs, Value
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Attention, Box, Function, Graph, Kernel, Step
+from tensornet_attn.graph.hidden import BY_KEY
+from tensornet_attn.graph.model import Attention, Box, Function, Graph, Kernel, Seen, Step, Visible
 
 _OWN = {"causal": "causal_mask", "band": "band_mask", "window": "window_mask"}
 
@@ -62,7 +64,7 @@ def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int
 
 def name_biases(writer: Writer) -> None:
     """Writes the lines of the masks, now that it is known which biases are used."""
-    for found in writer.keeps.values():
+    for found in (*writer.keeps.values(), *writer.past_keeps):
         found.group[found.place] = f"{found.keep}, {found.bias if found.biased else '_'} = {found.text}"
 
 
@@ -82,6 +84,35 @@ def _keep(writer: Writer, masks: tuple[Function, ...], mask: str, others: int, q
         writer.keeps[key] = Keep(writer.groups[-1], len(writer.groups[-1]) - 1, keep, bias, text)
     found: Keep = writer.keeps[key]
     return found
+
+
+def seen_text(writer: Writer, seen: Seen, layout: Legs, batched: bool) -> str:
+    """Where a value laid out as [others..., n, m], or any without the query leg, is seen: a mask or None."""
+    if writer.graph.query not in layout or seen == BY_KEY:
+        return _by_key(writer, layout, batched)
+    alternatives = []
+    for every in sorted(seen, key=repr):
+        keeps = dict.fromkeys(_seen(writer, visible, layout) for visible in sorted(every, key=repr))
+        alternatives.append(reduce(partial(writer.call, "both"), keeps))
+    text = reduce(partial(writer.call, "either"), dict.fromkeys(alternatives))
+    return text if batched else writer.call("in_any", text, str(len(layout)))
+
+
+def _seen(writer: Writer, visible: Visible, layout: Legs) -> str:
+    """The name of one of these masks."""
+    assert visible.legs is not None
+    others, own = layout[:-2], [leg for _, leg in visible.legs]
+    mask = "mask"
+    if tuple(own) != others and takes_mask(writer.graph):
+        order = ", ".join(str(own.index(leg)) if leg in own else "None" for leg in others)
+        mask = writer.call("mask_along", "mask", writer.batch_dims, f"({order},)" if others else "()")
+    return _keep(writer, visible.masks, mask, len(others), True).keep
+
+
+def _by_key(writer: Writer, layout: Legs, batched: bool) -> str:
+    key = Value("key_mask", (str(writer.graph.key),), True).aligned(layout, whole=True).text
+    key = key if batched else writer.call("in_any", key, str(len(layout)))
+    return key if key == "key_mask" else f"{key} if key_mask is not None else None"
 
 
 def own_mask(writer: Writer, masks: tuple[Function, ...]) -> str:

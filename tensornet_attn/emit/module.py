@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from textwrap import wrap
@@ -15,15 +16,17 @@ from tensornet_attn.emit.functions import carried, spoken
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
 from tensornet_attn.emit.kernels import KERNELS
-from tensornet_attn.emit.leaves import bind_lengths, open_forward, stored
+from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, stored
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
 from tensornet_attn.emit.triton.beside import BESIDE
+from tensornet_attn.emit.values import shape_comment
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step
 from tensornet_attn.plan.model import Plan
-from tensornet_attn.rewrite.apart import only_for_states
+from tensornet_attn.rewrite.apart import behind, beside_output
+from tensornet_attn.rewrite.hidden import hiding
 
 _INDENT = "    "
 
@@ -41,7 +44,7 @@ def emit(
 ) -> Emitted:
     """The module of a plan. `header` is the printed diagram; `origin` says what the text was generated from."""
     name = class_name(plan.graph.name, (about, source), spoken())
-    writer = Writer(plan.schedule, Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
+    writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     functions = carried(writer.functions)
@@ -91,24 +94,67 @@ def _imports(text: str, needs_math: bool) -> str:
 
 def _forward(writer: Writer) -> list[str]:
     """The method `forward`."""
-    graph = writer.graph
-    open_forward(writer)
-    apart = only_for_states(graph)
-    _emit_steps(writer, [step for step in graph.steps if step.name not in apart])
-    trained = _trained(writer, [step for step in graph.steps if step.name in apart])
-    writer.output(graph.output, graph.step[graph.output].legs)
+    graph, parts = writer.graph, _parts(writer.graph)
+    open_forward(writer, parts.always)
+    _emit_steps(writer, parts.always)
+    blocks = [*_shared(writer, parts.both), *_stored(writer, parts.states)]
+    if graph.losses:
+        blocks += _with_losses(writer, parts.losses)
+    else:
+        if blocks:  # the output's own line stands behind them
+            writer.groups.append([])
+        writer.output(graph.output, graph.step[graph.output].legs)
+        if blocks:
+            blocks.append(_Block((), [writer.groups.pop()]))
     bind_lengths(writer)
     name_biases(writer)
-    options = [f"{name}: {kind} | None = None" for name, kind in call_options(graph)]
     inputs = [
         f"{writer.local[t.name]}: Tensor" + (" | None = None" if t.default is not None else "")
         for t in graph.of_role("input")
     ]
+    options = [_option(name, kind) for name, kind in call_options(graph)]
     arguments = ", ".join(["self", *inputs, *(["*", *options] if options else [])])
-    body, end = (writer.groups[:-1], writer.groups[-1:]) if trained else (writer.groups, [])
-    parts = [_paragraphs(body, 2), _when_training(trained, bool(apart)), _paragraphs(end, 2)]
-    lines = [*_call_text(graph, writer.local), *parts[0], *(line for part in parts[1:] if part for line in ["", *part])]
-    return [*wrapped(f"def forward({arguments}) -> Tensor:", len(_INDENT)), *_indented(lines)]
+    lines = [*_call_text(graph, writer.local), *_paragraphs(writer.groups, 2)]
+    lines += [line for block in blocks for line in ["", *block.text()]]
+    result = "Tensor | tuple[Tensor, dict[str, Tensor]]" if graph.losses else "Tensor"
+    return [*wrapped(f"def forward({arguments}) -> {result}:", len(_INDENT)), *_indented(lines)]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Lines behind the others, under conditions of their own; written down last, since masks get their names late."""
+
+    under: tuple[str, ...]
+    groups: list[list[str]]
+
+    def text(self) -> list[str]:
+        lines = _paragraphs(self.groups, 2 + len(self.under))
+        for condition in reversed(self.under):
+            lines = [condition, *_indented(lines)]
+        return lines
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The steps of a schedule by what they are for: the output; states and losses `both`; one of the two alone."""
+
+    always: list[Step]
+    both: list[Step]
+    states: list[Step]
+    losses: list[Step]
+
+
+def _parts(graph: Graph) -> _Parts:
+    beside = beside_output(graph)
+    states = behind(graph, [step for _, step in graph.updates])
+    losses = behind(graph, [loss.step for loss in graph.losses])
+
+    def taken(wanted: set[str]) -> list[Step]:
+        return [step for step in graph.steps if step.name in wanted]
+
+    always = [step for step in graph.steps if step.name not in beside]
+    both = states & losses & beside
+    return _Parts(always, taken(both), taken((states - both) & beside), taken((losses - both) & beside))
 
 
 def _emit_steps(writer: Writer, steps: Sequence[Step]) -> None:
@@ -147,10 +193,11 @@ def _paragraphs(groups: Sequence[Sequence[str]], depth: int) -> list[str]:
 
 
 def call_options(graph: Graph) -> list[tuple[str, str]]:
-    """The keyword arguments of a call: what can be masked, and noise where there is some."""
+    """The keyword arguments of a call: what can be masked, noise and losses where there are some."""
     kinds = {"mask": takes_mask(graph), "key_mask": takes_key_mask(graph)}
     options = [(name, "Tensor") for name, taken in kinds.items() if taken]
-    return [*options, ("noise", "dict[str, Tensor]")] if graph.of_role("noise") else options
+    options += [("noise", "dict[str, Tensor]")] if graph.of_role("noise") else []
+    return [*options, ("losses", "bool")] if graph.losses else options
 
 
 def _call_text(graph: Graph, local: dict[str, str]) -> list[str]:
@@ -161,32 +208,63 @@ def _call_text(graph: Graph, local: dict[str, str]) -> list[str]:
         shapes.append(f"mask [{graph.query} {graph.key}] or [... {graph.query} {graph.key}]")
     if "key_mask" in names:
         shapes.append(f"key_mask [... {graph.key}], true where a query may look")
+    if "losses" in names:
+        shapes.append("losses: the result is (output, losses by name, scalars)")
     return wrap(f'"""{"; ".join(shapes)}."""', WIDTH - 2 * len(_INDENT))
 
 
-def _trained(writer: Writer, steps: Sequence[Step]) -> list[list[str]]:
-    """What states alone need: after a training call a state is its step's value, averaged over the batch."""
-    if not writer.graph.updates:
-        return []
-    before, writer.groups = writer.groups, [[]]
+@contextmanager
+def _set_apart(writer: Writer, steps: Sequence[Step]) -> Iterator[list[list[str]]]:
+    """The lines of steps that a condition stands before, and what else is written meanwhile.
+
+    Masks that they make are unknown to what follows.
+    """
+    before, keeps = writer.groups, dict(writer.keeps)
+    groups: list[list[str]] = [[]]
+    writer.groups = groups
+    bind_leaves(writer, steps)
     _emit_steps(writer, steps)
-    writer.groups.append([])
-    for state, step in writer.graph.updates:
-        tensor = writer.graph.tensor[state]
-        value = writer.values[step].unpacked.arranged(tensor.legs)
-        writer.line(writer.call("update_", stored(writer, tensor), value.text))
-    found, writer.groups = writer.groups, [*before, []]
-    return found
+    groups.append([])
+    yield groups
+    writer.groups = before
+    writer.past_keeps += [found for key, found in writer.keeps.items() if key not in keeps]
+    writer.keeps = keeps
 
 
-def _when_training(groups: Sequence[Sequence[str]], steps: bool) -> list[str]:
-    """These lines under their condition; steps are made without gradients, which no state passes on."""
-    if not groups:
-        return []
-    if not steps:
-        return ["if self.training:", *_indented(_paragraphs(groups, 3))]
-    lines = _indented(_indented(_paragraphs(groups, 4)))
-    return ["if self.training:", f"{_INDENT}with torch.no_grad():", *lines]
+def _shared(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
+    """What states and losses both need."""
+    with _set_apart(writer, steps) as groups:
+        return [_Block(("if self.training or losses:",), groups)] if steps else []
+
+
+def _stored(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
+    """What states alone need: after a training call a state is its step's value, averaged over the batch.
+
+    Steps are made without gradients, which no state passes on.
+    """
+    with _set_apart(writer, steps) as groups:
+        for state, step in writer.graph.updates:
+            tensor = writer.graph.tensor[state]
+            value = writer.values[step].unpacked.arranged(tensor.legs)
+            writer.line(writer.call("update_", stored(writer, tensor), value.text))
+    under = ("if self.training:", *(("with torch.no_grad():",) if steps else ()))
+    return [_Block(under, groups)] if writer.graph.updates else []
+
+
+def _with_losses(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
+    """The end of a forward with losses: each is its step's value, averaged over the batch."""
+    graph = writer.graph
+    value = writer.result(graph.output, graph.step[graph.output].legs)
+    with _set_apart(writer, steps) as groups:
+        values = {loss.name: writer.values[loss.step].unpacked.text for loss in graph.losses}
+        entries = ", ".join(f'"{name}": {writer.call("batch_mean", value)}' for name, value in values.items())
+        writer.line(f"return {value.text}, {{{entries}}}")
+    alone = _Block(("if not losses:",), [[f"return {value.text}  # {shape_comment(value)}"]])
+    return [alone, _Block((), groups)]
+
+
+def _option(name: str, kind: str) -> str:
+    return f"{name}: {kind} = False" if kind == "bool" else f"{name}: {kind} | None = None"
 
 
 def _indented(lines: Sequence[str]) -> list[str]:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 
 from tensornet_attn.graph.model import Box, Graph
 
-BUILTINS = frozenset("dict len max min round super".split())  # those that the emitted class itself speaks of
-_TAKEN = frozenset("self torch F nn Tensor math noise mask key_mask".split()) | BUILTINS | frozenset(keyword.kwlist)
+BUILTINS = frozenset("bool dict len max min round super tuple".split())  # those that the emitted class itself speaks of
+_TAKEN = (
+    frozenset("self torch F nn Tensor math noise mask key_mask losses".split()) | BUILTINS | frozenset(keyword.kwlist)
+)
 _SCORES = ("softmax", "normalize", "keep")
 
 

@@ -18,6 +18,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.causal import looks_back
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Term, Use
 from tensornet_attn.plan.rows import block_of, drops, keys_of, leaf, made_inside, unbounded
+from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.spec.arithmetic import ONE, Binary, Number
 
 _INDENT = "    "
@@ -135,7 +136,7 @@ def _inside(writer: Writer, step: Step, op: Kernel) -> tuple[RowWriter, list[Ope
         leaves[use] = _leaf(writer, use, name, taken)
     steps = [part for own in op.body for part in _parts(graph, _on_leaves(graph, own, leaves, op.steps))]
     steps = _scaled_before(graph, steps)
-    inner_graph = replace(graph, tensors=tuple(leaves.values()), steps=tuple(steps), output=step.name)
+    inner_graph = hiding(replace(graph, tensors=tuple(leaves.values()), steps=tuple(steps), output=step.name))
     inner = RowWriter(inner_graph, Names(function_names() | {"rows"}), [[]])
     inner.lengths = {leg.name: f"rows.{'n' if leg.kind == 'query' else 'm'}" for leg in graph.legs if leg.sequence}
     return inner, _operands(writer, inner, leaves)

@@ -10,6 +10,7 @@ from tensornet_attn.emit import layout
 from tensornet_attn.emit.names import Names, locals_of
 from tensornet_attn.emit.numbers import integer_text, needs_math, number_text
 from tensornet_attn.emit.values import ATOM, SUM, Legs, Value, shape_comment
+from tensornet_attn.graph.hidden import zero_outside
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Use
 from tensornet_attn.spec.arithmetic import Arith
 
@@ -28,6 +29,7 @@ class Writer:
     lengths: dict[str, str] = field(default_factory=dict)  # sequence leg: local name
     spoken: set[str] = field(default_factory=set)  # of these lengths
     keeps: dict[object, Any] = field(default_factory=dict)  # the masks made so far, by what they depend on
+    past_keeps: list[Any] = field(default_factory=list)  # masks made under a condition that has ended
     needs_math: bool = False
     instead: Mapping[str, str] = field(default_factory=dict)  # functions that a backend has in place of others
 
@@ -35,6 +37,7 @@ class Writer:
         self.local = locals_of(self.graph, self.names)
         self.batched = layout.batched(self.graph)
         self.readers = layout.readers(self.graph)
+        self.zero_outside = zero_outside(self.graph, self.batched)
 
     def line(self, text: str, value: Value | None = None) -> None:
         self.groups[-1].append(f"{text}  # {shape_comment(value)}" if value is not None else text)
@@ -55,7 +58,9 @@ class Writer:
         if isinstance(reader, Contraction):
             fits = len(reader.terms) > 1
         else:
-            fits = isinstance(reader, Box) and (reader.kind in ("map", "dropout") or reader.kind.endswith("norm"))
+            fits = isinstance(reader, Box) and (
+                reader.kind in ("map", "dropout", "hide") or reader.kind.endswith("norm")
+            )
         return fits and len(value.text) <= _INLINE and "einsum" not in value.text
 
     def call(self, function: str, *arguments: str) -> str:
@@ -148,6 +153,13 @@ class Writer:
     def wanted(self, step: Step) -> Legs:
         """The layout in which a step's only reader likes it best."""
         return layout.wanted(self.graph, self.readers, step)
+
+    def result(self, name: str, legs: Legs) -> Value:
+        """The value of a step with its legs in this order, as a local name."""
+        value = self.values[name].unpacked.arranged(legs)
+        if value.text != self.local[name]:
+            self.line(f"{self.local[name]} = {value.text}", value)
+        return replace(value, text=self.local[name])
 
     def output(self, name: str, legs: Legs) -> None:
         """The last line; the line that made the output becomes it where nothing else speaks of that."""

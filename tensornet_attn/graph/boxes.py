@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tensornet_attn.graph.model import MASKED_BOXES, REDUCTIONS, Box, Function, Use
+from tensornet_attn.graph.model import MASKED_BOXES, REDUCTIONS, Box, Function, Graph, Use
 from tensornet_attn.graph.scope import Scope
-from tensornet_attn.spec.arithmetic import Arith
+from tensornet_attn.spec.arithmetic import Arith, evaluate
 from tensornet_attn.spec.boxes import BoxModel
 from tensornet_attn.spec.expression import LegToken, parse_call
 from tensornet_attn.spec.places import Path
@@ -14,6 +14,9 @@ MAPS = dict.fromkeys(
     "relu gelu silu elu elu1 elu1_neg tanh sigmoid exp log square sqrt abs softplus reciprocal".split(), 0
 )
 MAPS |= {"softcap": 1, "power": 1, "clamp": 2}
+FINITE_MAPS = frozenset(  # numbers at every number, and so are their derivatives, whatever its size
+    "relu gelu silu elu elu1 elu1_neg tanh sigmoid abs softplus softcap clamp".split()
+)
 MASKS = {"causal": 0, "band": 1, "window": 2}
 _USAGE = {"softcap": "softcap(30)", "power": "power(2)", "clamp": "clamp(0, 1)", "causal": "causal"}
 _USAGE |= {"band": "band(5)", "window": "window(4, 0)"}
@@ -33,6 +36,13 @@ def make_box(scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path
     except Refusal as refusal:
         scope.reporter.syntax(refusal, maker.at)
         raise
+
+
+def finite(graph: Graph, box: Box) -> bool:
+    """Whether a box is a number at every number, and its derivative too; but for those of what overflows in a sum."""
+    if box.function is not None:
+        return box.function.name in FINITE_MAPS
+    return box.kind not in ("rmsnorm", "layernorm") or evaluate(box.number("eps"), graph.values) > 0
 
 
 def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:

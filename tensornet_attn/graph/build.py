@@ -7,7 +7,8 @@ from typing import Any
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph.causal import causal_leaks
-from tensornet_attn.graph.model import Box, Graph
+from tensornet_attn.graph.losses import declare_losses, without_gradient
+from tensornet_attn.graph.model import Box, Graph, Loss
 from tensornet_attn.graph.reach import check_lengths, check_output, check_unused, check_updates
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.signs import doubtful_normalizers
@@ -54,15 +55,17 @@ def examine(reading: Reading, causal: bool | None = None) -> Graph | None:
     else:  # nobody knows which steps reach it
         scope.used |= set(design.diagram)
     check_updates(scope)
+    losses = declare_losses(scope)
     whole = not (scope.open or reporter.failed)
     if not heads & {*SECTIONS} and not _hollow(reading):
         check_unused(scope)
     check_lengths(scope)
     if not whole:
         return None
-    graph = _graph(design, scope, causal)
+    graph = _graph(design, scope, causal, losses)
     _check_causal(graph, scope, causal)
     _check_normalizers(graph, scope)
+    _check_gradients(graph, scope)
     return None if reporter.failed else graph
 
 
@@ -71,6 +74,14 @@ def _check_normalizers(graph: Graph, scope: Scope) -> None:
         message = f"'{step}' normalizes values that may be negative: its rows may divide by a sum near zero."
         hint = "a map such as relu, elu1 or exp keeps them positive; 'eps' guards a little."
         scope.reporter.warning("negative-normalize", message, (*scope.paths[step], "normalize"), key=True, hint=hint)
+
+
+def _check_gradients(graph: Graph, scope: Scope) -> None:
+    for name in without_gradient(graph):
+        message = f"loss '{name}' depends on no input and no trainable weight, so nothing learns from it."
+        scope.reporter.warning(
+            "no-gradient", message, ("losses", name), key=True, hint="make it depend on what is trained, or remove it."
+        )
 
 
 def _check_name(design: Design, reporter: Reporter, broken: list[Path]) -> None:
@@ -114,14 +125,15 @@ def _scope(design: Design, reporter: Reporter, broken: list[Path], heads: set[st
     scope = Scope(design, reporter, sizes, blind=bool(heads & {"weights", "constants", "noise", "state"}))
     for path in broken:
         if len(path) == 2 and path[0] not in ("legs", "settings"):
-            scope.open.add(str(path[1]))
+            known = scope.used if path[0] == "losses" else scope.open
+            known.add(str(path[1]))
             scope.mentions(reporter.document.value(path))
     declare_tensors(scope)
     declare_steps(scope)
     return scope
 
 
-def _graph(design: Design, scope: Scope, causal: bool | None) -> Graph:
+def _graph(design: Design, scope: Scope, causal: bool | None, losses: tuple[Loss, ...]) -> Graph:
     return Graph(
         name=design.name,
         legs=tuple(scope.sizes.legs.values()),
@@ -130,6 +142,7 @@ def _graph(design: Design, scope: Scope, causal: bool | None) -> Graph:
         steps=tuple(scope.steps.values()),
         output=design.output,
         causal=bool(design.causal) if causal is None else causal,
+        losses=losses,
     )
 
 

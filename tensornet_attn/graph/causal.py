@@ -110,7 +110,7 @@ def _box(graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: d
             raise Leak(_sentence(graph, step, str(box.leg), "runs along"))
     if box.function is not None:
         return Fact(data, zero and _keeps_zeros(graph, box.function))
-    return Fact(data, zero and box.kind not in ("softmax", "layernorm", "logsumexp"))
+    return Fact(data, zero and box.kind not in ("softmax", "layernorm", "logsumexp", "hide"))
 
 
 def _keeps_zeros(graph: Graph, function: Function) -> bool:

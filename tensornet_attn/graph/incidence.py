@@ -87,7 +87,8 @@ def leg_text(leg: Leg) -> str:
 
 def _step(made: Incidence, step: Step) -> None:
     output = step.name == made.graph.output
-    words = [_operation(made.graph, step), *(["output"] if output else [])]
+    weights = sorted(arithmetic_text(loss.weight, made.graph) for loss in made.graph.losses if loss.step == step.name)
+    words = [_operation(made.graph, step), *(["output"] if output else []), *(f"loss {weight}" for weight in weights)]
     parts = {WHOLE: made.vertex((step.name,), " ".join(words))}
     if isinstance(step.op, Contraction):
         for part, term in enumerate(step.op.terms, 1):

@@ -8,10 +8,23 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from tensornet_attn.spec.arithmetic import ONE, Arith
+from tensornet_attn.spec.arithmetic import ONE, Arith, evaluate
 from tensornet_attn.spec.sizes import Leg
 
-__all__ = ["Attention", "Box", "Contraction", "Function", "Graph", "Kernel", "Leg", "Step", "Tensor", "Term", "Use"]
+__all__ = [
+    "Attention",
+    "Box",
+    "Contraction",
+    "Function",
+    "Graph",
+    "Kernel",
+    "Leg",
+    "Loss",
+    "Step",
+    "Tensor",
+    "Term",
+    "Use",
+]
 
 MASKED_BOXES = frozenset({"softmax", "normalize", "keep", "sum", "mean", "max", "logsumexp"})
 REDUCTIONS = frozenset({"logsumexp", "max", "sum", "mean"})
@@ -72,6 +85,22 @@ class Contraction:
 
 
 @dataclass(frozen=True)
+class Visible:
+    """Where a masked box may look, in the legs of another step.
+
+    `masks`: those of the design. `legs`: the box's own beside query and key, which a mask of the call may name, in
+    written order, each with the leg of the step that it is; None where the step lacks it: then an entry is seen that is
+    seen anywhere along that leg. Without `legs`, a key mask alone hides something.
+    """
+
+    masks: tuple[Function, ...] = ()
+    legs: tuple[tuple[str, str | None], ...] | None = None
+
+
+Seen = frozenset[frozenset[Visible]]  # what any of these sees; each sees what is visible to all of its own
+
+
+@dataclass(frozen=True)
 class Box:
     """One box: its kind, the leg it acts along, its operands by role, and its parameters.
 
@@ -79,6 +108,7 @@ class Box:
     `numbers`: scale, dropout, eps, k, base, fraction, where the box has them, defaults filled in.
     `masks`: as written in the box; the design's own `causal` is in `Graph.masks`.
     `other`: the second leg of rope (`along`), of rel_shift (`to`). `function`: the map. `mode`: delta_rule's normalize.
+    `seen`: of the box `hide`, which no design has, what its readers see: elsewhere it holds a number, `fill`.
     """
 
     kind: str
@@ -89,6 +119,7 @@ class Box:
     other: str | None = None
     function: Function | None = None
     mode: str | None = None
+    seen: Seen = frozenset()
 
     @property
     def uses(self) -> tuple[Use, ...]:
@@ -160,6 +191,15 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """An auxiliary loss: a step without legs, and what training multiplies it by."""
+
+    name: str
+    step: str
+    weight: Arith
+
+
+@dataclass(frozen=True)
 class Graph:
     """A checked diagram. Steps stand in an order in which each may be computed from what stands before it."""
 
@@ -170,6 +210,7 @@ class Graph:
     steps: tuple[Step, ...]
     output: str
     causal: bool = False
+    losses: tuple[Loss, ...] = ()
 
     @cached_property
     def leg(self) -> dict[str, Leg]:
@@ -232,6 +273,16 @@ class Graph:
     def updates(self) -> tuple[tuple[str, str], ...]:
         """(state, step) pairs: after a training call the step's value is stored in the state."""
         return tuple((t.name, t.update) for t in self.tensors if t.role == "state" and t.update is not None)
+
+    @cached_property
+    def loss_weights(self) -> dict[str, float]:
+        """What training multiplies each loss by, by the loss's name."""
+        return {loss.name: float(evaluate(loss.weight, self.values)) for loss in self.losses}
+
+    @cached_property
+    def results(self) -> frozenset[str]:
+        """The steps that are wanted for themselves: the output, what a state stores, and losses."""
+        return frozenset({self.output, *(step for _, step in self.updates), *(loss.step for loss in self.losses)})
 
     @cached_property
     def tied(self) -> bool:

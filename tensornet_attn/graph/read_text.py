@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
-from tensornet_attn.graph.model import Graph, Leg, Step, Tensor
+from tensornet_attn.graph.model import Graph, Leg, Loss, Step, Tensor
 from tensornet_attn.graph.read_names import WORD, Names, refuse, shifted
 from tensornet_attn.graph.read_steps import read_operation
 from tensornet_attn.graph.tensors import ALLOWED
@@ -32,6 +32,7 @@ TENSOR = (
     rf"(?: default ({WORD}))?(?: update (\S+))?(?: stored \(([\w, ]+)\))?(?: (std|init|value) (.+))?"
 )
 STEP = r"([^\[\]\s]+\[[^\[\]]*\]) = (.+)"
+LOSS = rf"loss ({WORD})(?: step (\S+))? = (.+)"
 OUTPUT = r"output (\S+)"
 
 
@@ -69,6 +70,7 @@ class _Reader:
         self.name: str | None = None
         self.output: str | None = None
         self.causal = False
+        self.losses: dict[str, Loss] = {}
 
     def read(self, line: str) -> None:
         matches = ((pattern.fullmatch(line), take) for pattern, take in LINES)
@@ -76,7 +78,7 @@ class _Reader:
         if match is not None and take is not None:
             take(self, match)
         elif line and not line.startswith("#"):
-            hint = "graph, leg, setting, a tensor's role, 'NAME[legs] = ...', or output."
+            hint = "graph, leg, setting, a tensor's role, 'NAME[legs] = ...', loss, or output."
             refuse("syntax", "this is no line of a graph.", hint, (0, len(line)))
 
     def graph(self) -> Graph:
@@ -89,7 +91,8 @@ class _Reader:
                 hint = nearest(tensor.update, known.steps) if step is None else ""
                 refuse("unknown-name", f"there is no step '{tensor.update}' with the legs of '{tensor.name}'.", hint)
         legs, tensors, steps = (tuple(part.values()) for part in (known.legs, known.tensors, known.steps))
-        return Graph(self.name, legs, tuple(known.settings.items()), tensors, steps, self.output, self.causal)  # type: ignore[arg-type]
+        settings, losses = tuple(known.settings.items()), tuple(self.losses.values())
+        return Graph(self.name, legs, settings, tensors, steps, self.output, self.causal, losses)  # type: ignore[arg-type]
 
     def take_graph(self, match: Match) -> None:
         problem = identifier_problem(match[1])
@@ -102,6 +105,17 @@ class _Reader:
             hint = nearest(match[1], self.known.steps)
             refuse("unknown-name", f"there is no step '{match[1][:64]}'.", hint, match.span(1))
         self.output = match[1]
+
+    def take_loss(self, match: Match) -> None:
+        name, step = match[1], match[2] or match[1]
+        if name in self.losses:
+            refuse("name-taken", f"'{name}' is declared already.", "", match.span(1))
+        if step not in self.known.steps or self.known.steps[step].legs:
+            hint = nearest(step, self.known.steps) if step not in self.known.steps else ""
+            refuse(
+                "unknown-name", f"there is no step '{step[:64]}' without legs.", hint, match.span(2 if match[2] else 1)
+            )
+        self.losses[name] = Loss(name, step, _part(match, 3, self.known.number))
 
     def take_leg(self, match: Match) -> None:
         name, kind, written, given, text = match.groups()
@@ -164,6 +178,7 @@ LINES: tuple[tuple[re.Pattern[str], Take], ...] = tuple(
         (SETTING, _Reader.take_setting),
         (TENSOR, _Reader.take_tensor),
         (STEP, _Reader.take_step),
+        (LOSS, _Reader.take_loss),
         (OUTPUT, _Reader.take_output),
     )
 )

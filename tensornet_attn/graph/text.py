@@ -12,6 +12,7 @@
     A.of[h n m] = Q[n h d] K[m h d]
     A[h n m] = softmax(A.of[h n m]; over m; scale d ** -0.5; dropout 0)
     y[n f] = A[h n m] V[m h d] Wo[h d f]
+    loss balance = 0.01                           # `step H`, where the step has another name
     output y
 
 The order of lines is the graph's own: names and orders survive, unlike in the canonical form. Boxes give their
@@ -30,6 +31,7 @@ from tensornet_attn.graph.model import (
     Graph,
     Kernel,
     Leg,
+    Loss,
     Step,
     Tensor,
     Term,
@@ -49,6 +51,7 @@ def to_text(graph: Graph) -> str:
     lines += [f"setting {name} = {value!r}" for name, value in graph.settings]
     lines += [_tensor(tensor) for tensor in graph.tensors]
     lines += [f"{step.name}[{' '.join(step.legs)}] = {_operation(step)}" for step in graph.steps]
+    lines += [_loss(loss) for loss in graph.losses]
     return "\n".join([*lines, f"output {graph.output}", ""])
 
 
@@ -74,6 +77,11 @@ def _tensor(tensor: Tensor) -> str:
     if tensor.init is not None:
         words.append(f"{'value' if tensor.role == 'constant' else 'init'} {_call(tensor.init)}")
     return " ".join(words)
+
+
+def _loss(loss: Loss) -> str:
+    step = "" if loss.step == loss.name else f" step {loss.step}"
+    return f"loss {loss.name}{step} = {_number(loss.weight)}"
 
 
 def _operation(step: Step) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def to_networkx(graph: Graph) -> networkx.MultiDiGraph:
     """The diagram as a directed bipartite multigraph, from the inputs to the output.
 
-    Nodes, by `kind`:
+    `view.graph` has name, output, causal and losses (name: step). Nodes, by `kind`:
 
     - `tensor` (`role`: input, weight, constant, noise or state) and `step` (`role`: sum, the box's kind, or
       attention), called as in the design; `legs` and `sizes` (None at run time) in order, for steps `output` as well.
@@ -33,7 +33,8 @@ def to_networkx(graph: Graph) -> networkx.MultiDiGraph:
     """
     import networkx as nx
 
-    view = nx.MultiDiGraph(name=graph.name, output=graph.output, causal=graph.causal)
+    losses = {loss.name: loss.step for loss in graph.losses}
+    view = nx.MultiDiGraph(name=graph.name, output=graph.output, causal=graph.causal, losses=losses)
     for tensor in graph.tensors:
         view.add_node(tensor.name, kind="tensor", role=tensor.role, **_legs(graph, tensor))
     for step in graph.steps:

@@ -15,6 +15,8 @@ from tensornet_attn.models.config import Config
 from tensornet_attn.models.fit import Fitted
 
 Tensor = torch.Tensor
+Losses = dict[str, Tensor]  # auxiliary losses by name, scalars
+WithLosses = Tensor | tuple[Tensor, Losses]
 NORMS = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
 
 
@@ -38,19 +40,30 @@ class Sublayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.keyed, self.context = part.keyed, part.context
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None, source: Tensor | None = None) -> Tensor:
-        """x, and the result, [batch, n, width]; `source` [batch, m, width] is normed already; key_mask [batch, m]."""
+    def forward(
+        self, x: Tensor, key_mask: Tensor | None = None, source: Tensor | None = None, losses: bool = False
+    ) -> WithLosses:
+        """x, and the result, [batch, n, width]; `source` [batch, m, width] is normed already; key_mask [batch, m].
+
+        `losses`: the result is (result, the design's losses).
+        """
         into = self._before(x)
         inputs = (into,) if source is None else (into, source)
-        return self._behind(x + self.dropout(self.design(*inputs, key_mask=key_mask if self.keyed else None)))
+        return self._added(x, inputs, key_mask if self.keyed else None, losses)
 
-    def after(self, context: Tensor, n: int, key_mask: Tensor | None) -> Tensor:
+    def after(self, context: Tensor, n: int, key_mask: Tensor | None, losses: bool = False) -> WithLosses:
         """The last n rows of a context [batch, m, width], each seeing the context; key_mask [batch, m]."""
         into, x = self._before(context), context[:, context.shape[1] - n :]
-        return self._behind(x + self.dropout(self.design(into[:, into.shape[1] - n :], into, key_mask=key_mask)))
+        return self._added(x, (into[:, into.shape[1] - n :], into), key_mask, losses)
 
     def _before(self, x: Tensor) -> Tensor:
         return x if self.post_norm else self.norm(x)
+
+    def _added(self, x: Tensor, inputs: tuple[Tensor, ...], key_mask: Tensor | None, losses: bool) -> WithLosses:
+        if not losses:
+            return self._behind(x + self.dropout(self.design(*inputs, key_mask=key_mask)))
+        made, found = self.design(*inputs, key_mask=key_mask, losses=True)
+        return self._behind(x + self.dropout(made)), found
 
     def _behind(self, x: Tensor) -> Tensor:
         return self.norm(x) if self.post_norm else x
@@ -71,16 +84,40 @@ class Block(nn.Module):
         key_mask: Tensor | None = None,
         source: Tensor | None = None,
         source_mask: Tensor | None = None,
-    ) -> Tensor:
-        """x, and the result, [batch, n, width]; key_mask [batch, n]; source [batch, m, width], its mask [batch, m]."""
-        x = self.mixer(x, key_mask)
-        return self._rest(x, key_mask, source, source_mask)
+        losses: bool = False,
+    ) -> WithLosses:
+        """x, and the result, [batch, n, width]; key_mask [batch, n]; source [batch, m, width], its mask [batch, m].
 
-    def after(self, context: Tensor, n: int, key_mask: Tensor | None, own_mask: Tensor | None) -> Tensor:
+        `losses`: the result is (result, losses), named such as `mixer.balance`.
+        """
+        return self._rest(self.mixer(x, key_mask, losses=losses), key_mask, source, source_mask, losses)
+
+    def after(
+        self, context: Tensor, n: int, key_mask: Tensor | None, own_mask: Tensor | None, losses: bool = False
+    ) -> WithLosses:
         """Like forward for the last n rows of a context, which the mixer sees as a whole."""
-        return self._rest(self.mixer.after(context, n, key_mask), own_mask, None, None)
+        return self._rest(self.mixer.after(context, n, key_mask, losses), own_mask, None, None, losses)
 
-    def _rest(self, x: Tensor, key_mask: Tensor | None, source: Tensor | None, source_mask: Tensor | None) -> Tensor:
+    def _rest(
+        self,
+        mixed: WithLosses,
+        key_mask: Tensor | None,
+        source: Tensor | None,
+        source_mask: Tensor | None,
+        losses: bool,
+    ) -> WithLosses:
+        found: Losses = {}
+        x = gathered(mixed, "mixer", found)
         if "cross" in self.roles:
-            x = self.cross(x, source_mask, source)
-        return self.mlp(x, key_mask) if "mlp" in self.roles else x
+            x = gathered(self.cross(x, source_mask, source, losses), "cross", found)
+        if "mlp" in self.roles:
+            x = gathered(self.mlp(x, key_mask, losses=losses), "mlp", found)
+        return (x, found) if losses else x
+
+
+def gathered(made: WithLosses, where: str, found: Losses) -> Tensor:
+    """A result without its losses, which go to those found so far, the place before their names."""
+    if isinstance(made, Tensor):
+        return made
+    found |= {f"{where}.{name}": value for name, value in made[1].items()}
+    return made[0]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.models.block import last_norm_of
+from tensornet_attn.models.block import Losses, WithLosses, last_norm_of
 from tensornet_attn.models.embedding import Positions, check_numbers, check_tokens
 from tensornet_attn.models.model import Model
 
@@ -42,19 +42,20 @@ class SequenceClassifier(Model):
         rows = config.length if config.pooling == "concat" else 1
         self.output = nn.Linear(rows * config.width, config.classes, **new)
 
-    def forward(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, key_mask: Tensor | None = None, losses: bool = False) -> WithLosses:
         """tokens [batch, n] integers, or [batch, n, features] numbers, and key_mask [batch, n], true where one stands.
 
-        Logits [batch, classes]. Raises InputError; also where `pooling: concat` is given another n than its length.
+        Logits [batch, classes]; with `losses`, (logits, auxiliary losses by name, as `layers.0.mixer.balance`). Raises
+        InputError; also where `pooling: concat` is given another n than its length.
         """
         x = self._embedded(tokens, key_mask) * self.scale
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
             key_mask = None if key_mask is None else nn.functional.pad(key_mask, (1, 0), value=True)
-        x = self.positions(x)
-        for block in self.layers:
-            x = block(x, key_mask)
-        return self.output(self._pooled(self.norm(x), key_mask))
+        found: Losses | None = {} if losses else None
+        x = self._through("layers", self.positions(x), found, key_mask)
+        logits = self.output(self._pooled(self.norm(x), key_mask))
+        return logits if found is None else (logits, found)
 
     def _embedded(self, tokens: Tensor, key_mask: Tensor | None) -> Tensor:
         if self.features is None:

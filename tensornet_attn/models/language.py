@@ -10,7 +10,7 @@ from torch import nn
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.models import memory as memories
-from tensornet_attn.models.block import last_norm_of
+from tensornet_attn.models.block import Losses, gathered, last_norm_of
 from tensornet_attn.models.embedding import Positions, check_tokens
 from tensornet_attn.models.memory import Memory
 from tensornet_attn.models.model import Model
@@ -43,19 +43,23 @@ class LanguageModel(Model):
         key_mask: Tensor | None = None,
         memory: Memory | None = None,
         at: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Memory]:
+        losses: bool = False,
+    ) -> Tensor | tuple[Any, ...]:
         """tokens [batch, n] integers, key_mask [batch, n] (true = a token): logits [batch, n, vocabulary].
 
         With `memory`, that of the call before or `new_memory(batch)`, (logits, memory). With `at` [k], places counted
-        through all rows (row * n + position), logits [k, vocabulary] of these alone. Raises InputError.
+        through all rows (row * n + position), logits [k, vocabulary] of these alone. With `losses`, the auxiliary
+        losses by name, as `layers.0.mixer.balance`, stand last: (logits, losses), or (logits, memory, losses). Raises
+        InputError.
         """
         check_tokens("tokens", tokens, key_mask)
+        found: Losses | None = {} if losses else None
         x = self.positions(self.embedding(tokens) * self.scale)
         if memory is None:
-            for block in self.layers:
-                x = block(x, key_mask)
-            return self._logits(x, at)
-        return self._remembering(x, key_mask, memory, at)
+            logits = self._logits(self._through("layers", x, found, key_mask), at)
+            return logits if found is None else (logits, found)
+        made = self._remembering(x, key_mask, memory, at, found)
+        return made if found is None else (*made, found)
 
     def new_memory(self, batch: int) -> Memory:
         """The memory before the first segment. Raises InputError for a model without."""
@@ -72,18 +76,20 @@ class LanguageModel(Model):
             raise InputError(f"'{self.spec.name}' has no memory; give it rows, e.g. 'memory: 128' in its description.")
 
     def _remembering(
-        self, x: Tensor, key_mask: Tensor | None, memory: Memory, at: Tensor | None
+        self, x: Tensor, key_mask: Tensor | None, memory: Memory, at: Tensor | None, found: Losses | None
     ) -> tuple[Tensor, Memory]:
         self._check_memory()
         batch, n, width = x.shape
         memories.check(memory, self._contexts, batch, width)
         keep, states, contexts = memories.seen(memory, key_mask, batch, n), iter(memory.states), []
-        for block in self.layers:
+        wanted, all_found = found is not None, {} if found is None else found
+        for place, block in enumerate(self.layers):
             if block.mixer.context:
                 contexts.append(torch.cat([next(states), x], 1))
-                x = block.after(contexts[-1], n, keep, key_mask)
+                made = block.after(contexts[-1], n, keep, key_mask, losses=wanted)
             else:
-                x = block(x, key_mask)
+                made = block(x, key_mask, losses=wanted)
+            x = gathered(made, f"layers.{place}", all_found)
         return self._logits(x, at), memories.after(contexts, keep, self.rows)
 
     def _logits(self, x: Tensor, at: Tensor | None) -> Tensor:

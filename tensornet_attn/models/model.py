@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.models.block import Block
+from tensornet_attn.models.block import Block, Losses, gathered
 from tensornet_attn.models.cost import ModelCost
 from tensornet_attn.models.initial import initialise
 from tensornet_attn.models.read import ModelSpec
@@ -58,6 +58,13 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def _make(self, **new: Any) -> None:
         """Makes what is no stack: embeddings, final norms, output."""
+
+    def _through(self, stack: str, x: Tensor, found: Losses | None, *seen: Tensor | None) -> Tensor:
+        """x after all blocks of a stack, which see masks and a source; `found` takes their losses, None for none."""
+        wanted, all_found = found is not None, {} if found is None else found
+        for place, block in enumerate(getattr(self, stack)):
+            x = gathered(block(x, *seen, losses=wanted), f"{stack}.{place}", all_found)
+        return x
 
     def to_yaml(self, whole: bool = False) -> str:
         """The model as YAML text that reads back to the same model; see `ModelSpec.to_yaml`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -59,6 +60,17 @@ class ModelSpec:
     def legs(self) -> dict[str, int]:
         """The sizes that are the model's own."""
         return sizes_of(self.config)
+
+    @cached_property
+    def loss_weights(self) -> dict[str, float]:
+        """What a trainer multiplies each auxiliary loss by, by its name in the model: `layers.0.mixer.balance`."""
+        return {
+            f"{stack}.{place}.{role}.{name}": weight
+            for stack, blocks in self.stacks.items()
+            for place, block in enumerate(blocks)
+            for role, part in block.items()
+            for name, weight in part.design.loss_weights.items()
+        }
 
     def cost(self, n: int | None = None, batch: int = 1, m: int | None = None, dtype: str = "float32") -> ModelCost:
         """MACs and parameters of all layers; `n` is the model's length if not given. See `ModelCost`."""

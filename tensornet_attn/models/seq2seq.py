@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.models.block import last_norm_of
+from tensornet_attn.models.block import Losses, WithLosses, last_norm_of
 from tensornet_attn.models.embedding import Positions, check_tokens
 from tensornet_attn.models.model import Model
 
@@ -45,17 +45,25 @@ class Seq2Seq(Model):
         target: Tensor,
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
-    ) -> Tensor:
-        """source [batch, m], target [batch, n] integers; masks of these shapes (true = a token). Raises InputError."""
-        return self.decode(self.encode(source, source_mask), target, source_mask, target_mask)
+        losses: bool = False,
+    ) -> WithLosses:
+        """source [batch, m], target [batch, n] integers; masks of these shapes (true = a token).
 
-    def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """What the decoder looks at: [batch, m, width]."""
+        With `losses`, (logits, auxiliary losses by name, as `encoder.0.mixer.balance`). Raises InputError.
+        """
+        if not losses:
+            return self.decode(self.encode(source, source_mask), target, source_mask, target_mask)
+        encoded, found = self.encode(source, source_mask, losses=True)
+        logits, own = self.decode(encoded, target, source_mask, target_mask, losses=True)
+        return logits, {**found, **own}
+
+    def encode(self, source: Tensor, source_mask: Tensor | None = None, losses: bool = False) -> WithLosses:
+        """What the decoder looks at: [batch, m, width]; with `losses`, (that, the encoder's losses)."""
         check_tokens("source", source, source_mask, "source_mask")
+        found: Losses | None = {} if losses else None
         x = self.source_positions(self.embedding(source) * self.scale)
-        for block in self.encoder:
-            x = block(x, source_mask)
-        return self.source_norm(x)
+        encoded = self.source_norm(self._through("encoder", x, found, source_mask))
+        return encoded if found is None else (encoded, found)
 
     def decode(
         self,
@@ -64,8 +72,9 @@ class Seq2Seq(Model):
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
         at: Tensor | None = None,
-    ) -> Tensor:
-        """Logits [batch, n, vocabulary] of a target after a source that `encode` has encoded.
+        losses: bool = False,
+    ) -> WithLosses:
+        """Logits [batch, n, vocabulary] of a target after a source that `encode` has encoded; (logits, losses) too.
 
         With `at` [k], places counted through all rows (row * n + position), logits [k, vocabulary] of these alone.
         """
@@ -73,8 +82,9 @@ class Seq2Seq(Model):
         if target.shape[0] != encoded.shape[0]:
             raise InputError(f"'target' has batch {target.shape[0]}, 'source' has {encoded.shape[0]}.")
         table = self.embedding if self.target_embedding is None else self.target_embedding
+        found: Losses | None = {} if losses else None
         x = self.target_positions(table(target) * self.scale)
-        for block in self.decoder:
-            x = block(x, target_mask, encoded, source_mask)
+        x = self._through("decoder", x, found, target_mask, encoded, source_mask)
         x = x if at is None else x.flatten(0, 1).index_select(0, at)
-        return F.linear(self.norm(x), table.weight if self.output is None else self.output.weight)
+        logits = F.linear(self.norm(x), table.weight if self.output is None else self.output.weight)
+        return logits if found is None else (logits, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -65,12 +66,18 @@ class Signature:
             check_noise(self.design, dict(self.noise), noise, batch, lengths)
         return lengths
 
+    def with_losses(self, named: Mapping[str, Tensor], losses: Any) -> dict[str, Tensor]:
+        """Inputs by name with the one called losses. Raises InputError where there is none."""
+        if "losses" not in (name for name, _, _ in self.inputs):
+            raise InputError(f"{self.design}: 'losses' is true or false, not a {type(losses).__name__}.")
+        return {**named, "losses": losses}
+
     def ordered(self, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Inputs given by position and by name, in declared order, None for a default. Raises InputError."""
         names = [name for name, _, _ in self.inputs]
         for name in named:
             if name not in names:
-                known = (*names, "mask", "key_mask", "noise")
+                known = (*names, "mask", "key_mask", "noise", "losses")
                 raise InputError(f"{self.design}: there is no input '{name}'; {nearest(name, known)}")
             if names.index(name) < len(inputs):
                 raise InputError(f"{self.design}: input '{name}' is given twice, by position and by name.")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tensornet_attn.nn.parallel import TensorParallel
 
 Tensor = torch.Tensor
-Run = Callable[..., Tensor]
+Result = Tensor | tuple[Tensor, dict[str, Tensor]]
+Run = Callable[..., Result]
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Made:
 class CompiledDesign(nn.Module):
     """A design that runs.
 
-    `module(x, ..., mask=, key_mask=, noise=)`: inputs in declared order, [batch..., legs]; the result is [batch...,
-    legs of the output]. `design`, `plan` and `source` say what it is; `explain()` what was chosen and why; `capture`
-    gives any step.
+    `module(x, ..., mask=, key_mask=, noise=, losses=)`: inputs in declared order, [batch..., legs]; the result is
+    [batch..., legs of the output], with `losses=True` (result, losses by name). `design`, `plan` and `source` say what
+    it is; `explain()` what was chosen and why; `capture` gives any step.
     """
 
     def __init__(
@@ -91,18 +92,22 @@ class CompiledDesign(nn.Module):
         mask: Tensor | None = None,
         key_mask: Tensor | None = None,
         noise: Mapping[str, Tensor] | None = None,
+        losses: bool = False,
         **named: Tensor,
-    ) -> Tensor:
+    ) -> Result:
         """The output, [batch..., legs as written]; inputs by position in declared order, or by name.
 
         mask: [n, m], [batch..., n, m] or [batch..., other legs of the box, n, m], boolean (true = may look) or a float
-        that is added. key_mask: [batch..., m], true = may look. noise: values by name, [batch..., legs]. Raises
-        InputError.
+        that is added. key_mask: [batch..., m], true = may look. noise: values by name, [batch..., legs]. losses: the
+        result is (output, losses): the design's auxiliary losses by name, each averaged over the batch, a scalar, not
+        weighted; `design.loss_weights` has the weights. Raises InputError.
         """
+        if not isinstance(losses, bool):  # a design without losses may have an input of this name
+            named, losses = self._signature.with_losses(named, losses), False
         if named:
             inputs = self._signature.ordered(inputs, named)
         lengths = self._signature.check(inputs, mask, key_mask, noise)
-        return self._run(self, inputs, lengths, mask, key_mask, noise)
+        return self._run(self, inputs, lengths, mask, key_mask, noise, losses)
 
     def explain(self) -> str:
         """What was chosen for each region and what was refused, with reasons."""

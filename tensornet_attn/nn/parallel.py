@@ -20,7 +20,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.wires import Wire
 from tensornet_attn.nn.call import Signature
-from tensornet_attn.nn.module import CompiledDesign, Made, Run
+from tensornet_attn.nn.module import CompiledDesign, Made, Result, Run
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.parallel import Split
@@ -163,13 +163,19 @@ def _run(make: SplitMake, own: Plan, run: Run) -> Run:
         mask: Tensor | None,
         key_mask: Tensor | None,
         noise: Mapping[str, Tensor] | None,
-    ) -> Tensor:
+        losses: bool = False,
+    ) -> Result:
         mask = make.own_mask(_copied(mask, make.mesh), inputs, module._signature)
         if noise is not None:
             noise = {name: _copied(value, make.mesh) for name, value in noise.items()}
         part = PartOfModule(own, module.training, make.tensors(module))
         entering = tuple(_copied(value, make.mesh) for value in inputs)
-        return _added(run(part, entering, lengths, mask, key_mask, noise), make.mesh)
+        found = run(part, entering, lengths, mask, key_mask, noise, losses)
+        if isinstance(found, Tensor):
+            return _added(found, make.mesh)
+        alike, processes = make.split.alike, make.mesh.size()
+        means = {name: value / processes if name in alike else value for name, value in found[1].items()}
+        return _added(found[0], make.mesh), {name: _added(value, make.mesh) for name, value in means.items()}
 
     return call
 

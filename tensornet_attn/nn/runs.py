@@ -9,7 +9,7 @@ import torch
 
 from tensornet_attn.emit.load import load, load_class, unload_with
 from tensornet_attn.emit.module import call_options
-from tensornet_attn.nn.module import CompiledDesign, Run
+from tensornet_attn.nn.module import CompiledDesign, Result, Run
 from tensornet_attn.nn.triton.interpreter import mend_interpreter
 from tensornet_attn.nn.triton.target import interpreting
 from tensornet_attn.nn.triton.tune import recalled
@@ -35,9 +35,11 @@ def emitted_run(source: str, class_name: str, plan: Plan, inductor: bool = False
         mask: Tensor | None,
         key_mask: Tensor | None,
         noise: Mapping[str, Tensor] | None,
-    ) -> Tensor:
-        given: dict[str, Any] = {"mask": mask, "key_mask": key_mask, "noise": noise}
-        return forward(module, *inputs, **{name: given[name] for name in options})
+        losses: bool = False,
+    ) -> Result:
+        given: dict[str, Any] = {"mask": mask, "key_mask": key_mask, "noise": noise, "losses": losses}
+        found = forward(module, *inputs, **{name: given[name] for name in options})
+        return (found, {}) if losses and "losses" not in options else found
 
     unload_with(run, emitted)
     return run

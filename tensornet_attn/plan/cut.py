@@ -1,7 +1,8 @@
 """A leg as it runs through a diagram, looked at as one to split over processes: what every value then is, or why not.
 
 A value is whole (the same in every process), split (it has the leg), or partial (a sum over the leg: the processes'
-values add up to it). A product that is linear in a partial value is partial; nothing else may read one but the output.
+values add up to it). A product that is linear in a partial value is partial; nothing else reads one. The output and
+losses may be partial.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def still_made(graph: Graph, maps: tuple[str, ...], sizes: Mapping[str, int], de
 def blend_of(graph: Graph, step: Step) -> Blend | None:
     """The blend that a step is, and who reads it: one product with values."""
     readers = [(reader, use) for reader, use in graph.uses() if use.name == step.name]
-    kept = {graph.output, *(name for _, name in graph.updates)}
+    kept = graph.results
     if not isinstance(step.op, Contraction) or graph.key not in step.legs or len(readers) != 1 or step.name in kept:
         return None
     terms = tuple(_terms(graph, step, step.legs))
@@ -177,7 +177,7 @@ def _fresh(graph: Graph, place: str, values: tuple[Use, ...]) -> str:
 
 def _without_dead(graph: Graph) -> Graph:
     """The graph without what nothing reads any more: the blend, and blends that stood in it alone."""
-    read = {use.name for _, use in graph.uses()} | {graph.output, *(name for _, name in graph.updates)}
+    read = {use.name for _, use in graph.uses()} | graph.results
     sums = [step.name for step in graph.steps if isinstance(step.op, Contraction) and graph.key in step.legs]
     dead = set(sums) - read
     kept = replace(graph, steps=tuple(step for step in graph.steps if step.name not in dead))

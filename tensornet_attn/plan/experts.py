@@ -47,7 +47,7 @@ def _gates(graph: Graph) -> Iterator[tuple[Step, Use]]:
 
 def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """The graph where each topk that grouped experts alone read finds the chosen ones and makes nothing of all."""
-    kept = {graph.output, *(name for _, name in graph.updates)}
+    kept = graph.results
     steps, chosen = list(graph.steps), dict[str, str]()
     for i, step in enumerate(steps):
         readers = [reader for reader, use in graph.uses() if use.name == step.name]
@@ -152,7 +152,7 @@ def _outside(graph: Graph, joined: list[Step], body: tuple[Step, ...]) -> tuple[
 def _without_unread(lowered: Graph, graph: Graph) -> Graph:
     """The graph without the steps of kernels that nothing else reads."""
     parts = {part.name for step in lowered.steps if _grouped(step) for part in step.op.body[:-1]}  # type: ignore[union-attr]
-    kept = {graph.output, *(name for _, name in graph.updates)}
+    kept = graph.results
     steps = list(lowered.steps)
     for step in reversed(lowered.steps):
         read = {use.name for other in steps for use in other.op.uses} | kept

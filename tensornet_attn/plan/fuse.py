@@ -36,7 +36,7 @@ class Pattern:
 
 
 def lower_attention(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
-    """Fused attention where it may be, what a state needs of its scores made apart where that lets it be."""
+    """Fused attention where it may be, what states and losses need of its scores made apart where that lets it be."""
     apart, trace = everywhere(graph, (STATE_APART,))
     plain = _lowered(graph, sizes, device)
     other = _lowered(apart, sizes, device) if trace else plain
@@ -191,7 +191,7 @@ def _match(graph: Graph, box: Step) -> Pattern | str:
     of = box.op.operand("of")
     scores, readers = graph.step.get(of.name), [(step, use) for step, use in graph.uses() if use.name == box.name]
     uses = Counter(use.name for _, use in graph.uses())
-    kept = {graph.output, *(step for _, step in graph.updates)}
+    kept = graph.results
     if scores is None or not isinstance(scores.op, Contraction) or of.legs != scores.legs:
         return f"the scores are {_what(graph, scores)}, not a product of a query and a key tensor"
     if uses[scores.name] > 1 or scores.name in kept or box.name in kept:

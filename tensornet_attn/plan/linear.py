@@ -122,7 +122,7 @@ def _of_keys(graph: Graph, box: Step) -> Pattern | None:
         return None
     found = _read(graph, fade.of, box)
     once = sum(use.name == fade.of.name for _, use in graph.uses()) == 1
-    if isinstance(found, str) or not once or {fade.of.name, box.name} & {graph.output, *(s for _, s in graph.updates)}:
+    if isinstance(found, str) or not once or {fade.of.name, box.name} & graph.results:
         return None
     return replace(found, fades=(fade,))
 
@@ -139,7 +139,7 @@ def match(graph: Graph, box: Step) -> Pattern | str:
     assert isinstance(box.op, Box)
     of = box.op.operand("of")
     scores, uses = graph.step.get(of.name), Counter(use.name for _, use in graph.uses())
-    kept = {graph.output, *(step for _, step in graph.updates)}
+    kept = graph.results
     if scores is not None and isinstance(scores.op, Box) and scores.op.function == EXP:
         scores = Step(f"{box.name}.f", Contraction((Term(ONE, (of,)),)), of.legs)  # all that is there fades
         box = replace(box, op=replace(box.op, operands=(("of", Use(scores.name, of.legs)),)))

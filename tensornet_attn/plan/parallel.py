@@ -21,6 +21,7 @@ class Split:
     `shards`: (weight, dimension as stored). `whole`: weights that every process has, whose gradients are added up, as
     those of the inputs are. `reduce`: the steps that the all-reduce stands after. `own`: the places that have the leg.
     `shared`: (step, number of the term) of terms in a partial sum that every process has, so that each adds a part.
+    `alike`: the losses that every process has, likewise.
     """
 
     graph: Graph
@@ -31,6 +32,7 @@ class Split:
     reduce: tuple[str, ...]
     own: frozenset[Slot] = field(repr=False)
     shared: frozenset[tuple[str, int]] = frozenset()
+    alike: tuple[str, ...] = ()
 
     def to_text(self) -> str:
         """What is split and what is added up, a line a weight.
@@ -107,4 +109,6 @@ def _split(cut: Cut, processes: int | None, strict: bool) -> Split:
     if strict:
         cut.check_work(kinds)
     whole = (tensor.name for tensor in cut.graph.of_role("weight") if tensor.name not in dict(shards))
-    return Split(cut.graph, cut.leg, size, shards, tuple(whole), (cut.graph.output,), cut.own, shared)
+    reduce = tuple(dict.fromkeys((cut.graph.output, *(loss.step for loss in cut.graph.losses))))
+    alike = tuple(loss.name for loss in cut.graph.losses if kinds[loss.step] == "whole")
+    return Split(cut.graph, cut.leg, size, shards, tuple(whole), reduce, cut.own, shared, alike)

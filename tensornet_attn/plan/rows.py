@@ -117,7 +117,7 @@ def spread_for(graph: Graph, group: set[str], sizes: Mapping[str, int]) -> set[s
     To make them again for each block costs a multiplication a number, and spares the memory of all rows.
     """
     known = {leg.name: leg.size or sizes[leg.name] for leg in graph.legs}
-    kept, found = {graph.output, *(step for _, step in graph.updates)}, set[str]()
+    kept, found = graph.results, set[str]()
     for step in reversed(graph.steps):
         if step.name in group | kept or graph.query not in step.legs or not isinstance(step.op, Contraction):
             continue
@@ -164,7 +164,7 @@ def made_inside(graph: Graph, use: Use) -> bool:
 
 def reason_against(graph: Graph, group: set[str], kernels: list[Step]) -> str | None:
     """Why a group cannot be computed by blocks of rows; None where it can."""
-    kept = {graph.output, *(step for _, step in graph.updates)}
+    kept = graph.results
     if kept & group:
         return f"'{sorted(kept & group)[0]}' has both legs and leaves the diagram"
     for step in dict.fromkeys(part for one in kernels for part in one.op.body):  # type: ignore[union-attr]

@@ -35,7 +35,7 @@ def _fits(graph: Graph, step: Step) -> bool:
     scores = graph.step.get(of.name)
     if scores is None or not isinstance(scores.op, Contraction) or of.legs != scores.legs:
         return False
-    pair, kept = {graph.query, graph.key}, {graph.output, *(name for _, name in graph.updates)}
+    pair, kept = {graph.query, graph.key}, graph.results
     apart = all(not pair <= {*use.legs} for use in scores.op.uses) and {*graph.masks(step)} <= {CAUSAL}
     whole = pair <= {*of.legs} <= pair | {leg for use in scores.op.uses for leg in use.legs}
     return apart and whole and uses[of.name] == 1 and of.name not in kept

@@ -1,6 +1,7 @@
 """Rules for what several read: it is made for one of them once more.
 
-Alone with its reader, a step can go where another reader would hold it. A state's part runs in training only.
+Alone with its reader, a step can go where another reader would hold it. The parts of states and of losses run in
+training only.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ def behind(graph: Graph, names: Iterable[str]) -> set[str]:
     return found
 
 
-def only_for_states(graph: Graph) -> set[str]:
-    """The steps without which the output would be the same."""
+def beside_output(graph: Graph) -> set[str]:
+    """The steps without which the output would be the same: for states and losses alone."""
     return {step.name for step in graph.steps} - behind(graph, [graph.output])
 
 
 def state_apart(graph: Graph, place: str) -> Graph | None:
-    """L = Q K; A = f(L); s = g(L), a state   ->   L = Q K; A = f(L); L' = Q K; s = g(L')"""
-    step, apart = graph.step[place], only_for_states(graph)
+    """L = Q K; A = f(L); s = g(L), a state or a loss   ->   L = Q K; A = f(L); L' = Q K; s = g(L')"""
+    step, apart = graph.step[place], beside_output(graph)
     readers = {reader.name for reader, _ in graph.readers.get(place, ())}
     if draws(graph, step) or place in apart or not readers & apart:
         return None

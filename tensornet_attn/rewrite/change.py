@@ -19,8 +19,8 @@ def product(step: Step | None) -> Term | None:
 
 
 def kept(graph: Graph, name: str) -> bool:
-    """Whether a step is wanted for itself: the output, and what a state stores."""
-    return name == graph.output or name in {step for _, step in graph.updates}
+    """Whether a step is wanted for itself: the output, what a state stores, or a loss."""
+    return name in graph.results
 
 
 def read_once(graph: Graph, name: str) -> Step | None:

@@ -298,7 +298,7 @@ def _scores(graph: Graph, place: str) -> Step | None:
 
 def _only_read_by(graph: Graph, name: str, place: str) -> bool:
     readers = Counter(step.name for step, use in graph.uses() if use.name == name)
-    return readers == {place: 1} and name != graph.output and name not in {step for _, step in graph.updates}
+    return readers == {place: 1} and name not in graph.results
 
 
 def _with(graph: Graph, new: dict[str, list[Step]]) -> Graph:

@@ -22,7 +22,7 @@ from tensornet_attn.spec.sources import Source, document_of
 from tensornet_attn.spec.tokens import Refusal
 
 TOP = ("space", "name", "about", "base", "legs", "settings", "alternatives", "moves", "most", "bounds")
-SECTIONS = ("legs", "settings", "inputs", "weights", "constants", "noise", "state")
+SECTIONS = ("legs", "settings", "inputs", "weights", "constants", "noise", "state", "losses")
 Bases = dict[str, tuple[Document, Design]]
 
 

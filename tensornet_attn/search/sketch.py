@@ -30,6 +30,7 @@ class Sketch:
     """A design under change. `head` holds what stands outside the sections: name, about, causal.
 
     `declared` and `settings` are the texts of legs and settings; `sizes` what they come out as (None: at run time).
+    `losses`: the step and the text of the weight of each, by name.
     """
 
     head: Mapping[str, Any]
@@ -39,6 +40,7 @@ class Sketch:
     tensors: Mapping[str, Declared]
     steps: tuple[Step, ...]
     output: str
+    losses: Mapping[str, tuple[str, Number]]
 
     @cached_property
     def step(self) -> dict[str, Step]:
@@ -130,7 +132,8 @@ def sketch_of(design: Design) -> Sketch:
     }
     head = {key: data[key] for key in ("name", "about", "causal") if data.get(key) is not None}
     sizes = {**dict(graph.settings), **{leg.name: leg.size for leg in graph.legs}}
-    return Sketch(head, data["legs"], data.get("settings", {}), sizes, tensors, graph.steps, graph.output)
+    losses = {name: (made.get("step", name), made["weight"]) for name, made in data.get("losses", {}).items()}
+    return Sketch(head, data["legs"], data.get("settings", {}), sizes, tensors, graph.steps, graph.output, losses)
 
 
 def product(*factors: Use, times: Arith = ONE) -> Contraction:

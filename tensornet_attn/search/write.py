@@ -21,13 +21,15 @@ def data_of(sketch: Sketch) -> dict[str, Any]:
     for role in ROLES:
         data[role] = {name: _declaration(made) for name, made in sketch.tensors.items() if made.role == role}
     data["diagram"] = {step.name: _value(step, sketch) for step in sketch.steps if "." not in step.name}
+    data["losses"] = {name: {"step": step, "weight": weight} for name, (step, weight) in sketch.losses.items()}
     data["output"] = sketch.output
     return {key: value for key, value in data.items() if value != {}}
 
 
 def _pruned(sketch: Sketch) -> Sketch:
-    """Without steps and tensors that reach neither the output nor a state."""
+    """Without steps and tensors that reach neither the output nor a state nor a loss."""
     wanted = {sketch.output, *(dict(made.rest).get("update") for made in sketch.tensors.values())}
+    wanted |= {step for step, _ in sketch.losses.values()}
     for step in reversed(sketch.steps):
         if step.name in wanted:
             wanted |= {use.name for use in step.op.uses}
@@ -52,7 +54,8 @@ def rename_steps(sketch: Sketch, new: Mapping[str, str]) -> Sketch:
         return Use(new.get(old.name, old.name), old.legs)
 
     steps = (replace(on_uses(step, use), name=new.get(step.name, step.name)) for step in sketch.steps)
-    return replace(sketch, steps=tuple(steps), output=new.get(sketch.output, sketch.output))
+    losses = {name: (new.get(step, step), weight) for name, (step, weight) in sketch.losses.items()}
+    return replace(sketch, steps=tuple(steps), output=new.get(sketch.output, sketch.output), losses=losses)
 
 
 def on_uses(step: Step, change: Any) -> Step:
@@ -163,7 +166,7 @@ def _spoken(sketch: Sketch) -> set[str]:
     for step in sketch.steps:
         found |= {*step.legs, *(leg for use in step.op.uses for leg in use.legs)}
         found |= {part.name for tree in _arithmetic(step) for part in names(tree)}
-    return found
+    return found | {part.name for _, weight in sketch.losses.values() for part in names(parse(weight))}
 
 
 def _in_call(call: CallText) -> Iterator[str]:

@@ -28,7 +28,7 @@ from tensornet_attn.spec.report import Reporter, shown
 from tensornet_attn.spec.sizes import Sizes
 from tensornet_attn.spec.translate import report_validation
 
-SECTIONS = ("legs", "settings", "inputs", "weights", "constants", "noise", "state", "diagram")
+SECTIONS = ("legs", "settings", "inputs", "weights", "constants", "noise", "state", "diagram", "losses")
 REQUIRED = ("tensornet", "name", "legs", "inputs", "diagram", "output")
 
 
@@ -92,6 +92,14 @@ class State(Declaration):
     update: LegName
 
 
+class Loss(BaseModel):
+    """A scalar step that a trainer adds to its loss, times `weight`; the step of the loss's own name if not given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    weight: Arithmetic
+    step: LegName | None = None
+
+
 class Special(BaseModel):
     """Sizes and weights at which a design is another one, its special case; see `tensornet_attn.special`.
 
@@ -119,12 +127,23 @@ def _short(model: type[Declaration]) -> Any:
     return Annotated[model, BeforeValidator(widen, json_schema_input_type=model | str | list[str])]
 
 
+def _loss(value: Any) -> Any:
+    """`balance: 0.01` is short for `balance: {weight: 0.01}`."""
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        return {"weight": value}
+    if not isinstance(value, (dict, Loss)):
+        raise PydanticCustomError("loss", "the weight of a loss is wanted here, or its step and weight")
+    return value
+
+
 if TYPE_CHECKING:
     InputDeclaration = Input
     WeightDeclaration = Weight
     NoiseDeclaration = Noise
+    LossDeclaration = Loss
 else:
     InputDeclaration, WeightDeclaration, NoiseDeclaration = _short(Input), _short(Weight), _short(Noise)
+    LossDeclaration = Annotated[Loss, BeforeValidator(_loss, json_schema_input_type=Loss | int | float | str)]
 
 
 class Design(BaseModel):
@@ -153,6 +172,7 @@ class Design(BaseModel):
     noise: dict[str, NoiseDeclaration] = Field({}, description="Gaussian noise, fresh at each training call.")
     state: dict[str, State] = Field({}, description="Buffers that training updates.")
     diagram: dict[str, Operand] = Field(description="The steps, read from top to bottom.")
+    losses: dict[str, LossDeclaration] = Field({}, description="Scalar steps that a trainer adds to its loss.")
     output: Text = Field(description="The step that is returned.")
     contains: dict[str, Special] = Field({}, description="Designs that this one is at some sizes and weights.")
     _document: Document | None = PrivateAttr(None)
@@ -186,6 +206,11 @@ class Design(BaseModel):
         if reporter.failed:
             raise DesignError(reporter.problems())
         return {leg.name: leg.size for leg in sizes.legs.values()}
+
+    @cached_property
+    def loss_weights(self) -> dict[str, float]:
+        """What a trainer multiplies each auxiliary loss by, by the loss's name. Raises DesignError."""
+        return dict(import_module("tensornet_attn.graph").build(self).loss_weights)
 
     @property
     def hash(self) -> str:
@@ -223,6 +248,9 @@ def _compact(data: dict[str, Any]) -> dict[str, Any]:
         for name, value in data.get(section, {}).items():
             if set(value) == {"legs"}:
                 data[section][name] = value["legs"]
+    for name, value in data.get("losses", {}).items():
+        if set(value) == {"weight"}:
+            data["losses"][name] = value["weight"]
     order = list(Design.model_fields)
     order[order.index("declared_legs")] = "legs"
     return {key: data[key] for key in order if key in data}

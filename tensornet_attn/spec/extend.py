@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tensornet_attn.spec.design import SECTIONS
 from tensornet_attn.spec.places import Document, Path
 from tensornet_attn.spec.report import Reporter
 
+_WORD = re.compile(r"\w+")
 OWN = ("name", "contains")  # said by each file for itself: what a parent contains its child may not
 
 
@@ -25,10 +27,39 @@ def merge(parent: Document, child: Document, reporter: Reporter) -> Document:
         else:
             out.data[key] = value
             replaced.append((key,))
+    replaced += _without_unread(out.data, parent.data, child.data)
     out.replace(child, replaced)
     out.keys |= {path: place for path, place in child.keys.items() if len(path) == 1}
     out.values |= {path: place for path, place in child.values.items() if not path}
     return out
+
+
+def _without_unread(out: dict[str, Any], parent: dict[str, Any], child: dict[str, Any]) -> list[Path]:
+    """Takes out inputs of the parent that may be left out and that only steps read which the child has replaced.
+
+    A child that says how keys and values are made of `x` need not say that there is no `memory` any more.
+    """
+    inputs, own = out.get("inputs"), child.get("inputs")
+    if not isinstance(inputs, dict):
+        return []
+    gone = [
+        name
+        for name, declared in inputs.items()
+        if isinstance(declared, dict)
+        and "default" in declared
+        and not (isinstance(own, dict) and name in own)
+        and _reads(parent.get("diagram"), name)
+        and not _reads(out.get("diagram"), name)
+    ]
+    out["inputs"] = {name: declared for name, declared in inputs.items() if name not in gone}
+    return [("inputs", name) for name in gone]
+
+
+def _reads(value: Any, name: str) -> bool:
+    """Whether a name stands in a diagram, or in a part of one."""
+    if isinstance(value, dict):
+        return any(_reads(part, name) for part in value.values())
+    return isinstance(value, str) and name in _WORD.findall(value)
 
 
 def _section(mine: dict[str, Any], theirs: dict[str, Any], section: str, reporter: Reporter) -> dict[str, Any]:

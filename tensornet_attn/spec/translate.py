@@ -16,11 +16,12 @@ _DECLARED = {
     "constants": ("legs", "value"),
     "noise": ("legs", "std", "always"),
     "state": ("legs", "init", "update"),
+    "losses": ("step", "weight"),
     "contains": ("legs", "settings", "weights", "causal"),
 }
 TOP = (
     "tensornet", "name", "about", "source", "extends", "causal", "settings", "legs", "inputs", "weights", "constants",
-    "noise", "state", "diagram", "output", "contains",
+    "noise", "state", "diagram", "losses", "output", "contains",
 )  # fmt: skip
 _LEGS_HINT = "names parted by blanks, e.g. 'n f' (a scalar has [])."
 _BOX_HINT = "e.g. 'x[n f] W[f d] -> n d', or a box such as {softmax: m, of: S}."
@@ -94,6 +95,7 @@ _INNER = {
     "constants": {"legs": "legs: h g", "value": "value: eye"},
     "noise": {"legs": "legs: h n m"},
     "state": {"legs": "legs: h r", "update": "update: prior"},
+    "losses": {"weight": "weight: 0.01"},
     "diagram": {
         "of": "of: Q[n h d] K[m h d] -> h n m",
         "k": "k: 2",
@@ -123,6 +125,9 @@ def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
         return "wrong-value", f"{given} is no value of '{last}'.", "one of none, read, both."
     if kind == "legs":
         return code, f"the legs of a tensor are wanted here, {given} given.", _LEGS_HINT
+    if kind == "loss":
+        hint = f"e.g. '{last}: 0.01', or '{last}: {{step: H, weight: 0.01}}'."
+        return code, f"the weight of a loss is wanted here, {given} given.", hint
     if kind in ("model_type", "model_attributes_type"):
         shown_inside = {"constants": "legs: h g, value: eye", "contains": "legs: {r: h * d}, weights: {C: eye}"}
         inside = shown_inside.get(str(path[0]), "legs: h g, update: prior")
@@ -155,6 +160,7 @@ _NAMED = {
     "init": "e.g. 'init: normal(0.02)'.",
     "value": "e.g. 'value: eye'.",
     "update": "e.g. 'update: prior', a step of the diagram.",
+    "step": "e.g. 'step: balance', a step of the diagram.",
     "map": "e.g. 'map: relu'.",
 }
 

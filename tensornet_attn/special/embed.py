@@ -28,6 +28,7 @@ from tensornet_attn.spec.tokens import Refusal
 from tensornet_attn.special.value import Shaped, Value, matrix_shape, numbers_of, parse_value, shape_of, stored
 
 Numbers = Mapping[str, int | float]
+Sizes = dict[str, int | float]
 
 
 class Misfit(Exception):
@@ -108,8 +109,18 @@ def embedding(general: Design, name: str, special: Design) -> Embedding:
     return made
 
 
-def _resized(general: Design, entry: Special, special: Graph, name: str) -> Design:
-    """The general design with the sizes and settings that the entry gives it."""
+def keeps_sizes(general: Design, name: str, special: Design | None = None) -> bool:
+    """Whether an entry of `contains` gives every leg and setting of the general design the value it has anyway.
+
+    Both designs are taken at the sizes they have. Raises Misfit where the entry does not fit the two.
+    """
+    own = build(general).values
+    legs, settings = _given(general, general.contains[name], build(special or special_of(general, name)), name)
+    return all(own.get(key) == value for key, value in (legs | settings).items())
+
+
+def _given(general: Design, entry: Special, special: Graph, name: str) -> tuple[Sizes, Sizes]:
+    """The legs and settings that an entry gives to the general design: those of namesakes, and those it lists."""
     legs, settings = _carried(general.legs, special), _carried(general.settings, special)
     for section, given, out in (("legs", entry.legs, legs), ("settings", entry.settings, settings)):
         for key, text in given.items():
@@ -118,6 +129,12 @@ def _resized(general: Design, entry: Special, special: Graph, name: str) -> Desi
                 hint = nearest(key, general.legs if section == "legs" else general.settings)
                 raise Misfit(Refusal("unknown-name", f"this design has no '{key}' in its {section}.", hint), path)
             out[key] = _evaluated(text, special, path)
+    return legs, settings
+
+
+def _resized(general: Design, entry: Special, special: Graph, name: str) -> Design:
+    """The general design with the sizes and settings that the entry gives it."""
+    legs, settings = _given(general, entry, special, name)
     try:
         resized = load(general, legs=legs, settings=settings)
         build(resized)
@@ -128,7 +145,7 @@ def _resized(general: Design, entry: Special, special: Graph, name: str) -> Desi
         raise Misfit(Refusal("special-size", message, problem.hint), ("contains", name), key=True) from None
 
 
-def _carried(own: Mapping[str, object], special: Graph) -> dict[str, int | float]:
+def _carried(own: Mapping[str, object], special: Graph) -> Sizes:
     """Namesakes in the special case, of legs and settings with a size."""
     return {key: special.values[key] for key, value in own.items() if key in special.values and value is not None}
 

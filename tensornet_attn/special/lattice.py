@@ -9,6 +9,7 @@ from typing import Any
 from tensornet_attn.errors import InputError
 from tensornet_attn.spec import Design, library
 from tensornet_attn.spec.read import load
+from tensornet_attn.special.embed import keeps_sizes
 
 
 @cache
@@ -24,19 +25,37 @@ def _shipped() -> Any:
     return graph
 
 
-def special_cases(name: str | None = None) -> Any:
+@cache
+def _at_equal_sizes() -> Any:
+    """The edges that change no size, and all designs."""
+    graph = _shipped().copy()
+    designs = {name: load(name) for name in graph}
+    changed = [(a, b) for a, b in graph.edges if not keeps_sizes(designs[a], b, designs[b])]
+    graph.remove_edges_from(changed)
+    return graph
+
+
+def special_cases(name: str | None = None, equal_sizes: bool = False) -> Any:
     """A networkx.DiGraph with an edge from each shipped design to each that it contains, directly (Tuformer, fig. 6).
 
     A design contains another if it is that one at some sizes and weights, which its file gives under `contains`. With a
     name: what that design contains and what contains it, through others as well. Nodes have `family`, edges `causal`:
     true where the two agree only when both are causal. Raises InputError.
 
+    `equal_sizes` keeps the edges that hold while both designs have the sizes of their files: the same f, h and d, and
+    R = H D components in a core (f 512, h 8, d 64, R 512). In the entry of such an edge, every leg and setting of the
+    general design gets the value that it has in its own file. This is the order of expressive power, as in Tuformer,
+    fig. 6: mhsa contains gqa, but gqa, which has fewer keys, does not contain mhsa. A design that would fit into a
+    larger one after padding with zeros is contained only if an entry gives such weights.
+
     >>> sorted(special_cases("mhsa_rope").edges)[:2]
     [('epa_rope', 'mhsa_rope'), ('gqa_rope', 'mhsa_rope')]
+    >>> sorted(special_cases("mhsa_rope", equal_sizes=True).edges)
+    [('mhsa_rope', 'gqa_rope')]
     """
     import networkx as nx
 
-    graph = _shipped()
+    graph = _at_equal_sizes() if equal_sizes else _shipped()
     if name is None:
         return graph.copy()
     library.path_of(name)

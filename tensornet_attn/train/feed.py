@@ -69,19 +69,29 @@ def seed_part(seed: int, step: int, place: int) -> None:
 
 
 def answer(
-    model: Any, batch: Batch, memory: Memory | None = None, at: Tensor | None = None
+    model: Any,
+    batch: Batch,
+    memory: Memory | None = None,
+    at: Tensor | None = None,
+    losses: dict[str, Tensor] | None = None,
 ) -> tuple[Tensor, Memory | None]:
     """(logits, the next memory) of any kind of model for a batch of its kind of task.
 
-    `at` [k]: what `scored_places` gave, for the logits [k vocabulary] of these places alone.
+    `at` [k]: what `scored_places` gave, for the logits [k vocabulary] of these places alone. `losses` takes the
+    auxiliary losses by name, if given.
     """
+    wanted: dict[str, Any] = {} if losses is None else {"losses": True}
     if batch.source is not None:
-        return model(batch.source, batch.tokens, batch.source_mask, batch.key_mask), None
-    if memory is not None:
-        return model(batch.tokens, batch.key_mask, memory, at)
-    if at is not None:
-        return model(batch.tokens, batch.key_mask, at=at), None
-    return model(batch.tokens, batch.key_mask), None
+        made = model(batch.source, batch.tokens, batch.source_mask, batch.key_mask, **wanted)
+    elif memory is not None:
+        made = model(batch.tokens, batch.key_mask, memory, at, **wanted)
+    else:
+        made = model(batch.tokens, batch.key_mask, **({} if at is None else {"at": at}), **wanted)
+    if losses is not None:
+        *parts, found = made
+        losses |= found
+        made = tuple(parts) if len(parts) > 1 else parts[0]
+    return made if memory is not None else (made, None)
 
 
 def scored_places(batch: Batch) -> Tensor | None:

@@ -62,9 +62,10 @@ def _step(session: Session, tell: Callable[[Mapping[str, Any]], None], wishes: t
     seconds = time.perf_counter() - start
     session.seconds += seconds
     session.peak = max(session.peak, peak_bytes(session.fabric.device))
+    losses = {f"loss/{name}": value for name, value in measured.losses.items()}
     line = {"step": session.step, "loss": measured.loss, "lr": measured.lr, "grad_norm": measured.grad_norm}
     speed = session.run.batch * session.task.length / seconds
-    tell({**line, "tokens_per_second": round(speed, 1), "seconds": round(session.seconds, 4)})
+    tell({**line, **losses, "tokens_per_second": round(speed, 1), "seconds": round(session.seconds, 4)})
     return measured.wishes
 
 

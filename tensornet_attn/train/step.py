@@ -26,10 +26,12 @@ class Diverged(InputError):
 class Measured:
     """What a step is known by: its mean loss in nats, the norm of its gradient, and its learning rate.
 
+    `losses`: the auxiliary losses by name, means over the batch, not weighted; they are no part of `loss`.
     `wishes`: how many processes asked for something at this step, the same on all of them.
     """
 
     loss: float
+    losses: dict[str, float]
     grad_norm: float
     lr: float
     wishes: tuple[int, ...]
@@ -48,18 +50,18 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
     for group in session.optimizer.param_groups:
         group["lr"] = lr
     session.optimizer.zero_grad()
-    total = sum(
-        _part(session, part, *of_part, weight) for part, of_part in enumerate(zip(batches, places, strict=True))
-    )
+    parts = [_part(session, part, *of_part, weight) for part, of_part in enumerate(zip(batches, places, strict=True))]
     norm = _clipped(session)
     told = torch.tensor([0.0, *wishes], dtype=torch.float64, device=norm.device)
-    told[0] = total / scored.clamp(min=1)
-    loss, *counts, grad_norm = torch.cat([session.sum(told), norm.double()[None]]).tolist()
-    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-        raise Diverged(_stopped(session, batches, loss, grad_norm))
+    told[0] = sum(loss for loss, _ in parts) / scored.clamp(min=1)
+    told = session.sum(torch.cat([told, sum(auxiliary for _, auxiliary in parts)]))
+    loss, *counts, grad_norm = torch.cat([told, norm.double()[None]]).tolist()
+    losses = dict(zip(session.spec.loss_weights, counts[len(wishes) :], strict=True))
+    if not all(map(math.isfinite, (loss, *losses.values(), grad_norm))):
+        raise Diverged(_stopped(session, batches, {"": loss, **losses}, grad_norm))
     session.optimizer.step()
     session.step = number
-    return Measured(loss, grad_norm, lr, tuple(map(round, counts)))
+    return Measured(loss, losses, grad_norm, lr, tuple(map(round, counts[: len(wishes)])))
 
 
 def _batches(session: Session) -> tuple[list[Batch], list[Tensor | None]]:
@@ -72,16 +74,29 @@ def _batches(session: Session) -> tuple[list[Batch], list[Tensor | None]]:
     return [batch.to(device) for batch in batches], [None if at is None else at.to(device) for at in places]
 
 
-def _part(session: Session, part: int, batch: Batch, at: Tensor | None, weight: Tensor) -> Tensor:
-    """The sum of losses of one part, its gradient added to what there is; processes meet at the last part."""
+def _part(session: Session, part: int, batch: Batch, at: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of losses of one part, and what it adds to each auxiliary loss; their gradient is added to what there is.
+
+    Processes meet at the last part. An auxiliary loss is a mean over rows, so a part counts by its rows.
+    """
     share, last = session.share, part == session.share.parts - 1
+    weights, rows = session.spec.loss_weights, len(batch) / session.run.batch
+    found: dict[str, Tensor] = {}
     seed_part(session.run.seed, session.step + 1, part * share.world + share.rank)
     with session.fabric.no_backward_sync(session.module, enabled=not last):
-        logits, session.memories[part] = answer(session.module, batch, session.memories[part], at)
+        logits, session.memories[part] = answer(
+            session.module, batch, session.memories[part], at, found if weights else None
+        )
         loss, _ = session.task.loss(logits, batch, at, session.run.label_smoothing)
-        session.fabric.backward(loss * weight.to(loss.dtype))
+        whole = loss * weight.to(loss.dtype)
+        for name in weights:
+            whole = whole + share.world * rows * weights[name] * found[name].to(loss.dtype)
+        session.fabric.backward(whole)
     _average_states(session, len(batch))
-    return loss.detach()
+    means = torch.zeros(len(weights), dtype=torch.float64, device=loss.device)
+    for place, name in enumerate(weights):
+        means[place] = rows * found[name].detach()
+    return loss.detach(), means
 
 
 @torch.no_grad()
@@ -102,16 +117,18 @@ def _clipped(session: Session) -> Tensor:
     return gathered(norm)
 
 
-def _stopped(session: Session, batches: list[Batch], loss: float, grad_norm: float) -> str:
+def _stopped(session: Session, batches: list[Batch], losses: dict[str, float], grad_norm: float) -> str:
     """Which number is not finite and where that began: the parts are computed again, and looked at."""
-    what = f"the norm of the gradient is {grad_norm}" if math.isfinite(loss) else f"the loss is {loss}"
+    named = {f"the loss '{name}'" if name else "the loss": value for name, value in losses.items()}
+    numbers = named | {"the norm of the gradient": grad_norm}
+    what = next(f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value))
     share, found = session.share, []
     for part, batch in enumerate(batches):
 
         def again(part: int = part, batch: Batch = batch) -> None:
             seed_part(session.run.seed, session.step + 1, part * share.world + share.rank)
             with session.fabric.autocast():
-                answer(session.model, batch, session.memories[part])
+                answer(session.model, batch, session.memories[part], losses={} if session.spec.loss_weights else None)
 
         found.append(culprit(session.model, again))
     if share.world > 1:

@@ -45,4 +45,5 @@ def _finite(value: Any) -> bool:
 def _floats(output: Any) -> list[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
-    return [value for item in output for value in _floats(item)] if isinstance(output, (tuple, list)) else []
+    parts = output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
+    return [value for part in parts for value in _floats(part)]

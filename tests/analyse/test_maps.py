@@ -92,6 +92,51 @@ def test_what_are_no_maps() -> None:
     )
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_scores_of_mhsa_by_plain_loops(causal: bool) -> None:
+    """Q K^T without scale and mask."""
+    layer = ta.compile(ta.load("mhsa", legs={"f": 12, "h": 3}), causal=causal, dtype=torch.float64)
+    x = normal(2, 5, 12)
+    (scores,) = ta.attention_scores(layer, x).values()
+    Wq, Wk = (layer.state_dict()[name].numpy() for name in ("Wq", "Wk"))
+    assert (scores.step, scores.legs, scores.batch, scores.heads) == ("A", ("h", "n", "m"), (2,), (3,))
+    for b in range(2):
+        for h in range(3):
+            for n in range(5):
+                row = [x[b, n].numpy() @ Wq[:, h] @ (x[b, m].numpy() @ Wk[:, h]) for m in range(5)]
+                np.testing.assert_allclose(scores.values[b, h, n], row, atol=1e-12)
+
+
+def test_scores_of_a_normalize_box_are_what_it_normalises() -> None:
+    layer = ta.compile(ta.load("linear2", legs={"f": 12, "h": 3}), dtype=torch.float64)
+    x = normal(2, 5, 12)
+    scores, maps = ta.attention_scores(layer, x), ta.attention_maps(layer, x)
+    assert list(scores) == list(maps) == ["far1", "far2"]
+    for step, found in scores.items():
+        torch.testing.assert_close(found.values / found.values.sum(-1, keepdim=True), maps[step].values)
+
+
+def test_a_score_step_with_other_names_and_order_of_legs_is_put_in_order() -> None:
+    child = {"tensornet": 1, "name": "own", "extends": "mhsa", "legs": {"f": 16, "h": "head 2"}}
+    child |= {"diagram": {"S": "Q[n h d] K[m h d] -> m h n", "A": {"softmax": "m", "of": "S[m h n] -> h n m"}}}
+    layer, x = ta.compile(child, dtype=torch.float64), normal(3, 5, 16)
+    scores, maps = ta.attention_scores(layer, x)["A"], ta.attention_maps(layer, x)["A"]
+    assert scores.legs == maps.legs == ("h", "n", "m")
+    torch.testing.assert_close(scores.values.softmax(-1), maps.values)
+
+
+def test_the_maximum_over_heads_by_loops() -> None:
+    maps = ta.Maps("A", normal(2, 3, 2, 4, 5), ("g", "j", "n", "m"))
+    found = ta.max_maps(maps)
+    assert found.shape == (2, 4, 5)
+    for b in range(2):
+        for n in range(4):
+            for m in range(5):
+                assert found[b, n, m] == max(maps.values[b, g, j, n, m] for g in range(3) for j in range(2))
+    assert torch.equal(ta.max_maps(torch.eye(3)), torch.eye(3))
+    assert message(ta.max_maps, torch.ones(2, 0, 3, 3)) == "'maps' has no heads: there is no maximum."
+
+
 def test_mean_maps_by_hand() -> None:
     maps = random_maps(3, 2, 4, 5)
     torch.testing.assert_close(ta.mean_maps(maps), sum(maps.values[b] for b in range(3)) / 3)
@@ -149,7 +194,7 @@ def test_ranks_of_nothing_and_of_what_is_wrong() -> None:
     assert message(ta.map_rank, torch.full((2, 2), torch.nan)) == "the maps of 'maps' have entries that are not finite."
 
 
-# Distances and components
+# Distances
 
 
 def test_distances_by_loops() -> None:
@@ -159,6 +204,7 @@ def test_distances_by_loops() -> None:
     ]
     found = ta.head_distances(maps)
     assert found.mean == pytest.approx(np.mean(rows), abs=1e-12)
+    assert found.variance == pytest.approx(np.mean([np.var(row) for row in rows]), abs=1e-12)
     assert found.std == pytest.approx(np.mean([np.std(row) for row in rows]), abs=1e-12)
     assert found.min == pytest.approx(np.mean([min(row) for row in rows]), abs=1e-12)
     assert found.max == pytest.approx(np.mean([max(row) for row in rows]), abs=1e-12)
@@ -167,35 +213,19 @@ def test_distances_by_loops() -> None:
     )
 
 
-def test_equal_heads_are_at_distance_zero_and_have_no_component() -> None:
+def test_equal_heads_are_at_distance_zero() -> None:
     one = normal(2, 1, 6, 6).softmax(-1)
     found = ta.head_distances(one.expand(2, 3, 6, 6))
-    assert (found.mean, found.std, found.min, found.max) == (0, 0, 0, 0)
-    assert ta.principal_components(one.expand(2, 3, 6, 6)).tolist() == [0, 0]
+    assert (found.mean, found.variance, found.std, found.min, found.max) == (0, 0, 0, 0, 0)
     other = torch.cat([normal(2, 1, 6, 6, seed=1).softmax(-1), one, one], 1)
     assert ta.head_distances(other).min == pytest.approx(0, abs=1e-14)
-    assert ta.principal_components(other).tolist() == [1, 1]
 
 
-def test_components_by_a_singular_value_decomposition() -> None:
-    maps = random_maps(3, 7, 4, 4)
-    for variance in (0.2, 0.5, 0.95, 1.0):
-        for b in range(3):
-            flat = maps.values[b].flatten(1).numpy()
-            parts = np.linalg.svd(flat - flat.mean(0), compute_uv=False) ** 2
-            wanted = next(k for k in range(1, 8) if parts[:k].sum() / parts.sum() >= variance - 1e-12)
-            assert ta.principal_components(maps, variance)[b] == wanted
-
-
-def test_one_head_has_neither_distance_nor_component() -> None:
+def test_one_head_has_no_distance() -> None:
     one = random_maps(2, 1, 4, 4)
     assert message(ta.head_distances, one) == "'A' has one map a sequence: distances between heads need two."
-    assert message(ta.principal_components, one) == "'A' has one map a sequence: principal components need two."
     none = random_maps(0, 2, 4, 4)
     assert message(ta.head_distances, none) == "the batch is empty: there are no distances between heads."
-    for variance in (0, 1.5):
-        wanted = f"variance is {variance}; it is a part of the whole, above 0 and at most 1."
-        assert message(ta.principal_components, one, variance) == wanted
 
 
 # Entropy and reach
@@ -212,6 +242,47 @@ def test_entropy_and_reach_by_loops() -> None:
                 reaches.append(sum(p * abs(n + 2 - m) for m, p in enumerate(row)))
         assert ta.map_entropy(maps)[h].item() == pytest.approx(np.mean(entropies), abs=1e-12)
         assert ta.map_reach(maps)[h].item() == pytest.approx(np.mean(reaches), abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "m", "period"), [(8, 8, None), (8, 8, 4), (9, 9, 3), (5, 8, 4), (8, 8, 7), (2, 8, 4)])
+def test_induction_scores_by_loops(n: int, m: int, period: int | None) -> None:
+    maps = random_maps(3, 2, n, m)
+    p = m // 2 if period is None else period
+    for h in range(2):
+        looked = [maps.values[b, h, q, q + m - n - p + 1].item() for b in range(3) for q in range(n) if q + m - n >= p]
+        assert ta.induction_scores(maps, period)[h].item() == pytest.approx(np.mean(looked), abs=1e-12)
+
+
+def test_an_induction_head_of_ones_own_has_the_score_1() -> None:
+    """Built by hand: keys carry the token before, queries the token itself."""
+    tokens = ta.repeated_tokens(20, period=6, batch=3)
+    before = torch.cat([torch.full((3, 1), 20), tokens[:, :-1]], 1)
+    scores = 50.0 * (tokens[:, :, None] == before[:, None, :])
+    hidden = torch.ones(12, 12).triu(1).bool()
+    maps = scores.masked_fill(hidden, -torch.inf).softmax(-1)[:, None]
+    assert ta.induction_scores(maps).item() == pytest.approx(1, abs=1e-12)
+    even = torch.ones(12, 12).tril()
+    assert ta.induction_scores(even[None]).item() == pytest.approx(np.mean([1 / (i + 1) for i in range(6, 12)]))
+
+
+def test_induction_scores_of_what_is_wrong() -> None:
+    for period in (1, 0, 2.0, True):
+        wanted = f"period is {period!r}; a sequence that is repeated has at least 2 tokens."
+        assert message(ta.induction_scores, torch.eye(6), period) == wanted
+    wanted = "the maps of 'maps' have 6 keys: a sequence of 6 is not repeated in them."
+    assert message(ta.induction_scores, torch.eye(6), 6) == wanted
+
+
+def test_repeated_tokens_are_drawn_once_each() -> None:
+    tokens = ta.repeated_tokens([3, 5, 7, 9, 11], period=5, batch=4, seed=1)
+    assert tokens.shape == (4, 10)
+    assert torch.equal(tokens[:, :5], tokens[:, 5:])
+    assert all(sorted(row) == [3, 5, 7, 9, 11] for row in tokens[:, :5].tolist())
+    assert len({tuple(row) for row in tokens.tolist()}) > 1
+    assert torch.equal(tokens, ta.repeated_tokens([3, 5, 7, 9, 11], period=5, batch=4, seed=1))
+    wanted = "period is 6; with 5 tokens to choose from it is from 2 to 5."
+    assert message(ta.repeated_tokens, 5, 6) == wanted
+    assert message(ta.repeated_tokens, 5, 2, batch=0) == "batch is 0; it is a whole number from 1."
 
 
 def test_rows_that_see_nothing_are_left_out() -> None:
@@ -235,13 +306,15 @@ def test_every_shipped_design(name: str) -> None:
     for found in maps.values():
         assert found.batch == (2,)
         assert found.values.isfinite().all()
+        assert 0 < ta.principal_components(found) <= math.prod(found.heads) * 2
+        assert ta.max_maps(found).shape == (2, 6, 6)
         ranks, heads = ta.map_rank(found), math.prod(found.heads)
         assert ranks.shape == (2, *found.heads)
         assert 0 <= ranks.min() <= ranks.max() <= 6
         if heads > 1:
             distances = ta.head_distances(found)
             assert 0 <= distances.min <= distances.mean <= distances.max
-            assert (ta.principal_components(found) < heads).all()
         if (found.values >= 0).all():
             assert (ta.map_entropy(found) <= math.log(6) + 1e-6).all()
             assert (ta.map_reach(found) <= 5).all()
+            assert ((ta.induction_scores(found) >= 0) & (ta.induction_scores(found) <= 1)).all()

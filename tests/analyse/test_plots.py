@@ -76,6 +76,9 @@ def test_experts_without_a_map_and_heads_without_experts() -> None:
         ("plot_maps", (torch.ones(1, 0, 4, 4),), "there is nothing to plot."),
         ("plot_experts", ({},), "there is nothing to plot."),
         ("plot_ranks", (torch.ones(4, 4), ()), "there is nothing to plot."),
+        ("plot_eigenvalues", ({},), "there is nothing to plot."),
+        ("plot_max_maps", ({},), "there is nothing to plot."),
+        ("plot_induction", ({},), "there is nothing to plot."),
     ],
 )
 def test_nothing_to_plot(plot: str, arguments, message: str) -> None:
@@ -91,8 +94,77 @@ def test_a_sequence_that_is_not_there() -> None:
     assert str(error.value) == "batch is 2; there are 2 sequences."
 
 
+def lines(axis) -> list[torch.Tensor]:
+    """The values of each line but the straight ones that mark a place."""
+    return [torch.tensor(line.get_ydata()) for line in axis.lines if line.get_linestyle() == "-"]
+
+
+def test_eigenvalues_are_a_histogram_and_cumulative_sums() -> None:
+    maps = torch.randn(5, 4, 6, 6, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    found = ta.map_eigenvalues(maps)
+    figure = ta.plot_eigenvalues(maps, top=8)
+    left, middle, right = figure.axes
+    counts, edges = found.histogram(8, 25)
+    assert left.patches[0].get_data().values.tolist() == counts.tolist()
+    torch.testing.assert_close(torch.tensor(left.patches[0].get_data().edges), edges)
+    torch.testing.assert_close(lines(middle)[0], found.cumulative[:8])
+    torch.testing.assert_close(lines(right)[0], found.cumulative)
+    assert titles(figure) == [
+        "the 8 largest eigenvalues",
+        "cumulative sum, first 8",
+        f"cumulative sum, all 20\n{found.components()} components for 95%",
+    ]
+    assert right.lines[-1].get_xdata()[0] == found.components()
+
+
+def test_eigenvalues_of_layers_have_a_line_each_and_one_of_their_mean() -> None:
+    layers = {f"layer {i}": torch.randn(5, 2, 6, 6, generator=torch.Generator().manual_seed(i)) for i in range(3)}
+    found = [ta.map_eigenvalues(maps) for maps in layers.values()]
+    mean = sum(each.values for each in found) / 3
+    figure = ta.plot_eigenvalues(layers)
+    (*each, averaged) = lines(figure.axes[2])
+    for line, wanted in zip(each, found, strict=True):
+        torch.testing.assert_close(line, wanted.cumulative)
+    torch.testing.assert_close(averaged, mean.cumsum(0) / mean.sum())
+    again = ta.plot_eigenvalues(dict(zip(layers, found, strict=True)))
+    assert titles(again) == titles(figure)
+    assert len(ta.plot_eigenvalues(torch.zeros(2, 1, 3, 3)).axes[0].patches) == 0
+
+
+def test_the_maximum_over_heads_has_a_panel_a_layer() -> None:
+    layer, x = epa()
+    maps = ta.attention_maps(layer, x)["A"]
+    figure = ta.plot_max_maps({"first": maps, "second": maps.values[:, :1]}, batch=1)
+    assert titles(figure) == ["first", "second"]
+    shown = [torch.tensor(axis.images[0].get_array()) for axis in figure.axes[:2]]
+    torch.testing.assert_close(shown[0], ta.max_maps(maps)[1].double())
+    torch.testing.assert_close(shown[1], maps.values[1, 0].double())
+    assert titles(ta.plot_max_maps(maps)) == ["A"]
+    with pytest.raises(ta.InputError) as error:
+        ta.plot_max_maps(maps, batch=2)
+    assert str(error.value) == "batch is 2; there are 2 sequences."
+
+
+def test_induction_scores_stand_beside_the_map_of_the_strongest_head() -> None:
+    maps = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    perfect = torch.eye(8).roll(3, 0).expand(2, 2, 8, 8)
+    figure = ta.plot_induction({"first": maps, "second": perfect})
+    left, right = figure.axes[:2]
+    shown = torch.tensor(left.images[0].get_array())
+    torch.testing.assert_close(shown[0], ta.induction_scores(maps))
+    assert shown[1].isnan().tolist() == [False, False, True]
+    assert [text.get_text() for text in left.texts] == [f"{score:.2f}" for score in shown[0].tolist()] + ["1.00"] * 2
+    assert [tick.get_text() for tick in left.get_yticklabels()] == ["first", "second"]
+    assert right.get_title() == "second, h 0\nscore 1.00"
+    assert torch.equal(torch.tensor(right.images[0].get_array()), perfect[0, 0].double())
+    many = ta.plot_induction(maps[:1, :1].expand(1, 40, 8, 8))
+    assert len(many.axes[0].texts) == 0
+    assert many.get_figwidth() < 13
+
+
 def test_pyplot_and_its_state_are_left_alone() -> None:
     ta.plot_maps(torch.eye(3)[None])
+    ta.plot_induction(torch.eye(4)[None])
     assert "matplotlib.pyplot" not in sys.modules
 
 

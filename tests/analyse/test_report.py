@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -89,11 +90,117 @@ def test_the_figures_are_those_of_the_functions() -> None:
     maps = ta.attention_maps(layer, x)["A"]
     assert f"{ta.effective_heads(layer):.2f} of 8" in text
     distances = ta.head_distances(maps)
-    assert f"{distances.mean:.3f} ± {distances.std:.3f}" in text
-    assert f"{ta.principal_components(maps).double().mean():.1f} of 7" in text
+    assert f"mean, variance{distances.mean:.3f}, {distances.variance:.3g}" in text
+    assert f"components for 95%, maps{ta.principal_components(maps)} of 16" in text
+    scores = ta.attention_scores(layer, x)["A"]
+    assert f"scores before the box{ta.principal_components(scores)} of 16" in text
     assert "rank without 3 diagonals" in text
     for head in range(8):
         assert f"h {head}{ta.map_rank(maps)[:, head].double().mean():.1f}" in text
+
+
+def test_the_data_are_those_of_the_functions() -> None:
+    layer = small("hard_fish")
+    (x,) = inputs_of(layer)
+    tokens = torch.randn(3, 5, 32).repeat(1, 2, 1)
+    section = ta.Section("layer", layer, (x,), ("a note",), repeated=ta.Call((tokens,)))
+    data = ta.report_data([section], "All", band=3, notes=["first"])
+    (part,) = data["sections"]
+    (box,) = part["boxes"]
+    maps, scores = ta.attention_maps(layer, x)["A"], ta.attention_scores(layer, x)["A"]
+    distances, found = ta.head_distances(maps), ta.map_eigenvalues(maps)
+    induction = ta.induction_scores(ta.attention_maps(layer, tokens)["A"]).tolist()
+    assert json.loads(json.dumps(data)) == data
+    assert (data["tensornet_attn_analyse"], data["title"], data["notes"]) == (1, "All", ["first"])
+    assert (part["title"], part["design"], part["causal"], part["notes"]) == ("layer", "hard_fish", False, ["a note"])
+    assert box == {
+        "step": "A",
+        "sequences": 2,
+        "queries": 8,
+        "keys": 8,
+        "heads": [f"h {i}" for i in range(8)],
+        "effective_heads": pytest.approx(ta.effective_heads(layer)),
+        "distances": {
+            name: pytest.approx(getattr(distances, name)) for name in ("mean", "variance", "std", "min", "max")
+        },
+        "principal_components": {
+            "variance": 0.95,
+            "matrices": 16,
+            "maps": ta.principal_components(maps),
+            "scores": ta.principal_components(scores),
+        },
+        "eigenvalues": pytest.approx(found.values.tolist()),
+        "eigenvalues_cumulative": pytest.approx(found.cumulative.tolist()),
+        "rank": {str(band): pytest.approx(ta.map_rank(maps, band).double().mean(0).tolist()) for band in (0, 3, 12)},
+        "entropy": pytest.approx(ta.map_entropy(maps).tolist()),
+        "reach": pytest.approx(ta.map_reach(maps).tolist()),
+        "induction": pytest.approx(induction),
+    }
+    assert data["means"] == {
+        "effective_heads": box["effective_heads"],
+        "distance_mean": box["distances"]["mean"],
+        "distance_variance": box["distances"]["variance"],
+        "principal_components": box["principal_components"]["maps"],
+        "score_principal_components": box["principal_components"]["scores"],
+        "largest_induction": pytest.approx(max(induction)),
+    }
+
+
+def test_means_are_over_the_boxes_that_have_a_figure() -> None:
+    one, several = ta.compile(ta.load("mhsa", legs={"f": 16, "h": 1})), mhsa()
+    x = torch.randn(2, 8, 16)
+    data = ta.report_data([("one", one, [x]), ("several", several, [x])])
+    boxes = [part["boxes"][0] for part in data["sections"]]
+    assert boxes[0]["distances"] is None
+    assert data["means"]["distance_mean"] == boxes[1]["distances"]["mean"]
+    assert data["means"]["effective_heads"] == pytest.approx(1.5)
+    assert data["means"]["largest_induction"] is None
+    counts = [box["principal_components"]["maps"] for box in boxes]
+    assert data["means"]["principal_components"] == sum(counts) / 2
+
+
+def test_experts_are_in_the_data() -> None:
+    layer = ta.compile(ta.load("sigma_moe", legs={"f": 4, "e": 6, "l": 3}))
+    x = torch.randn(2, 5, 4)
+    data = ta.report_data([("moe", layer, [x])])
+    (part,) = data["sections"]
+    usage = ta.expert_selections(layer, x)["G"].usage.tolist()
+    assert part["boxes"] == []
+    assert part["experts"] == [{"step": "G", "of": 6, "chosen": 4, "usage": usage}]
+    assert data["means"] == {}
+
+
+def test_layers_stand_in_one_table_with_their_means() -> None:
+    """As tables 8 and 9 of FiSHformer."""
+    layers = [ta.compile(ta.load("mhsa", legs={"f": 16, "h": 2})) for _ in range(3)]
+    x = torch.randn(4, 8, 16)
+    page = ta.report([(f"layer {i}", layer, [x]) for i, layer in enumerate(layers)])
+    maps = [ta.attention_maps(layer, x)["A"] for layer in layers]
+    distances = [ta.head_distances(found) for found in maps]
+    mean, variance = (sum(getattr(found, name) for found in distances) / 3 for name in ("mean", "variance"))
+    components = sum(map(ta.principal_components, maps)) / 3
+    row = ["mean of 3 boxes", "2.00", f"{mean:.3g}", f"{variance:.3g}", f"{components:.1f}"]
+    assert "".join(f"<td>{cell}</td>" for cell in row) in page
+    assert "All layers" in page
+    assert "All layers" not in ta.report([("layer", layers[0], [x])])
+
+
+def test_repeated_tokens_give_induction_scores_on_the_page() -> None:
+    layer = mhsa()
+    tokens = torch.randn(3, 5, 16).repeat(1, 2, 1)
+    section = ta.Section("layer", layer, tuple(inputs_of(layer)), repeated=ta.Call((tokens,)))
+    text = Page(ta.report([section])).text
+    scores = ta.induction_scores(ta.attention_maps(layer, tokens)["A"])
+    assert "Induction scores on 3 sequences of 5 random tokens" in text
+    for score in scores.tolist():
+        assert f"{score:.3f}" in text
+    assert "induction score" not in Page(ta.report([("layer", layer, inputs_of(layer))])).text
+
+
+def test_sections_of_one_title_have_panels_of_their_own() -> None:
+    layer = mhsa()
+    page = ta.report([("same", layer, inputs_of(layer)), ("same", layer, inputs_of(layer))])
+    assert page.count("same, A</td>") == 2
 
 
 def test_several_sections_have_links_and_everything_is_escaped() -> None:

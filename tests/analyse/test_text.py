@@ -91,3 +91,16 @@ def test_an_input_that_text_cannot_be(text: str) -> None:
         for step, leg in (("Q", "n"), ("K", "m"), ("V", "m"))
     }
     assert message(layer(child), text) == "own: input 'x' has legs 'n g f'; text goes on a sequence leg and one more."
+
+
+def test_random_bytes_that_are_repeated() -> None:
+    module, table = layer("mhsa", f=8), torch.randn(256, 8)
+    (x,) = ta.repeated_inputs(module, length=11, batch=3, seed=4, embedding=table)
+    tokens = ta.repeated_tokens(256, 5, 3, seed=4)
+    assert x.shape == (3, 10, 8)
+    torch.testing.assert_close(x, table[tokens] + sinusoid(torch.arange(10), 8, torch.float32))
+    assert ta.repeated_inputs(module)[0].shape == (8, 128, 8)
+    assert ta.repeated_inputs(module, length=2000)[0].shape == (8, 512, 8)  # no byte stands twice
+    assert ta.repeated_inputs(module, length=3) == ()
+    x, memory = ta.repeated_inputs(layer("cross", f=8), length=6)
+    assert torch.equal(x, memory)

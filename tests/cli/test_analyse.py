@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -64,6 +66,80 @@ def test_designs_with_two_inputs(run, text: str, name: str) -> None:
     assert (outcome.code, outcome.err) == (0, "")
 
 
+def test_the_figures_as_data(run, text: str, tmp_path) -> None:
+    outcome = run("analyse", "mhsa", "--text", text, "--json", *SMALL)
+    assert (outcome.code, outcome.err) == (0, "")
+    data = json.loads(outcome.out)
+    torch.manual_seed(0)
+    layer = ta.compile(ta.load("mhsa", legs={"f": 16, "h": 2}))
+    maps = ta.attention_maps(layer, *ta.text_inputs(layer, text, 12, 3))["A"]
+    repeated = ta.attention_maps(layer, *ta.repeated_inputs(layer, 12, 3))["A"]
+    (box,) = data["sections"][0]["boxes"]
+    assert data["title"] == "Report on mhsa, looking at novel <1>.txt"
+    assert data["notes"][1] == "Inputs: 3 windows of 12 bytes of novel <1>.txt."
+    assert box["distances"]["variance"] == pytest.approx(ta.head_distances(maps).variance)
+    assert box["principal_components"]["maps"] == ta.principal_components(maps)
+    assert box["induction"] == pytest.approx(ta.induction_scores(repeated).tolist())
+    target = tmp_path / "figures.json"
+    assert run("analyse", "mhsa", "--text", text, "--json", "-o", str(target), *SMALL) == (0, "", "")
+    assert target.read_text(encoding="utf-8") == outcome.out
+
+
+RUN = ("--task", "char_lm", "--options", "length=8", "--design", "mhsa", "--legs", "h=2", "--width", "8")
+RUN += ("--mlp", "none", "--steps", "4", "--batch", "4", "--betas", "0.9,0.95", "--accelerator", "cpu")
+RUN += ("--eval-samples", "8", "--no-tensorboard", "--save-every", "2")
+
+
+@pytest.mark.rotated
+def test_a_report_on_a_trained_run(run, text: str, tmp_path) -> None:
+    out = str(tmp_path / "out")
+    assert run("train", *RUN, "--out", out).code == 0
+    data = json.loads(run("analyse", out, "--json", "--batch", "5").out)
+    assert data["title"] == "Report on mhsa, trained on char_lm"
+    assert data["notes"] == [
+        "Weights: those after step 4 of the run out.",
+        "Inputs: the first 5 samples of the validation split of char_lm, 8 tokens each.",
+    ]
+    assert [part["title"] for part in data["sections"]] == ["layers.0.mixer: mhsa", "layers.1.mixer: mhsa"]
+    wanted = ta.report_data(ta.run_sections(out, samples=5))
+    assert data["sections"] == wanted["sections"]
+    assert data["means"] == wanted["means"]
+    assert data["sections"][1]["boxes"][0]["sequences"] == 5
+    page = run("analyse", out, "--split", "test", "--checkpoint", "2")
+    assert (page.code, page.err) == (0, "")
+    assert "Weights: those after step 2 of the run out." in page.out
+    assert "Induction scores on 8 sequences of 4 random tokens, each repeated once" in page.out
+    assert "mean of 2 boxes" in page.out
+    refused = run("analyse", out, "--text", text, "--length", "8")
+    assert (refused.code, refused.out) == (2, "")
+    assert "a run has its task, sizes and lengths." in refused.err
+    assert (
+        run("analyse", out, "--split", "all").err
+        == "error: there is no split 'all': known here: test, train, validation.\n"
+    )
+
+
+def test_options_of_a_run_and_a_folder_that_is_none(run, text: str, tmp_path) -> None:
+    refused = run("analyse", "mhsa", "--text", text, "--split", "test")
+    assert (refused.code, refused.out) == (2, "")
+    assert "these are of a run, the folder that 'train' wrote." in refused.err
+    assert run("analyse", str(tmp_path)) == (1, "", f"error: '{tmp_path}' is no run: it has no 'run.yaml'.\n")
+    missing = run("analyse", "mhsa")
+    assert missing.code == 2
+    assert "a design or checkpoint looks at a text: name a file." in missing.err
+
+
+def test_a_checkpoint_of_a_model(run, text: str, tmp_path) -> None:
+    model = ta.models.LanguageModel(vocabulary=9, length=8, width=16, layers=["mhsa"])
+    path = str(tmp_path / "model.pt")
+    ta.save(model, path)
+    wanted = (
+        f"error: '{path}' holds the model 'language_model'; analyse takes a checkpoint of one design, or the "
+        "folder of a run. In Python, ta.report(ta.model_sections(model, tokens)) takes any model.\n"
+    )
+    assert run("analyse", path, "--text", text) == (1, "", wanted)
+
+
 def test_texts_that_are_none(run, tmp_path) -> None:
     path = tmp_path / "text.txt"
     missing = run("analyse", "mhsa", "--text", str(path), *SMALL)
@@ -115,3 +191,4 @@ def test_matplotlib_is_an_optional_part(run, text: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
     wanted = "error: plots need matplotlib: pip install 'tensornet-attn[plot]'.\n"
     assert run("analyse", "mhsa", "--text", text) == (3, "", wanted)
+    assert run("analyse", "mhsa", "--text", text, "--json", *SMALL).code == 0

@@ -93,6 +93,7 @@ def test_saved_floats_of_mhsa_are_those_that_autograd_keeps():
     for tensor in graph.tensors:
         shape = [BATCH] * (tensor.role == "input") + [scene.sizes[leg] for leg in tensor.legs]
         tensors[tensor.name] = torch.randn(shape, requires_grad=True)
+    tensors["memory"] = tensors["x"]  # as where it is not given
     weights = [tensors[tensor.name] for tensor in graph.of_role("weight")]
     assert kept_by(lambda: run(scene, tensors), weights) == cost(graph, lengths, BATCH).total.saved_floats
 

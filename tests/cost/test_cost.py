@@ -293,9 +293,10 @@ def test_as_dict_is_json():
     assert found["lengths"] == {"n": N, "m": N}
     assert found["written"]["total"]["flops"] == REPORT.written.flops
     assert found["planned"]["steps"][-2]["fused"] == ["A.of", "A V"]
-    assert sorted(found["planned"]["steps"][-1]) == sorted(
-        ["step", "macs", "flops", "elementwise", "bytes", "live_bytes", "saved_floats", "fused", "routed_macs"]
-    )
+    counts = ["macs", "flops", "elementwise", "bytes", "live_bytes", "saved_floats", "routed_macs"]
+    assert sorted(found["planned"]["steps"][-1]) == sorted(["step", *counts, "fused", "training"])
+    assert sorted(found["planned"]["total"]) == sorted(counts)
+    assert found["planned"]["evaluation"] == found["planned"]["total"]
     assert cost_of(MHSA, None, N).as_dict()["planned"] is None
 
 

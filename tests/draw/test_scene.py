@@ -1,5 +1,6 @@
 """A picture holds what the graph holds: every tensor, every leg, every box."""
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -19,17 +20,22 @@ from tensornet_attn.spec.library import names as list_designs
 def test_plain_attention_is_one_network(plain: Graph) -> None:
     scene = flatten(plain)
     looks = Counter(node.look for node in scene.nodes)
-    assert looks == {"input": 3, "weight": 4, "port": 1, "pass": 2, "open": 2}
-    (box,) = scene.frames
-    assert (box.look, box.words) == ("softmax", ("softmax over m", "scale = d ** -0.5"))
+    assert looks == {"input": 3, "weight": 4, "port": 1, "pass": 11, "open": 2}
+    assert [(frame.look, frame.words) for frame in scene.frames] == [
+        ("part", ("y[n f]",)),
+        ("softmax", ("A: softmax over m", "scale = d ** -0.5")),
+        ("step", ("Q",)),
+        ("step", ("K",)),
+        ("step", ("V",)),
+    ]
 
 
 def test_a_leg_of_three_or_more_meets_in_a_point(plain: Graph) -> None:
     scene, wires = edges(flatten(plain))
-    points = [node for node in scene.nodes if node.look == "point"]
+    points = [node for node in scene.nodes if node.look in ("leg", "point")]
     arms = Counter(end for wire in wires for end in (wire.tail, wire.head))
-    assert [arms[point.id] for point in points] == [3, 3]  # Wq, Wk and the border; the border, Wv and Wo
-    assert any(wire.label == "h = 8" for wire in wires)
+    assert {point.label: arms[point.id] for point in points} == {"h = 8": 3, "m": 2, "": 3, "d = 64": 2}
+    # h: the box, V and Wo; m ends between box and V; inside the box, h joins Q, K and the border, and d Q and K
 
 
 def test_the_core_mixes_queries_and_keys(plain: Graph, mixed: Graph) -> None:
@@ -96,7 +102,9 @@ def test_a_fused_attention_is_drawn_as_what_it_computes(plain: Graph) -> None:
     op = Attention("m", q, k, v, ("h", "n", "m"), parse("d ** -0.5"), Number(0), (), ("A",))
     steps = (*plain.steps[:3], Step("O", op, ("n", "h", "d")))
     scene = flatten(Graph("fused", plain.legs, (), plain.tensors, steps, "O"))
-    assert [frame.words for frame in scene.frames] == [("softmax over m", "scale = d ** -0.5")]
+    assert [frame.words for frame in scene.frames if frame.look == "softmax"] == [
+        ("softmax over m", "scale = d ** -0.5")
+    ]
     assert Counter(n.label for n in scene.nodes if n.look == "weight") == {"Wq": 1, "Wk": 1, "Wv": 1}
 
 
@@ -109,7 +117,49 @@ def test_shipped_designs_lose_nothing(name: str) -> None:
     home = {node.id: node.frame for node in scene.nodes}
     up = {None: None, **{frame.id: frame.parent for frame in scene.frames}}
     for wire in wires:  # a wire crosses at most one border, and only where a node stands on it
-        if wire.look == "hidden":
-            continue
         one, other = home[wire.tail], home[wire.head]
         assert one == other or up[one] == other or up[other] == one or up[one] == up[other]
+
+
+@pytest.mark.parametrize("name", list_designs())
+def test_shipped_designs_show_the_names_of_steps(name: str) -> None:
+    graph = build(load(name))
+    scene = flatten(graph)
+    titles = {re.split(r"[\[:]", frame.words[0])[0] for frame in scene.frames if frame.words}
+    assert {step.name for step in graph.steps if not step.nested} <= titles
+
+
+@pytest.mark.parametrize("name", list_designs())
+def test_all_that_meets_at_a_plus_is_named(name: str) -> None:
+    scene, wires = edges(flatten(build(load(name))))
+    look = {node.id: node.look for node in scene.nodes}
+    scalars = {(bond.tail, bond.head) for bond in scene.bonds if not bond.legs}
+    for wire in wires:
+        if "plus" in (look[wire.tail], look[wire.head]) and (wire.tail, wire.head) not in scalars:
+            assert wire.label or "leg" in (look[wire.tail], look[wire.head])
+
+
+def test_a_name_is_not_said_twice_at_one_border(graph_of: Any) -> None:
+    graph = graph_of(diagram={"Q": "x[n f] Wq[f h d] + x[n f] Wk[f h d] -> n h d"})
+    scene = flatten(graph)
+    homes = {node.id: node for node in scene.nodes}
+    plus = next(node for node in scene.nodes if node.look == "plus")
+    assert sorted(wire.leg.name for wire in scene.wires if plus.id in wire.ends and wire.named) == ["d", "h", "n"]
+    outside = [w for w in scene.wires if any(homes[e].border and homes[e].frame == plus.frame for e in w.ends)]
+    assert [w.leg.name for w in outside if w.frame != plus.frame and len(w.ends) == 2 and w.named] == ["d"]
+
+
+def test_legs_stand_in_one_order_everywhere(mixed: Graph) -> None:
+    assert flatten(mixed).order == ("n", "f", "h", "d", "g", "m")
+
+
+def test_a_coefficient_stands_with_what_it_multiplies(graph_of: Any) -> None:
+    """Inside the frame of its product, in the sign of its term, beside the role of its operand."""
+    fast = {"delta_rule": "m", "query": "Q[n h d]", "key": "K[m h d]", "value": "V[m h d]"}
+    fast["rate"] = {"map": "sigmoid", "of": "x[m f] B[f h] -> m h"}
+    fast |= {"key": "2 * K[m h d] -> m h d", "normalize": "none"}
+    diagram = {"Q": "0.5 * x[n f] Wq[f h d] -> n h d", "A": fast, "y": "A[n h d] Wo[h d f] -> n f"}
+    scene = flatten(graph_of(weights={"B": "f h"}, diagram=diagram))
+    assert [node.label for node in scene.nodes if node.look == "tap"] == ["query", "2 * key", "value", "rate"]
+    (number,) = [node for node in scene.nodes if node.look == "number"]
+    assert [(number.label, frame.words) for frame in scene.frames if frame.id == number.frame] == [("0.5", ("Q",))]

@@ -22,7 +22,7 @@ def test_svg_has_title_and_description(mixed: Graph) -> None:
     assert desc is not None
     assert desc.text is not None
     assert desc.text.startswith(f"{title.text} A tensor diagram: ")
-    assert "Core: P." in desc.text
+    assert "Core: P (trainable)." in desc.text
     assert "A[h n m] = softmax over m of d ** -0.5 * P[g h] Q[n g d] K[m g d]" in desc.text
     assert root.attrib["role"] == "img"
     assert root.attrib["aria-labelledby"].split() == [title.attrib["id"], desc.attrib["id"]]
@@ -31,11 +31,11 @@ def test_svg_has_title_and_description(mixed: Graph) -> None:
 
 def test_svg_draws_every_wire(mixed: Graph) -> None:
     root = ET.fromstring(to_svg(mixed))
-    drawn = [group for group in root.iter(f"{SVG}g") if group.get("class") == "edge"]
+    drawn = [group for group in root.iter(f"{SVG}g") if "edge" in group.get("class", "").split()]
     lines = [line for line in to_dot(mixed).splitlines() if " -- " in line and "style=invis" not in line]
     assert len(drawn) == len(lines)
     texts = {text.text for text in root.iter(f"{SVG}text")}
-    assert {"x", "P", "Wq", "softmax over m", "scale = d ** -0.5"} <= texts
+    assert {"x", "P", "Wq", "A: softmax over m", "scale = d ** -0.5", "Q", "K", "V", "y[n f]"} <= texts
 
 
 def test_same_bytes_twice(plain: Graph) -> None:

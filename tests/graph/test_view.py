@@ -31,7 +31,7 @@ def test_mhsa():
     assert found["step"] == ["Q", "K", "V", "A.of", "A", "y"]
     assert len(found["wire"]) == 4 + 4 + 4 + 4 + 3 + 5
     assert mhsa.number_of_edges() == len(found["wire"]) + 3 * (2 + 3) + (3 + 3) + 3 + (3 + 3 + 3)
-    assert mhsa.graph == {"name": "mhsa", "output": "y", "causal": False}
+    assert mhsa.graph == {"name": "mhsa", "output": "y", "causal": False, "losses": {}}
     assert mhsa.nodes["Wq"] == {"kind": "tensor", "role": "weight", "legs": ("f", "h", "d"), "sizes": (512, 8, 64)}
     assert mhsa.nodes["A"] == {
         "kind": "step",
@@ -60,8 +60,7 @@ def test_bipartite_and_in_order(name):
     assert all(sides[one] != sides[other] for one, other in made.edges())
     assert all("label" in data for _, _, data in made.edges(data=True))
     assert nx.is_directed_acyclic_graph(made)
-    roots = {graph.output, *(step for _, step in graph.updates)}
-    reached = set().union(roots, *(nx.ancestors(made, root) for root in roots))
+    reached = set().union(graph.results, *(nx.ancestors(made, root) for root in graph.results))
     assert {step.name for step in graph.steps} <= reached
 
 
@@ -94,6 +93,11 @@ def test_roles_of_operands():
     roles = {source: data["role"] for source, _, data in found.in_edges("far:h", data=True)}
     assert roles == {"phiQ": "query", "phiK": "key", "V": "value", "rate": "rate"}
     assert found.nodes["far"]["role"] == "delta_rule"
+
+
+def test_losses_are_told_of_the_whole():
+    assert view("moa_regularised").graph["losses"] == {name: name for name in ("importance", "balance", "router_z")}
+    assert view("moa").graph["losses"] == {}
 
 
 def test_fused_attention():

@@ -76,7 +76,8 @@ def test_rows_beyond_the_memory_are_forgotten() -> None:
 
 def test_a_hybrid_remembers_where_a_design_has_a_context() -> None:
     part = tiny.part("transformer_xl")
-    model = model_with(layers=[{"mixer": part}, {"mixer": tiny.part("mhsa_rope"), "mlp": "mlp"}, {"mixer": part}])
+    alone = {"design": tiny.ALONE, "legs": {"h": 3}}
+    model = model_with(layers=[{"mixer": part}, {"mixer": alone, "mlp": "mlp"}, {"mixer": part}])
     y, memory = segments(model, tiny.tokens(2, 8), [4, 4])
     assert len(memory.states) == 2
     torch.testing.assert_close(y[:, :4], model(tiny.tokens(2, 8)[:, :4]), rtol=1e-9, atol=1e-10)

@@ -89,7 +89,12 @@ def test_the_width_is_found_from_the_design_and_not_by_its_name() -> None:
     data = json.loads(json.dumps(ta.load("mhsa").as_dict()).replace("n f", "n w").replace("m f", "m w"))
     text = ta.load("mhsa").to_yaml().replace("[n f]", "[n w]").replace("[m f]", "[m w]").replace("f h d", "w h d")
     text = text.replace("h d f", "h d w").replace("  f: 512", "  w: 512").replace("f / h", "w / h")
-    text = text.replace("n f", "n w").replace("[f h d]", "[w h d]").partition("contains:")[0]
+    text = (
+        text.replace("n f", "n w")
+        .replace("legs: m f", "legs: m w")
+        .replace("[f h d]", "[w h d]")
+        .partition("contains:")[0]
+    )
     assert data["name"] == "mhsa"
     spec = ta.models.load(tiny.model_of(layers=[{"mixer": {"design": text, "legs": {"h": 4}}}]))
     assert spec.stacks["layers"][0]["mixer"].design.legs == {"n": None, "m": None, "w": 8, "h": 4, "d": 2}
@@ -264,7 +269,8 @@ UNFIT = [  # where, the design, and what is said of it
      "'own' has 3 inputs: x, z, u."),
     ("mixer", design("n: query 5, f: 8, g: 8", "x: n f", SQUARE),
      "leg 'n' of 'own' has a maximum of 5; the model gives it 12 rows."),
-    ("cross", "mhsa", "'mhsa' has one input; 'cross' looks from the target at the source."),
+    ("cross", design("n: query, f: 8, g: 8", "x: n f", SQUARE),
+     "'own' has one input; 'cross' looks from the target at the source."),
     ("cross", design("n: query, f: 8, g: 8", "x: n f, z: n f", "x[n f] W[f g] + z[n f] W[f g] -> n g"),
      "'own' does not keep its two inputs apart: one has the queries, the other the keys."),
 ]  # fmt: skip
@@ -272,8 +278,7 @@ UNFIT = [  # where, the design, and what is said of it
 
 @pytest.mark.parametrize(("role", "unfit", "wanted"), UNFIT)
 def test_designs_that_do_not_fit(role: str, unfit: str, wanted: str) -> None:
-    legs = {"h": 2} if unfit == "mhsa" else {}
-    layer = {"mixer": {"design": "mhsa"}, "cross": {"design": "cross"}} | {role: {"design": unfit, "legs": legs}}
+    layer = {"mixer": {"design": "mhsa"}, "cross": {"design": "cross"}} | {role: {"design": unfit}}
     kind = {"kind": "seq2seq", "encoder": ["mhsa"], "decoder": [layer]}
     config = {key: value for key, value in tiny.model_of()["model"].items() if key != "layers"}
     found = [p for p in ta.models.check({"tensornet": 1, "model": config | kind}) if p.severity == "error"]
@@ -293,7 +298,8 @@ def test_a_design_that_leaks_is_no_language_model() -> None:
 
 
 def test_a_memory_wants_a_context_input() -> None:
-    (found,) = ta.models.check(tiny.model_of(memory=4))
+    alone = [{"mixer": {"design": tiny.ALONE, "legs": {"h": 2}}}]
+    (found,) = ta.models.check(tiny.model_of(memory=4, layers=alone))
     assert found.message == "no mixer of this model has a context input, which the memory is for."
 
 

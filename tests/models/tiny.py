@@ -16,6 +16,16 @@ LAYERS = [
     {"mixer": {"design": "mhsa_rope", "legs": {"h": 2}}, "mlp": {"design": "mlp", "legs": {"l": 10}}, "repeat": 2}
 ]
 
+ALONE = {  # one input: the rows of its own sequence alone
+    "tensornet": 1,
+    "name": "alone",
+    "extends": "mhsa_rope",
+    "diagram": {
+        "K": {"rope": "m", "along": "d", "of": "x[m f] Wk[f h d] -> m h d"},
+        "V": "x[m f] Wv[f h d] -> m h d",
+    },
+}
+
 
 def part(name: str) -> dict[str, Any]:
     """A shipped design at its test size, the width left to the model."""

@@ -26,7 +26,19 @@ from tests.nn import two_processes as pair
 from tests.nn.two_processes import compiled
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ["mhsa", "gqa", "mgk", "epa", "mla", "alibi", "mhsa_core", "transformer_xl", "mgk_em", "mlp", "sigma_moe"]
+NAMES = [
+    "mhsa",
+    "gqa",
+    "mgk",
+    "epa",
+    "mla",
+    "alibi",
+    "mhsa_core",
+    "transformer_xl",
+    "mgk_em",
+    "mlp",
+    "sigma_moe_regularised",
+]
 KINDS = [f"{name} torch" for name in NAMES] + [f"{name} reference" for name in pair.MASKED]
 
 
@@ -77,6 +89,13 @@ def test_a_leg_that_is_asked_for(found: dict[str, Any], given: str) -> None:
     name, leg = given.split()
     module = compiled(name, leg=leg)
     same(found["given"][given], pair.results_of(module, inputs_of(name), **pair.given_mask(name, leg)))
+
+
+def test_losses_of_two_processes_are_those_of_one(found: dict[str, Any]) -> None:
+    split = pair.with_losses().tp_plan().split
+    assert (split.leg, split.alike, split.reduce) == ("h", ("size",), ("y", "decay", "bias", "size", "all"))
+    same(found["with losses"], pair.results_of(pair.with_losses(), inputs_of("mhsa")))
+    same(found["with losses"], pair.results_of(pair.with_losses("reference"), inputs_of("mhsa")))
 
 
 def test_each_process_keeps_its_part_and_any_step_can_be_captured(found: dict[str, Any]) -> None:

@@ -33,13 +33,14 @@ MASKED = {"mhsa": ["h"], "gqa": ["g", "j"], "mgk": ["h"]}  # design: legs of its
 
 
 def results_of(module: nn.Module, inputs: list[Tensor], **see: Any) -> dict[str, Tensor]:
-    """Output, states, and gradients of inputs and weights of a training call, whole; noise is drawn with one seed."""
+    """Output, losses, states, and gradients of inputs and weights of a training call, whole; noise has one seed."""
     module.train()
     inputs = [x.clone().requires_grad_() for x in inputs]
     torch.manual_seed(7)
-    y = module(*inputs, **see)
-    (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum().backward()
+    y, losses = module(*inputs, losses=True, **see)
+    ((y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum() + sum(losses.values())).backward()
     found = {"y": y.detach(), **dict(module.named_buffers())}
+    found |= {f"loss {name}": value for name, value in losses.items()}
     found |= {f"input {place}": x.grad for place, x in enumerate(inputs)}
     found |= {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
     return {name: whole(value) for name, value in found.items()}
@@ -57,6 +58,19 @@ def compiled(name: str, backend: str = "torch", leg: str | None = None) -> nn.Mo
         leg = split_of(ta.build(ta.load(name, legs=legs, settings=case.settings)), None, leg).leg
         legs |= {leg: legs[leg] - legs[leg] % 2} if leg in legs else {}
     return drawn(ta.compile(ta.load(name, legs=legs, settings=case.settings), backend, dtype=torch.float64))
+
+
+def with_losses(backend: str = "torch") -> nn.Module:
+    """A loss of every kind: of weights that are split, of the output, of what is whole in every process, and a sum."""
+    diagram = {
+        "decay": "Wo[h d f] Wo[h d f] ->",
+        "bias": {"mean": "f", "of": {"mean": "n", "of": "y"}},
+        "size": {"mean": "n", "of": "x[n f] x[n f] -> n"},
+        "all": "decay[] + 2 * bias[] - size[] ->",
+    }
+    losses = {"decay": 0.1, "bias": 0.5, "size": 1, "sum": {"step": "all", "weight": 2}}
+    design = {"tensornet": 1, "name": "with_losses", "extends": "mhsa", "diagram": diagram, "losses": losses}
+    return drawn(ta.compile(ta.load(design, legs={"f": 12, "h": 2}), backend, dtype=torch.float64))
 
 
 def mask_of(name: str) -> Tensor:
@@ -108,6 +122,9 @@ def split_results(mesh: DeviceMesh, names: list[str]) -> dict[str, Any]:
     found["capture"] = module.capture(*inputs_of("mhsa"), "A").detach()
     found["kept"] = {name: tuple(value.to_local().shape) for name, value in module.state_dict().items()}
     found["given"] = by_leg(mesh)
+    module = with_losses()
+    parallelize_module(module, mesh, module.tp_plan().style)
+    found["with losses"] = results_of(module, inputs_of("mhsa"))
     model = language_model()
     parallelize_module(model, mesh, model.tp_plan())
     found["losses"] = trained(model)

@@ -16,7 +16,20 @@ from tensornet_attn.plan.fuse import fuse, lower_attention, reasons_against, sof
 from tensornet_attn.plan.make import make_plan
 
 EXPERTS = "v k q o vk vq kq ko qo vkq vko vqo kqo vkqo rope"
-FUSED = ("mhsa", "gqa", "mqa", "cross", "mla", "band", "mhsa_rope", "gqa_rope", "moa", "moa_sigmoid", "head_gated")
+FUSED = (
+    "mhsa",
+    "gqa",
+    "mqa",
+    "cross",
+    "mla",
+    "band",
+    "mhsa_rope",
+    "gqa_rope",
+    "moa",
+    "moa_regularised",
+    "moa_sigmoid",
+    "head_gated",
+)
 FUSED += ("epa", *(f"epa_{name}" for name in EXPERTS.split()), "fmm_fast_weight1")
 Q, K, V = "x[n f] Wq[f h d] -> n h d", "x[m f] Wk[f h d] -> m h d", "x[m f] Wv[f h e] -> m h e"
 SCORES, READ = "Q[n h d] K[m h d] -> h n m", "A[h n m] V[m h e] Wo[h e f] -> n f"

@@ -75,7 +75,7 @@ BASES = {
         "extends": "mhsa",
         "diagram": {
             "Q": {"rope": "n", "along": "d", "fraction": 0.5, "of": "x[n f] Wq[f h d] -> n h d"},
-            "K": {"rope": "m", "along": "d", "fraction": 0.5, "of": "x[m f] Wk[f h d] -> m h d"},
+            "K": {"rope": "m", "along": "d", "fraction": 0.5, "of": "memory[m f] Wk[f h d] -> m h d"},
         },
     },
 }
@@ -187,14 +187,14 @@ def test_what_a_move_writes_reads_like_a_file() -> None:
     text = made.to_yaml()
     assert text.partition("diagram:\n")[2] == (
         "  Q: x[n f] Wq[f h d] -> n h d\n"
-        "  K: x[m f] Wk[f h d] -> m h d\n"
+        "  K: memory[m f] Wk[f h d] -> m h d\n"
         "  Gs:\n"
         "    topk: e\n"
         "    k: k\n"
         "    of:\n"
         "      map: sigmoid\n"
-        "      of: x[m f] Ss[f h e] -> m h e\n"
-        "  V: Gs[m h e] x[m f] Wv[f h d e] -> m h d\n"
+        "      of: memory[m f] Ss[f h e] -> m h e\n"
+        "  V: Gs[m h e] memory[m f] Wv[f h d e] -> m h d\n"
         "  A:\n"
         "    softmax: m\n"
         "    scale: d ** -0.5\n"

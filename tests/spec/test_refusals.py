@@ -20,7 +20,7 @@ import tensornet_attn as ta
 TABLES = sorted((Path(__file__).parent / "refusals").glob("*.txt"))
 PACKAGE = Path(ta.__file__).parent
 BLOCK = r"(?:^@ .*$)|(?:(?:^- .*\n?)+(?:^\+ ?.*\n?)*)|(?:(?:^= ?.*\n?)+)"  # another file, an edit, a whole text
-ONE_EACH = ("form", "legs", "tensors", "steps", "boxes", "contains")  # tables in which a case has one mistake
+ONE_EACH = ("form", "legs", "tensors", "steps", "boxes", "contains", "losses")  # tables in which a case has one mistake
 ELSEWHERE = {"not-utf-8", "unreadable", "too-large", "too-many"}  # codes that test_hostile.py sees
 BASE = """\
 tensornet: 1

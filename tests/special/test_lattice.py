@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.cli import main
 from tensornet_attn.draw.lattice import lattice_picture
-from tensornet_attn.special import contains, route
+from tensornet_attn.special import contains, embed, route
 
 
 def test_the_designs_around_one() -> None:
@@ -72,3 +73,56 @@ def test_designs_that_contain_each_other_share_a_box() -> None:
     text = lattice_picture(ta.special_cases(), "dot").decode()
     assert 'label="gqa, mhsa, mhsa_core\nmla, softmax_smgk"' in text
     assert "style=dashed" in text
+
+
+# Equal sizes
+
+TUFORMER = ("thsa", "skip_left", "skip_right", "mhsa", "trainable_heads_only", "heads_only")
+
+
+def test_the_order_of_tuformer_at_equal_sizes() -> None:
+    """Fig. 6: which of its designs is more expressive than which, all with f, h, d of mhsa and R = H D."""
+    graph = ta.special_cases(equal_sizes=True)
+    below = {name: sorted(nx.descendants(graph, name) & {*TUFORMER}) for name in TUFORMER}
+    assert below == {
+        "thsa": ["heads_only", "mhsa", "skip_left", "skip_right", "trainable_heads_only"],
+        "skip_left": ["heads_only", "mhsa"],
+        "skip_right": ["heads_only", "mhsa", "trainable_heads_only"],
+        "mhsa": ["heads_only"],
+        "trainable_heads_only": ["heads_only"],
+        "heads_only": [],
+    }
+
+
+@pytest.mark.parametrize("edge", sorted(ta.special_cases().edges), ids=" ".join)
+def test_an_edge_holds_at_equal_sizes_where_its_entry_changes_none(edge: tuple[str, str]) -> None:
+    """The general design is made at the sizes that its entry gives, and compared with the one of its file."""
+    general, special = edge
+    design = ta.load(general)
+    given = ta.build(embed(design, special).general).values
+    assert ta.special_cases(equal_sizes=True).has_edge(*edge) == (given == ta.build(design).values)
+
+
+def test_edges_that_change_a_size_are_left_out() -> None:
+    every, equal = ta.special_cases(), ta.special_cases(equal_sizes=True)
+    assert set(equal) == set(every)
+    gone = set(every.edges) - set(equal.edges)
+    for edge in (("gqa", "mhsa"), ("hard_fish", "mhsa"), ("thsa", "trainable_heads_only"), ("mhsa", "heads_only")):
+        assert edge in gone
+    assert ("trainable_heads_only", "thsa") in gone  # or both would be one
+    assert equal.edges["fmm1", "band"] == every.edges["fmm1", "band"]
+
+
+def test_the_command_at_equal_sizes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["lattice", "trainable_heads_only", "--equal-sizes"]) == 0
+    assert capsys.readouterr().out == (
+        "skip_right            contains  trainable_heads_only\n"
+        "thsa                  contains  skip_right\n"
+        "trainable_heads_only  contains  heads_only\n"
+    )
+    assert main(["lattice", "heads_only", "--equal-sizes", "--json"]) == 0
+    edges = json.loads(capsys.readouterr().out)
+    assert {"design": "mhsa_core", "contains": "heads_only", "causal": False} in edges
+    assert {"design": "mhsa", "contains": "heads_only", "causal": False} not in edges
+    assert main(["lattice", "thsa", "--equal-sizes", "-o", str(tmp_path / "a.svg")]) == 0
+    assert (tmp_path / "a.svg").read_bytes().startswith(b"<svg")

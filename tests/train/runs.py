@@ -6,8 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+DROPPED = {"design": "sigma_moe_regularised", "legs": {"e": 4, "l": 4}, "settings": {"k": 2, "drop": 0.2}}
+CALM = {  # an auxiliary loss that does not depend on how a batch is spread
+    "tensornet": 1,
+    "name": "calm",
+    "extends": "mlp",
+    "legs": {"m": "key", "l": 8},
+    "diagram": {"squares": "y[n f] y[n f] -> n", "size": {"mean": "m", "of": "squares[m]"}},
+    "losses": {"size": 0.1},
+}
 LAYERS = [
-    {"mixer": {"design": "transformer_xl", "legs": {"h": 2}}, "mlp": {"design": "mlp", "legs": {"l": 8}}},
+    {"mixer": {"design": "transformer_xl", "legs": {"h": 2}}, "mlp": DROPPED},
     {"mixer": {"design": "mgk_em", "legs": {"h": 2}}},
     {"mixer": {"design": "fish", "legs": {"h": 2, "g": 1}}},
 ]
@@ -38,7 +47,7 @@ def small(**changes: Any) -> dict[str, Any]:
 
 
 def everything(**changes: Any) -> dict[str, Any]:
-    """A run with all that a checkpoint must carry: dropout, noise, a state, a memory, and parts of a batch.
+    """A run with all that a checkpoint must carry: dropout, noise, a state, a memory, parts of a batch, and losses.
 
     The made-up text has 28 different characters.
     """
@@ -64,9 +73,12 @@ def everything(**changes: Any) -> dict[str, Any]:
 
 
 def spread(**changes: Any) -> dict[str, Any]:
-    """A run whose losses do not depend on how its batch is spread: a state and a memory, without dropout and noise."""
+    """A run whose losses do not depend on how its batch is spread: a state and a memory, without dropout and noise.
+
+    An auxiliary loss is among them.
+    """
     run = everything(schedule="constant", steps=8, batch=8, options={"length": 8, "streams": 8})
-    model = run["model"]["model"] | {"dropout": 0.0, "layers": LAYERS[:2]}
+    model = run["model"]["model"] | {"dropout": 0.0, "layers": [LAYERS[0] | {"mlp": {"design": CALM}}, LAYERS[1]]}
     return run | {"model": {"tensornet": 1, "name": "spread", "model": model}} | changes
 
 

@@ -43,6 +43,9 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
     ta.train(runs.spread(), out=tmp_path / "one")
     two(tmp_path, runs.spread(devices=2), tmp_path / "two")
     same(tmp_path / "one", tmp_path / "two", 1e-6)
+    auxiliary = [numbers(tmp_path / out, "loss/layers.0.mlp.size") for out in ("one", "two")]
+    assert len(auxiliary[0]) == 8
+    assert auxiliary[0] == pytest.approx(auxiliary[1], rel=1e-6)
 
 
 @pytest.mark.slow

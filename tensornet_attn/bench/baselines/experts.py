@@ -89,11 +89,13 @@ class ExpertFeedForward(Layer):
     mixed = "has no attention"
     linear = True
 
-    def declare(self) -> None:
+    def declare(self, dropped: bool = False) -> None:
         self.weights(Ws="f e", W1="e f l", W2="e l f")
+        self.drop = self.size.drop if dropped else 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = chosen((x @ self.Ws).sigmoid(), self.size.k)  # b n e
+        gate = (x @ self.Ws).sigmoid()  # b n e
+        gate = chosen(gate, self.size.k, torch.dropout(gate, self.drop, self.training))
         hidden = torch.relu(torch.einsum("bnf,efl->bnel", x, self.W1))
         return (gate.unsqueeze(-1) * hidden).flatten(2) @ self.W2.flatten(0, 1)
 
@@ -106,4 +108,5 @@ LAYERS = {
     "epa_xl": (ExpertRelative, {}),
     "mlp": (FeedForward, {}),
     "sigma_moe": (ExpertFeedForward, {}),
+    "sigma_moe_regularised": (ExpertFeedForward, {"dropped": True}),
 }

@@ -51,7 +51,7 @@ def elu1(x: Tensor) -> Tensor:
     return nn.functional.elu(x) + 1
 
 
-def chosen(gates: Tensor, k: int) -> Tensor:
-    """The k largest gates along the last dimension, zeros for the rest."""
-    values, places = gates.topk(k, -1)
-    return torch.zeros_like(gates).scatter(-1, places, values)
+def chosen(gates: Tensor, k: int, by: Tensor | None = None) -> Tensor:
+    """The k largest gates along the last dimension, or those largest `by` something else, zeros for the rest."""
+    places = (gates if by is None else by).topk(k, -1).indices
+    return torch.zeros_like(gates).scatter(-1, places, gates.gather(-1, places))

@@ -141,6 +141,7 @@ LAYERS = {
     "heads_only": (HeadsOnly, {}),
     "head_gated": (HeadGated, {}),
     "moa": (MixtureOfHeads, {}),
+    "moa_regularised": (MixtureOfHeads, {}),
     "moa_sigmoid": (MixtureOfHeads, {"gate": "sigmoid"}),
     "gaussian": (Gaussian, {}),
 }

@@ -19,7 +19,12 @@ def index(catalogue: Catalogue) -> str:
     lines += [
         f"default sizes, multiply-adds (MACs) those of one sequence of {LENGTH} (or of the longest the design takes)"
     ]
-    lines += ["as planned.", "", " · ".join(f"[{family}](#{family})" for family in families), ""]
+    lines += [
+        "as planned. [How to read the pictures](language.md#pictures).",
+        "",
+        " · ".join(f"[{family}](#{family})" for family in families),
+        "",
+    ]
     for family, entries in families.items():
         lines += [f"## {family}", "", *table(HEADER, [_row(entry) for entry in entries], right=HEADER[2:4]), ""]
     return "\n".join(lines)

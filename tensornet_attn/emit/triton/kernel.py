@@ -127,7 +127,7 @@ class KernelText:
         self.line(INSIDE, f"{_BARRIER}  # so that what follows is made again, and not held")
         self.scope.inline.clear()
         for node in [node for node, place in self.places.items() if place == INSIDE and node not in kept]:
-            if node.op in ("add", "mul", "map") or (node.op == "load" and not node.axes):
+            if node.op in ("add", "mul", "map", "hide") or (node.op == "load" and not node.axes):
                 self.scope.local.pop(node, None)
 
     def make(self, node: Node) -> None:
@@ -141,6 +141,9 @@ class KernelText:
             self.given += self.widths_of(node)
         if node.op in (*ROWS, "keep", "part"):
             self.look(*node.data[:2])
+        if node.op == "hide":
+            for mask in (mask for group in node.data[0] for mask in group):
+                self.look(*mask)
         if node.op in ROWS:
             self.soften(node)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import isinf
 
 from tensornet_attn.emit.names import Names
 from tensornet_attn.plan.tiles.maps import MAPS
@@ -296,6 +297,14 @@ def _keep(scope: Scope, node: Node) -> str:
     return f"shown({scope.ref(node.args[0], node.axes)}, {scope.seen(*node.data)}, edge, 0.0)"
 
 
+def _hide(scope: Scope, node: Node) -> str:
+    groups, fill = node.data
+    seen = [" & ".join(scope.seen(*place) for place in group) or "there" for group in groups]
+    text = seen[0] if len(seen) == 1 else " | ".join(f"({one})" if "&" in one else one for one in seen)
+    number = 'float("-inf")' if isinf(fill.value) else float(fill.value)
+    return f"shown({scope.ref(node.args[0], node.axes)}, {text}, edge, {number})"
+
+
 def _inside(scope: Scope, node: Node) -> str:
     there = " & ".join(scope.broadcast(f"({axis} < {scope.end(axis)})", axis, node.axes) for axis in node.axes)
     return f"shown({scope.ref(node.args[0], node.axes)}, {there}, edge, 0.0)"
@@ -326,6 +335,7 @@ _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
     "noise": _noise,
     "drop": _drop,
     "keep": _keep,
+    "hide": _hide,
     "inside": _inside,
     "inverse": _inverse,
 }

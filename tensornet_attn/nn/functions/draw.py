@@ -1,4 +1,4 @@
-"""Noise as the call gives it or as it is drawn, and states as a call leaves them."""
+"""Noise as the call gives it or as it is drawn, states as a call leaves them, and losses of a batch."""
 
 import torch
 from torch import Tensor
@@ -21,3 +21,8 @@ def update_(state: Tensor, value: Tensor) -> None:
     if value.numel() > 0:
         with torch.no_grad():
             state.copy_(value if value.ndim == state.ndim else value.flatten(0, value.ndim - state.ndim - 1).mean(0))
+
+
+def batch_mean(value: Tensor) -> Tensor:
+    """The mean over all batch dimensions of a step without legs, a scalar; zero of an empty batch."""
+    return value.mean() if value.numel() > 0 else value.sum()

@@ -74,3 +74,34 @@ def heads_together(mask: Tensor | None, batch: int, order: tuple[int, ...]) -> T
     last = len(order) + 2
     mask = mask.movedim(tuple(i - last for i in order), tuple(range(-last, -2)))
     return mask.flatten(-last, -3)
+
+
+def mask_along(mask: Tensor | None, batch: int, order: tuple[int | None, ...]) -> Tensor | None:
+    """Where a mask that names other legs lets a box look, in those of another tensor: [batch..., legs..., n, m].
+
+    `order`: which of the mask's legs each of these is, None where it has none; seen is what is seen anywhere along the
+    rest.
+    """
+    if mask is None or mask.ndim <= batch + 2:
+        return mask
+    keep = mask if mask.dtype == torch.bool else mask != float("-inf")
+    own = [batch + i for i in order if i is not None]
+    keep = keep.movedim(own, tuple(range(batch, batch + len(own))))
+    if keep.ndim > batch + len(own) + 2:
+        keep = keep.flatten(batch + len(own), -3).any(batch + len(own))
+    return keep[(*[slice(None)] * batch, *(None if i is None else slice(None) for i in order))]
+
+
+def either(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """Where one of two masks allows it; None allows everything."""
+    return None if a is None or b is None else a | b
+
+
+def in_any(keep: Tensor | None, legs: int) -> Tensor | None:
+    """Where a mask allows it for some element of the batch, for what has none: its last `legs` dimensions."""
+    return keep if keep is None or keep.ndim <= legs else keep.flatten(0, -legs - 1).any(0)
+
+
+def hide(x: Tensor, keep: Tensor | None, fill: float) -> Tensor:
+    """x where it is seen, else a number: before what would multiply an infinite entry by a gradient of zero."""
+    return x if keep is None else torch.where(keep, x, fill)

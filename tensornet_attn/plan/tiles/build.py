@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product as every
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
 from tensornet_attn.plan.rows import made_inside
+from tensornet_attn.plan.tiles.hidden import alternatives, with_hiding
 from tensornet_attn.plan.tiles.legs import relative, sides_of
 from tensornet_attn.plan.tiles.maps import MAPS
 from tensornet_attn.plan.tiles.model import ROWS, Axes, Exit, Node, Nodes, Operand, Program, Unfit, below, vanishes
@@ -18,11 +19,11 @@ Index = Mapping[str, int]  # a leg that has several tiles in a program: which of
 
 def tile_program(graph: Graph, step: Step) -> Program:
     """The program of a kernel's body. Raises Unfit with the reason where there is none."""
-    assert isinstance(step.op, Kernel)
-    heads, whole, widths = sides_of(graph, step.op)
-    places = relative(graph, step.op)
+    op = with_hiding(graph, step)
+    heads, whole, widths = sides_of(graph, op)
+    places = relative(graph, op)
     order = (str(graph.query), str(graph.key), *places, *widths)
-    return _Builder(graph, step, step.op, heads, whole, widths, places, Nodes(order)).program()
+    return _Builder(graph, step, op, heads, whole, widths, places, Nodes(order)).program()
 
 
 @dataclass
@@ -175,6 +176,8 @@ class _Builder:
         if box.kind == "rel_shift" and box.leg not in self.places:
             return self.entry(use, str(box.leg), index, name)
         x = self.use(use, index)
+        if box.kind == "hide":
+            return self.hidden(step, box, x, index, name)
         if self.graph.masked(step) and box.kind in (*ROWS, "keep"):
             return self.masked(step, box, x, index, name)
         if box.kind == "rel_shift":
@@ -235,6 +238,17 @@ class _Builder:
         found = self.kept(self.nodes.node("softmax", scores, x.axes, name, (mask, place)))
         return self.dropped(step, found, box.number("dropout"), index, name)
 
+    def hidden(self, step: Step, box: Box, x: Node, index: Index, name: str) -> Node:
+        """What some box may look at, and a number elsewhere."""
+        pair = self.nodes.order[:2]
+        if not {*x.axes} <= {*pair}:
+            raise Unfit(f"'{step.name}' has a tile of {' '.join(x.axes)}")
+        seen = tuple(
+            tuple((self.number_of(masks), place) for masks, place in group)
+            for group in alternatives(box, index, self.indices)
+        )
+        return self.nodes.node("hide", (self.nodes.spread(x, pair),), pair, name, (seen, box.number("fill")))
+
     def biased(self, x: Node, place: tuple[int, ...], index: Index, name: str) -> tuple[Node, ...]:
         """x and what the mask of the call adds; of a logsumexp over tiles, each of these: exp of it is their sum."""
         mixed = x.op == "lse" and all(arg.axes == x.axes for arg in x.args)
@@ -249,8 +263,11 @@ class _Builder:
         if self.others not in (None, others):
             raise Unfit(f"'{step.name}' has other legs than a box before it, and a mask of the call names them")
         self.others = others
-        number = self.masks.setdefault(span_of(self.graph, step), len(self.masks))
-        return number, tuple(index.get(leg, 0) for leg in others)
+        return self.number_of(self.graph.masks(step)), tuple(index.get(leg, 0) for leg in others)
+
+    def number_of(self, masks: Iterable[Function]) -> int:
+        """The number of a box's masks, by how far they let a query look."""
+        return self.masks.setdefault(span_of(self.graph, masks), len(self.masks))
 
     def kept(self, one: Node) -> Node:
         """One of the maps."""
@@ -331,10 +348,10 @@ class _Builder:
             yield maps, values[0] if values else None
 
 
-def span_of(graph: Graph, step: Step) -> tuple[int | None, int | None]:
-    """How far before and after a query the farthest key stands that the box's own masks allow; None: anywhere."""
+def span_of(graph: Graph, masks: Iterable[Function]) -> tuple[int | None, int | None]:
+    """How far before and after a query the farthest key stands that a box's own masks allow; None: anywhere."""
     left = right = None
-    for mask in graph.masks(step):
+    for mask in masks:
         numbers = [int(evaluate(argument, graph.values)) for argument in mask.arguments]  # type: ignore[arg-type]
         own = {"causal": (None, 0), "band": (numbers * 2)[:2], "window": numbers}[mask.name]
         left, right = (

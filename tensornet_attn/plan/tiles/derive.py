@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tensornet_attn.plan.tiles.model import ROWS, Node, Nodes, Program, Unfit, along_width, below, factored
-from tensornet_attn.spec.arithmetic import ONE, Negative
+from tensornet_attn.spec.arithmetic import ONE, Negative, Number
 
 FEW = 4  # parts of a gradient that are added at once
 
@@ -192,6 +192,11 @@ def _shift(back: _Backward, node: Node, d: Node) -> None:
     back.give(node.args[0], back.nodes.node("unshift", (d,), node.args[0].axes, f"d_{node.args[0].name}"))
 
 
+def _hide(back: _Backward, node: Node, d: Node) -> None:
+    seen, _ = node.data
+    back.give(node.args[0], back.nodes.node("hide", (d,), node.axes, f"d_{node.args[0].name}", (seen, Number(0))))
+
+
 def _again(back: _Backward, node: Node, d: Node) -> None:
     back.give(node.args[0], back.nodes.node(node.op, (d,), node.axes, f"d_{node.args[0].name}", node.data))
 
@@ -207,6 +212,7 @@ _RULES: dict[str, Callable[[_Backward, Node, Node], None]] = {
     "most": _most,
     "shift": _shift,
     "keep": _again,
+    "hide": _hide,
     "inside": _again,
     "drop": _again,
 }

@@ -42,6 +42,8 @@ class Node:
       the tile) |
     | part | of a softmax of several arguments what one adds: data = (..., ..., number of the map) |
     | keep | x where a mask allows it: data as of a softmax |
+    | hide | x where any of some groups of masks allows it, a number elsewhere: data = (groups, each of data as of a
+      softmax, the number) |
     | normalize | x / (sum of x along the row + eps), where a mask allows it: data = (..., ..., eps) |
     | inside | x, but zero after the last query and after the last key |
     | drop | dropout: data = (stream, tree) |

@@ -20,7 +20,7 @@ _SAME = (
     (re.compile(r' font-family="Helvetica,sans-Serif"'), ""),
     (re.compile(r' xmlns:xlink="[^"]*"'), ""),
     (re.compile(r' id="(?:graph|node|edge|clust|a_)[^"]*"'), ""),
-    (re.compile(r' class="(?:node|edge|cluster|graph)"'), ""),
+    (re.compile(r' class="(?:node|edge|cluster|graph)[^"]*"'), ""),
     (re.compile(r"<!--.*?-->\n?"), ""),
     (re.compile(r"<g>\s*</g>\n?"), ""),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import log
 
 import torch
 from torch import Tensor
@@ -127,6 +128,44 @@ def moa(w: Weights, x: Tensor, memory: Tensor, k: int = 8, **see: object) -> Ten
     return heads_picked(w, x, memory, k, shares, **see)
 
 
+def moa_regularised(w: Weights, x: Tensor, k: int = 8, **see: object) -> Tensor:
+    """moa of one sequence."""
+    return moa(w, x, x, k, **see)
+
+
+def moa_regularised_losses(
+    w: Weights, x: Tensor, k: int = 8, key_mask: Tensor | None = None, **see: object
+) -> dict[str, Tensor]:
+    """Over the tokens that may be seen: the squared coefficient of variation of the sums of gates, as MoA's code has
+    it; E sum_e f_e P_e, f_e the part of all choices that fell on e, P_e the mean share; the mean of (log sum_e exp)^2.
+    """
+    rows = [project(row, w["Sg"]) for row in seen(x, key_mask)]
+    experts = len(w["Sg"][0])
+    gates, counts, shares = torch.zeros(experts).double(), torch.zeros(experts).double(), torch.zeros(experts).double()
+    squares = []
+    for logits in rows:
+        p = torch.exp(logits) / torch.exp(logits).sum()
+        for e in largest(p, k):
+            gates = gates + p[e] * one_at(e, experts)
+            counts = counts + one_at(e, experts)
+        shares = shares + p
+        squares.append(torch.log(torch.exp(logits).sum()) ** 2)
+    used, chances = gates / gates.sum(), shares / shares.sum()
+    return {
+        "importance": used.var() / used.mean() ** 2,
+        "balance": experts * (counts / counts.sum() * chances).sum(),
+        "router_z": sum(squares[1:], squares[0]) / len(squares),
+    }
+
+
+def seen(x: Tensor, key_mask: Tensor | None) -> list[Tensor]:
+    return [row for i, row in enumerate(x) if key_mask is None or key_mask[i]]
+
+
+def one_at(e: int, experts: int) -> Tensor:
+    return torch.tensor([float(e == other) for other in range(experts)], dtype=torch.float64)
+
+
 def moa_sigmoid(w: Weights, x: Tensor, memory: Tensor, k: int = 8, **see: object) -> Tensor:
     """The same with p_e = sigmoid(x_t Sg[e])."""
     return heads_picked(w, x, memory, k, torch.sigmoid, **see)
@@ -146,7 +185,7 @@ def heads_picked(
     return torch.stack(out)
 
 
-def sigma_moe(w: Weights, x: Tensor, k: int = 4) -> Tensor:
+def sigma_moe(w: Weights, x: Tensor, k: int = 4, **see: object) -> Tensor:
     """y = sum over the k largest s_e of s_e relu(x W1[e]) W2[e], s = sigmoid(x Ws) (Csordas et al. 2023)."""
     out = []
     for row in x:
@@ -155,3 +194,15 @@ def sigma_moe(w: Weights, x: Tensor, k: int = 4) -> Tensor:
         parts = [gates[e] * project(hidden[e], w["W2"][e]) for e in largest(gates, k)]
         out.append(sum(parts[1:], parts[0]))
     return torch.stack(out)
+
+
+sigma_moe_regularised = sigma_moe
+
+
+def sigma_moe_regularised_losses(
+    w: Weights, x: Tensor, key_mask: Tensor | None = None, **see: object
+) -> dict[str, Tensor]:
+    """Minus the entropy of the mean of softmax(x Ws) over the tokens that may be seen (sigma-MoE, log domain)."""
+    logits = torch.stack([project(row, w["Ws"]) for row in seen(x, key_mask)])
+    mean = (logits - torch.logsumexp(logits, 1, keepdim=True)).logsumexp(0) - log(len(logits))
+    return {"entropy": sum(part * torch.exp(part) for part in mean)}

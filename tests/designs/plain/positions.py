@@ -10,19 +10,19 @@ from torch import Tensor
 from .core import Sight, Weights, banded, merge, project, project_all, softmax_rows
 
 
-def band(w: Weights, x: Tensor, k: int = 5, **see: object) -> Tensor:
+def band(w: Weights, x: Tensor, memory: Tensor, k: int = 5, **see: object) -> Tensor:
     """softmax(band_k(Q K^T / sqrt(d))) V, with (k - 1) // 2 diagonals on either side of the main one (FMMformer)."""
-    sight = Sight(len(x), len(x), **see)
+    sight = Sight(len(x), len(memory), **see)
     near = banded(sight, (k - 1) // 2, (k - 1) // 2)
-    Q, K, V = project_all(x, w["Wq"]), project_all(x, w["Wk"]), project_all(x, w["Wv"])
+    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
     h, d = Q[0].shape
     return merge(softmax_rows(lambda a, i, j: Q[i][a] @ K[j][a] / d**0.5, h, near), V, w["Wo"])
 
 
-def mhsa_rope(w: Weights, x: Tensor, **see: object) -> Tensor:
+def mhsa_rope(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
     """q_i and k_j turned by their positions, R_{theta, i} W_q x_i and R_{theta, j} W_k x_j (Su et al., eq. 14)."""
-    sight = Sight(len(x), len(x), **see)
-    Q, K, V = project_all(x, w["Wq"]), project_all(x, w["Wk"]), project_all(x, w["Wv"])
+    sight = Sight(len(x), len(memory), **see)
+    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
     h, d = Q[0].shape
 
     def score(a: int, i: int, j: int) -> Tensor:
@@ -31,10 +31,10 @@ def mhsa_rope(w: Weights, x: Tensor, **see: object) -> Tensor:
     return merge(softmax_rows(score, h, sight), V, w["Wo"])
 
 
-def gqa_rope(w: Weights, x: Tensor, **see: object) -> Tensor:
+def gqa_rope(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
     """Query head (group g, member j) and the keys of its group, both turned by their positions as in mhsa_rope."""
-    sight = Sight(len(x), len(x), **see)
-    Q, K, V = project_all(x, w["Wq"]), project_all(x, w["Wk"]), project_all(x, w["Wv"])
+    sight = Sight(len(x), len(memory), **see)
+    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
     g, members, d = Q[0].shape
     pairs = [(group, member) for group in range(g) for member in range(members)]
 
@@ -58,10 +58,10 @@ def turned(vector: Tensor, position: int) -> Tensor:
     return torch.stack(out)
 
 
-def alibi(w: Weights, x: Tensor, **see: object) -> Tensor:
+def alibi(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
     """softmax(q_i K^T / sqrt(d) - slope_h |i - j|), slope_h = 2 ** (-8 h / H), H a power of two (Press et al.)."""
-    sight = Sight(len(x), len(x), **see)
-    Q, K, V = project_all(x, w["Wq"]), project_all(x, w["Wk"]), project_all(x, w["Wv"])
+    sight = Sight(len(x), len(memory), **see)
+    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
     h, d = Q[0].shape
 
     def score(a: int, i: int, j: int) -> Tensor:
@@ -70,9 +70,8 @@ def alibi(w: Weights, x: Tensor, **see: object) -> Tensor:
     return merge(softmax_rows(score, h, sight), V, w["Wo"])
 
 
-def transformer_xl(w: Weights, x: Tensor, memory: Tensor | None = None, **see: object) -> Tensor:
+def transformer_xl(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
     """A_ij = q_i k_j + q_i W_kR R_{i-j} + u k_j + v W_kR R_{i-j}, over sqrt(d), then softmax (Dai et al., 3.3)."""
-    memory = x if memory is None else memory
     sight = Sight(len(x), len(memory), **see)
     Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
     h, d = Q[0].shape

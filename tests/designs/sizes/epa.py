@@ -10,6 +10,8 @@ CASES = {
     "epa_xl": Case(FH | {"e": 6}, {"k": 2}),
     "head_gated": Case(FH, {"k": 2}),
     "moa": Case({"f": 12, "e": 4, "d": 7}, {"k": 2}),
+    "moa_regularised": Case({"f": 12, "e": 4, "d": 7}, {"k": 2}),
     "moa_sigmoid": Case({"f": 12, "e": 4, "d": 7}, {"k": 3}),
     "sigma_moe": Case({"f": 6, "e": 4, "l": 7}, {"k": 2}, causal=(None,)),
+    "sigma_moe_regularised": Case({"f": 6, "e": 4, "l": 7}, {"k": 2}, causal=(None,), masks=False),
 }

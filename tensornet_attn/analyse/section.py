@@ -1,0 +1,126 @@
+"""The layers that a report is about: compiled designs with the inputs of a call, alone or as they stand in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensornet_attn.analyse.steps import attention_steps, topk_steps
+from tensornet_attn.errors import InputError
+from tensornet_attn.nn.module import CompiledDesign
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """The inputs of one call in declared order, and its `mask` and `key_mask`."""
+
+    inputs: tuple[Tensor, ...]
+    see: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """One layer of a report: its title, a compiled module, the inputs of a call, and remarks on them.
+
+    `repeated`: a second call, on random tokens that are repeated once (`repeated_tokens`), for the induction score.
+    """
+
+    title: str
+    module: CompiledDesign
+    inputs: tuple[Tensor, ...]
+    notes: tuple[str, ...] = ()
+    see: dict[str, Any] = field(default_factory=dict)  # mask=, key_mask=
+    repeated: Call | None = None
+
+
+def model_sections(model: nn.Module, *inputs: Any, repeated: Tensor | None = None, **named: Any) -> list[Section]:
+    """A section for each compiled design in a model that has an attention box or a topk, in the order of its calls.
+
+    The model is called once with `inputs` and `named`, in evaluation mode and without gradients; a section holds what
+    its design was given in that call. `repeated`, [batch, 2 * period] tokens as `repeated_tokens` gives them, is what
+    the model is called with a second time, for the induction scores. Any module that holds compiled designs will do:
+    one of `ta.models`, of `ta.convert_model`, or your own. A design that is called several times has several sections.
+    Raises InputError where there is no such design.
+
+    >>> import tensornet_attn as ta
+    >>> model = ta.models.LanguageModel(vocabulary=9, length=8, width=16, layers=["mhsa", "thsa"])
+    >>> tokens = ta.repeated_tokens(9, period=4, batch=3)
+    >>> [section.title for section in model_sections(model, tokens)]
+    ['layers.0.mixer: mhsa', 'layers.1.mixer: thsa']
+    """
+    sections = _called(model, *inputs, **named)
+    if not sections:
+        raise InputError(f"{type(model).__name__}: there is no compiled design with an attention box or a topk in it.")
+    if repeated is None:
+        return sections
+    again = {section.title: section for section in _called(model, repeated)}
+    calls = {title: Call(section.inputs, section.see) for title, section in again.items()}
+    return [replace(section, repeated=calls.get(section.title)) for section in sections]
+
+
+@torch.no_grad()
+def _called(model: nn.Module, *inputs: Any, **named: Any) -> list[Section]:
+    """What each design was given in one call of the model."""
+    found: dict[str, Section] = {}
+
+    def record(name: str, module: CompiledDesign, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+        see = {key: options[key] for key in ("mask", "key_mask") if options.get(key) is not None}
+        rest = {key: value for key, value in options.items() if key not in ("mask", "key_mask", "noise")}
+        title = f"{name}: {module.design.name}" if name else module.design.name
+        title = _free(title, found)
+        found[title] = Section(title, module, module._signature.ordered(given, rest), see=see)
+
+    with _recording(model, record), _evaluating(model):
+        model(*inputs, **named)
+    return list(found.values())
+
+
+def _free(title: str, taken: dict[str, Section]) -> str:
+    calls = 1
+    free = title
+    while free in taken:
+        calls += 1
+        free = f"{title} (call {calls})"
+    return free
+
+
+@contextmanager
+def _recording(model: nn.Module, record: Any) -> Iterator[None]:
+    """Calls `record(name, module, inputs, options)` before each call of a design; names lose their last `.design`."""
+    handles = []
+    for path, module in model.named_modules():
+        if isinstance(module, CompiledDesign) and _has_something(module):
+            name = path.removesuffix("design").removesuffix(".")
+
+            def hook(module: Any, given: Any, options: Any, name: str = name) -> None:
+                record(name, module, given, options)
+
+            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _has_something(module: CompiledDesign) -> bool:
+    return bool(attention_steps(module.plan.graph) or topk_steps(module.plan.graph))
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards each module is in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

@@ -1,0 +1,47 @@
+"""How large nodes, labels and titles are, in points."""
+
+from __future__ import annotations
+
+from tensornet_attn.draw.metrics import LINE, text_width
+from tensornet_attn.draw.scene import Frame, Node
+
+NODE = 12.0  # sizes of texts
+LEG = 10.0
+TITLE = {"softmax": 11.0, "box": 11.0, "step": 11.0, "part": 11.0, "term": 11.0}
+ROUND = 30.0
+SQUARE = 26.0
+SMALL = {"plus": 20.0, "ones": 18.0, "point": 5.0, "port": 7.0, "pass": 0.0, "open": 0.0}
+FLAT = {"step": 20.0, "rule": 26.0, "tap": 17.0, "number": 20.0}
+DOUBLED = {"state": 8.0, "step": 8.0}  # the second outline stands outside the first
+FIXED = ("constant", "frozen")  # what no gradient changes is square
+
+Size = tuple[float, float]
+
+
+def node_size(node: Node) -> Size:
+    """Width and height of a node by its look and label."""
+    wide, high = _inner_size(node)
+    return wide + DOUBLED.get(node.look, 0.0), high + DOUBLED.get(node.look, 0.0)
+
+
+def _inner_size(node: Node) -> Size:
+    if node.look in SMALL:
+        return SMALL[node.look], SMALL[node.look]
+    if node.look == "leg":
+        return label_size(node.label)
+    wide = text_width(node.label, NODE)
+    if node.look in FLAT:
+        high = FLAT[node.look]
+        return max(high, wide + 10), high
+    if node.look in FIXED:
+        return max(SQUARE, wide + 10), SQUARE
+    return (ROUND, ROUND) if wide <= ROUND - 8 else (wide + 18, ROUND)
+
+
+def label_size(label: str) -> Size:
+    return text_width(label, LEG), LEG * LINE
+
+
+def title_size(frame: Frame) -> Size:
+    size = TITLE[frame.look]
+    return max((text_width(words, size) for words in frame.words), default=0.0), len(frame.words) * size * LINE

@@ -1,0 +1,211 @@
+"""What the masks of a design hide of every step: entries that reach the output through no box that may look there.
+
+# D = exp(E); A = keep over m of D, causal    ->    of D, and so of E, nobody sees what is later than the query
+
+Two things hide an entry from a step: its readers see nothing of what it becomes, or a factor beside it in a product is
+zero there, as the map of a masked box is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import inf
+
+from tensornet_attn import limits
+from tensornet_attn.graph.model import (
+    Attention,
+    Box,
+    Contraction,
+    Function,
+    Graph,
+    Kernel,
+    Seen,
+    Step,
+    Term,
+    Use,
+    Visible,
+)
+
+KEYS = Visible()
+EVERYTHING: Seen = frozenset({frozenset[Visible]()})
+BY_KEY: Seen = frozenset({frozenset({KEYS})})
+_NOTHING: Seen = frozenset()
+_EXP = Function("exp")
+_MAPS = frozenset({"softmax", "normalize", "keep"})  # masked boxes that are zero where they may not look
+
+_LegsOf = Mapping[str, tuple[str, ...]]  # by the name of a tensor or step
+_Zeros = Mapping[str, frozenset[Visible]]  # where steps are not zero: what is visible to all of these
+
+
+def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]]:
+    """What each step sees of the tensors it uses, use by use, in the legs as used.
+
+    `shown`: steps of which everything is seen, as of the output, of what states store, and of losses.
+    """
+    steps = list(_flat(graph))
+    legs = _legs_of(graph, steps)
+    zeros = _zeros(graph, steps, legs)
+    seen = dict.fromkeys((*graph.results, *shown), EVERYTHING)
+    found: dict[str, tuple[Seen, ...]] = {}
+    for step in reversed(steps):
+        own = seen.get(step.name, EVERYTHING)
+        found[step.name] = tuple(_looks(graph, step, own, zeros, legs))
+        for use, look in zip(step.op.uses, found[step.name], strict=True):
+            names = dict(zip(use.legs, legs[use.name], strict=True))
+            seen[use.name] = _simplest(seen.get(use.name, _NOTHING) | _told(graph, look, names))
+    return found
+
+
+def visible_to(graph: Graph, step: Step) -> Visible:
+    """Where a masked box may look, in its own legs."""
+    assert isinstance(step.op, Box)
+    legs = step.op.operand("of").legs
+    if graph.query not in legs:
+        return KEYS
+    others = tuple((leg, leg) for leg in legs if leg not in (graph.query, graph.key))
+    return Visible(tuple(sorted({*graph.masks(step)}, key=str)), others)
+
+
+def _legs_of(graph: Graph, steps: Iterable[Step]) -> _LegsOf:
+    return {tensor.name: tensor.legs for tensor in graph.tensors} | {step.name: step.legs for step in steps}
+
+
+def _flat(graph: Graph) -> Iterator[Step]:
+    """The steps, those of kernels that compute several by themselves, under names of their own."""
+    for step in graph.steps:
+        if not isinstance(step.op, Kernel) or step.op.body[-1].name != step.name:
+            yield step
+            continue
+        inside = {part.name: f"{step.name} {part.name}" for part in step.op.body[:-1]}
+        for part in step.op.body:
+            yield replace(_renamed(part, inside), name=inside.get(part.name, part.name))
+
+
+def _renamed(step: Step, names: Mapping[str, str]) -> Step:
+    def new(use: Use) -> Use:
+        return replace(use, name=names.get(use.name, use.name))
+
+    if isinstance(step.op, Contraction):
+        terms = tuple(replace(term, factors=tuple(map(new, term.factors))) for term in step.op.terms)
+        return replace(step, op=Contraction(terms))
+    assert isinstance(step.op, Box)
+    return replace(step, op=replace(step.op, operands=tuple((role, new(use)) for role, use in step.op.operands)))
+
+
+# What is seen, in the legs of another tensor: `names` says which leg of that one a leg is
+
+
+def _told(graph: Graph, seen: Seen, names: Mapping[str, str]) -> Seen:
+    """Where the other tensor lacks a leg, what is seen anywhere along it."""
+    return seen if seen == EVERYTHING else _simplest(_all_told(graph, every, names) for every in seen)
+
+
+def _all_told(graph: Graph, every: Iterable[Visible], names: Mapping[str, str]) -> frozenset[Visible]:
+    """What hides nothing of the other tensor is left out."""
+    if graph.key is None or names.get(graph.key) != graph.key:
+        return frozenset()
+    pair = names.get(str(graph.query)) == graph.query
+    return frozenset(_one_told(visible, names) if pair else KEYS for visible in every)
+
+
+def _one_told(visible: Visible, names: Mapping[str, str]) -> Visible:
+    if visible.legs is None:
+        return visible
+    return replace(visible, legs=tuple((own, names.get(leg) if leg else None) for own, leg in visible.legs))
+
+
+def _own(legs: Iterable[str]) -> dict[str, str]:
+    return {leg: leg for leg in legs}
+
+
+def _simplest(seen: Iterable[frozenset[Visible]]) -> Seen:
+    """Alternatives without those that see nothing more than another."""
+    found = {every - {KEYS} or every for every in seen}  # all others leave out hidden keys too
+    if len(found) > limits.SEEN or frozenset() in found:
+        return EVERYTHING
+    if frozenset({KEYS}) in found:
+        return BY_KEY
+    return frozenset(every for every in found if not any(other < every for other in found))
+
+
+def _both(one: Seen, other: Seen) -> Seen:
+    return _simplest(a | b for a in one for b in other)
+
+
+# Where steps are zero
+
+
+def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[Visible]]:
+    """Of each use as a box has it, what all is visible outside of which it is zero, by the name of the box's step.
+
+    Of boxes `hide` those count that are `batched`: others hold what is seen in any element of a batch.
+    """
+    steps = list(_flat(graph))
+    legs = _legs_of(graph, steps)
+    zeros = _zeros(graph, steps, legs, batched)
+    return {step.name: _zero(graph, step.op.uses, zeros, legs) for step in steps if isinstance(step.op, Box)}
+
+
+def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Container[str] = ()) -> _Zeros:
+    found: dict[str, frozenset[Visible]] = {}
+    powers: dict[str, frozenset[Visible]] = {}  # where steps are not minus infinity, of which exp is zero
+    for step in steps:
+        op = step.op
+        if isinstance(op, Contraction):
+            terms = (_zero(graph, term.factors, found, legs) for term in op.terms)
+            found[step.name] = _all_told(graph, frozenset.intersection(*terms), _own(step.legs))
+        elif isinstance(op, Box) and op.kind in _MAPS and graph.masked(step):
+            found[step.name] = frozenset({visible_to(graph, step)})
+        elif isinstance(op, Box) and op.kind == "dropout":
+            found[step.name] = _zero(graph, op.uses, found, legs)
+        elif isinstance(op, Box) and op.kind == "hide" and len(op.seen) == 1 and step.name in batched:
+            known = {0: found, -inf: powers}.get(op.number("fill").value)  # type: ignore[union-attr]
+            if known is not None:
+                (known[step.name],) = op.seen
+        elif isinstance(op, Box) and op.function == _EXP:
+            found[step.name] = _zero(graph, op.uses, powers, legs)
+    return found
+
+
+def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) -> frozenset[Visible]:
+    """Where a product is zero, in the legs as used."""
+    found = frozenset[Visible]()
+    for use in factors:
+        names = dict(zip(legs[use.name], use.legs, strict=True))
+        found |= _all_told(graph, zeros.get(use.name, ()), names)
+    return found
+
+
+# What a step sees of what it uses
+
+
+def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) -> Iterator[Seen]:
+    """For each use; `own`: what is seen of the step itself."""
+    op = step.op
+    if isinstance(op, Attention):
+        yield from (EVERYTHING, BY_KEY, BY_KEY)
+    elif isinstance(op, Contraction):
+        for use, others in (pair for term in op.terms for pair in _with_others(term)):
+            seen = _both(own, frozenset({_zero(graph, others, zeros, legs)}))
+            yield _told(graph, seen, _own(use.legs))
+    elif isinstance(op, Kernel):
+        yield from (_told(graph, own, _own(use.legs)) for use in op.uses)
+    else:
+        yield from (_told(graph, _through(graph, step, op, role, own), _own(use.legs)) for role, use in op.operands)
+
+
+def _with_others(term: Term) -> Iterator[tuple[Use, tuple[Use, ...]]]:
+    for place, use in enumerate(term.factors):
+        yield use, (*term.factors[:place], *term.factors[place + 1 :])
+
+
+def _through(graph: Graph, step: Step, box: Box, role: str, own: Seen) -> Seen:
+    """What a box sees of an operand: an entry stands for all that it meets along the box's leg."""
+    if graph.masked(step):
+        seen = frozenset({frozenset({visible_to(graph, step)})})
+        return _both(seen, own) if box.kind == "keep" else seen
+    if box.kind == "delta_rule":
+        return EVERYTHING if role == "query" else BY_KEY
+    along = {box.other} if box.kind == "rope" else {box.leg, box.other}
+    return _told(graph, own, _own(leg for leg in step.legs if leg not in along))

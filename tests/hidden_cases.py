@@ -1,0 +1,161 @@
+"""Designs of which a mask hides something, calls where that is infinite or NaN, and what has to come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import tensornet_attn as ta
+
+F64 = torch.float64
+MAPS = (
+    "relu gelu silu elu elu1 elu1_neg tanh sigmoid exp log square sqrt abs softplus softcap(3) clamp(0.5,2) "
+    "power(2) power(3) power(0.5) power(-1.5)"
+).split()
+KEPT, REDUCED = ("softmax", "normalize", "keep"), ("sum", "mean", "max", "logsumexp")
+BOXES = KEPT + REDUCED
+MASKS = ("causal", "band", "window", "boolean", "heads", "float", "key_mask")
+BAD = (torch.inf, -torch.inf, torch.nan, -50.0, 1e30, 0.0)  # what hidden entries hold
+GOOD = 1.5
+OWN = {"band": ["band(3)"], "window": ["window(4, 1)"]}
+FORMS: dict[str, dict[str, Any]] = {  # what stands between what is given, E[h n m], and the box A
+    "alone": {"A": {"of": {"map": "MAP", "of": "E"}}},
+    "twice": {"D": {"map": "MAP", "of": "E"}, "A": {"of": "D[h n m] D[h n m] + D[h n m] -> h n m"}},
+    "times": {"D": {"map": "MAP", "of": "E"}, "A": {"of": "D[h n m] c[n h] F[h n m] -> h n m"}},
+    "a map of it": {"D": {"map": "MAP", "of": "E"}, "A": {"of": {"map": "exp", "of": "-D[h n m] -> h n m"}}},
+    "of a map": {"D": {"map": "log", "of": "E"}, "A": {"of": {"map": "MAP", "of": "D[h n m] + 2 -> h n m"}}},
+    "two boxes": {
+        "D": {"map": "MAP", "of": "E"},
+        "B": {"keep": "m", "mask": ["window(2, 0)"], "of": "D"},
+        "A": {"of": "D"},
+    },
+    "along heads": {"A": {"of": {"softmax": "h", "of": {"map": "MAP", "of": "E"}}}},
+    "over heads": {"A": {"of": "L[g n m] P[g h] -> h n m"}, "L": {"map": "MAP", "of": "E[g n m] -> g n m"}},
+    "beside": {"D": {"map": "MAP", "of": "E"}, "A": {"of": "c[n h] e[m d] W[d h] + 2 -> h n m"}},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`function` in `box`, under a `mask`; with the `form` "beside", what is multiplied with a map."""
+
+    function: str
+    box: str
+    form: str
+    mask: str
+
+    def __str__(self) -> str:
+        return f"{self.box} over {self.function}, {self.form}, {self.mask}"
+
+    @property
+    def possible(self) -> bool:
+        if self.mask == "float" and (self.box in ("normalize", "keep") or self.form == "two boxes"):
+            return False
+        return self.form != "beside" or self.box in KEPT
+
+    def design(self) -> dict[str, Any]:
+        steps = {name: self.filled(step) for name, step in FORMS[self.form].items()}
+        steps["A"] = {self.box: "m", **steps["A"]} | ({"mask": OWN[self.mask]} if self.mask in OWN else {})
+        steps = dict(sorted(steps.items(), key=lambda item: item[0] == "A"))
+        read = [f"{'AD' if self.form == 'beside' else 'A'}[h n m] e[m d]" if self.box in KEPT else "A[h n] x[n d]"]
+        read += ["B[h n m] e[m d]"] if "B" in steps else []
+        heads = self.form == "over heads"
+        return {
+            "tensornet": 1,
+            "name": "hidden",
+            "causal": self.mask == "causal",
+            "legs": {"n": "query", "m": "key", "h": "head 2", "d": 3} | ({"g": "head 2"} if heads else {}),
+            "inputs": {"x": "n d", "e": "m d", "b": "h n m"} | ({"F": "h n m"} if self.form == "times" else {}),
+            "weights": {"W": "d h"} | ({"P": "g h"} if heads else {}),
+            "diagram": {
+                "c": "x[n d] W[d h] -> n h",
+                "E": "0.1 * c[n h] + 0.1 * e[m d] W[d h] + b[h n m] -> h n m",
+                **steps,
+                **({"AD": "A[h n m] D[h n m] -> h n m"} if self.form == "beside" else {}),
+                "y": f"{' + '.join(read)} -> n h d",
+            },
+            "output": "y",
+        }
+
+    def filled(self, step: Any) -> Any:
+        if isinstance(step, dict):
+            return {key: self.function if value == "MAP" else self.filled(value) for key, value in step.items()}
+        return step
+
+    def call(self, n: int, seed: int = 0) -> Call:
+        draw = torch.Generator().manual_seed(seed)
+        distance = torch.arange(n)[:, None] - torch.arange(n)
+        visible, options = torch.ones(2, 2, n, n, dtype=torch.bool), dict[str, Tensor]()
+        visible &= {"causal": distance >= 0, "band": distance.abs() <= 3}.get(self.mask, distance == distance)
+        visible &= (distance <= 4) & (distance >= -1) if self.mask == "window" else visible
+        if self.mask in ("boolean", "heads", "float"):
+            shape = {"boolean": (2, n, n), "heads": (2, 2, n, n), "float": (n, n)}[self.mask]
+            mask = torch.rand(shape, generator=draw) < 0.6
+            options["mask"] = mask
+            visible = visible & (mask[:, None] if self.mask == "boolean" else mask)
+            if self.mask == "float":
+                options["mask"] = torch.where(mask, torch.randn(n, n, generator=draw), -torch.inf)
+        if self.mask == "key_mask":
+            options["key_mask"] = torch.rand(2, n, generator=draw) < 0.6
+            visible = visible & options["key_mask"][:, None, None, :]
+        if self.form == "two boxes" and self.mask in ("band", "window"):
+            visible = visible | ((distance <= 2) & (distance >= 0))
+        if self.form in ("over heads", "along heads"):
+            visible = visible.any(1, keepdim=True).expand_as(visible)
+        shapes = [(2, n, 3), (2, n, 3), *[(2, 2, n, n)] * (2 if self.form == "times" else 1)]
+        tensors = [torch.rand(shape, generator=draw, dtype=F64) + 0.7 for shape in shapes]
+        return Call(tuple(tensors), options, visible)
+
+
+@dataclass(frozen=True)
+class Call:
+    """Inputs, of which those from the third on have [batch, h, n, m], masks, and which of these entries count."""
+
+    inputs: tuple[Tensor, ...]
+    options: dict[str, Tensor]
+    visible: Tensor
+
+    def holding(self, bad: float) -> Iterator[Tensor]:
+        """The inputs, with this in every hidden entry."""
+        for place, x in enumerate(self.inputs):
+            yield x if place < 2 else torch.where(self.visible, x, bad)
+
+
+def results(module: nn.Module, inputs: Sequence[Tensor], options: dict[str, Tensor]) -> list[Tensor]:
+    """The output, and the gradients of inputs and weights."""
+    kind = next(module.parameters()).dtype
+    leaves = [x.detach().to(kind).requires_grad_() for x in inputs] + list(module.parameters())
+    masks = {name: x if x.dtype == torch.bool else x.to(kind) for name, x in options.items()}
+    y = module(*leaves[: len(inputs)], **masks)
+    weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(5), dtype=F64).to(kind)
+    return [y.detach(), *torch.autograd.grad((y * weight).sum(), leaves, materialize_grads=True)]
+
+
+def module_of(data: dict[str, Any], backend: str, dtype: torch.dtype, **wanted: Any) -> nn.Module:
+    """In evaluation, with weights that are positive."""
+    module = ta.compile(data, backend, dtype=dtype, **wanted).eval()
+    for number, weight in enumerate(module.parameters()):
+        draw = torch.Generator().manual_seed(number)
+        weight.data.copy_(0.3 + 0.3 * torch.rand(weight.shape, generator=draw, dtype=F64))
+    return module
+
+
+def check(case: Case, backends: Sequence[tuple[str, dict[str, Any]]], n: int, dtype: torch.dtype, bad: float) -> None:
+    """Hidden entries reach neither the output nor a gradient; and what comes of the others is what the oracle says."""
+    call, data = case.call(n), case.design()
+    wanted = results(module_of(data, "reference", F64), list(call.holding(GOOD)), call.options)
+    for backend, options in backends:
+        module = module_of(data, backend, dtype, **options)
+        found, plain = (results(module, list(call.holding(value)), call.options) for value in (bad, GOOD))
+        rough = 1e-9 if dtype == F64 else 1e-3
+        for got, same, want in zip(found, plain, wanted, strict=True):
+            scale = max(1.0, want.abs().max().item())
+            assert got.isfinite().all(), f"{backend}: {case}, {bad}"
+            torch.testing.assert_close(got, same, rtol=0, atol=1e-6 * scale)
+            torch.testing.assert_close(got.to(F64), want, rtol=0, atol=rough * scale)
+        for gradient in found[3 : 1 + len(call.inputs)]:
+            assert not gradient[~call.visible].any(), f"{backend}: a hidden entry has a gradient"

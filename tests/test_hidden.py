@@ -1,0 +1,247 @@
+"""What a mask hides may be infinite or NaN: it reaches neither the output nor a gradient, on any backend."""
+
+from __future__ import annotations
+
+import random
+from functools import reduce
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import tensornet_attn as ta
+from tensornet_attn.graph.hidden import looks
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.reference import Run, evaluate
+from tensornet_attn.reference_boxes import seen
+from tests.decay_designs import DECAYS, compare_decay
+from tests.hidden_cases import BAD, BOXES, F64, FORMS, MAPS, MASKS, Case, check, module_of, results
+from tests.random_call import Call, assert_same, usable
+from tests.random_call import results as results_of
+from tests.test_random_designs import causal_of, checked, filtered, pair, seeds
+
+PLANS = [("reference", {}), ("torch", {}), ("torch", {"linear_memory": True})]
+
+
+def turned(place: int) -> tuple[Case, torch.dtype, float]:
+    """Every map in every box, each with another form, mask, dtype and number than the one before."""
+    function, box = MAPS[place // len(BOXES)], BOXES[place % len(BOXES)]
+    cases = (
+        Case(function, box, form, mask)
+        for step in range(99)
+        for form, mask in [([*FORMS][(place * 5 + step) % len(FORMS)], MASKS[(place * 3 + step) % len(MASKS)])]
+    )
+    return next(case for case in cases if case.possible), (torch.float32, F64)[place % 2], BAD[place % len(BAD)]
+
+
+@pytest.mark.parametrize("place", range(len(MAPS) * len(BOXES)), ids=lambda place: str(turned(place)[0]))
+def test_every_map_in_every_box(place: int) -> None:
+    case, dtype, bad = turned(place)
+    check(case, PLANS, 24, dtype, bad)
+
+
+LONG = pytest.param(1024, marks=pytest.mark.rotated)
+
+
+@pytest.mark.parametrize("n", [64, LONG])
+@pytest.mark.parametrize("options", PLANS, ids=str)
+@pytest.mark.parametrize("name", DECAYS)
+def test_recurrences_that_decay(name: str, options: tuple[str, dict[str, Any]], n: int) -> None:
+    """exp(c[n] - c[m]) overflows in float32 where the key is later than the query."""
+    compare_decay(name, *options, n, torch.float32)
+
+
+@pytest.mark.parametrize("options", PLANS, ids=str)
+@pytest.mark.parametrize("name", DECAYS)
+def test_recurrences_that_decay_in_float64(name: str, options: tuple[str, dict[str, Any]]) -> None:
+    compare_decay(name, *options, 64, F64)
+
+
+@pytest.mark.parametrize("options", PLANS[1:], ids=str)
+@pytest.mark.parametrize("name", DECAYS)
+def test_recurrences_that_decay_under_masks_of_the_call(name: str, options: tuple[str, dict[str, Any]]) -> None:
+    data, draw = DECAYS[name][0], torch.Generator().manual_seed(3)
+    mask, key_mask = torch.rand(128, 128, generator=draw) < 0.5, torch.rand(2, 128, generator=draw) < 0.6
+    x = torch.randn(2, 128, 6, generator=draw, dtype=F64)
+    oracle, module = module_of(data, "reference", F64), module_of(data, options[0], torch.float32, **options[1])
+    for call in ({"mask": mask}, {"key_mask": key_mask}, {"mask": mask, "key_mask": key_mask}):
+        for got, want in zip(results(module, [x], call), results(oracle, [x], call), strict=True):
+            scale = max(1.0, want.abs().max().item())
+            torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * 128 * scale)
+
+
+KEYS_ALONE = {
+    "tensornet": 1,
+    "name": "keys",
+    "legs": {"n": "query", "m": "key", "h": "head 2", "d": 3},
+    "inputs": {"x": "n d", "g": "m h", "e": "m d"},
+    "weights": {"W": "d h"},
+    "diagram": {
+        "l": {"sum": "m", "of": {"map": "log", "of": "g"}},
+        "K": {"map": "exp", "of": "e[m d] W[d h] -> m d h"},
+        "A": {"normalize": "m", "of": "x[n d] K[m d h] -> h n m"},
+        "y": "l[h] A[h n m] e[m d] -> n h d",
+    },
+    "output": "y",
+}
+FAST = KEYS_ALONE | {
+    "name": "fast",
+    "causal": True,
+    "inputs": {"x": "m d", "g": "m h", "e": "m d"},
+    "diagram": {
+        "rate": {"map": "power(-0.5)", "of": "g"},
+        "K": {"l1norm": "d", "of": {"map": "exp", "of": "e[m d] W[d h] -> m d h"}},
+        "V": "x[m d] W[d h] -> m h",
+        "y": {"delta_rule": "m", "query": "x[n d] W[d h] -> n d h", "key": "K", "value": "V", "rate": "rate"},
+    },
+}
+
+
+@pytest.mark.parametrize("data", [KEYS_ALONE, FAST], ids=lambda data: data["name"])
+@pytest.mark.parametrize("options", PLANS, ids=str)
+def test_keys_that_a_key_mask_hides(options: tuple[str, dict[str, Any]], data: dict[str, Any]) -> None:
+    """Roots and logs of gates that are zero there, features that overflow: infinite maps of finite keys."""
+    draw = torch.Generator().manual_seed(0)
+    x, g, e = (torch.rand(2, 20, width, generator=draw, dtype=F64) + 0.5 for width in (3, 2, 3))
+    key_mask = torch.rand(2, 20, generator=draw) < 0.6
+    hidden = ~key_mask[..., None]
+    module = module_of(data, options[0], F64, **options[1])
+    plain = results(module, [x, g, e], {"key_mask": key_mask})
+    found = results(module, [x, g.masked_fill(hidden, 0), e.masked_fill(hidden, 1e4)], {"key_mask": key_mask})
+    for got, want in zip(found, plain, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-10 * max(1.0, want.abs().max().item()))
+
+
+def of_pairs(draw: random.Random) -> dict[str, Any]:
+    """A design of maps, sums, products and boxes over values of queries and keys, in no good order."""
+    names, steps = ["E"], dict[str, Any]()
+    for place in range(draw.randint(2, 6)):
+        a, b = (f"{draw.choice(names)}[h n m]" for _ in range(2))
+        masks = draw.choice([[], ["causal"], ["band(1)"], ["window(0, 2)"]])
+        choices = [
+            {"map": draw.choice(["tanh", "exp", "square"]), "of": f"0.5 * {a} -> h n m"},
+            f"{a} {b} -> h n m",
+            f"{a} - {b} -> h n m",
+            f"{a[:-7]}[g n m] P[g h] -> h n m",
+            {draw.choice(["keep", "softmax", "normalize"]): "m", "mask": masks, "of": a[:-7]},
+            {"softmax": draw.choice("hn"), "of": a[:-7]},
+            {"l2norm": draw.choice("hm"), "of": a[:-7]},
+        ]
+        steps[f"S{place}"] = draw.choice(choices)
+        names.append(f"S{place}")
+    left = [name for name in names if f"{name}[" not in str(steps) and f"'of': '{name}'" not in str(steps)]
+    read = dict.fromkeys([*left, *draw.choices(names, k=2)])
+    return {
+        "tensornet": 1,
+        "name": "pairs",
+        "legs": {"n": "query", "m": "key", "h": "head 2", "d": 3} | ({"g": "head 2"} if "P[" in str(steps) else {}),
+        "inputs": {"x": "n d", "e": "m d", "b": "h n m"},
+        "weights": {"W": "h"} | ({"P": "g h"} if "P[" in str(steps) else {}),
+        "diagram": {
+            "E": "x[n d] e[m d] W[h] + b[h n m] -> h n m",
+            **steps,
+            "y": f"{' + '.join(f'{name}[h n m] e[m d]' for name in read)} -> n h d",
+        },
+        "output": "y",
+    }
+
+
+def differs(data: dict[str, Any], seed: int, causal: bool | None = None) -> None:
+    """Compares the oracle with one that hides nothing, where all is finite."""
+    draw = random.Random(seed)
+    first, second = (pair(data, seed, causal, "reference")[0] for _ in range(2))
+    inputs, options = Call(first.plan.graph, draw, seed).arguments()
+    with patch.dict(evaluate.__globals__, hiding=lambda graph, *_, **__: graph):
+        wanted = results_of(first, inputs, options)
+    assume(usable(wanted))
+    assert_same(results_of(second, inputs, options), wanted)
+
+
+@settings(max_examples=60, suppress_health_check=filtered)
+@given(seeds)
+def test_hiding_changes_nothing_else(seed: int) -> None:
+    """Nothing counts as hidden that somebody sees: where all is finite, a random design is what it is without it."""
+    data = checked(seed)
+    differs(data, seed, causal_of(data, random.Random(seed)))
+
+
+@settings(max_examples=100, suppress_health_check=filtered)
+@given(seeds)
+def test_hiding_changes_nothing_else_of_pairs(seed: int) -> None:
+    data = of_pairs(random.Random(seed))
+    assume(not any(problem.severity == "error" for problem in ta.check(data)))
+    differs(data, seed)
+
+
+def hidden_entries(graph: Graph, inputs: list[Tensor], options: dict[str, Any]) -> Tensor:
+    """Where `b` is hidden, [batch..., h, n, m]."""
+    place = next(i for i, use in enumerate(graph.step["E"].op.uses) if use.name == "b")
+    tensors = dict(zip("xeb", inputs, strict=True))
+    lengths = {"n": inputs[0].shape[-2], "m": inputs[1].shape[-2]}
+    run = Run(graph, tensors, lengths, False, options.get("mask"), options.get("key_mask"))
+    shown = torch.zeros((), dtype=torch.bool)
+    for every in looks(graph)["E"][place]:
+        all_of = [seen(run, visible, ("h", "n", "m")) for visible in every]
+        shown = shown | reduce(torch.logical_and, all_of, torch.ones((), dtype=torch.bool))
+    return ~shown.expand(torch.broadcast_shapes(shown.shape, inputs[2].shape))
+
+
+def compare_pairs(seed: int, backend: str) -> None:
+    """A random design of pairs whose hidden entries are NaN, and the oracle's where they are not."""
+    data = of_pairs(random.Random(seed))
+    oracle = pair(data, seed, None, "reference")[0]
+    inputs, options = Call(oracle.plan.graph, random.Random(seed), seed).arguments()
+    hidden = hidden_entries(oracle.plan.graph, inputs, options)
+    assume(hidden.any())
+    inputs[2] = inputs[2].expand(hidden.shape).clone()
+    wanted = results_of(oracle, inputs, options)
+    assume(usable(wanted))
+    inputs[2][hidden] = torch.nan
+    assert_same(results_of(oracle, inputs, options), wanted)
+    assert_same(results_of(pair(data, seed, None, backend)[1], inputs, options), wanted)
+
+
+@settings(max_examples=12, suppress_health_check=filtered)
+@given(seeds)
+def test_hidden_entries_of_random_designs(seed: int) -> None:
+    compare_pairs(seed, "torch")
+
+
+@pytest.mark.slow
+@settings(max_examples=500, suppress_health_check=filtered)
+@given(seeds)
+def test_hidden_entries_of_many_random_designs(seed: int) -> None:
+    compare_pairs(seed, "torch")
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, suppress_health_check=filtered)
+@given(seeds)
+def test_hiding_changes_nothing_else_in_many(seed: int) -> None:
+    test_hiding_changes_nothing_else.hypothesis.inner_test(seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(st.sampled_from(MAPS), st.sampled_from(BOXES), st.sampled_from([*FORMS]), st.sampled_from(MASKS), seeds)
+def test_many_calls(function: str, box: str, form: str, mask: str, seed: int) -> None:
+    case = Case(function, box, form, mask)
+    assume(case.possible)
+    draw = random.Random(seed)
+    check(case, PLANS, draw.choice([1, 17, 64, 130]), draw.choice([torch.float32, F64]), draw.choice(BAD))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_many_queries(form: str) -> None:
+    check(Case("exp", "keep", form, "causal"), PLANS, 1024, torch.float32, torch.inf)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["twice", "over heads"])
+def test_compiled_by_inductor(form: str) -> None:
+    check(Case("exp", "softmax", form, "heads"), [("inductor", {})], 24, torch.float32, torch.inf)

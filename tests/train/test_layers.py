@@ -1,0 +1,87 @@
+"""The layers of a trained run, on samples of its task and on repeated random tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.errors import InputError
+from tensornet_attn.train.trained import open_run
+from tests.train import runs
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    ta.train(runs.everything(steps=6), out=folder)
+    return folder
+
+
+def test_all_layers_of_a_language_model(out: Path) -> None:
+    sections = ta.run_sections(out, samples=5, seed=3)
+    assert [section.title for section in sections] == [
+        "layers.0.mixer: transformer_xl",
+        "layers.1.mixer: mgk_em",
+        "layers.2.mixer: fish",
+    ]
+    trained = open_run(out)
+    batch = trained.task.samples("validation", 0, 5)
+    repeated = ta.repeated_tokens(trained.task.vocabulary, 4, 5, seed=3)
+    wanted = ta.model_sections(trained.model, batch.tokens, batch.key_mask, repeated=repeated)
+    for section, other in zip(sections, wanted, strict=True):
+        assert torch.equal(section.inputs[0], other.inputs[0])
+        assert torch.equal(section.repeated.inputs[0], other.repeated.inputs[0])
+        assert section.repeated.inputs[0].shape[:2] == (5, 8)
+
+
+def test_a_checkpoint_and_a_split_may_be_named(out: Path) -> None:
+    last, before = ta.run_sections(out), ta.run_sections(out, checkpoint="3")
+    assert not torch.equal(last[1].inputs[0], before[1].inputs[0])
+    test = ta.run_sections(out, split="test")
+    assert not torch.equal(last[0].inputs[0], test[0].inputs[0])
+    assert len(ta.run_sections(out, split="train", samples=3)[0].inputs[0]) == 3
+    with pytest.raises(InputError) as error:
+        ta.run_sections(out, split="tests")
+    assert str(error.value) == "there is no split 'tests': did you mean 'test'?"
+
+
+def test_no_more_samples_than_the_split_has(tmp_path: Path) -> None:
+    options = {"length": 16, "pairs": 2, "vocabulary": 16, "validation": 6}
+    ta.train(runs.small(options=options, steps=1, eval_samples=1), out=tmp_path)
+    (section,) = ta.run_sections(tmp_path, samples=50)
+    assert section.inputs[0].shape == (6, 16, 8)
+    assert section.repeated.inputs[0].shape == (6, 16, 8)
+
+
+def test_a_classifier_has_no_induction_scores(tmp_path: Path) -> None:
+    ta.train(runs.small(task="listops_mini", options={}, steps=1, eval_samples=1), out=tmp_path)
+    (section,) = ta.run_sections(tmp_path, samples=4)
+    batch = open_run(tmp_path).task.samples("validation", 0, 4)
+    assert section.repeated is None
+    assert torch.equal(section.see["key_mask"], batch.key_mask)
+    assert ta.report_data([section])["means"]["largest_induction"] is None
+
+
+def test_encoder_and_decoder(tmp_path: Path) -> None:
+    layer = {"mixer": {"design": "mhsa", "legs": {"h": 2}}, "cross": {"design": "cross", "legs": {"h": 2}}}
+    task = ta.tasks.task_named("reverse")
+    model = {"kind": "seq2seq", "vocabulary": task.vocabulary, "length": task.length, "width": 8}
+    model |= {"encoder": [{"mixer": layer["mixer"]}], "decoder": [layer]}
+    described = {"tensornet": 1, "name": "both", "model": model}
+    changes = {
+        "task": "reverse",
+        "options": {},
+        "design": None,
+        "legs": None,
+        "mlp": None,
+        "width": None,
+        "depth": None,
+    }
+    ta.train(runs.small(**changes, model=described, steps=1, eval_samples=1), out=tmp_path)
+    sections = ta.run_sections(tmp_path, samples=2)
+    titles = ["encoder.0.mixer: mhsa", "decoder.0.mixer: mhsa", "decoder.0.cross: cross"]
+    assert [section.title for section in sections] == titles
+    assert all(section.repeated is None for section in sections)
