@@ -17,6 +17,9 @@ Given = Annotated[Pairs, typer.Option("--options", metavar="NAME=VALUE,...", hel
 Legs = Annotated[Pairs, typer.Option("--legs", metavar="LEG=SIZE,...", help="Leg sizes of the design.")]
 Settings = Annotated[Pairs, typer.Option("--set", metavar="NAME=VALUE,...", help="Settings of the design.")]
 MlpLegs = Annotated[Pairs, typer.Option("--mlp-legs", metavar="LEG=SIZE,...", help="Leg sizes of the MLP's design.")]
+MlpSettings = Annotated[
+    Pairs, typer.Option("--mlp-set", metavar="NAME=VALUE,...", help="Settings of the MLP's design.")
+]
 Betas = Annotated[Text, typer.Option("--betas", metavar="B1,B2", help="Of AdamW; 0.9,0.98.")]
 
 
@@ -37,6 +40,7 @@ def train(
     settings: Settings = None,
     mlp: Annotated[Text, _option("The design after each mixer, or none; mlp.", "DESIGN")] = None,
     mlp_legs: MlpLegs = None,
+    mlp_settings: MlpSettings = None,
     depth: Annotated[Number, _option("Layers; 2.")] = None,
     width: Annotated[Number, _option("Of the residual stream; 64.")] = None,
     positions: Annotated[Text, _option("none, learned or sinusoid; learned.", "KIND")] = None,
@@ -93,7 +97,8 @@ def train(
     before its time, however that came about.
     """
     given = {name: value for name, value in locals().items() if name not in ("out", "config", "as_json")}
-    pairs = {"options": "--options", "legs": "--legs", "settings": "--set", "mlp_legs": "--mlp-legs"}
+    pairs = {"options": "--options", "legs": "--legs", "settings": "--set"}
+    pairs |= {"mlp_legs": "--mlp-legs", "mlp_settings": "--mlp-set"}
     chosen = {name: value for name, value in given.items() if value is not None}
     chosen |= {name: overrides(given[name], option) for name, option in pairs.items() if given[name] is not None}
     if betas is not None:

@@ -53,6 +53,7 @@ class Run(BaseModel):
     settings: dict[str, Arithmetic] = Field({}, description="settings of the design")
     mlp: Source = Field("mlp", description="the design after each mixer, or none")
     mlp_legs: dict[str, Arithmetic] = Field({}, description="sizes of its legs")
+    mlp_settings: dict[str, Arithmetic] = Field({}, description="its settings")
     depth: Count = Field(2, description="layers")
     width: Count = Field(64, description="of the residual stream")
     positions: Positions = Field("learned", description="none, learned or sinusoid")
@@ -119,11 +120,11 @@ def _parts(run: Run) -> dict[str, Any]:
 OF_THE_TASK = ("vocabulary", "length", "classes")
 # What a design needs to be a model; of a model that says all this itself, what the run wants otherwise.
 SIZES = (
-    "legs", "settings", "mlp", "mlp_legs", "depth", "width", "positions", "norm", "dropout", "init",
+    "legs", "settings", "mlp", "mlp_legs", "mlp_settings", "depth", "width", "positions", "norm", "dropout", "init",
     "embedding_scale", "tied", "memory", "pooling", *OF_THE_TASK,
 )  # fmt: skip
 # What runs of earlier versions lack: at its default it is no part of what makes two runs differ.
-LATER = ("label_smoothing", *OF_THE_TASK)
+LATER = ("label_smoothing", "mlp_settings", *OF_THE_TASK)
 # Where and how a run is computed: it may go on with others.
 MACHINE = (
     "checkpoint_activations", "save_every", "save_seconds", "keep", "accelerator", "devices", "nodes", "strategy",

@@ -48,7 +48,8 @@ def _stack(run: Run, task: Task) -> ModelSpec:
     if task.kind == "sequence_to_sequence":
         raise InputError(f"task '{task.name}' needs an encoder and a decoder: give a model file of kind 'seq2seq'.")
     mixer = {"design": run.design, "legs": run.legs, "settings": run.settings}
-    mlp = {} if run.mlp is None else {"mlp": {"design": run.mlp, "legs": run.mlp_legs}}
+    second = {"design": run.mlp, "legs": run.mlp_legs, "settings": run.mlp_settings}
+    mlp = {} if run.mlp is None else {"mlp": second}
     model: dict[str, Any] = {
         "kind": KINDS[task.kind],
         **({"vocabulary": task.vocabulary} if task.features is None else {"features": task.features}),

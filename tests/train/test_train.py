@@ -333,12 +333,14 @@ STEPS = {"steps": 2, "batch": 4, "eval_samples": 4, "tensorboard": False, "threa
 def test_a_shipped_model_with_other_sizes(tmp_path: Path) -> None:
     text = {"task": "char_lm", "options": {"length": 12, "streams": 4}}
     out = tmp_path / "fast"
-    summary = ta.train(text, model="fast_transformer", memory=12, **SMALL, **STEPS, out=out)
+    changes = SMALL | {"memory": 12, "mlp_settings": {"k": 2}}
+    summary = ta.train(text, model="fast_transformer", **changes, **STEPS, out=out)
     assert (summary["model"], summary["designs"]) == ("fast_transformer", ["epa_xl", "sigma_moe"])
-    spec = ta.models.load("fast_transformer", memory=12, **SMALL)
+    spec = ta.models.load("fast_transformer", **changes)
+    assert spec.stacks["layers"][0]["mlp"].design.settings["k"] == 2
     assert open_run(out).spec.to_yaml(whole=True) == spec.to_yaml(whole=True)
     assert summary["parameters"] == spec.cost().parameters
-    again = ta.train(text, model="fast_transformer", memory=12, **SMALL, **STEPS, out=out)
+    again = ta.train(text, model="fast_transformer", **changes, **STEPS, out=out)
     assert again == summary
 
 
@@ -362,3 +364,10 @@ def test_a_classifier_of_other_classes(tmp_path: Path) -> None:
         "a sequence_classifier has no 'tied' to override: known here: classes, depth, design, dropout, "
         "embedding_scale, features, init, legs, length, mlp, mlp_legs, mlp_settings, ...."
     )
+
+
+def test_settings_of_the_mlp_of_a_design(tmp_path: Path) -> None:
+    experts = {"mlp": "sigma_moe", "mlp_legs": {"e": 3, "l": 2}, "mlp_settings": {"k": 1}}
+    ta.train(runs.small(steps=1, **experts), out=tmp_path / "out")
+    design = open_run(tmp_path / "out").spec.stacks["layers"][0]["mlp"].design
+    assert (design.legs["e"], design.settings) == (3, {"k": 1})
