@@ -238,16 +238,6 @@ def test_values_replace_and_null_removes(tmp_path: Path) -> None:
     assert (read.settings["a"], read.about, read.causal, read.output) == (7, "new", False, "three")
 
 
-def test_an_input_with_a_default_goes_with_the_steps_that_read_it() -> None:
-    keys, values = "x[m f] Wk[f h d] -> m h d", "x[m f] Wv[f h d] -> m h d"
-    child = {"tensornet": 1, "name": "child", "extends": "mhsa", "diagram": {"K": keys, "V": values}}
-    assert list(ta.load("mhsa").inputs) == ["x", "memory"]
-    assert list(ta.load(child).inputs) == ["x"]
-    assert list(ta.load(child | {"diagram": {"K": keys}}).inputs) == ["x", "memory"]  # V still reads it
-    given = child | {"inputs": {"memory": {"legs": "m f", "default": "x"}}}  # said by the child itself
-    assert [problem.code for problem in ta.check(given)] == ["unused"]
-
-
 def test_extends_is_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     (tmp_path / "sub").mkdir()
