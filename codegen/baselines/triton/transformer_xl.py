@@ -673,7 +673,8 @@ class Launch:
         kind: str = "forward",
         whole: Tensor | None = None,
     ) -> Tensor:
-        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Of tables not all is written: zeros.
+        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Where not all is written, it holds zeros:
+        in tables, and of queries x keys, of which blocks that no mask lets see are left out.
 
         In the dtype of `whole` where it has no more numbers than that: then there are no parts to be added.
         """
@@ -686,7 +687,8 @@ class Launch:
         ]
         if whole is not None and whole.numel() == math.prod(shape):
             dtype = whole.dtype
-        make = torch.zeros if self.distances() & {*legs} else torch.empty
+        partly = self.distances() & {*legs} or {*self.region.sides} <= {*legs}
+        make = torch.zeros if partly else torch.empty
         return make(shape, device=self.like.device, dtype=dtype)
 
     def side_sizes(self, legs: list[str]) -> list[int]:
