@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from tensornet_attn.models.classifier import SequenceClassifier
 from tensornet_attn.models.language import LanguageModel
@@ -11,10 +11,21 @@ from tensornet_attn.models.read import ModelSpec, load
 from tensornet_attn.models.seq2seq import Seq2Seq
 from tensornet_attn.spec.sources import Source
 
+if TYPE_CHECKING:
+    import torch
+
 KINDS: dict[str, type[Model]] = {cls.kind: cls for cls in (LanguageModel, SequenceClassifier, Seq2Seq)}
 
 
-def make(source: Source | ModelSpec, **options: Any) -> Model:
+class MakeOptions(TypedDict, total=False):
+    """What `make` takes besides the description."""
+
+    backend: str
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+def make(source: Source | ModelSpec, **options: Unpack[MakeOptions]) -> Model:
     """A LanguageModel, SequenceClassifier or Seq2Seq, as the description says; `options`: backend, device, dtype.
 
     Raises DesignError with everything wrong.
