@@ -13,7 +13,6 @@ from tensornet_attn.errors import nearest
 PACKAGE = __name__.partition(".")[0]
 
 
-@cache
 def checked(value: Any, package: str = PACKAGE) -> Any:
     """A public function of a package, behind a check of the names of its keywords, which raises TypeError.
 
@@ -25,17 +24,22 @@ def checked(value: Any, package: str = PACKAGE) -> Any:
     Traceback (most recent call last):
     TypeError: made() got an unexpected keyword argument 'dept'; did you mean 'depth'?
     """
-    known = keywords_of(value) if isfunction(value) else None
-    if known is None:
-        return value
+    return _checked(value, package) if isfunction(value) else value
 
-    @wraps(value)
+
+@cache
+def _checked(function: Callable[..., Any], package: str) -> Callable[..., Any]:
+    known = keywords_of(function)
+    if known is None:
+        return function
+
+    @wraps(function)
     def call(*args: Any, **given: Any) -> Any:
         for name in given:
             if name not in known:
                 hint = nearest(name, known)
-                raise TypeError(f"{value.__name__}() got an unexpected keyword argument '{name}'; {hint}")
-        return value(*args, **given)
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument '{name}'; {hint}")
+        return function(*args, **given)
 
     call.__module__ = package  # where it stands under its name: pickle looks it up there
     return call

@@ -6,6 +6,7 @@ import inspect
 import pickle
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,14 @@ def test_every_public_function_is_checked_or_takes_inputs_by_name() -> None:
     functions = {name: value for name in ta.__all__ if inspect.isfunction(value := getattr(ta, name))}
     unchecked = {name for name, value in functions.items() if not hasattr(value, "__wrapped__")}
     assert unchecked == {"attention_maps", "expert_selections"}  # their modules check the names of inputs
+
+
+def test_whatever_is_public_and_no_function_is_itself() -> None:
+    assert ta.models.INITIALISATIONS is import_module("tensornet_attn.models.initial").INITIALISATIONS
+    for package in (ta, ta.models):
+        for name in package.__all__:
+            value = getattr(package, name)
+            assert hasattr(value, "__wrapped__") <= inspect.isfunction(value), name
 
 
 def test_a_checked_function_is_one_function_with_its_documentation() -> None:
