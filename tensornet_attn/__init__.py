@@ -13,6 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tensornet_attn.keywords import checked
 from tensornet_attn.version import __version__
 
 if TYPE_CHECKING:
@@ -37,10 +38,14 @@ if TYPE_CHECKING:
         cost,
         draw,
         emit_source,
+        explain,
+        hash_of,
+        kernels,
         list_designs,
         load,
         match_parameters,
         reference,
+        rewrites,
     )
     from tensornet_attn.convert.make import convert
     from tensornet_attn.convert.model import convert_model
@@ -56,12 +61,13 @@ __all__ = [
     "Call", "Checkpoint", "Design", "DesignError", "Eigenvalues", "Graph", "HeadDistances", "InputError", "Maps",
     "MissingPartError", "Problem", "Section", "Selections", "TensornetError", "__version__", "attention_maps",
     "attention_scores", "build", "check", "compare", "compile", "convert", "convert_model", "cost", "draw",
-    "effective_heads", "emit_source", "expert_selections", "head_distances", "induction_scores", "json_schema",
-    "kernels", "list_designs", "load", "map_eigenvalues", "map_entropy", "map_rank", "map_reach",
-    "match_parameters", "max_maps", "mean_maps", "model_sections", "plot_eigenvalues", "plot_experts",
-    "plot_induction", "plot_maps", "plot_max_maps", "plot_ranks", "plot_spectra", "principal_components",
-    "read_checkpoint", "reference", "repeated_inputs", "repeated_tokens", "report", "report_data", "restore",
-    "run_sections", "save", "search", "singular_values", "special_cases", "text_inputs", "train",
+    "effective_heads", "emit_source", "expert_selections", "explain", "hash_of", "head_distances",
+    "induction_scores", "json_schema", "kernels", "list_designs", "load", "map_eigenvalues", "map_entropy",
+    "map_rank", "map_reach", "match_parameters", "max_maps", "mean_maps", "model_sections", "plot_eigenvalues",
+    "plot_experts", "plot_induction", "plot_maps", "plot_max_maps", "plot_ranks", "plot_spectra",
+    "principal_components", "read_checkpoint", "reference", "repeated_inputs", "repeated_tokens", "report",
+    "report_data", "restore", "rewrites", "run_sections", "save", "search", "singular_values", "special_cases",
+    "text_inputs", "train",
 ]  # fmt: skip
 _PLACES = {
     "analyse.core": "effective_heads",
@@ -79,7 +85,8 @@ _PLACES = {
     "analyse.text": "repeated_inputs text_inputs",
     "checkpoint": "Checkpoint read_checkpoint restore save",
     "compare.report": "compare",
-    "compiler": "check compile cost draw emit_source kernels list_designs load match_parameters reference",
+    "compiler": "check compile cost draw emit_source explain hash_of kernels list_designs load match_parameters "
+    "reference rewrites",
     "convert.make": "convert",
     "convert.model": "convert_model",
     "errors": "DesignError InputError MissingPartError Problem TensornetError",
@@ -104,7 +111,7 @@ class _Package(ModuleType):
     def __getattr__(self, name: str) -> Any:
         """Loads a public name when it is first used: importing this package costs nothing and leaves torch out."""
         if name in _HOME:
-            return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+            return checked(getattr(import_module(f"{__name__}.{_HOME[name]}"), name))
         if name in _FOLDERS:
             return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -8,11 +8,12 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
 from tensornet_attn import compiler
+from tensornet_attn.compiler import BackendOptions
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
 from tensornet_attn.models.sources import load
@@ -82,18 +83,20 @@ def save(module: CompiledDesign | Model, path: PathLike, extra: Mapping[str, tor
     write_whole(Path(path), buffer.getvalue())
 
 
-def restore(path: PathLike, causal: bool | None = None, **options: Any) -> CompiledDesign | Model:
+def restore(path: PathLike, causal: bool | None = None, **options: Unpack[BackendOptions]) -> CompiledDesign | Model:
     """The module of a checkpoint that `save` wrote, compiled anew, in training mode as `compile` leaves it.
 
-    `causal` overrides the flag that was stored; `options` are those of `compile`: backend, device, dtype (that of the
-    weights stored where none is given). Only tensors and text are read, never code. Raises InputError for a file that
-    is no checkpoint, DesignError for a design that is refused.
+    `causal` overrides the flag that was stored; `options` are those of `compile`, `dtype` that of the weights stored
+    where none is given; a model takes backend, device and dtype. Only tensors and text are read, never code. Raises
+    InputError for a file that is no checkpoint, DesignError for a design that is refused.
     """
     found = read_checkpoint(path)
     return restored(found, causal, str(path), **options)
 
 
-def restored(found: Checkpoint, causal: bool | None, path: str, **options: Any) -> CompiledDesign | Model:
+def restored(
+    found: Checkpoint, causal: bool | None, path: str, **options: Unpack[BackendOptions]
+) -> CompiledDesign | Model:
     """The module of a checkpoint that has been read."""
     floats = [value.dtype for value in found.state.values() if value.is_floating_point()]
     options.setdefault("dtype", floats[0] if floats else None)
@@ -107,11 +110,14 @@ def restored(found: Checkpoint, causal: bool | None, path: str, **options: Any) 
     return module
 
 
-def _module(found: Checkpoint, causal: bool | None, path: str, options: dict[str, Any]) -> CompiledDesign | Model:
+def _module(found: Checkpoint, causal: bool | None, path: str, options: BackendOptions) -> CompiledDesign | Model:
     """The module, its weights as first drawn."""
     if found.design is None:
-        from tensornet_attn.models.kinds import make
+        from tensornet_attn.models.kinds import MakeOptions, make
 
+        for name in options:
+            if name not in MakeOptions.__annotations__:
+                raise InputError(f"'{path}' holds a model, and '{name}' is an option of a single design: leave it out.")
         if causal is not None:
             raise InputError(f"'{path}' holds a model, whose description says what is causal: leave out causal=.")
         return make(found.model, **options)  # type: ignore[arg-type]

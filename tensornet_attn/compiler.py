@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 from warnings import warn
 
 from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
+from tensornet_attn.keywords import caller
 from tensornet_attn.plan.aim import TRAINING, Aim, Wanted, aim_of
 from tensornet_attn.plan.auto import fastest
 from tensornet_attn.plan.cache import Kept
@@ -34,6 +35,20 @@ BACKENDS = ("auto", "reference", "torch", "inductor", "triton")
 BOTH = "triton beside fused attention"  # a plan that auto may take on a GPU
 _plans: Kept[Plan] = Kept(most=256)  # by content: the text of the graph, with its names; backend; aim
 _sources: Kept[Emitted] = Kept(most=256)
+
+
+class Options(Wanted, total=False):
+    """What `compile` takes besides design, backend and `causal`, for functions that pass it on."""
+
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+    tune: bool
+
+
+class BackendOptions(Options, total=False):
+    """The same with the backend."""
+
+    backend: str
 
 
 def list_designs(pattern: str = "*") -> list[str]:
@@ -132,7 +147,8 @@ def picture(design: Source, format: str = "svg") -> bytes:
 def explain(design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[Wanted]) -> str:
     """What the compiler would choose for a design, what it refuses, and why; nothing is compiled.
 
-    `wanted` as in `compile`.
+    The text that `tensornet-attn explain` prints. `wanted` as in `compile`. Raises DesignError, and InputError where no
+    plan keeps to that.
 
     >>> explain("mhsa", bucket="decoding").splitlines()[0]
     'mhsa: backend torch, for decoding on generic, orders searched at n 1, m 4096'
@@ -141,14 +157,26 @@ def explain(design: Source, backend: str = "auto", causal: bool | None = None, *
 
 
 def rewrites(design: Source, causal: bool | None = None) -> str:
-    """The rewrites that fit a design, as text: the rule, and the steps before and after; whole diagram first."""
+    """The rewrites that fit a design, as text: the rule, and the steps before and after; whole diagram first.
+
+    The text that `tensornet-attn explain --rewrites` prints. Raises DesignError.
+
+    >>> print(rewrites("skip_left").splitlines()[1])
+      A.of: weights first: x[n f] Wc[f c] Wu[c d] -> x[n f] (Wc Wu)[f d]
+    """
     from tensornet_attn.rewrite.table import shown
 
     return shown(build(_design(design), causal))
 
 
 def hash_of(design: Source, causal: bool | None = None) -> str:
-    """The hash of a design's canonical form (SHA-256, hexadecimal)."""
+    """The hash of a design's canonical form (SHA-256, hexadecimal): equal where only names and order differ.
+
+    Raises DesignError.
+
+    >>> hash_of("mhsa") == hash_of(load("mhsa").to_yaml().replace("Wq", "Query"))
+    True
+    """
     return build(_design(design), causal).hash
 
 
@@ -190,7 +218,7 @@ def compile(
     return module
 
 
-def reference(design: Source, causal: bool | None = None, **options: Any) -> CompiledDesign:
+def reference(design: Source, causal: bool | None = None, **options: Unpack[Options]) -> CompiledDesign:
     """The design evaluated literally, step by step: the oracle that every other backend is compared with."""
     return compile(design, "reference", causal, **options)
 
@@ -273,7 +301,10 @@ def _planned(
         return plan_of(graph, backend, aim)
     if aim.strict:
         raise InputError(f"{graph.name}: strict, but backend 'triton' cannot run: {'; '.join(reasons)}.")
-    warn(f"{graph.name}: backend 'triton' cannot run: {'; '.join(reasons)}. 'torch' is used instead.", stacklevel=3)
+    warn(
+        f"{graph.name}: backend 'triton' cannot run: {'; '.join(reasons)}. 'torch' is used instead.",
+        stacklevel=caller(),
+    )
     return replace(plan_of(graph, "torch", aim), instead=Lowering("triton", reasons))
 
 

@@ -1,13 +1,20 @@
-"""torch.export of every design with any batch and any lengths: the program equals the module at other sizes."""
+"""torch.export of every design with any batch and any lengths: the program equals the module at other sizes.
+
+With a batch that is fixed and any lengths too, and of bands of any reach, with a context of its own length and masks.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, export
 
-from tests.regions import EACH, MASKED, SHORT, inputs_of, key_mask_of, made, quick
+import tensornet_attn as ta
+from tests.designs.cases import drawn
+from tests.regions import EACH, MASKED, SHORT, gradients, inputs_of, key_mask_of, made, quick
 
 SIZES = [(2, 24), (5, 33), (1, 64), (2, 3), (7, 130)]
 F32 = torch.float32
@@ -30,6 +37,70 @@ def test_any_batch_and_length(name: str, causal: bool | None) -> None:
     for batch, n in SIZES:
         xs = inputs_of(name, batch, n, F32)
         torch.testing.assert_close(program(*xs), module(*xs), rtol=1e-4, atol=1e-4)
+
+
+@quick(EACH, [("band", False), ("fmm1", True), ("linear", True), ("cross", False)])
+def test_a_fixed_batch_and_any_length(name: str, causal: bool | None) -> None:
+    module, xs = made(name, causal, dtype=F32), inputs_of(name, 2, 40, F32)
+    lengths = tuple({1: Dim(leg)} for leg in ("n", "m")[: len(xs)])
+    program = export(module, tuple(xs), dynamic_shapes={"inputs": lengths}).module()
+    for n in (3, 24, 33, 64, 130):
+        xs = inputs_of(name, 2, n, F32)
+        torch.testing.assert_close(program(*xs), module(*xs), rtol=1e-4, atol=1e-4)
+
+
+CROSS = {"inputs": {"memory": "m f"}, "diagram": {"K": "memory[m f] Wk[f h d] -> m h d"}}
+CROSS["diagram"]["V"] = "memory[m f] Wv[f h d] -> m h d"
+REACHES = ["band(2)", "band(0)", "window(5, 0)", "window(40, 3)", "window(0, 2)", "window(9, -2)"]
+
+
+def within(reach: str, context: bool = False) -> dict[str, Any]:
+    """Multi-head attention with a mask of this reach; with a context of a length of its own."""
+    A = {"softmax": "m", "scale": "d ** -0.5", "mask": [reach], "of": "Q[n h d] K[m h d] -> h n m"}
+    more = CROSS if context else {"diagram": {}}
+    design = {"tensornet": 1, "name": "within", "extends": "mhsa", "legs": {"f": 12, "h": "head 2"}}
+    return design | more | {"diagram": {**more["diagram"], "A": A}}
+
+
+def drawn_inputs(batch: tuple[int, ...], *lengths: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(sum(lengths))
+    return [torch.randn(*batch, length, 12, generator=generator) for length in lengths]
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (2,), (2, 3)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("reach", [REACHES[0], *(pytest.param(one, marks=pytest.mark.slow) for one in REACHES[1:])])
+def test_bands_of_a_fixed_batch(reach: str, causal: bool, batch: tuple[int, ...]) -> None:
+    """Shorter than the band, no multiple of a block, many blocks."""
+    module = drawn(ta.compile(within(reach), "torch", causal, dtype=F32))
+    assert "attend_band" in module.source
+    length = {"inputs": ({len(batch): Dim("n")},)}
+    program = export(module, tuple(drawn_inputs(batch, 70)), dynamic_shapes=length).module()
+    for n in (1, 2, 31, 32, 33, 64, 150):
+        x = drawn_inputs(batch, n)
+        torch.testing.assert_close(program(*x), module(*x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [None, 1, 2])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("reach", [REACHES[0], *(pytest.param(one, marks=pytest.mark.slow) for one in REACHES[2:])])
+def test_bands_of_a_context_of_its_own_length(reach: str, masked: bool, batch: int | None) -> None:
+    module = drawn(ta.compile(within(reach, context=True), "torch", dtype=F32))
+    assert "attend_band" in module.source
+    n, m, free = Dim("n"), Dim("m"), {} if batch else {0: Dim("batch")}
+    shapes: dict[str, Any] = {"inputs": ({**free, 1: n}, {**free, 1: m})}
+    shapes |= {"mask": {0: n, 1: m}, "key_mask": {**free, 1: m}} if masked else {}
+
+    def arguments(*sizes: int) -> tuple[list[Tensor], dict[str, Tensor]]:
+        xs = drawn_inputs((batch or sizes[0],), *sizes[1:])
+        options = {"mask": torch.rand(*sizes[1:]) < 0.8, "key_mask": key_mask_of(xs)}
+        return xs, options if masked else {}
+
+    xs, options = arguments(3, 40, 50)
+    program = export(module, tuple(xs), options, dynamic_shapes=shapes).module()
+    for sizes in [(2, 1, 40), (4, 33, 20), (2, 64, 64), (3, 2, 3), (2, 100, 130)]:
+        xs, options = arguments(*sizes)
+        torch.testing.assert_close(program(*xs, **options), module(*xs, **options), rtol=1e-4, atol=1e-5)
 
 
 @quick(MASKED, [("band", True), ("linear", True), ("transformer_xl", False)])
@@ -61,3 +132,12 @@ def test_gradients_of_a_program() -> None:
         program(one).square().sum().backward()
         module(other).square().sum().backward()
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_a_band_of_a_fixed_batch() -> None:
+    module = made("fmm1", True, dtype=F32)
+    (x,) = inputs_of("fmm1", 2, 40, F32)
+    program = export(module, (x,), dynamic_shapes={"inputs": ({1: Dim("n")},)}).module()
+    (x,) = (x.requires_grad_() for x in inputs_of("fmm1", 2, 71, F32))
+    (found,) = torch.autograd.grad(program(x).square().sum(), x)
+    torch.testing.assert_close(found, gradients(module, module(x), [x])[0], rtol=1e-4, atol=1e-4)

@@ -8,7 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import tensornet_attn as ta
 from tests.designs.cases import CASES, unsteady
+from tests.plan.fading_cases import ALONE, FADING, SHARED
+from tests.plan.test_running import SUMS
 from tests.regions import EACH, MASKED, SHORT, SLICE, draws, gradients, inputs_of, key_mask_of, made, quick, writes
 
 F32 = torch.float32
@@ -56,6 +59,49 @@ def test_one_graph_and_the_same_gradients(name: str, causal: bool | None) -> Non
     module = made(name, causal, dtype=F32)
     compiled = whole(module, "aot_eager")
     for xs in calls(name, [(2, 24), (3, 40), (5, 33)]):
+        y, wanted = compiled(*xs), module(*xs)
+        close([y, *gradients(module, y, xs)], [wanted, *gradients(module, wanted, xs)])
+
+
+SCANS = {name: source | {"causal": True} for name, source in SUMS.items()} | {
+    f"means over earlier keys, {mapped}": {  # a cumulative sum, and one that it is divided by, as in AFT
+        "tensornet": 1,
+        "name": "averaged",
+        "causal": True,
+        "legs": {"n": "query", "m": "key", "a": 4, "a2": "head 4"},
+        "inputs": {"x": "n a"},
+        "weights": {"Wk": "a a2", "Wv": "a a2", "Wq": "a a2"},
+        "constants": {"one": {"legs": "n", "value": "ones"}},
+        "diagram": {
+            "k": {"map": mapped, "of": "x[m a] Wk[a a2] -> m a2"},
+            "v": "x[m a] Wv[a a2] -> m a2",
+            "kv": "k[m a2] v[m a2] -> m a2",
+            "top": {"sum": "m", "of": "one[n] kv[m a2] -> a2 n m"},
+            "total": {"sum": "m", "of": "one[n] k[m a2] -> n m a2"},
+            "below": {"map": "square", "of": "total"},
+            "gate": {"map": "sigmoid", "of": "x[n a] Wq[a a2] -> n a2"},
+            "y": "gate[n a2] top[a2 n] below[n a2] -> n a2",
+        },
+        "output": "y",
+    }
+    for mapped in ("softplus", "exp", "elu")
+}
+SCANS |= FADING | ALONE | SHARED
+FEW = ("keys", "features", "means over earlier keys, softplus", "by gates, kept")
+
+
+@pytest.mark.parametrize("name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in SCANS])
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_gradients_of_sums_over_earlier_keys(name: str, dynamic: bool | None) -> None:
+    torch._dynamo.reset()
+    module = ta.compile(SCANS[name], "torch", dtype=torch.float64)
+    compiled = torch.compile(module, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    inputs = [tensor.legs for tensor in module.plan.graph.of_role("input")]
+    leg = module.plan.graph.leg
+    for batch, n in [(2, 24), (3, 40), (5, 33)]:
+        shapes = [(batch, *(n if leg[name].sequence else leg[name].size for name in legs)) for legs in inputs]
+        xs = [0.5 * torch.randn(shape, dtype=torch.float64) for shape in shapes]
+        xs = [x.requires_grad_() for x in xs]
         y, wanted = compiled(*xs), module(*xs)
         close([y, *gradients(module, y, xs)], [wanted, *gradients(module, wanted, xs)])
 

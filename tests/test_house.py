@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "tensornet_attn"
-FREE = {"errors", "limits", "files", "version"}  # every layer may import these
+FREE = {"errors", "keywords", "limits", "files", "version"}  # every layer may import these
 LAYERS = (
     "spec",
     "graph",

@@ -10,6 +10,7 @@ from torch import nn
 from tensornet_attn.convert.make import convert
 from tensornet_attn.convert.places import Found, attentions
 from tensornet_attn.convert.read import read_trained
+from tensornet_attn.convert.saving import refuse_saving
 from tensornet_attn.convert.table import family_of
 from tensornet_attn.convert.wrap import Swapped
 from tensornet_attn.errors import InputError
@@ -28,7 +29,8 @@ def convert_model(
 
     A Hugging Face BERT, RoBERTa, ALBERT, GPT-2, ViT or Llama model, or any module with nn.MultiheadAttention inside.
     Outputs, dtype, device and train or eval mode stay. The model then keeps no cache of keys and values
-    (`config.use_cache` becomes False). Raises InputError, naming the module's path, and then the model is as it was.
+    (`config.use_cache` becomes False), and refuses `save_pretrained` and `push_to_hub`: save its state dict. Raises
+    InputError, naming the module's path, and then the model is as it was.
 
     >>> from torch import nn
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
@@ -64,7 +66,7 @@ def _swapped(one: Found, design: Source, options: dict[str, Any]) -> Swapped:
 
 
 def settle(model: nn.Module, new: list[Swapped]) -> None:
-    """Turns off what would go around the new modules: caches, torch's nested tensors, and maps collected by class."""
+    """Turns off what would go around the new modules: caches, nested tensors, maps collected by class, saving."""
     for module in model.modules():
         if not any(inner in new for inner in module.modules()):
             continue
@@ -75,6 +77,7 @@ def settle(model: nn.Module, new: list[Swapped]) -> None:
                 config.use_cache = False
         if hasattr(type(module), "_can_record_outputs"):
             module.register_forward_pre_hook(refuse_maps, with_kwargs=True)
+        refuse_saving(module)
 
 
 def refuse_maps(model: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:

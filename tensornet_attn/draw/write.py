@@ -10,7 +10,7 @@ from tensornet_attn.draw.dot import dot_source
 from tensornet_attn.draw.mermaid import mermaid_source
 from tensornet_attn.draw.render import png_bytes, svg_text
 from tensornet_attn.draw.text import diagram_text
-from tensornet_attn.errors import InputError
+from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.files import write_whole
 from tensornet_attn.graph.model import Graph
 
@@ -48,5 +48,5 @@ def _format(target: Path, form: str | None) -> str:
     name = (target.suffix.lower() if form is None else form).removeprefix(".")
     if name not in FORMATS:
         wrong = f"no picture format '{name}'" if name else "no suffix that names a picture format"
-        raise InputError(f"cannot draw to '{target}': {wrong}; known: {', '.join(FORMATS)}.")
+        raise InputError(f"cannot draw to '{target}': {wrong}; {nearest(name, FORMATS)}")
     return name

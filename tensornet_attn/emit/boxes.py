@@ -18,7 +18,6 @@ _MAPS = {
     "relu": "F.relu({0})",
     "gelu": "F.gelu({0})",
     "silu": "F.silu({0})",
-    "elu": "F.elu({0})",
     "tanh": "torch.tanh({0})",
     "sigmoid": "torch.sigmoid({0})",
     "exp": "torch.exp({0})",
@@ -26,7 +25,6 @@ _MAPS = {
     "square": "torch.square({0})",
     "sqrt": "torch.sqrt({0})",
     "abs": "torch.abs({0})",
-    "softplus": "F.softplus({0})",
 }
 _DENSE = {"sum": "sum", "mean": "mean", "max": "amax", "logsumexp": "logsumexp"}
 _NORMS = {"rmsnorm": "rms_norm", "layernorm": "layer_norm", "l1norm": "l1_norm", "l2norm": "l2_norm"}

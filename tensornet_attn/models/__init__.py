@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tensornet_attn.keywords import checked
+
 if TYPE_CHECKING:
     from tensornet_attn.models.classifier import SequenceClassifier
     from tensornet_attn.models.cost import ModelCost
@@ -41,7 +43,7 @@ _HOME = {name: module for module, names in _PLACES.items() for name in names.spl
 def __getattr__(name: str) -> Any:
     """Loads a public name when it is first used: reading and pricing a model leave torch out."""
     if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        return checked(getattr(import_module(f"{__name__}.{_HOME[name]}"), name), __name__)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 

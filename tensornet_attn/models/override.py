@@ -50,6 +50,12 @@ def override(spec: ModelSpec, changes: Mapping[str, Any]) -> ModelSpec:
     return _named(new) if "design" in changes else new
 
 
+def override_keys() -> frozenset[str]:
+    """All keys that models of any kind let be overridden."""
+    own = {key for config in CONFIGS.values() for key in config.model_fields}
+    return frozenset({*OF_LAYERS, *own} - {"kind", *STACKS})
+
+
 def _check(spec: ModelSpec, changes: Mapping[str, Any]) -> None:
     """Raises InputError for what is no key, and for changes of layers that are not of the right form."""
     known = (*OF_LAYERS, *(key for key in CONFIGS[spec.kind].model_fields if key not in ("kind", *STACKS)))

@@ -17,10 +17,10 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Attention, Graph, Kernel
 from tensornet_attn.plan.aim import TRAINING, Aim
 from tensornet_attn.plan.band import lower_band
+from tensornet_attn.plan.figures import duration, instead
 from tensornet_attn.plan.fuse import lower_attention, reasons_against, softmax_boxes
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.lowering import Lower, Lowered
-from tensornet_attn.plan.model import duration
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.price import time_of
 from tensornet_attn.plan.rows import quadratic
@@ -153,8 +153,8 @@ class _Search:
             return f"{cost.pairs - now.pairs:,} more scores would be kept"
         if cost.fused < now.fused:
             return "its scores would be no more fused"
-        times = [duration(self.aim.device.seconds(one.time)) for one in (cost, now)]
-        return "it would all take {} instead of {}".format(*times)
+        mine, others = (self.aim.device.seconds(one.time) for one in (cost, now))
+        return f"it would all take {instead(mine, others, duration)}"
 
 
 def _fused(schedule: Graph) -> int:

@@ -15,6 +15,7 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.experts import Product, chosen_time, held, read_product, topk_of
 from tensornet_attn.cost.routing import Routing
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.plan.figures import duration, instead
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
 from tensornet_attn.spec.arithmetic import ONE, evaluate
@@ -137,8 +138,8 @@ def _dearer(last: Product, hidden: Hidden, k: int, sizes: Mapping[str, int], dev
             ours += chosen_time(product, k, sizes, device, fused)
     if ours < dense:
         return ""
-    took, instead = (f"{1e6 * device.seconds(time):.3g}" for time in (ours, dense))
-    return f"'{last.step.name}' would take {took} microseconds instead of {instead} with all experts"
+    times = instead(device.seconds(ours), device.seconds(dense), duration)
+    return f"with the chosen experts alone, '{last.step.name}' would take {times}"
 
 
 def _outside(graph: Graph, joined: list[Step], body: tuple[Step, ...]) -> tuple[Use, ...]:

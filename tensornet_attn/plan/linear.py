@@ -16,9 +16,9 @@ from math import prod
 from tensornet_attn.cost.devices import DEVICES, Device
 from tensornet_attn.cost.linear import Legs, causal, chunk_of, linear_of, linear_work, mixed_legs
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.table import human
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Tensor, Term, Use
 from tensornet_attn.plan.fade import EXP, Fade, fade_of, fade_sides, fading_alone, softmax_of
+from tensornet_attn.plan.figures import counted, instead
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
@@ -223,10 +223,10 @@ def _priced(opened: WrittenOut, found: Pattern, sizes: Mapping[str, int], times:
     linear = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
     dense = _dense(kernel, opened.steps, known)
     if times > 1 and linear * times > dense:
-        beside = f"it would take {human(linear)} instead of {human(dense)} multiply-adds"
+        beside = f"it would take {instead(linear, dense, counted)}"
         return f"its kernels know no scores that fade, as by '{found.fades[0].box.name}'; with torch {beside}"
     if linear > dense:
-        return f"summing over the keys first would cost {human(linear)} instead of {human(dense)} multiply-adds"
+        return f"summing over the keys first would cost {instead(linear, dense, counted)}"
     parts = linear_of(made, kernel)
     how = f", in chunks of {chunk_of(made, parts, sizes)}" if causal(made, parts) else ""
     how += ", powers of scores written out" if opened.steps else ""

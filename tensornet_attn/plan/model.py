@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tensornet_attn.cost.table import human
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.plan.aim import TRAINING, Aim
+from tensornet_attn.plan.figures import duration
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,6 @@ class Offer:
     @property
     def figures(self) -> str:
         return f"{duration(self.seconds)} and a peak of {human(self.bytes)}B in '{self.region}'"
-
-
-def duration(seconds: float) -> str:
-    """Three digits of seconds, milliseconds or microseconds."""
-    unit, factor = next(
-        (u, f) for u, f in (("s", 1), ("ms", 1e3), ("microseconds", 1e6)) if seconds * f >= 1 or f == 1e6
-    )
-    return f"{seconds * factor:,.3g} {unit}"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from tensornet_attn.cost.work import elementwise, macs
 from tensornet_attn.graph.model import Attention, Box, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.plan.aim import Aim
+from tensornet_attn.plan.figures import duration, instead
 from tensornet_attn.plan.rows import rows_of, too_small
 
 KEEPS, AGAIN = (3, 3), (4, 3)  # times the FLOPs and the bytes of the forward, with a backward
@@ -87,8 +88,8 @@ def dearer(graph: Graph, kernels: Sequence[Step], sizes: Mapping[str, int], aim:
     again = sum(_rows_time(scene, one, aim) for one in kernels)
     if again <= WORTH * kept:
         return None
-    figures = [f"{1e6 * aim.device.seconds(time):,.3g}" for time in (again, kept)]
-    return "computed again in the backward, they would take {} microseconds instead of {}".format(*figures)
+    times = instead(aim.device.seconds(again), aim.device.seconds(kept), duration)
+    return f"computed again in the backward, they would take {times}"
 
 
 def _time(scene: Scene, step: Step, aim: Aim) -> int:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.search.path import to_text
@@ -21,7 +21,7 @@ from tensornet_attn.study.function import function_named, name_of
 from tensornet_attn.study.rank import front
 from tensornet_attn.study.read import read
 from tensornet_attn.study.record import Trial
-from tensornet_attn.study.rungs import callable_task
+from tensornet_attn.study.rungs import SHORT, callable_task
 from tensornet_attn.study.store import NAME, Running, Store, need_optuna, open_store, reached
 from tensornet_attn.study.team import Team
 from tensornet_attn.study.worker import check_hope
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tensornet_attn.study.table import Running as Row
 
 PAUSE = 0.5  # seconds between looks at the store
+StudyKeys = TypedDict("StudyKeys", dict.fromkeys([*Study.model_fields, *SHORT], Any), total=False)  # of a study file
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def search(
     storage: str | None = None,
     name: str = NAME,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[StudyKeys],
 ) -> StudyResult:
     """Searches a space for designs that are good at a task and cheap, and gives what was found.
 
@@ -117,8 +118,8 @@ def search(
     URL of a database, `study.db` in `out` if absent, in which the study is called `name`. Called again with the same
     arguments a study goes on, whatever ended it. Progress goes to standard error.
 
-    Raises DesignError and InputError for what is wrong with space, task, bounds, folder or storage, and where all
-    trials fail; MissingPartError; KeyboardInterrupt when all workers have ended.
+    Raises TypeError for another key, DesignError and InputError for what is wrong with space, task, bounds, folder or
+    storage, and where all trials fail; MissingPartError; KeyboardInterrupt when all workers have ended.
     """
     need_optuna()
     given = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}

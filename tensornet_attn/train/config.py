@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -110,6 +110,9 @@ class Run(BaseModel):
         if self.batch < self.accumulate:
             raise PydanticCustomError("parts", "a batch of {batch} has no {parts} parts", _parts(self))
         return self
+
+
+RunKeys = TypedDict("RunKeys", dict.fromkeys(Run.model_fields, Any), total=False)  # keys of a run file, as options
 
 
 def _parts(run: Run) -> dict[str, Any]:

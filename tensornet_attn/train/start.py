@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -18,7 +18,7 @@ from tensornet_attn.tasks import task_named
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train import curves, folder, metrics, summary
 from tensornet_attn.train.board import board
-from tensornet_attn.train.config import Run
+from tensornet_attn.train.config import Run, RunKeys
 from tensornet_attn.train.devices import fabric_of, need_parts
 from tensornet_attn.train.lock import locked
 from tensornet_attn.train.loop import loop
@@ -32,7 +32,7 @@ from tensornet_attn.train.step import Diverged
 
 
 def train(
-    config: Source = None, *, out: str | os.PathLike[str], command: str | None = None, **options: Any
+    config: Source = None, *, out: str | os.PathLike[str], command: str | None = None, **options: Unpack[RunKeys]
 ) -> dict[str, Any]:
     """Trains what a run file, or a mapping, and options say, and gives what `OUT/summary.json` holds; nothing on
     processes other than the first.
@@ -41,8 +41,8 @@ def train(
     arguments a run goes on from its last checkpoint, whatever ended it, and a finished one is left as it is. On the
     CPU its losses are, bit by bit, those of a run that nothing has ended. Progress goes to standard error.
 
-    Raises DesignError and InputError for what is wrong with the run, task, model or folder, and where loss or gradient
-    stop being finite; MissingPartError; KeyboardInterrupt after a checkpoint.
+    Raises TypeError for another key, DesignError and InputError for what is wrong with the run, task, model or folder,
+    and where loss or gradient stop being finite; MissingPartError; KeyboardInterrupt after a checkpoint.
     """
     run = read(config, options)
     need_parts(run)

@@ -88,6 +88,13 @@ def test_explain(run) -> None:
     assert run("explain", "mhsa", "--backend", "magic").code == 1
 
 
+def test_explain_and_rewrites_are_the_texts_of_python(run) -> None:
+    assert run("explain", "mgk", "--causal", "--n", "64").out == f"{ta.explain('mgk', causal=True, n=64)}\n"
+    assert run("explain", "skip_left", "--rewrites").out == f"{ta.rewrites('skip_left')}\n"
+    assert ta.rewrites("mlp") == "mlp: no rewrite fits."
+    assert ta.hash_of("mhsa") == ta.load("mhsa").hash != ta.hash_of("mhsa", causal=True)
+
+
 def test_explain_for_a_bucket_and_under_a_limit(run) -> None:
     head = "mhsa: backend torch, for decoding on h200, orders searched at n 1, m 4096\n"
     assert run("explain", "mhsa", "--bucket", "decoding", "--device", "h200").out.startswith(head)

@@ -69,10 +69,14 @@ def test_an_unknown_suffix_names_the_known_ones(plain: Graph, tmp_path: Path) ->
     path = tmp_path / "picture.jpeg"
     with pytest.raises(InputError) as caught:
         draw(plain, path)
-    assert str(caught.value) == f"cannot draw to '{path}': no picture format 'jpeg'; known: dot, mmd, png, svg, txt."
+    known = "known here: dot, mmd, png, svg, txt."
+    assert str(caught.value) == f"cannot draw to '{path}': no picture format 'jpeg'; {known}"
+    with pytest.raises(InputError) as caught:
+        draw(plain, path, "sgv")
+    assert str(caught.value) == f"cannot draw to '{path}': no picture format 'sgv'; did you mean 'svg'?"
     with pytest.raises(InputError) as caught:
         draw(plain, tmp_path / "picture")
-    wrong = "no suffix that names a picture format; known: dot, mmd, png, svg, txt."
+    wrong = f"no suffix that names a picture format; {known}"
     assert str(caught.value) == f"cannot draw to '{tmp_path / 'picture'}': {wrong}"
     assert list(tmp_path.iterdir()) == []
 

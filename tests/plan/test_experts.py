@@ -221,7 +221,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
     "dearer": (
         ONE_EACH,
         {"G": BY | {"k": 60}, "V": "G[n e] x[n f] W[e f d] -> n d", "y": "V[n d] U[d f] -> n f"},
-        ("'V' would take 5.92 microseconds instead of 0.451 with all experts",),
+        ("with the chosen experts alone, 'V' would take 5.92 microseconds instead of 0.451 microseconds",),
     ),
     "a sum": (
         ONE_EACH | {"T": "f d"},

@@ -81,7 +81,7 @@ def test_refused_with_the_reason_and_still_right(name: str) -> None:
 def test_short_sequences_keep_their_scores() -> None:
     graph = build(ta.load("linear"))
     made = lower_linear(graph, {"n": 16, "m": 16}, GENERIC)
-    reason = "summing over the keys first would cost 1.06 M instead of 262 k multiply-adds"
+    reason = "summing over the keys first would cost 1.06 M multiply-adds instead of 262 k multiply-adds"
     assert (made.graph, made.chosen, made.refused) == (graph, {}, {"A": (reason,)})
 
 

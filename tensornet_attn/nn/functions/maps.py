@@ -1,7 +1,12 @@
 """Elementwise maps that are not one call of torch."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+# Traced, `elu` and `softplus` are made of other calls: of the gradients of torch's own, tracing knows the strides wrong
+# where x and the gradient that arrives are laid out differently, and a view of them fails when the program runs.
+# What is added and divided stands in float32 at least, as inside torch's own.
 
 
 def elu1(x: Tensor) -> Tensor:
@@ -44,6 +49,22 @@ def elu1_neg(x: Tensor) -> Tensor:
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x, and 0 where x is 0, in its gradient too."""
     return torch.where(x == 0, 0, torch.where(x == 0, 1, x).reciprocal())
+
+
+def elu(x: Tensor) -> Tensor:
+    """x above zero, exp(x) - 1 below."""
+    if not torch.compiler.is_compiling():
+        return F.elu(x)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide.clamp(max=0).expm1() + wide.relu()).to(x.dtype)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    if not torch.compiler.is_compiling():
+        return F.softplus(x)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.logaddexp(wide, torch.zeros_like(wide)).to(x.dtype)
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:

@@ -15,6 +15,9 @@ def rms_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
 
 def layer_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(variance + eps)."""
+    if torch.compiler.is_compiling():  # tracing knows the strides of torch's gradient wrong; see `maps`
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return rms_norm(wide - wide.mean(dim, keepdim=True), dim, eps).to(x.dtype)
     x = x.movedim(dim, -1)
     return F.layer_norm(x, x.shape[-1:], eps=eps).movedim(-1, dim)
 

@@ -1,0 +1,72 @@
+"""Keywords of public functions: an unknown one is refused by name, with the function and the nearest known one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache, wraps
+from inspect import Parameter, isfunction, signature
+from typing import Any
+
+from tensornet_attn.errors import nearest
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def checked(value: Any, package: str = PACKAGE) -> Any:
+    """A public function of a package, behind a check of the names of its keywords, which raises TypeError.
+
+    The same one for the same function. Whatever is no function, and a function whose keywords have no names that could
+    be known, is given back as it is.
+
+    >>> def made(width, *, depth=1): ...
+    >>> checked(made)(3, dept=2)
+    Traceback (most recent call last):
+    TypeError: made() got an unexpected keyword argument 'dept'; did you mean 'depth'?
+    """
+    return _checked(value, package) if isfunction(value) else value
+
+
+@cache
+def _checked(function: Callable[..., Any], package: str) -> Callable[..., Any]:
+    known = keywords_of(function)
+    if known is None:
+        return function
+
+    @wraps(function)
+    def call(*args: Any, **given: Any) -> Any:
+        for name in given:
+            if name not in known:
+                hint = nearest(name, known)
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument '{name}'; {hint}")
+        return function(*args, **given)
+
+    call.__module__ = package  # where it stands under its name: pickle looks it up there
+    return call
+
+
+def keywords_of(function: Callable[..., Any]) -> frozenset[str] | None:
+    """The names that a function takes by keyword, those of `**options: Unpack[Options]` too; None where any may come.
+
+    >>> from tensornet_attn.compiler import explain
+    >>> sorted(keywords_of(explain))[:5]
+    ['backend', 'batch', 'bucket', 'causal', 'design']
+    """
+    found = set[str]()
+    for parameter in signature(function).parameters.values():
+        if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+            found.add(parameter.name)
+        elif parameter.kind is Parameter.VAR_KEYWORD:
+            named = str(parameter.annotation).removeprefix("Unpack[").removesuffix("]")
+            if named == parameter.annotation:
+                return None
+            found |= function.__globals__[named].__annotations__.keys()
+    return frozenset(found)
+
+
+def caller() -> int:
+    """The `stacklevel` at which `warnings.warn`, called beside this, names the line that called the package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == PACKAGE:
+        frame, level = frame.f_back, level + 1
+    return level

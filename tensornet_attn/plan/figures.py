@@ -1,0 +1,48 @@
+"""Predicted times and counts in the sentences of a plan: enough digits, one unit, singular and plural."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tensornet_attn.cost.table import human
+
+Number = TypeVar("Number", int, float)
+UNITS = (("second", 1.0), ("millisecond", 1e3), ("microsecond", 1e6))
+
+
+def duration(seconds: float, digits: int = 3) -> str:
+    """Seconds, milliseconds or microseconds, to so many digits.
+
+    >>> duration(853e-6), duration(1e-6), duration(0.99996), duration(0.0020149, 4)
+    ('853 microseconds', '1 microsecond', '1 second', '2.015 milliseconds')
+    """
+    for unit, factor in UNITS:
+        figure = f"{seconds * factor:.{digits}g}"
+        if float(figure) >= 1 or unit == UNITS[-1][0]:
+            break
+    figure = f"{float(figure):,.0f}" if float(figure) >= 1000 else figure
+    return f"{figure} {unit}{'s' * (figure != '1')}"
+
+
+def counted(operations: int, digits: int = 3) -> str:
+    """
+    >>> counted(1_073_741_824), counted(1)
+    ('1.07 G multiply-adds', '1 multiply-add')
+    """
+    return f"{human(operations, digits)} multiply-add{'s' * (operations != 1)}"
+
+
+def instead(one: Number, other: Number, told: Callable[[Number, int], str]) -> str:
+    """One figure instead of another, in as many digits, from 3 to 6, as tell them apart.
+
+    >>> instead(853.4e-6, 853.1e-6, duration)
+    '853.4 microseconds instead of 853.1 microseconds'
+    >>> instead(853e-6, 853e-6, duration)
+    '853 microseconds either way'
+    """
+    for digits in range(3, 7):
+        mine, others = told(one, digits), told(other, digits)
+        if mine != others:
+            return f"{mine} instead of {others}"
+    return f"{told(one, 3)} either way"

@@ -1,0 +1,48 @@
+"""Times and counts in sentences: singular, plural and unit; no figure stands instead of itself."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import tensornet_attn as ta
+from tensornet_attn.plan.figures import counted, duration, instead
+
+DURATIONS = {
+    0.0: "0 microseconds",
+    4.512e-7: "0.451 microseconds",
+    9.996e-7: "1 microsecond",
+    1e-6: "1 microsecond",
+    1.5e-6: "1.5 microseconds",
+    853.4e-6: "853 microseconds",
+    999.6e-6: "1 millisecond",
+    1e-3: "1 millisecond",
+    2.0149e-3: "2.01 milliseconds",
+    0.9996: "1 second",
+    1.0: "1 second",
+    59.94: "59.9 seconds",
+    1234.5: "1,230 seconds",
+}
+
+
+@pytest.mark.parametrize("seconds", DURATIONS)
+def test_durations(seconds: float) -> None:
+    assert duration(seconds) == DURATIONS[seconds]
+
+
+def test_as_many_digits_as_tell_two_figures_apart() -> None:
+    assert instead(2e-3, 721e-6, duration) == "2 milliseconds instead of 721 microseconds"
+    assert instead(853.44e-6, 853.41e-6, duration) == "853.44 microseconds instead of 853.41 microseconds"
+    assert instead(1.0, 1.0 + 1e-9, duration) == "1 second either way"
+    assert instead(1_000_400, 1_000_300, counted) == "1.0004 M multiply-adds instead of 1.0003 M multiply-adds"
+    assert instead(1, 2, counted) == "1 multiply-add instead of 2 multiply-adds"
+
+
+@pytest.mark.parametrize("name", ta.list_designs())
+def test_no_plan_compares_a_figure_with_itself(name: str) -> None:
+    for bucket in ("training", "prefill", "decoding"):
+        told = "\n".join(ta.explain(name, backend, bucket=bucket) for backend in ("torch", "triton"))
+        found = re.findall(r"(?:take|cost) (.*) instead of (.*)$", told, re.MULTILINE)
+        assert [pair for pair in found if pair[0] == pair[1]] == []
+        assert not re.search(r"\d m?s\b|(?<![\d.])1 (micro|milli)?seconds", told)
