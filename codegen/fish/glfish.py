@@ -103,7 +103,7 @@ class Glfish(nn.Module):
         k_2 = phiK.movedim(-3, -1)[..., None]  # ... g d m 1
         z = running_sums([(q_2, k_2)], mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 2)  # ... g d n
 
-        mixture = F.softplus(self.P)  # g k
+        mixture = softplus(self.P)  # g k
 
         KVk_of_of_2 = self.P * self.sigma[:, None]  # g k
         KVk_of_of = (
@@ -114,8 +114,8 @@ class Glfish(nn.Module):
         KVk = KVk_of.sum(-4)  # ... n k d e
 
         KVh = mixed(self.W2, KVk, 2) + self.b2[:, None, None]  # ... n h d e
-        mixture2 = F.softplus(self.W2)  # h k
-        bias2 = F.softplus(self.b2)  # h
+        mixture2 = softplus(self.W2)  # h k
+        bias2 = softplus(self.b2)  # h
 
         zk_2 = mixture.transpose(-2, -1) @ self.sigma  # k
         zk = (
@@ -187,6 +187,14 @@ class Elu1(torch.autograd.Function):
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x, and 0 where x is 0, in its gradient too."""
     return torch.where(x == 0, 0, torch.where(x == 0, 1, x).reciprocal())
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    if not torch.compiler.is_compiling():
+        return F.softplus(x)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.logaddexp(wide, torch.zeros_like(wide)).to(x.dtype)
 
 
 def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:

@@ -66,7 +66,7 @@ class HardGlfish(nn.Module):
         k = KV_k.movedim(-4, -1)[..., None]  # ... g d e m 1
         KV = running_sums([(q, k)], mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 3)  # ... g d e n
 
-        mixture = F.softplus(self.P)  # g k
+        mixture = softplus(self.P)  # g k
 
         KVk_of_up = F.relu(KV)  # ... g d e n
         KVk_of_down = F.relu(-KV.transpose(-4, -1))  # ... n d e g
@@ -78,8 +78,8 @@ class HardGlfish(nn.Module):
         KVh_4 = torch.einsum("hg,...ndeg->...nhde", KVh_3, KVk_of_down)  # ... n h d e
         KVh = mixed(KVh_1, KVk_of_up, 3).movedim(-1, -4) + KVh_4 + self.b2[:, None, None]  # ... n h d e
 
-        mixture2 = F.softplus(self.W2)  # h k
-        bias2 = F.softplus(self.b2)  # h
+        mixture2 = softplus(self.W2)  # h k
+        bias2 = softplus(self.b2)  # h
         z_mix = torch.einsum("hk,gk->hg", mixture2, mixture)  # h g
 
         # z: the keys are summed and mixed over heads first, nothing is n by m
@@ -152,6 +152,14 @@ class Elu1(torch.autograd.Function):
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x, and 0 where x is 0, in its gradient too."""
     return torch.where(x == 0, 0, torch.where(x == 0, 1, x).reciprocal())
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    if not torch.compiler.is_compiling():
+        return F.softplus(x)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.logaddexp(wide, torch.zeros_like(wide)).to(x.dtype)
 
 
 def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:

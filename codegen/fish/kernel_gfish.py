@@ -58,11 +58,11 @@ class KernelGfish(nn.Module):
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        mixture = F.softplus(self.P)  # g k
+        mixture = softplus(self.P)  # g k
         phiQ = elu1(Q)  # ... n g d
         phiK = elu1(K)  # ... m g d
-        mixture2 = F.softplus(self.W2)  # h k
-        bias2 = F.softplus(self.b2)  # h
+        mixture2 = softplus(self.W2)  # h k
+        bias2 = softplus(self.b2)  # h
         A_c1 = torch.einsum("hk,gk->gh", mixture2, mixture)  # g h
 
         # A and A V: the keys are summed first, nothing is n by m
@@ -298,6 +298,14 @@ class Elu1(torch.autograd.Function):
     def jvp(ctx, tangent):
         """The change of the result with that of x."""
         return ctx.saved_tensors[0].clamp(max=1) * tangent
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    if not torch.compiler.is_compiling():
+        return F.softplus(x)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.logaddexp(wide, torch.zeros_like(wide)).to(x.dtype)
 
 
 def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:

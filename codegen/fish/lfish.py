@@ -79,7 +79,7 @@ class Lfish(nn.Module):
         phiQ = elu1((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]))  # ... n h d
         phiK = elu1((memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]))  # ... m g d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
-        mixture = F.softplus(self.P)  # g h
+        mixture = softplus(self.P)  # g h
 
         # z: the keys are summed and mixed over heads first, nothing is n by m
         q = phiQ.transpose(-3, -2)  # ... h n d
@@ -168,6 +168,14 @@ class Elu1(torch.autograd.Function):
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x, and 0 where x is 0, in its gradient too."""
     return torch.where(x == 0, 0, torch.where(x == 0, 1, x).reciprocal())
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    if not torch.compiler.is_compiling():
+        return F.softplus(x)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.logaddexp(wide, torch.zeros_like(wide)).to(x.dtype)
 
 
 def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:

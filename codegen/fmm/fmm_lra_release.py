@@ -116,8 +116,13 @@ def attend_band(
         bounds = torch.where(bounds, bias.to(q.dtype), float("-inf"))
     count = max(2, -(-n // block))
     q = F.pad(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
-    q, k, v = (t.transpose(-2, -3) for t in (q, key_spans(k, place), key_spans(v, place)))
-    out = fused_attention(q, k, v, bounds, scale, dropout, False)  # ... blocks h block e
+    operands = (q, key_spans(k, place), key_spans(v, place), bounds)
+    batch = q.shape[:-4]
+    if any(t.ndim != q.ndim or t.shape[:-4] != batch for t in operands):  # as in `fused_attention`
+        batch = torch.broadcast_shapes(*(t.shape[:-4] for t in operands))
+    q, k, v, bounds = (blocks_together(t, batch) for t in operands)
+    out = fused_attention(*(t.transpose(-2, -3) for t in (q, k, v)), bounds, scale, dropout, False)
+    out = out.unflatten(0, (*batch, count))  # ... blocks h block e
     if bias is not None and out.numel() == 0:
         out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
     if mask is not None or key_mask is not None or min(left, right) < 0 or not tied:
@@ -141,13 +146,24 @@ def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:
     return torch.cat(parts, -3)
 
 
+def blocks_together(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """The blocks of all batch elements side by side: [batch..., blocks, i, j, k] -> [one batch, i, j, k].
+
+    By way of one dimension: of a batch that is known, traced at any length, one view would ask whether the number of
+    blocks divides it, which torch.export refuses as a condition on the length.
+    """
+    x = x.expand(*batch, *x.shape[-4:])
+    inner = math.prod(x.shape[-3:])
+    return x.reshape(-1).view(math.prod(x.shape[:-3]), inner).unflatten(1, x.shape[-3:])
+
+
 def band_keep(
     k: Tensor, key_mask: Tensor | None, left: int, right: int, place: tuple[int, int, int, int, int]
 ) -> Tensor:
     """Where the band and the key mask both allow it: [..., blocks, 1, block, span]."""
     _, _, block, before, after = place
     there = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
-    there = key_spans(there[..., None, None], place)[..., 0].transpose(-1, -2)[..., None, :, :]
+    there = key_spans(there[..., None, None], place)[..., 0, 0][..., None, None, :]
     past = torch.arange(-before, block + after, device=k.device) - torch.arange(block, device=k.device)[:, None]
     return there & (past >= -left) & (past <= right)
 

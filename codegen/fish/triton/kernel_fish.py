@@ -52,7 +52,7 @@ class KernelFish(nn.Module):
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        mixture = F.softplus(self.P)  # g h
+        mixture = softplus(self.P)  # g h
         phiQ = elu1(Q)  # ... n g d
         phiK = elu1(K)  # ... m g d
 
@@ -296,6 +296,14 @@ class Elu1(torch.autograd.Function):
     def jvp(ctx, tangent):
         """The change of the result with that of x."""
         return ctx.saved_tensors[0].clamp(max=1) * tangent
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    if not torch.compiler.is_compiling():
+        return F.softplus(x)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.logaddexp(wide, torch.zeros_like(wide)).to(x.dtype)
 
 
 def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
