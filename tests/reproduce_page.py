@@ -1,4 +1,4 @@
-"""docs/reproduce.md taken apart: papers, rows, and the commands of each row as bash expands them, without running any."""
+"""docs/reproduce.md taken apart: papers, rows, and the commands of each row as bash expands them; none is run."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """docs/reproduce.md is complete and true: every table and figure has a row, every command names what exists.
 
-Nothing is trained. Commands are parsed by the command line's own parsers, run files and models read as `train` reads them.
+Nothing is trained. Commands are parsed by the parsers of the command line, run files and models read as `train` does.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import importlib
+import importlib.util
 import re
 import sys
 from collections import Counter
@@ -35,20 +35,27 @@ from tests.reproduce_page import NUMBERS, PAGE, ROOT, STATES, Call, Row, anchors
 PAPERS = list(NUMBERS)
 ROWS = [row for paper in PAPERS for row in rows(paper)]
 DESIGNS, MODELS = {*ta.list_designs()}, {*ta.models.list_models()}
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 RECIPES = {recipe.name: recipe for recipe in list_tasks("*")}
 
-# What the data of a task are known to have: kind, vocabulary, classes, features.
-FACTS: dict[str, tuple[str, int, int | None, int | None]] = {
+# Kind, vocabulary, classes and features of tasks whose data are not there, by task or folder; a vocabulary of None is
+# that of the task's options.
+FACTS: dict[str, tuple[str, int | None, int | None, int | None]] = {
+    "wikitext": ("language_model", None, None, None),
     "data/wikitext-103": ("language_model", 267_735, None, None),
     "data/ptb": ("language_model", 10_000, None, None),
-    "data/enwik8": ("language_model", 257, None, None),
-    "data/mnist": ("language_model", 257, None, None),
-    "data/lra/listops-1000": ("classification", 18, 10, None),
-    "data/aclImdb": ("classification", 257, 2, None),
-    "data/lra/tsv_data": ("classification", 258, 2, None),
-    "data/lra/pathfinder32": ("classification", 257, 2, None),
+    "byte_lm": ("language_model", 257, None, None),
+    "image_generation": ("language_model", 257, None, None),
+    "translation": ("sequence_to_sequence", None, None, None),
+    "uea": ("classification", 0, 9, 12),
+    "lra_listops": ("classification", 16, 10, None),
+    "lra_text": ("classification", 257, 2, None),
+    "lra_retrieval": ("classification", 258, 2, None),
+    "lra_image": ("classification", 256, 10, None),
+    "lra_pathfinder": ("classification", 256, 2, None),
 }
 PIXELS = {"mnist": 784, "cifar10": 3072, "lra_image": 1024, "lra_pathfinder": 1024}
+LONGEST = 29  # of JapaneseVowels
 
 
 @pytest.fixture(scope="session")
@@ -183,7 +190,7 @@ def calls_of(row: str, folder: Path) -> list[Call]:
 def parsed(call: Call) -> Any:
     """The command with its options, as the command line has read them. Raises for options that there are not."""
     name, *words = call.words
-    return typer.main.get_command(app).commands[name].make_context(name, words)  # type: ignore[attr-defined]
+    return COMMANDS[name].make_context(name, words)
 
 
 def invoke(call: Call) -> None:
@@ -197,20 +204,9 @@ def facts(run: Run) -> Any:
     if recipe.drawn or (run.task == "char_lm" and "path" not in run.options):
         return task_named(run.task, **run.options)
     options = recipe.options(**run.options)
-    known = (*FACTS.get(options.path, ()), None, None, None, None)[:4]
-    kind, vocabulary, classes, features = known
-    if run.task == "translation":
-        kind, vocabulary = "sequence_to_sequence", options.vocabulary
-    elif run.task == "uea":
-        kind, vocabulary, classes, features = "classification", 0, 9, 12
-    elif run.task == "image_generation":
-        kind, vocabulary = "language_model", 257
-    elif run.task == "lra_image":
-        kind, vocabulary, classes = "classification", 256, 10
-    elif options.path.endswith("-pieces"):
-        kind, vocabulary = "language_model", options.vocabulary
-    assert kind is not None and vocabulary is not None, f"nothing is known of {options.path}"
-    length = PIXELS.get(getattr(options, "data", run.task)) or options.length or 29
+    kind, vocabulary, classes, features = FACTS.get(options.path) or FACTS[run.task]
+    vocabulary = options.vocabulary if vocabulary is None else vocabulary
+    length = PIXELS.get(getattr(options, "data", run.task)) or options.length or LONGEST
     return SimpleNamespace(
         name=run.task, kind=kind, vocabulary=vocabulary, classes=classes, features=features, length=length
     )
@@ -293,10 +289,11 @@ def check_code(code: str) -> None:
 
 @cache
 def script(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    assert spec is not None and spec.loader is not None
+    spec = importlib.util.spec_from_file_location(f"reproduce_{Path(path).stem}", ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[Path(path).stem] = module  # dataclasses look their module up
+    sys.modules[module.__name__] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -311,7 +308,8 @@ def check_runs(module: ModuleType, words: tuple[str, ...]) -> None:
 
 
 def check_texts(module: ModuleType, words: tuple[str, ...]) -> None:
-    assert words[0] in module.TEXTS and words[1] == "-o"
+    assert words[0] in module.TEXTS
+    assert words[1] == "-o"
 
 
 def check_glue(module: ModuleType, words: tuple[str, ...]) -> None:
