@@ -21,7 +21,7 @@ SHIPPED = (
     "thsa_elu",
     "thsa_square",
 )  # of kron, whose sizes are no arguments of the class: those of the file
-MANY = {"head_gated": {"h": 6}, "moa": {"e": 9}, "moa_sigmoid": {"e": 9}}  # more than their settings choose
+MANY = {"head_gated": {"h": 6}, "moa": {"e": 9}, "moa_sigmoid": {"e": 9}, "moa_regularised": {"e": 9}}  # more than their settings choose
 
 PROGRAM = """
 import importlib.util, inspect, sys

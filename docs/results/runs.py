@@ -231,7 +231,7 @@ def chosen(base: Path, comparison: Comparison, entry: Entry) -> float | None:
     if len(known) < len(found):
         return None
     best = comparison.best(known.values())
-    return min(rate for rate, value in known.items() if abs(value - best) <= 0.01)
+    return min(rate for rate, value in known.items() if abs(value - best) <= 0.01 + 1e-9)
 
 
 def run(base: Path, comparison: Comparison, entry: Entry, rate: float, seed: int) -> None:

@@ -30,7 +30,7 @@ def stdlib(most: int) -> tuple[str, str]:
     They stand in an order drawn by their names: the end of the text, which is not trained on, is like its beginning.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    names = sorted(_modules(root), key=lambda name: sha256(name.encode()).digest())
+    names = sorted(modules(root), key=lambda name: sha256(name.encode()).digest())
     chosen, size = [], 0
     for name in names:
         data = (root / name).read_bytes().replace(b"\r\n", b"\n")
@@ -40,7 +40,7 @@ def stdlib(most: int) -> tuple[str, str]:
     return "".join(chosen), f"{len(chosen)} of {len(names)} modules of Python {platform.python_version()}"
 
 
-def _modules(root: Path) -> Iterator[str]:
+def modules(root: Path) -> Iterator[str]:
     for path in root.rglob("*.py"):
         name = path.relative_to(root)
         if not LEFT_OUT & set(name.parts):
