@@ -37,8 +37,8 @@ def by_hand(case: Case, kind: str, limit: float, attend: Attend = eager) -> Cont
     if not case.shipped:
         raise SkippedError(f"'{case.design.name}' is not a shipped design, so nobody has written it by hand.")
     made = LAYERS[case.design.name][0]
-    dense = case.graph.causal or not made.linear
-    if attend is eager and dense:
+    linear = made.linear_causal if case.graph.causal else made.linear
+    if attend is eager and not linear:
         within(pair_bytes(case.graph, case, kind != FORWARD), limit)
     return Contestant(case.loaded(layer_of(case.design.name, case.sizes, case.graph.causal, attend)), case)
 

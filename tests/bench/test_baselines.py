@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import tensornet_attn as ta
 from tensornet_attn.bench.baselines import LAYERS, layer_of
 from tensornet_attn.bench.baselines.attend import attention_map, eager, sdpa
+from tensornet_attn.bench.baselines.lfish import CHUNK
 from tests.designs.case import N
 from tests.designs.cases import CASES, compiled, inputs_of, normal, same
 
@@ -61,33 +62,47 @@ def test_a_layer_by_sdpa_equals_the_reference(name: str, causal: bool | None) ->
     agree(by_hand(name, causal, reference.state_dict(), sdpa), reference, inputs_of(name))
 
 
-@pytest.mark.parametrize("attend", [eager, sdpa])
-def test_a_longer_context(attend: Callable) -> None:
-    reference, (x, context) = compiled("transformer_xl", "reference", True), [*inputs_of("transformer_xl", batch=2)] * 2
-    layer = by_hand("transformer_xl", True, reference.state_dict(), attend)
+@pytest.mark.parametrize(("name", "attend"), [("transformer_xl", eager), ("transformer_xl", sdpa), ("thsa_xl", eager)])
+def test_a_longer_context(name: str, attend: Callable) -> None:
+    reference, (x, context) = compiled(name, "reference", True), [*inputs_of(name, batch=2)] * 2
+    layer = by_hand(name, True, reference.state_dict(), attend)
     agree(layer, reference, [x[:, : N - 2], context])
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", NOISY)
-def test_noise_stands_where_the_design_has_it(name: str) -> None:
-    reference, (x,) = compiled(name, "reference", False), inputs_of(name)
-    count = CASES[name].legs["k" if name == "gfish" else "h"]
-    noise = {"eps": normal(torch.Generator().manual_seed(2), len(x), count, N, N)}
-    layer = by_hand(name, False, reference.state_dict())
-    agree(layer, reference, [x], noise=noise)
+def test_noise_stands_where_the_design_has_it(name: str, causal: bool) -> None:
+    reference, (x,) = compiled(name, "reference", causal), inputs_of(name)
+    design = ta.load(name, legs=CASES[name].legs)
+    sizes = {**design.legs, "n": N, "m": N}
+    shapes = {key: [len(x), *(sizes[leg] for leg in drawn.legs.split())] for key, drawn in design.noise.items()}
+    generator = torch.Generator().manual_seed(2)
+    layer = by_hand(name, causal, reference.state_dict())
+    agree(layer, reference, [x], noise={key: normal(generator, *shape) for key, shape in shapes.items()})
     assert torch.equal(layer(x), layer(x))
     layer.train()
     assert not torch.equal(layer(x), layer(x))
     torch.manual_seed(3)
-    drawn = torch.randn(len(x), count, N, N, dtype=torch.float64)
+    noise = {key: torch.randn(shape, dtype=torch.float64) for key, shape in shapes.items()}
     torch.manual_seed(3)
-    same(layer(x), layer(x, noise={"eps": drawn}), "output with noise drawn")
+    same(layer(x), layer(x, noise=noise), "output with noise drawn")
 
 
+LONG = [("mhsa_poly", False), *((name, causal) for name in ("hard_lfish", "hard_glfish") for causal in (False, True))]
+
+
+@pytest.mark.parametrize(("name", "causal"), LONG)
+def test_more_positions_than_a_chunk_or_features(name: str, causal: bool) -> None:
+    reference = compiled(name, "reference", causal)
+    x = normal(torch.Generator().manual_seed(1), 1, CHUNK + 3, CASES[name].legs["f"])
+    agree(by_hand(name, causal, reference.state_dict()), reference, [x])
+
+
+@pytest.mark.parametrize("name", ["mgk_em", "smgk_em"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_prior_of_a_training_call(causal: bool) -> None:
-    reference, (x,) = compiled("mgk_em", "reference", causal).train(), inputs_of("mgk_em")
-    layer = by_hand("mgk_em", causal, reference.state_dict()).train()
+def test_the_prior_of_a_training_call(causal: bool, name: str) -> None:
+    reference, (x,) = compiled(name, "reference", causal).train(), inputs_of(name)
+    layer = by_hand(name, causal, reference.state_dict()).train()
     same(layer(x), reference(x), "output")
     same(layer.pi, reference.pi, "prior")
 

@@ -175,6 +175,19 @@ def test_what_would_be_too_large_is_left_out() -> None:
     assert {entry.checked_n for entry in result.entries if entry.status == "measured"} == {16}  # the comparison's n
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_who_keeps_no_pairs_is_not_left_out(causal: bool) -> None:
+    small = case_of("hard_lfish", n=64, causal=causal)
+    assert contestant_of(small, "eager")
+    for name, left_out in [("hard_lfish", "reference"), *([("linear", "eager")] if causal else [])]:
+        with pytest.raises(SkippedError):
+            contestant_of(case_of(name, n=64, causal=causal), left_out)
+
+
+def contestant_of(case: Case, who: str) -> contestant.Contestant:
+    return contestants.contestant(who, case, FORWARD, 1e3)
+
+
 def test_where_memory_ends_before_the_limit_the_comparison_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, exact = list[int](), reference_values
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from tensornet_attn.bench.baselines.attend import visible
 from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
+
+Kernel = tuple[Callable[[Tensor], Tensor], float]  # a feature map, and what is added to the sums of rows
+KERNELS: tuple[Kernel, ...] = ((elu1, 0.0), (lambda x: elu1(-x), 0.0), (torch.tanh, 1e-6))
+SHIFTED: tuple[Kernel, ...] = (*KERNELS[:2], (lambda x: torch.tanh(x) + 1, 0.0))  # none of them negative
 
 
 def causal_sums(scores: Tensor) -> Tensor:
@@ -26,12 +32,12 @@ def normalized(q: Tensor, k: Tensor, v: Tensor, causal: bool, eps: float = 0.0) 
 
 
 class Linear(Layer):
-    """Linear attention (Katharopoulos et al. 2020, eq. 5), with one to three kernels (FMMformer's far field)."""
+    """Linear attention (Katharopoulos et al. 2020, eq. 5) of one kernel, or of several added (FMMformer)."""
 
     mixed = "has no softmax"
     linear = True
 
-    def declare(self, kernels: int = 1) -> None:
+    def declare(self, kernels: tuple[Kernel, ...] = KERNELS[:1]) -> None:
         self.weights(Wq="f h d", Wk="f h d", Wv="f h d", Wo="h d f")
         self.kernels = kernels
 
@@ -40,12 +46,34 @@ class Linear(Layer):
         return out(far_field(q, k, v, self.causal, self.kernels), self.Wo)
 
 
-def far_field(q: Tensor, k: Tensor, v: Tensor, causal: bool, kernels: int) -> Tensor:
-    """The sum of attention by elu(x) + 1, elu(-x) + 1 and tanh(x), as many as asked for."""
-    return sum(normalized(phi(q), phi(k), v, causal, eps) for phi, eps in KERNELS[:kernels])  # type: ignore[return-value]
+def far_field(q: Tensor, k: Tensor, v: Tensor, causal: bool, kernels: tuple[Kernel, ...] = KERNELS[:1]) -> Tensor:
+    """The sum of attention by each of the kernels."""
+    return sum(normalized(phi(q), phi(k), v, causal, eps) for phi, eps in kernels)  # type: ignore[return-value]
 
 
-KERNELS = ((elu1, 0.0), (lambda x: F.elu(-x) + 1, 0.0), (torch.tanh, 1e-6))
+class Polynomial(Layer):
+    """Rows in proportion to (q.k)^2: the product of q and k with all pairs of their entries as features."""
+
+    mixed = "has no softmax"
+    linear = True
+
+    def declare(self) -> None:
+        self.weights(Wq="f h d", Wk="f h d", Wv="f h d", Wo="h d f")
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        features = self.size.d * (self.size.d + 1) // 2
+        if self.causal or k.shape[-2] <= features:  # then scores are no larger than features
+            return out(squared(q @ k.transpose(-2, -1), self.causal) @ v, self.Wo)
+        i, j = torch.triu_indices(self.size.d, self.size.d, device=x.device)
+        twice = torch.where(i == j, 1.0, 2.0).to(x.dtype)  # a pair of different entries stands for both its orders
+        return out(normalized(twice * q[..., i] * q[..., j], k[..., i] * k[..., j], v, False), self.Wo)
+
+
+def squared(scores: Tensor, causal: bool) -> Tensor:
+    """Squares of scores [..., n, m], rows divided by their sums."""
+    scores = causal_sums(scores.square()) if causal else scores.square()
+    return scores / scores.sum(-1, keepdim=True)
 
 
 class MixtureOfLinearKeys(Layer):
@@ -103,8 +131,10 @@ class KernelFish(Layer):
 
 LAYERS = {
     "linear": (Linear, {}),
-    "linear2": (Linear, {"kernels": 2}),
-    "linear3": (Linear, {"kernels": 3}),
+    "linear2": (Linear, {"kernels": KERNELS[:2]}),
+    "linear3": (Linear, {"kernels": KERNELS}),
+    "linear3_shifted": (Linear, {"kernels": SHIFTED}),
+    "mhsa_poly": (Polynomial, {}),
     "mlk": (MixtureOfLinearKeys, {}),
     "smlk": (MixtureOfLinearKeys, {"shifted": True}),
     "kernel_fish": (KernelFish, {}),

@@ -21,7 +21,8 @@ class Layer(nn.Module):
     """
 
     mixed = ""  # why no single call of attention computes it, as the end of a sentence; empty: one does
-    linear = False  # whether nothing of size n x m is made, unless causal
+    linear = False  # whether memory grows linearly with n, unless causal
+    linear_causal = False  # whether it does where causal
 
     def __init__(self, size: SimpleNamespace, causal: bool = False, attend: Attend = eager, **options: Any):
         super().__init__()

@@ -13,14 +13,17 @@ class MixtureOfKeys(Layer):
     """logsumexp (or `hard`: maximum) over r of log prior - distance, then softmax (eq. 10 to 12).
 
     `shifted`: copies of one key. `dots`: dot products in place of distances. `em`: the prior follows the mean
-    responsibility while training (eq. 11).
+    responsibility while training (eq. 11). `shared`: all heads have one set of keys and values (A.11).
     """
 
     mixed = "has r keys a position"
 
-    def declare(self, shifted: bool = False, hard: bool = False, dots: bool = False, em: bool = False) -> None:
-        self.shifted, self.hard, self.dots, self.em = shifted, hard, dots, em
-        self.weights(Wq="f h d", Wk="f h d" if shifted else "f r h d", Wv="f h d", Wo="h d f")
+    def declare(
+        self, shifted: bool = False, hard: bool = False, dots: bool = False, em: bool = False, shared: bool = False
+    ) -> None:
+        self.shifted, self.hard, self.dots, self.em, self.shared = shifted, hard, dots, em, shared
+        keys, values = ("f r d", "f d") if shared else ("f h d" if shifted else "f r h d", "f h d")
+        self.weights(Wq="f h d", Wk=keys, Wv=values, Wo="h d f")
         if shifted:
             self.weights(b="r h d")
         if em:
@@ -33,10 +36,13 @@ class MixtureOfKeys(Layer):
         if self.em and self.training:
             self.update(scores.detach())
         joined = scores.amax(2) if self.hard else scores.logsumexp(2)
-        return out(attention_map(joined, self.causal) @ heads(x, self.Wv), self.Wo)
+        v = (x @ self.Wv).unsqueeze(1) if self.shared else heads(x, self.Wv)
+        return out(attention_map(joined, self.causal) @ v, self.Wo)
 
     def keys(self, x: Tensor) -> Tensor:
-        """[b h r m d]."""
+        """[b h r m d], or [b 1 r m d] of all heads."""
+        if self.shared:
+            return heads(x, self.Wk).unsqueeze(1)
         if self.shifted:
             return heads(x, self.Wk).unsqueeze(2) + self.b.transpose(0, 1).unsqueeze(2)
         return heads(x, self.Wk.flatten(1, 2)).unflatten(1, (self.size.r, self.size.h)).transpose(1, 2)
@@ -71,4 +77,6 @@ LAYERS = {
     "softmax_mgk": (MixtureOfKeys, {"dots": True}),
     "softmax_smgk": (MixtureOfKeys, {"dots": True, "shifted": True}),
     "mgk_em": (MixtureOfKeys, {"em": True}),
+    "smgk_em": (MixtureOfKeys, {"em": True, "shifted": True}),
+    "mgk_mqa": (MixtureOfKeys, {"shared": True}),
 }

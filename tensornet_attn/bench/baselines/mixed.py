@@ -53,8 +53,9 @@ class Differential(Layer):
 class Fish(Layer):
     """Local heads as mixtures of global scores (FiSHformer, eq. 8 to 10 and the generalised form).
 
-    `mixture`: free weights, "simplex" (a softmax of logits), "one" for all heads, "relu" (generalised, relu before the
-    sum over global heads) or "release" (its released code, relu after it). `noise`: added while training.
+    `mixture`: free weights, "simplex" (a softmax of logits), "one" for all heads, "one simplex", "relu" (generalised,
+    relu before the sum over global heads) or "release" (its released code, relu after it). `noise`: added while
+    training.
     """
 
     mixed = BEFORE
@@ -92,8 +93,8 @@ class Fish(Layer):
         if self.mixture == "relu":
             shares = self.admixed(scores, None if eps is None else scale * eps)
             return torch.einsum("hk,bknm->bhnm", self.W2, shares) + scale * self.b2[:, None, None]
-        P = self.logits.softmax(0) if self.mixture == "simplex" else self.P
-        P = P.unsqueeze(-1) if self.mixture == "one" else P  # g h
+        P = self.logits.softmax(0) if "simplex" in self.mixture else self.P
+        P = P.unsqueeze(-1) if P.ndim == 1 else P  # g h, or g 1 for all heads
         mixed = torch.einsum("gh,bgnm->bhnm", P, scores)
         return mixed if eps is None else mixed + scale * (self.sigma @ P)[:, None, None] * eps
 
@@ -109,6 +110,7 @@ MIXTURES = {
     "free": {"P": "g h"},
     "simplex": {"logits": "g h"},
     "one": {"P": "g"},
+    "one simplex": {"logits": "g"},
     "relu": {"P": "g k", "W2": "h k", "b2": "h"},
     "release": {"W1": "k g", "b1": "k", "W2": "h k", "b2": "h"},
 }
@@ -117,8 +119,10 @@ LAYERS = {
     "differential": (Differential, {}),
     "hard_fish": (Fish, {}),
     "fish": (Fish, {"noise": True}),
+    "hard_fish_simplex": (Fish, {"mixture": "simplex"}),
     "fish_simplex": (Fish, {"mixture": "simplex", "noise": True}),
     "mish": (Fish, {"mixture": "one", "noise": True}),
+    "mish_simplex": (Fish, {"mixture": "one simplex", "noise": True}),
     "hard_gfish": (Fish, {"mixture": "relu"}),
     "gfish": (Fish, {"mixture": "relu", "noise": True}),
     "gfish_release": (Fish, {"mixture": "release"}),

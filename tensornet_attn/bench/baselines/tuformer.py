@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.bench.baselines.attend import attention_map
-from tensornet_attn.bench.baselines.kernels import causal_sums
+from tensornet_attn.bench.baselines.kernels import causal_sums, squared
 from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
 from tensornet_attn.bench.baselines.mixed import BEFORE
+from tensornet_attn.bench.baselines.positions import shifted, sinusoid
 
 
 class TunableHeads(Layer):
@@ -28,6 +29,38 @@ def attended(C: Tensor, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor
     mixed = (len(C) ** -0.5 * C)[:, None] * q.unsqueeze(1)  # b r n s
     maps = attention_map(torch.einsum("brns,bms->brnm", mixed, k), causal)
     return torch.einsum("brnm,bmr->bnr", maps, v)
+
+
+class RelativeHeads(Layer):
+    """The core mixes all four terms of Transformer-XL's scores alike (Dai et al. 2019, section 3.3)."""
+
+    mixed = BEFORE
+
+    def declare(self) -> None:
+        self.weights(C="r s", Wq="f s", Wk="f s", Wv="f r", Wr="f s", u="s", v="s", Wo="r f")
+
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        memory = x if memory is None else memory
+        n, m = x.shape[1], memory.shape[1]
+        q, core = (x @ self.Wq).unsqueeze(1), (self.size.r**-0.5 * self.C)[:, None]  # b 1 n s, r 1 s
+        far_first = torch.arange(m - 1, -n, -1, device=x.device)  # distances of query and key
+        table = sinusoid(far_first, self.size.f).to(x.dtype) @ self.Wr  # p s
+        scores = torch.einsum("brns,bms->brnm", core * (q + self.u), memory @ self.Wk)
+        scores = scores + shifted((core * (q + self.v)) @ table.T, m)
+        return torch.einsum("brnm,bmr->bnr", attention_map(scores, self.causal), memory @ self.Wv) @ self.Wo
+
+
+class SquaredHeads(Layer):
+    """Mixed scores squared, rows divided by their sums; s (s + 1) / 2 features of a kernel would take more."""
+
+    mixed = "has no softmax"
+
+    def declare(self) -> None:
+        self.weights(C="r s", Wq="f s", Wk="f s", Wv="f r", Wo="r f")
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = torch.einsum("brns,bms->brnm", self.C[:, None] * (x @ self.Wq).unsqueeze(1), x @ self.Wk)
+        return torch.einsum("brnm,bmr->bnr", squared(scores, self.causal), x @ self.Wv) @ self.Wo
 
 
 class TrainableHeads(Layer):
@@ -109,6 +142,8 @@ class KernelCore(Layer):
 
 LAYERS = {
     "thsa": (TunableHeads, {}),
+    "thsa_xl": (RelativeHeads, {}),
+    "thsa_poly": (SquaredHeads, {}),
     "thsa_low_rank": (LowRankCore, {}),
     "thsa_elu": (KernelCore, {}),
     "thsa_square": (KernelCore, {"square": True}),
