@@ -27,9 +27,11 @@ SLICE: list[Mode] = [
     ("mgk_em", False),  # a state
     ("differential", True),
     ("fmm_fast_weight2", True),
+    ("hard_lfish", True),  # states of few heads, mixed before they are read
+    ("glfish", True),  # sums over the keys alone
     ("epa_rope", False),  # grouped experts
-    ("moa", True),
-    ("sigma_moe", None),
+    ("moa_regularised", True),  # losses
+    ("sigma_moe_regularised", None),  # experts dropped out
 ]
 SHORT = [mode for mode in SLICE if mode[0] not in ("fmm2", "fish_simplex", "mgk_em")]  # where compiling takes seconds
 
@@ -88,13 +90,14 @@ def writes(module: nn.Module) -> bool:
 
 
 def draws(module: nn.Module) -> bool:
-    """Whether a training call draws noise."""
-    return bool(module.plan.graph.of_role("noise"))
+    """Whether a training call draws noise, or what it drops."""
+    graph = module.plan.graph
+    return bool(graph.of_role("noise")) or any(isinstance(s.op, Box) and s.op.kind == "dropout" for s in graph.steps)
 
 
 def kinds(plan: Plan) -> set[str]:
     """What a plan consists of."""
-    found = {f"{role}s" for role in ("noise", "state") if plan.graph.of_role(role)}
+    found = {role for role in ("noise", "state") if plan.graph.of_role(role)}
     for step in plan.schedule.steps:
         if isinstance(step.op, Kernel):
             found.add(step.op.kind)

@@ -81,6 +81,7 @@ def test_vmap_in_training(name: str, causal: bool | None) -> None:
     """Each element draws noise of its own, where a design has any."""
     module, xs = made(name, causal).train(), inputs_of(name, 1, 6)
     skipped(module, "vmap in training")
+    torch.manual_seed(0)  # a draw that drops an expert
     one, other = vmap(module, randomness="different")(*(torch.cat([x, x]) for x in xs))
     assert torch.equal(one, other) != draws(module)
 

@@ -157,11 +157,11 @@ COMPARISONS = {
         "copy", "copy", "", 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 4}), _designs(4, 10), ("--batch", "32")
     ),
     "fish": Comparison(
-        "fish", "char_lm", TEXT, 1000, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 8}), _fish(), ("--batch", "32"), BITS
+        "fish", "char_lm", TEXT, 500, (4e-3, 8e-3, 1.6e-2), Entry("mhsa", {"h": 8}), _fish(), ("--batch", "32"), BITS
     ),
     "mgk": Comparison("mgk", "copy", "", 1000, (1e-3, 2e-3, 4e-3), Entry("mhsa", {"h": 1}), _mgk(), ("--batch", "32")),
     "epa": Comparison(
-        "epa", "char_lm", TEXT, 1000, (2e-3, 4e-3, 8e-3), Entry("mhsa", {"h": 8}), _epa(), ("--batch", "32"), BITS
+        "epa", "char_lm", TEXT, 500, (4e-3, 8e-3, 1.6e-2), Entry("mhsa", {"h": 8}), _epa(), ("--batch", "32"), BITS
     ),
 }
 

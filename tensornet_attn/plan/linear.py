@@ -312,7 +312,8 @@ def canonical(graph: Graph, found: Pattern, before: list[Step]) -> Step:
         for letter, own in zip("qkc", (*sides, free), strict=True):
             others = {leg for use in term.factors if use not in own for leg in use.legs}
             if own:
-                uses.append(_joined(f"{box.name}.{letter}{number}", own, others | {*box.legs}, mixed, before))
+                name = fresh(graph, f"{box.name}.{letter}{number}")  # absorption calls its queries so
+                uses.append(_joined(name, own, others | {*box.legs}, mixed, before))
         uses += [use for use in term.factors if use.name in found.faded]
         terms.append(Term(term.coefficient, tuple(uses)))
     return replace(scores, op=Contraction(tuple(terms)))

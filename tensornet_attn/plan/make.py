@@ -156,9 +156,9 @@ def _regions(
 
 
 def _plain(graph: Graph, step: Step) -> bool:
-    """Whether a step is no more than a product or a box of its own, a choice of experts or a sum among them."""
+    """Whether a step is no more than products or a box of its own: a choice of experts, a sum, states among them."""
     box = isinstance(step.op.body[-1].op if isinstance(step.op, Kernel) else step.op, Box)
-    small = box and isinstance(step.op, Kernel) and step.op.kind in ("experts", "sums")
+    small = isinstance(step.op, Kernel) and (step.op.kind == "states" or (box and step.op.kind in ("experts", "sums")))
     fused = isinstance(step.op, Attention) or (isinstance(step.op, Kernel) and not small)
     return not fused and not quadratic(graph, step.legs)
 

@@ -211,10 +211,12 @@ Parts = tuple[list[Step], Use, Use, "Use | None", "Use | None", tuple[str, ...]]
 def _sides(graph: Graph, found: Read) -> Parts | str:
     """One use for query, key, values and mixture each, made `before`, and the legs of the result."""
     before, name = list[Step](), found.box.name
-    query, key = _joined(f"{name}.q", found.query, before), _joined(f"{name}.k", found.key, before)
-    value = _joined(f"{name}.v", found.value, before) if found.value else None
+    query, key = (
+        _joined(fresh(graph, f"{name}.{side}"), uses, before) for side, uses in (("q", found.query), ("k", found.key))
+    )
+    value = _joined(fresh(graph, f"{name}.v"), found.value, before) if found.value else None
     needed = legs_in((query, key, *((value,) if value else ())))
-    mix = _joined(f"{name}.mix", found.mix, before, needed) if found.mix else None
+    mix = _joined(fresh(graph, f"{name}.mix"), found.mix, before, needed) if found.mix else None
     pair, features = {graph.query, graph.key}, {*found.features}
     mixed = {*key.legs} - features - pair
     own = ({*value.legs} if value else set()) - mixed - pair

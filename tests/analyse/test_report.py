@@ -12,7 +12,7 @@ import torch
 import tensornet_attn as ta
 
 QUICK = ("epa", "cross", "sigma_moe")
-NOTHING = {"mlp"}
+NOTHING = {"mlp", "fast_weight1", "fast_weight2", "lfish", "hard_lfish", "glfish", "hard_glfish"}  # have no map
 
 
 class Page(HTMLParser):
@@ -55,7 +55,8 @@ def mhsa() -> torch.nn.Module:
 
 def inputs_of(layer: torch.nn.Module) -> list[torch.Tensor]:
     graph = layer.plan.graph
-    shapes = [[8 if graph.leg[leg].sequence else graph.leg[leg].size for leg in t.legs] for t in graph.of_role("input")]
+    given = [tensor for tensor in graph.of_role("input") if tensor.default is None]
+    shapes = [[8 if graph.leg[leg].sequence else graph.leg[leg].size for leg in tensor.legs] for tensor in given]
     return [torch.randn(2, *shape) for shape in shapes]
 
 

@@ -24,6 +24,7 @@ def test_all_layers_of_a_language_model(out: Path) -> None:
     sections = ta.run_sections(out, samples=5, seed=3)
     assert [section.title for section in sections] == [
         "layers.0.mixer: transformer_xl",
+        "layers.0.mlp: sigma_moe_regularised",
         "layers.1.mixer: mgk_em",
         "layers.2.mixer: fish",
     ]
