@@ -63,7 +63,7 @@ def test_beside_fast_weights_only_key_masks_act_and_rows_differ_from_matrices() 
     source = compare(diagram, key_mask=torch.tensor([[True, True, False, True, False]] * 2))
     assert "def forward(self, x: Tensor, z: Tensor, *, key_mask: Tensor | None = None) -> Tensor:" in source
     assert masks_of(source) == [
-        "keep, _ = visible(None, None, key_mask, max(x.ndim - 2, z.ndim - 2), 0, False)",
+        "keep, _ = visible(None, None, key_mask, max(x.ndim, z.ndim) - 2, 0, False)",
         "keep, bias = visible(None, mask, key_mask, len(rows.batch), 0)",  # of a block, which is given no mask
     ]
 
