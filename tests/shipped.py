@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Graph
+
+# A child of mhsa whose keys and values come from the queries' own input: self-attention alone, with one length.
+OWN_KEYS: dict[str, Any] = {
+    "tensornet": 1,
+    "name": "own_keys",
+    "extends": "mhsa",
+    "inputs": {"memory": None},
+    "diagram": {"K": "x[m f] Wk[f h d] -> m h d", "V": "x[m f] Wv[f h d] -> m h d"},
+}
 
 
 @cache

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 import tensornet_attn as ta
+from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Attention, Box, Graph, Kernel
+from tensornet_attn.plan.aim import TRAINING, Aim
 from tensornet_attn.plan.make import make_plan
 from tests.designs.cases import CASES
 from tests.shipped import graph_of
@@ -18,11 +20,14 @@ from tests.work import allocated, flops
 
 LENGTHS = (1024, 4096)
 LINEAR = {"band", "linear"}  # kernels whose work is linear
+# A score's square has d * d features, of which the shipped sizes have so many that sums over keys pay for long
+# sequences alone.
+LONG = dict.fromkeys(("mhsa_poly", "thsa_poly"), Aim(n=2**20, m=2**20))
 
 
-def linear(graph: Graph) -> bool:
+def linear(graph: Graph, aim: Aim = TRAINING) -> bool:
     """Whether all that compares queries with keys in a plan is a band, a sum over keys or fast weights."""
-    schedule = make_plan(graph).schedule
+    schedule = make_plan(graph, aim=aim).schedule
     kinds = {step.op.kind for step in schedule.steps if isinstance(step.op, Kernel)}
     rule = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in schedule.steps)
     pairs = any({graph.query, graph.key} <= {*step.legs} for step in schedule.steps)
@@ -31,7 +36,7 @@ def linear(graph: Graph) -> bool:
 
 
 def found() -> list[tuple[str, bool | None]]:
-    """Every shipped design and masking that a plan makes linear."""
+    """Every shipped design and masking that a plan makes linear, at the lengths of LONG or those of any plan."""
     pairs = [
         (name, causal) for name in CASES for causal in (None, True) if causal is None or True in CASES[name].causal
     ]
@@ -39,7 +44,7 @@ def found() -> list[tuple[str, bool | None]]:
     return [
         (name, causal)
         for (name, causal), graph in graphs.items()
-        if (causal is None or graph != graphs[name, None]) and linear(graph)
+        if (causal is None or graph != graphs[name, None]) and linear(graph, LONG.get(name, TRAINING))
     ]
 
 
@@ -54,6 +59,15 @@ def test_what_should_be_linear_is() -> None:
     }
     assert wanted <= {name for name, _ in FOUND}
     assert ("band", None) in FOUND
+
+
+@pytest.mark.parametrize("causal", [None, True])
+@pytest.mark.parametrize("name", LONG)
+def test_squares_of_scores_are_written_out_where_that_pays(name: str, causal: bool | None) -> None:
+    """Linear for long sequences of the shipped sizes, and at once where the scores have few components."""
+    assert (name, causal) in FOUND
+    assert not linear(graph_of(name, causal))
+    assert linear(build(ta.load(name, legs=CASES[name].legs), causal))
 
 
 def at(module: nn.Module, n: int, width: int) -> Callable[[], object]:

@@ -84,9 +84,10 @@ class Writer:
     @property
     def batch_dims(self) -> str:
         """The number of batch dimensions of the call."""
-        inputs = [self.values[tensor.name] for tensor in self.graph.of_role("input")]
-        counts = [f"{value.text}.ndim - {len(value.legs)}" if value.legs else f"{value.text}.ndim" for value in inputs]
-        return counts[0] if len(counts) == 1 else f"max({', '.join(dict.fromkeys(counts))})"
+        alike: dict[int, list[str]] = {}  # the dimensions of the inputs, by how many legs those have
+        for tensor in self.graph.of_role("input"):
+            alike.setdefault(len(tensor.legs), []).append(f"{self.values[tensor.name].text}.ndim")
+        return _largest([f"{_largest(dims)} - {legs}" if legs else _largest(dims) for legs, dims in alike.items()])
 
     @property
     def batch_shape(self) -> str:
@@ -170,3 +171,7 @@ class Writer:
             self.groups[-1][-1] = f"return {last.removeprefix(start)}"
         else:
             self.line(f"return {value.arranged(legs).text}", replace(value, legs=legs))
+
+
+def _largest(numbers: list[str]) -> str:
+    return numbers[0] if len(numbers) == 1 else f"max({', '.join(numbers)})"

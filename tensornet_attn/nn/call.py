@@ -83,13 +83,18 @@ class Signature:
                 raise InputError(f"{self.design}: input '{name}' is given twice, by position and by name.")
         missing = [n for n, _, default in self.inputs[len(inputs) :] if default is None and n not in named]
         if missing:
-            raise InputError(f"{self.design}: input '{missing[0]}' is not given; it takes {', '.join(names)}.")
+            raise InputError(f"{self.design}: input '{missing[0]}' is not given; it takes {self._takes}.")
         return (*inputs, *(named.get(name) for name in names[len(inputs) :]))  # type: ignore[arg-type]
+
+    @property
+    def _takes(self) -> str:
+        """The inputs in order, for errors, each with what stands in for it."""
+        named = [(name, "" if default is None else f" (default {default})") for name, _, default in self.inputs]
+        return ", ".join(name + default for name, default in named)
 
     def _check_inputs(self, inputs: tuple[Tensor, ...]) -> dict[str, int]:
         if not self.needed <= len(inputs) <= len(self.inputs):
-            names = ", ".join(name for name, _, _ in self.inputs)
-            raise InputError(f"{self.design}: {len(inputs)} inputs given; it takes {names}.")
+            raise InputError(f"{self.design}: {len(inputs)} inputs given; it takes {self._takes}.")
         lengths: dict[str, int] = {}
         whose: dict[str, str] = {}
         for (name, shape, default), value in zip(self.inputs, inputs, strict=False):

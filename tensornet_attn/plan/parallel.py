@@ -45,7 +45,7 @@ class Split:
           Wc[f c]: whole
           Wuk[c h d]: dimension 1
           Wuv[c h d]: dimension 1
-          added up: 'y', and the gradients of x, Wc
+          added up: 'y', and the gradients of x, memory, Wc
         """
         shards = dict(self.shards)
         lines = [f"{self.graph.name}: '{self.leg}' is split, {self.size:,} in all"]

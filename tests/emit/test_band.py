@@ -8,6 +8,7 @@ import pytest
 
 import tensornet_attn as ta
 from tests.plan.test_band import BANDED, design
+from tests.shipped import OWN_KEYS
 
 from .test_source import forward_of
 
@@ -22,13 +23,21 @@ def call(source: Any, **options: Any) -> list[str]:
 def test_band_reads_as_one_would_write_it() -> None:
     assert call("band") == [
         "# A and A V: in blocks, only what is near the band",
+        "o = attend_band(",
+        "Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5",
+        ")  # ... n h d",
+    ]
+
+
+def test_keys_of_the_queries_own_input_have_its_length() -> None:
+    assert call(OWN_KEYS | {"extends": "band"})[1:] == [
         "o = attend_band(Q, K, V, 2, 2, 32, mask, key_mask, x.ndim - 2, self.Wq.shape[2] ** -0.5, tied=True)"
         "  # ... n h d",
     ]
 
 
 def test_causal_bounds_the_band() -> None:
-    assert call("band", causal=True)[1].startswith("o = attend_band(Q, K, V, 2, 0, 32,")
+    assert call("band", causal=True)[2].startswith("Q, K, V, 2, 0, 32,")
 
 
 def test_one_head_is_a_dimension_of_its_own() -> None:
@@ -37,14 +46,14 @@ def test_one_head_is_a_dimension_of_its_own() -> None:
         "q = Q.unsqueeze(-2)  # ... n 1 d",
         "k = K.unsqueeze(-2)  # ... m 1 d",
         "v = V.unsqueeze(-2)  # ... m 1 e",
-        "o = attend_band(q, k, v, 4, 1, 32, mask, key_mask, max(x.ndim - 2, z.ndim - 2), 1).squeeze(-2)  # ... n e",
+        "o = attend_band(q, k, v, 4, 1, 32, mask, key_mask, max(x.ndim, z.ndim) - 2, 1).squeeze(-2)  # ... n e",
     ]
 
 
 def test_several_heads_are_one_dimension_and_a_mask_follows() -> None:
     lines = call(BANDED["shared keys"])
     assert lines[1] == "q = Q.flatten(-3, -2)  # ... n (g h) d"
-    assert "heads_together(mask, max(x.ndim - 2, z.ndim - 2), (0, 1))," in lines
+    assert "heads_together(mask, max(x.ndim, z.ndim) - 2, (0, 1))," in lines
     assert lines[-1] == ").unflatten(-2, (self.Wg.shape[1], self.Wg.shape[2]))  # ... n g h e"
 
 

@@ -14,7 +14,7 @@ def test_linear_reads_as_one_would_write_it() -> None:
         "    q = phiQ.transpose(-3, -2)  # ... h n d",
         "    k = phiK.transpose(-3, -2)  # ... h m d",
         "    v = V.transpose(-3, -2)  # ... h m d",
-        "    o = linear_attention([(q, k)], v, mask, key_mask, x.ndim - 2, 1)  # ... h n d",
+        "    o = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d",
         "",
         "    return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f",
     ]
@@ -32,14 +32,15 @@ def test_mixed_heads_and_a_bias() -> None:
         "    core = bias2.unsqueeze(-2)  # 1 h",
         "    v = V.flatten(-2)  # ... m (h d)",
         "    o = linear_attention(",
-        "        [(q, k, A_c1), (q_2, k_2, core)], v, mask, key_mask, x.ndim - 2, 0, causal=True, chunk=128",
+        "        [(q, k, A_c1), (q_2, k_2, core)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0, causal=True,"
+        " chunk=128",
         "    ).unflatten(-1, (self.Wv.shape[1], self.Wq.shape[2]))  # ... n h d",
     ]
 
 
 def test_a_mask_that_names_heads_follows_their_order() -> None:
     lines = forward_of(ta.emit_source(LINEAR["mixed into two legs"])).splitlines()
-    assert any("heads_ordered(mask, max(x.ndim - 2, z.ndim - 2), (0, 1,), 2)" in line for line in lines)
+    assert any("heads_ordered(mask, max(x.ndim, z.ndim) - 2, (0, 1,), 2)" in line for line in lines)
 
 
 def test_eps_and_keep_are_told() -> None:

@@ -63,7 +63,7 @@ def test_beside_fast_weights_only_key_masks_act_and_rows_differ_from_matrices() 
     source = compare(diagram, key_mask=torch.tensor([[True, True, False, True, False]] * 2))
     assert "def forward(self, x: Tensor, z: Tensor, *, key_mask: Tensor | None = None) -> Tensor:" in source
     assert masks_of(source) == [
-        "keep, _ = visible(None, None, key_mask, max(x.ndim - 2, z.ndim - 2), 0, False)",
+        "keep, _ = visible(None, None, key_mask, max(x.ndim, z.ndim) - 2, 0, False)",
         "keep, bias = visible(None, mask, key_mask, len(rows.batch), 0)",  # of a block, which is given no mask
     ]
 
@@ -77,3 +77,15 @@ def test_weights_alone_become_batched_under_a_mask() -> None:
     x, z = torch.randn(2, 5, 4, dtype=F64), torch.randn(2, 7, 4, dtype=F64)
     keys = torch.rand(2, 7) < 0.6
     torch.testing.assert_close(module(x, z, key_mask=keys), oracle(x, z, key_mask=keys))
+
+
+def test_inputs_of_different_numbers_of_legs_broadcast_their_batches() -> None:
+    data = DESIGN | {"inputs": {"x": "n f", "b": "m", "z": "m f"}}
+    data["diagram"] = {"A": {"softmax": "m", "of": "x[n f] z[m f] + b[m] -> n m"}, "y": "A[n m] z[m f] -> n f"}
+    module, oracle = (ta.compile(data, backend, dtype=F64) for backend in ("torch", "reference"))
+    assert "max(max(x.ndim, z.ndim) - 2, b.ndim - 1)" in module.source
+    mask = torch.rand(3, 2, 5, 6) < 0.6
+    for batches in (((3, 2), (2,), ()), ((2,), (3, 2), (1, 1))):
+        shapes = zip(batches, ((5, 4), (6,), (6, 4)), strict=True)
+        inputs = [torch.randn(*batch, *legs, dtype=F64) for batch, legs in shapes]
+        torch.testing.assert_close(module(*inputs, mask=mask), oracle(*inputs, mask=mask))

@@ -22,7 +22,7 @@ def test_a_core_is_folded_into_the_query_of_a_block() -> None:
         "        [self.C, Q.transpose(-2, -1), K, V.transpose(-2, -1), mask, key_mask],",
         "        n,",
         "        m,",
-        "        (*x.shape[:-2],),",
+        "        (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),",
         "        (16, 2048, 512),",
         "        sizes=(self.C.shape[0],),",
         "    )  # ... r n",

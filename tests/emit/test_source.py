@@ -30,17 +30,23 @@ def test_gqa_reads_as_one_would_write_it() -> None:
     assert (
         forward_of(ta.emit_source("gqa"))
         == '''\
-def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
-    """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], true where a query may look."""
+def forward(
+    self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, key_mask: Tensor | None = None
+) -> Tensor:
+    """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], true where a query may
+    look."""
+    memory = x if memory is None else memory
     Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
-    K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-    V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+    K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+    V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
     # A and A V: one fused call, the scores are never made
     q = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
     k = K.transpose(-3, -2)  # ... g m d
     v = V.transpose(-3, -2)  # ... g m d
-    keep, bias = visible(None, heads_together(mask, x.ndim - 2, (0, 1)), key_mask, x.ndim - 2, 1)
+    keep, bias = visible(
+        None, heads_together(mask, max(x.ndim, memory.ndim) - 2, (0, 1)), key_mask, max(x.ndim, memory.ndim) - 2, 1
+    )
     o = attend(q, k, v, keep, bias, self.Wq.shape[3] ** -0.5)  # ... (g j) n d
 
     return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 2)  # ... n f'''
@@ -49,7 +55,7 @@ def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | N
 
 def test_differential_reads_as_one_would_write_it() -> None:
     lines = forward_of(ta.emit_source("differential")).splitlines()
-    assert lines[7:10] == [
+    assert lines[11:14] == [
         "    lambda1 = torch.exp(self.lq1 @ self.lk1)  # a scalar",
         "    lambda2 = torch.exp(self.lq2 @ self.lk2)  # a scalar",
         "    A_A2 = -lambda1 + lambda2 - 0.8  # a scalar",

@@ -43,9 +43,11 @@ SAME = {
     "an initialiser written out": {"weights": {"Wq": {"legs": "f h d", "init": "xavier", "frozen": False}}},
     "a weight's legs in another order": {"weights": {"Wq": "d f h"}, "diagram": {"Q": "Wq[d f h] x[n f] -> h d n",
                                          "A": A | {"of": "Q[h d n] K[m h d] -> h n m"}}},
+    "another name of an input": {"inputs": {"memory": None, "z": {"legs": "m f", "default": "x"}}, "diagram": {
+        "K": "z[m f] Wk[f h d] -> m h d", "V": "z[m f] Wv[f h d] -> m h d"}},
     "a coefficient of 1": {"diagram": {"Q": "1 * x[n f] Wq[f h d] -> n h d"}},
     "a leg of its own for the values": {"legs": {"e": "d"}, "weights": {"Wv": "f h e", "Wo": "h e f"},
-        "diagram": {"V": "x[m f] Wv[f h e] -> m h e", "y": "A[h n m] V[m h e] Wo[h e f] -> n f"}},
+        "diagram": {"V": "memory[m f] Wv[f h e] -> m h e", "y": "A[h n m] V[m h e] Wo[h e f] -> n f"}},
 }  # fmt: skip
 
 
@@ -78,16 +80,21 @@ DIFFERENT = {
     "another initialiser": {"weights": {"Wq": {"legs": "f h d", "init": "normal(0.2)"}}},
     "the initialiser of another weight": {"weights": {"Wv": {"legs": "f h d", "init": "normal(0.1)"}}},
     "frozen": {"weights": {"Wq": {"legs": "f h d", "frozen": True}}},
-    "one weight for queries and keys": {"weights": {"Wk": None}, "diagram": {"K": "x[m f] Wq[f h d] -> m h d"}},
-    "one weight for keys and values": {"weights": {"Wv": None}, "diagram": {"V": "x[m f] Wk[f h d] -> m h d"}},
+    "one weight for queries and keys": {"weights": {"Wk": None}, "diagram": {"K": "memory[m f] Wq[f h d] -> m h d"}},
+    "one weight for keys and values": {"weights": {"Wv": None}, "diagram": {"V": "memory[m f] Wk[f h d] -> m h d"}},
     "a coefficient": {"diagram": {"Q": "2 * x[n f] Wq[f h d] -> n h d"}},
     "a sign": {"diagram": {"Q": "- x[n f] Wq[f h d] -> n h d"}},
     "a term": {"diagram": {"Q": "x[n f] Wq[f h d] + x[n f] Wq[f h d] -> n h d"}},
-    "a second input": {"inputs": {"x": "n f", "z": "m f"}, "diagram": {"K": "z[m f] Wk[f h d] -> m h d"}},
-    "a default": {"inputs": {"x": "n f", "z": {"legs": "m f", "default": "x"}},
-                  "diagram": {"K": "z[m f] Wk[f h d] -> m h d"}},
-    "the input's legs": {"inputs": {"x": "f n"}, "diagram": {
-        "Q": "x[f n] Wq[f h d] -> n h d", "K": "x[f m] Wk[f h d] -> m h d", "V": "x[f m] Wv[f h d] -> m h d"}},
+    "one input": {"inputs": {"memory": None}, "diagram": {"K": "x[m f] Wk[f h d] -> m h d",
+                                                          "V": "x[m f] Wv[f h d] -> m h d"}},
+    "keys alone from the second input": {"diagram": {"V": "x[m f] Wv[f h d] -> m h d"}},
+    "no default": {"inputs": {"memory": "m f"}},
+    "a third input": {"inputs": {"z": "m f"}, "diagram": {"K": "z[m f] Wk[f h d] -> m h d"}},
+    "another default": {"inputs": {"z": {"legs": "m f", "default": "x"}},
+                        "diagram": {"K": "z[m f] Wk[f h d] -> m h d"}},
+    "the inputs' legs": {"inputs": {"x": "f n", "memory": {"legs": "f m", "default": "x"}}, "diagram": {
+        "Q": "x[f n] Wq[f h d] -> n h d", "K": "memory[f m] Wk[f h d] -> m h d",
+        "V": "memory[f m] Wv[f h d] -> m h d"}},
     "the output's legs": {"diagram": {"y": "A[h n m] V[m h d] Wo[h d f] -> f n"}},
     "a broadcast bias": {"weights": {"b": "h"}, "diagram": {"Q": "x[n f] Wq[f h d] + b[h] -> n h d"}},
     "a bias on the width": {"weights": {"b": "d"}, "diagram": {"Q": "x[n f] Wq[f h d] + b[d] -> n h d"}},

@@ -16,6 +16,7 @@ from tensornet_attn.search.write import data_of, rename_steps
 from tensornet_attn.spec.arithmetic import Name, parse
 from tensornet_attn.spec.design import json_schema
 from tests.losses import DESIGNS, EXPERTS
+from tests.shipped import OWN_KEYS
 
 TEXT = """\
 loss balance = 1 / 100
@@ -148,7 +149,7 @@ def test_losses_and_their_weights_are_in_the_hash_and_their_names_are_not() -> N
 
 
 def test_designs_without_losses_keep_their_text_and_hash() -> None:
-    graph = build(ta.load("mhsa"))
+    graph = build(ta.load(OWN_KEYS))
     assert graph.losses == ()
     assert "loss" not in graph.to_text()
     assert graph.hash == "cd5d5bde3ec20d47ec1d5c1515d3dc94a4677bb8f46ef1142e3039cddc3bc7d5"

@@ -23,13 +23,14 @@ leg f = 512
 leg h head = 8
 leg d 64 = f / h
 input x[n f]
+input memory[m f] default x
 weight Wq[f h d] init xavier
 weight Wk[f h d] init xavier
 weight Wv[f h d] init xavier
 weight Wo[h d f] init xavier
 Q[n h d] = x[n f] Wq[f h d]
-K[m h d] = x[m f] Wk[f h d]
-V[m h d] = x[m f] Wv[f h d]
+K[m h d] = memory[m f] Wk[f h d]
+V[m h d] = memory[m f] Wv[f h d]
 A.of[h n m] = Q[n h d] K[m h d]
 A[h n m] = softmax(A.of[h n m]; over m; scale d ** -0.5; dropout 0)
 y[n f] = A[h n m] V[m h d] Wo[h d f]
@@ -222,31 +223,31 @@ REFUSED = {
     ("input x[n f]", "input x[n f] default z"): "graph:7:22: unknown-name: there is no input 'z' before this one.",
     ("input x[n f]", "input x[n f] init ones"): "graph:7:14: syntax: nothing more is wanted here.",
     ("input x[n f]", "inputs x[n f]"): "graph:7:1: syntax: this is no line of a graph.",
-    ("Wq[f h d] init xavier", "Wq[f h d] init savier"): "graph:8:23: unknown-value: 'savier' is not known here.",
+    ("Wq[f h d] init xavier", "Wq[f h d] init savier"): "graph:9:23: unknown-value: 'savier' is not known here.",
     ("Wq[f h d] init xavier", "Wq[f h d] init normal"):
-        "graph:8:23: arguments: arguments of 'normal': 1 wanted, 0 given.",
-    ("Wq[f h d] init xavier", "Wq[f h d] init normal(z)"): "graph:8:30: unknown-leg: there is no leg or setting 'z'.",
+        "graph:9:23: arguments: arguments of 'normal': 1 wanted, 0 given.",
+    ("Wq[f h d] init xavier", "Wq[f h d] init normal(z)"): "graph:9:30: unknown-leg: there is no leg or setting 'z'.",
     ("Wq[f h d] init xavier", "Wq[f h d] init kron(eye(), eye(2))"):
-        "graph:8:28: arguments: 'eye' has no arguments here.",
+        "graph:9:28: arguments: 'eye' has no arguments here.",
     ("input x[n f]", "state s[] update y init zeros\ninput x[n f]"):
-        "graph:19:1: unknown-name: there is no step 'y' with the legs of 's'.",
-    ("Wq[f h d] init xavier", "Wq[f h d]"): "graph:8:1: syntax: 'init' is wanted here.",
+        "graph:20:1: unknown-name: there is no step 'y' with the legs of 's'.",
+    ("Wq[f h d] init xavier", "Wq[f h d]"): "graph:9:1: syntax: 'init' is wanted here.",
     ("= Q[n h d] K[m h d]", "= Q[n h d] B[m h d]"):
-        "graph:15:24: unknown-name: there is no tensor or step 'B' before this line.",
-    ("= Q[n h d] K[m h d]", "= Q[n h d] K[m h]"): "graph:15:24: leg-count: 'K' has 3 different legs.",
-    ("= Q[n h d] K[m h d]", "= Q[n h d] * K[m h d]"): "graph:15:23: syntax: '+' or '-' is wanted here.",
-    ("= Q[n h d] K[m h d]", "= (2 * Q[n h d]"): "graph:15:15: syntax: this parenthesis is not closed.",
-    ("= Q[n h d] K[m h d]", "= 2 * "): "graph:15:18: syntax: a tensor such as 'x[n f]' is wanted here.",
-    ("= softmax(", "= hardmax("): "graph:16:12: unknown-box: there is no box 'hardmax'.",
-    ("; over m", ""): "graph:16:12: missing-key: 'softmax' lacks 'over'.",
-    ("; over m", "; over m; over m"): "graph:16:41: duplicate-key: 'over' is given twice.",
-    ("; over m", "; over m n"): "graph:16:38: syntax: one leg is wanted here.",
-    ("; over m", "; over m; k 2"): "graph:16:12: unknown-key: 'softmax' has no 'k'.",
-    ("; over m", "; over m; spread 2"): "graph:16:41: unknown-key: 'spread' is no part of a box.",
-    ("; over m", "; over m; mask bond(2)"): "graph:16:46: unknown-value: 'bond' is not known here.",
-    ("scale d", "scale z"): "graph:16:47: unknown-leg: there is no leg or setting 'z'.",
-    ("output y", "output z"): "graph:18:8: unknown-name: there is no step 'z'.",
-    ("output y", ""): "graph:18:1: missing-key: there is no line 'output'.",
+        "graph:16:24: unknown-name: there is no tensor or step 'B' before this line.",
+    ("= Q[n h d] K[m h d]", "= Q[n h d] K[m h]"): "graph:16:24: leg-count: 'K' has 3 different legs.",
+    ("= Q[n h d] K[m h d]", "= Q[n h d] * K[m h d]"): "graph:16:23: syntax: '+' or '-' is wanted here.",
+    ("= Q[n h d] K[m h d]", "= (2 * Q[n h d]"): "graph:16:15: syntax: this parenthesis is not closed.",
+    ("= Q[n h d] K[m h d]", "= 2 * "): "graph:16:18: syntax: a tensor such as 'x[n f]' is wanted here.",
+    ("= softmax(", "= hardmax("): "graph:17:12: unknown-box: there is no box 'hardmax'.",
+    ("; over m", ""): "graph:17:12: missing-key: 'softmax' lacks 'over'.",
+    ("; over m", "; over m; over m"): "graph:17:41: duplicate-key: 'over' is given twice.",
+    ("; over m", "; over m n"): "graph:17:38: syntax: one leg is wanted here.",
+    ("; over m", "; over m; k 2"): "graph:17:12: unknown-key: 'softmax' has no 'k'.",
+    ("; over m", "; over m; spread 2"): "graph:17:41: unknown-key: 'spread' is no part of a box.",
+    ("; over m", "; over m; mask bond(2)"): "graph:17:46: unknown-value: 'bond' is not known here.",
+    ("scale d", "scale z"): "graph:17:47: unknown-leg: there is no leg or setting 'z'.",
+    ("output y", "output z"): "graph:19:8: unknown-name: there is no step 'z'.",
+    ("output y", ""): "graph:19:1: missing-key: there is no line 'output'.",
     ("graph mhsa", "graph 8"): "graph:1:7: name: '8' is no name.",
     ("leg n query", "graph again"): "graph:2:7: name: a graph has one name.",
 }  # fmt: skip
@@ -264,10 +265,10 @@ def test_the_line_is_shown():
     with pytest.raises(DesignError) as raised:
         from_text(MHSA.replace("Wo[h d f]\n", "Wa[h d f]\n", 1))
     assert str(raised.value).splitlines() == [
-        "graph:17:28: unknown-name: there is no tensor or step 'Wa' before this line.",
+        "graph:18:28: unknown-name: there is no tensor or step 'Wa' before this line.",
         "    y[n f] = A[h n m] V[m h d] Wa[h d f]",
         "                               ^^",
-        "  hint: known here: A, A.of, K, Q, V, Wk, Wo, Wq, Wv, x.",
+        "  hint: known here: A, A.of, K, Q, V, Wk, Wo, Wq, Wv, memory, x.",
     ]
 
 

@@ -11,6 +11,7 @@ import tensornet_attn as ta
 from tensornet_attn.graph.model import Attention, Contraction, Step, Term, Use
 from tensornet_attn.graph.view import to_networkx
 from tensornet_attn.spec.arithmetic import ONE, Number
+from tests.shipped import OWN_KEYS
 
 
 def view(name):
@@ -27,7 +28,7 @@ def kinds(graph):
 def test_mhsa():
     mhsa = view("mhsa")
     found = kinds(mhsa)
-    assert found["tensor"] == ["x", "Wq", "Wk", "Wv", "Wo"]
+    assert found["tensor"] == ["x", "memory", "Wq", "Wk", "Wv", "Wo"]
     assert found["step"] == ["Q", "K", "V", "A.of", "A", "y"]
     assert len(found["wire"]) == 4 + 4 + 4 + 4 + 3 + 5
     assert mhsa.number_of_edges() == len(found["wire"]) + 3 * (2 + 3) + (3 + 3) + 3 + (3 + 3 + 3)
@@ -49,7 +50,13 @@ def test_what_a_leg_joins():
     assert sorted(mhsa.predecessors("y:h")) == ["A", "V", "Wo"]
     assert mhsa.nodes["y:h"] == {"kind": "wire", "leg": "h", "size": 8, "summed": True}
     assert not mhsa.nodes["A.of:h"]["summed"]
-    assert [data for _, _, data in mhsa.in_edges("K:m", data=True)] == [{"label": "n", "role": "factor", "use": 0}]
+    assert [data for _, _, data in mhsa.in_edges("K:m", data=True)] == [{"label": "m", "role": "factor", "use": 0}]
+
+
+def test_a_leg_has_the_name_of_its_tensor_and_of_its_use():
+    """Keys of the queries' own input: what `x` calls n meets the wire m."""
+    found = view(OWN_KEYS)
+    assert [data for _, _, data in found.in_edges("K:m", data=True)] == [{"label": "n", "role": "factor", "use": 0}]
 
 
 @pytest.mark.parametrize("name", ta.list_designs())

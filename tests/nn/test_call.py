@@ -24,8 +24,8 @@ def x(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_inputs(backend: str) -> None:
     cases = {
-        "mhsa: 0 inputs given; it takes x.": (),
-        "mhsa: 2 inputs given; it takes x.": (x(2, 5, 12), x(2, 5, 12)),
+        "mhsa: 0 inputs given; it takes x, memory (default x).": (),
+        "mhsa: 3 inputs given; it takes x, memory (default x).": (x(2, 5, 12), x(2, 5, 12), x(2, 5, 12)),
         "mhsa: input 'x' is a list, not a tensor.": ([1.0],),
         "mhsa: input 'x' is a NoneType, not a tensor.": (None,),
         "mhsa: input 'x' is torch.int64; give floating point numbers.": (torch.zeros(5, 12, dtype=torch.int64),),
@@ -33,6 +33,36 @@ def test_inputs(backend: str) -> None:
         "mhsa: input 'x' has size 11 on leg 'f', which is 12; its shape is [batch..., n f].": (x(2, 5, 11),),
     }
     assert {refusal("mhsa", *inputs, backend=backend): inputs for inputs in cases.values()}.keys() == cases.keys()
+    assert refusal("mlp", x(2, 5, 6), x(2, 5, 6), backend=backend) == "mlp: 2 inputs given; it takes x."
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_input_with_a_default_is_checked_like_any_other(backend: str) -> None:
+    value = x(2, 5, 12)
+    cases = {
+        "mhsa: input 'memory' is a list, not a tensor.": [1.0],
+        "mhsa: input 'memory' is torch.bool; give floating point numbers.": torch.ones(5, 5, dtype=BOOL),
+        "mhsa: input 'memory' has 1 dimensions; it needs [batch..., m f], at least 2.": x(12),
+        "mhsa: input 'memory' has size 11 on leg 'f', which is 12; its shape is [batch..., m f].": x(2, 7, 11),
+        "mhsa: input 'memory' has batch dimensions [3], the inputs before it have [2]; they must broadcast.": x(
+            3, 7, 12
+        ),
+    }
+    assert [refusal("mhsa", value, memory, backend=backend) for memory in cases.values()] == list(cases)
+    assert [refusal("mhsa", value, memory=memory, backend=backend) for memory in cases.values()] == list(cases)
+    for memory in (None, x(7, 12), x(2, 7, 12), x(4, 2, 7, 12)):
+        batch = () if memory is None else memory.shape[:-3]
+        assert compiled("mhsa", backend)(value, memory).shape == (*batch, 2, 5, 12)
+    memory = x(2, 7, 12)
+    assert refusal("mhsa", value, memory, mask=torch.ones(5, 5, dtype=BOOL), backend=backend) == (
+        "mhsa: mask has shape [5, 5]; its last two sizes are 'n' 5 and 'm' 7."
+    )
+    assert refusal("mhsa", value, memory, key_mask=torch.ones(2, 5, dtype=BOOL), backend=backend) == (
+        "mhsa: key_mask has shape [2, 5]; its last size is 'm' 7."
+    )
+    assert refusal("mhsa", memory=memory, backend=backend) == (
+        "mhsa: input 'x' is not given; it takes x, memory (default x)."
+    )
 
 
 def test_inputs_by_name() -> None:
@@ -47,7 +77,9 @@ def test_inputs_by_name() -> None:
     assert refusal("transformer_xl", value, x=value) == (
         "transformer_xl: input 'x' is given twice, by position and by name."
     )
-    assert refusal("transformer_xl", memory=memory) == "transformer_xl: input 'x' is not given; it takes x, memory."
+    assert refusal("transformer_xl", memory=memory) == (
+        "transformer_xl: input 'x' is not given; it takes x, memory (default x)."
+    )
 
 
 def test_several_inputs() -> None:

@@ -132,7 +132,7 @@ def test_the_input_itself_as_keys_is_priced_like_any_other() -> None:
 def test_a_box_stays_and_another_width_is_paid_for() -> None:
     made = plan("mhsa_rope", bucket="decoding")
     assert absorbed(made) == []
-    assert refused(made, "V").startswith("with 'Wv' after the map and 'x' as values, it would all take ")
+    assert refused(made, "V").startswith("with 'Wv' after the map and 'memory' as values, it would all take ")
     kept = {
         **MLA,
         "diagram": {"C": LATENT, "A2": {"map": "tanh", "of": "K[m h d]"}, "y": "A[h n m] A2[m h d] Wo[h d f] -> n f"},

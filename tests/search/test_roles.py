@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import tensornet_attn as ta
@@ -10,26 +12,31 @@ from tensornet_attn.search import MOVES, apply
 from tensornet_attn.search.roles import Map, Place, Reader, maps, output, projection, reader, source
 from tensornet_attn.search.sketch import sketch_of
 from tensornet_attn.search.wires import slot_of, wire
+from tests.shipped import OWN_KEYS
 
 STRANGE = """
 tensornet: 1
 name: strange
 legs: {q: query, k: key, a: 512, b: head 8, c: a / b}
-inputs: {V: q a}
+inputs:
+  V: q a
+  d: {legs: k a, default: V}
 weights: {K: a b c, x: a b c, A: a b c, Q: b c a}
 diagram:
-  Wv: A[a b c] V[k a] -> k b c
+  Wv: A[a b c] d[k a] -> k b c
   y: K[a b c] V[q a] -> b q c
-  Wq: V[k a] x[a b c] -> b k c
+  Wq: d[k a] x[a b c] -> b k c
   Wo: Wq[b k c] y[b q c] -> b q k
   Wk: {softmax: k, scale: 1 / sqrt(c), of: Wo}
   z: Q[b c a] Wk[b q k] Wv[k b c] -> q a
 output: z
 """
+OWN = STRANGE.replace("  d: {legs: k a, default: V}\n", "").replace("d[k a]", "V[k a]")  # keys of the queries' input
 
 
-def test_the_roles_of_a_strange_design() -> None:
-    sketch = sketch_of(ta.load(STRANGE))
+@pytest.mark.parametrize(("text", "origin"), [(STRANGE, "d"), (OWN, "V")])
+def test_the_roles_of_a_strange_design(text: str, origin: str) -> None:
+    sketch = sketch_of(ta.load(text))
     (found,) = maps(sketch)
     assert found == Map("Wk", "Wo", 0, Use("y", ("b", "q", "c")), Use("Wq", ("b", "k", "c")))
     at = reader(sketch, "Wk")
@@ -37,12 +44,13 @@ def test_the_roles_of_a_strange_design() -> None:
     assert output(sketch, at) == Place("z", 0, Use("Q", ("b", "c", "a")))
     place = projection(sketch, found.key)
     assert place == Place("Wq", 0, Use("x", ("a", "b", "c")))
-    assert source(sketch, place) == Use("V", ("k", "a"))
+    assert source(sketch, place) == Use(origin, ("k", "a"))
 
 
+@pytest.mark.parametrize(("named", "text"), [("mhsa", STRANGE), (OWN_KEYS, OWN)], ids=["memory", "own keys"])
 @pytest.mark.parametrize("name", MOVES)
-def test_a_move_does_not_read_names(name: str) -> None:
-    plain, strange = ta.load("mhsa"), ta.load(STRANGE)
+def test_a_move_does_not_read_names(name: str, named: Any, text: str) -> None:
+    plain, strange = ta.load(named), ta.load(text)
     assert plain.hash == strange.hash
     one, other = apply(plain, name), apply(strange, name)
     assert one is not None

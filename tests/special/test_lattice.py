@@ -118,6 +118,7 @@ def test_the_command_at_equal_sizes(capsys: pytest.CaptureFixture[str], tmp_path
     assert capsys.readouterr().out == (
         "skip_right            contains  trainable_heads_only\n"
         "thsa                  contains  skip_right\n"
+        "thsa_xl               contains  thsa\n"
         "trainable_heads_only  contains  heads_only\n"
     )
     assert main(["lattice", "heads_only", "--equal-sizes", "--json"]) == 0
