@@ -16,12 +16,10 @@ from tests.designs.case import N
 from tests.designs.cases import ATTENTION, CASES, drawn, inputs_of, normal
 
 FILES = {path.stem: path for path in sorted((ROOT / "codegen").glob("*/*.py"))}
-SHIPPED = (
-    "mhsa_core",
-    "thsa_elu",
-    "thsa_square",
-)  # of kron, whose sizes are no arguments of the class: those of the file
-MANY = {"head_gated": {"h": 6}, "moa": {"e": 9}, "moa_sigmoid": {"e": 9}, "moa_regularised": {"e": 9}}  # more than their settings choose
+# Of kron, whose sizes are no arguments of the class: those of the file.
+SHIPPED = ("mhsa_core", "thsa_elu", "thsa_square")
+FEW = {"moa", "moa_sigmoid", "moa_regularised"}  # their settings choose more experts than the other tests have
+MANY = {"head_gated": {"h": 6}, **dict.fromkeys(FEW, {"e": 9})}
 
 PROGRAM = """
 import importlib.util, inspect, sys

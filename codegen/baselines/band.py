@@ -46,7 +46,7 @@ class Band(nn.Module):
 
         # A and A V: in blocks, only what is near the band
         o = attend_band(
-            Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
 
         return o.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f

@@ -70,7 +70,7 @@ class Differential(nn.Module):
         q = Q1.transpose(-3, -2)  # ... h n d
         k = K1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m e
-        keep, bias = visible(None, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)
+        keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.Wq1.shape[2] ** -0.5)  # ... h n e
 
         # A2 and A2 V: one fused call, the scores are never made

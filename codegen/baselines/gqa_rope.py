@@ -55,11 +55,7 @@ class GQARope(nn.Module):
         k = K.transpose(-3, -2)  # ... g m d
         v = V.transpose(-3, -2)  # ... g m d
         keep, bias = visible(
-            None,
-            heads_together(mask, max(x.ndim - 2, memory.ndim - 2), (0, 1)),
-            key_mask,
-            max(x.ndim - 2, memory.ndim - 2),
-            1,
+            None, heads_together(mask, max(x.ndim, memory.ndim) - 2, (0, 1)), key_mask, max(x.ndim, memory.ndim) - 2, 1
         )
         o = attend(q, k, v, keep, bias, self.Wq.shape[3] ** -0.5)  # ... (g j) n d
 

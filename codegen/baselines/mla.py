@@ -50,7 +50,7 @@ class MLA(nn.Module):
         q = Q.transpose(-3, -2)  # ... h n d
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        keep, bias = visible(None, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)
+        keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5)  # ... h n d
 
         return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f

@@ -53,7 +53,7 @@ class MOASigmoid(nn.Module):
         q = Q.transpose(-3, -2)  # ... e n d
         k = K.unsqueeze(-3)  # ... 1 m d
         v = V.unsqueeze(-3)  # ... 1 m d
-        keep, bias = visible(None, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)
+        keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5)  # ... e n d
 
         y_1 = G[..., None] * o.transpose(-3, -2)  # ... n e d

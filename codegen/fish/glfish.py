@@ -96,12 +96,12 @@ class Glfish(nn.Module):
         # KV: the keys are summed, nothing is n by m
         q = each[..., None, None, None, :][..., None]  # 1 1 1 n 1
         k = KV_k.movedim(-4, -1)[..., None]  # ... g d e m 1
-        KV = running_sums([(q, k)], mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 3)  # ... g d e n
+        KV = running_sums([(q, k)], mask, key_mask, max(x.ndim, memory.ndim) - 2, 3)  # ... g d e n
 
         # z: the keys are summed, nothing is n by m
         q_2 = each[None, None, :][..., None]  # 1 1 n 1
         k_2 = phiK.movedim(-3, -1)[..., None]  # ... g d m 1
-        z = running_sums([(q_2, k_2)], mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 2)  # ... g d n
+        z = running_sums([(q_2, k_2)], mask, key_mask, max(x.ndim, memory.ndim) - 2, 2)  # ... g d n
 
         mixture = softplus(self.P)  # g k
 

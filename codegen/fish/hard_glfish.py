@@ -64,7 +64,7 @@ class HardGlfish(nn.Module):
         # KV: the keys are summed, nothing is n by m
         q = each[..., None, None, None, :][..., None]  # 1 1 1 n 1
         k = KV_k.movedim(-4, -1)[..., None]  # ... g d e m 1
-        KV = running_sums([(q, k)], mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 3)  # ... g d e n
+        KV = running_sums([(q, k)], mask, key_mask, max(x.ndim, memory.ndim) - 2, 3)  # ... g d e n
 
         mixture = softplus(self.P)  # g k
 
@@ -86,7 +86,7 @@ class HardGlfish(nn.Module):
         q_2 = phiQ.transpose(-3, -2)  # ... h n d
         k_2 = phiK.transpose(-3, -2)  # ... g m d
         z_read = mixed_states(
-            q_2, k_2, None, z_mix, mask, key_mask, max(x.ndim - 2, memory.ndim - 2)
+            q_2, k_2, None, z_mix, mask, key_mask, max(x.ndim, memory.ndim) - 2
         ).squeeze(-1)  # ... h n
 
         z_sum_1 = torch.einsum("...nhd,h->...nh", phiQ, bias2)  # ... n h

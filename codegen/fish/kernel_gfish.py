@@ -73,7 +73,7 @@ class KernelGfish(nn.Module):
         core = bias2.unsqueeze(-2)  # 1 h
         v = V.flatten(-2)  # ... m (h d)
         o = linear_attention(
-            [(q, k, A_c1), (q_2, k_2, core)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 0
+            [(q, k, A_c1), (q_2, k_2, core)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0
         ).unflatten(-1, (self.Wv.shape[1], self.Wq.shape[2]))  # ... n h d
 
         return o.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f

@@ -85,7 +85,7 @@ class Lfish(nn.Module):
         q = phiQ.transpose(-3, -2)  # ... h n d
         k = phiK.transpose(-3, -2)  # ... g m d
         z_read = mixed_states(
-            q, k, None, mixture.transpose(-2, -1), mask, key_mask, max(x.ndim - 2, memory.ndim - 2)
+            q, k, None, mixture.transpose(-2, -1), mask, key_mask, max(x.ndim, memory.ndim) - 2
         ).squeeze(-1)  # ... h n
 
         z_sum_1 = mixture.transpose(-2, -1) @ self.sigma  # h
@@ -100,7 +100,7 @@ class Lfish(nn.Module):
         k_2 = phiK.transpose(-3, -2)  # ... g m d
         v = V.transpose(-3, -2)  # ... g m e
         KV_read = mixed_states(
-            q_2, k_2, v, mixture.transpose(-2, -1), mask, key_mask, max(x.ndim - 2, memory.ndim - 2)
+            q_2, k_2, v, mixture.transpose(-2, -1), mask, key_mask, max(x.ndim, memory.ndim) - 2
         )  # ... h n e
 
         KV_sum_1 = mixture.transpose(-2, -1) @ self.sigma  # h

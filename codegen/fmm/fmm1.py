@@ -60,14 +60,14 @@ class Fmm1(nn.Module):
 
         # near and near V: in blocks, only what is near the band
         o = attend_band(
-            Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
 
         # far1 and far1 V: the keys are summed first, nothing is n by m
         q = phiQ1.transpose(-3, -2)  # ... h n d
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         A_V = blend1[:, None] * o + blend2[:, None] * o_2.transpose(-3, -2)  # ... n h d
         return A_V.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f

@@ -60,7 +60,7 @@ class Fmm1Causal(nn.Module):
 
         # near and near V: in blocks, only what is near the band
         o = attend_band(
-            Q, K, V, 4, 0, 32, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, V, 4, 0, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
 
         # far1 and far1 V: the keys are summed first, nothing is n by m
@@ -68,7 +68,7 @@ class Fmm1Causal(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, causal=True, chunk=64
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
 
         A_V = blend1[:, None] * o + blend2[:, None] * o_2.transpose(-3, -2)  # ... n h d

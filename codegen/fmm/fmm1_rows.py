@@ -62,7 +62,7 @@ class Fmm1Rows(nn.Module):
 
         # near and near V: in blocks, only what is near the band
         o = attend_band(
-            Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
 
         near_V = o  # ... n h d
@@ -71,7 +71,7 @@ class Fmm1Rows(nn.Module):
         q = phiQ1.transpose(-3, -2)  # ... h n d
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         far1_V = o_2.transpose(-3, -2)  # ... n h d
         A_read = blend1[:, None] * near_V + blend2[:, None] * far1_V  # ... n h d
@@ -79,7 +79,7 @@ class Fmm1Rows(nn.Module):
         # near.apart and near.apart A.m: in blocks, only what is near the band
         v_2 = A_m[..., None].unsqueeze(-2)  # m 1 1
         o_3 = attend_band(
-            Q, K, v_2, 2, 2, 32, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, v_2, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )[..., 0]  # ... n h
 
         near_A_m = o_3  # ... n h
@@ -88,9 +88,7 @@ class Fmm1Rows(nn.Module):
         q_2 = phiQ1.transpose(-3, -2)  # ... h n d
         k_2 = phiK1.transpose(-3, -2)  # ... h m d
         v_3 = A_m[None, :][..., None]  # 1 m 1
-        o_4 = linear_attention(
-            [(q_2, k_2)], v_3, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1
-        )[..., 0]  # ... h n
+        o_4 = linear_attention([(q_2, k_2)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)[..., 0]  # ... h n
 
         far1_A_m = o_4.transpose(-2, -1)  # ... n h
         A_rows = reciprocal(blend1 * near_A_m + blend2 * far1_A_m)  # ... n h

@@ -65,20 +65,20 @@ class Fmm2(nn.Module):
 
         # near and near V: in blocks, only what is near the band
         o = attend_band(
-            Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
 
         # far1 and far1 V: the keys are summed first, nothing is n by m
         q = phiQ1.transpose(-3, -2)  # ... h n d
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         # far2 and far2 V: the keys are summed first, nothing is n by m
         q_2 = phiQ2.transpose(-3, -2)  # ... h n d
         k_2 = phiK2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
-        o_3 = linear_attention([(q_2, k_2)], v_2, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o_3 = linear_attention([(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         A_V = (
             blend1[:, None] * o

@@ -65,7 +65,7 @@ class Fmm2Causal(nn.Module):
 
         # near and near V: in blocks, only what is near the band
         o = attend_band(
-            Q, K, V, 4, 0, 32, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, V, 4, 0, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
 
         # far1 and far1 V: the keys are summed first, nothing is n by m
@@ -73,7 +73,7 @@ class Fmm2Causal(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, causal=True, chunk=64
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
 
         # far2 and far2 V: the keys are summed first, nothing is n by m
@@ -81,7 +81,7 @@ class Fmm2Causal(nn.Module):
         k_2 = phiK2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_3 = linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, causal=True, chunk=64
+            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
 
         A_V = (

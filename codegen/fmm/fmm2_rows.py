@@ -67,7 +67,7 @@ class Fmm2Rows(nn.Module):
 
         # near and near V: in blocks, only what is near the band
         o = attend_band(
-            Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
 
         near_V = o  # ... n h d
@@ -76,7 +76,7 @@ class Fmm2Rows(nn.Module):
         q = phiQ1.transpose(-3, -2)  # ... h n d
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         far1_V = o_2.transpose(-3, -2)  # ... n h d
 
@@ -84,7 +84,7 @@ class Fmm2Rows(nn.Module):
         q_2 = phiQ2.transpose(-3, -2)  # ... h n d
         k_2 = phiK2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
-        o_3 = linear_attention([(q_2, k_2)], v_2, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o_3 = linear_attention([(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         far2_V = o_3.transpose(-3, -2)  # ... n h d
         A_read = blend1[:, None] * near_V + blend2[:, None] * far1_V + blend2[:, None] * far2_V  # ... n h d
@@ -92,7 +92,7 @@ class Fmm2Rows(nn.Module):
         # near.apart and near.apart A.m: in blocks, only what is near the band
         v_3 = A_m[..., None].unsqueeze(-2)  # m 1 1
         o_4 = attend_band(
-            Q, K, v_3, 2, 2, 32, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, v_3, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )[..., 0]  # ... n h
 
         near_A_m = o_4  # ... n h
@@ -101,9 +101,7 @@ class Fmm2Rows(nn.Module):
         q_3 = phiQ1.transpose(-3, -2)  # ... h n d
         k_3 = phiK1.transpose(-3, -2)  # ... h m d
         v_4 = A_m[None, :][..., None]  # 1 m 1
-        o_5 = linear_attention(
-            [(q_3, k_3)], v_4, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1
-        )[..., 0]  # ... h n
+        o_5 = linear_attention([(q_3, k_3)], v_4, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)[..., 0]  # ... h n
 
         far1_A_m = o_5.transpose(-2, -1)  # ... n h
 
@@ -111,9 +109,7 @@ class Fmm2Rows(nn.Module):
         q_4 = phiQ2.transpose(-3, -2)  # ... h n d
         k_4 = phiK2.transpose(-3, -2)  # ... h m d
         v_5 = A_m[None, :][..., None]  # 1 m 1
-        o_6 = linear_attention(
-            [(q_4, k_4)], v_5, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1
-        )[..., 0]  # ... h n
+        o_6 = linear_attention([(q_4, k_4)], v_5, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)[..., 0]  # ... h n
 
         far2_A_m = o_6.transpose(-2, -1)  # ... n h
         A_rows = reciprocal(blend1 * near_A_m + blend2 * far1_A_m + blend2 * far2_A_m)  # ... n h

@@ -58,7 +58,7 @@ class FmmFastWeight1(nn.Module):
 
         # A and A V: in blocks, only what is near the band
         o = attend_band(
-            Q, K, V, 4, 0, 32, None, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, V, 4, 0, 32, None, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h e
 
         near = o  # ... n h e

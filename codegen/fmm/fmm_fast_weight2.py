@@ -76,7 +76,7 @@ class FmmFastWeight2(nn.Module):
 
         # near and near V: in blocks, only what is near the band
         o = attend_band(
-            Q, K, V, 4, 0, 32, None, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, V, 4, 0, 32, None, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h e
 
         # far1 and far1 V: the keys are summed first, nothing is n by m
@@ -84,7 +84,7 @@ class FmmFastWeight2(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m e
         o_2 = linear_attention(
-            [(q, k)], v, None, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, causal=True, chunk=64
+            [(q, k)], v, None, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n e
 
         O = (

@@ -57,7 +57,7 @@ class FmmLRARelease(nn.Module):
 
         # near and near V: in blocks, only what is near the band
         o = attend_band(
-            Q, K, V, 4, 4, 32, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), self.Wq.shape[2] ** -0.5
+            Q, K, V, 4, 4, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
 
         # far1 and far1 V: the keys are summed first, nothing is n by m
@@ -65,7 +65,7 @@ class FmmLRARelease(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, normalize=False
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, normalize=False
         )  # ... h n d
 
         A_V = self.w1[:, None] * o + self.w2[:, None] * o_2.transpose(-3, -2)  # ... n h d

@@ -58,13 +58,13 @@ class Linear2(nn.Module):
         q = phiQ1.transpose(-3, -2)  # ... h n d
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         # far2 and far2 V: the keys are summed first, nothing is n by m
         q_2 = phiQ2.transpose(-3, -2)  # ... h n d
         k_2 = phiK2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
-        o_2 = linear_attention([(q_2, k_2)], v_2, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o_2 = linear_attention([(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         A_V = o.transpose(-3, -2) + o_2.transpose(-3, -2)  # ... n h d
         return A_V.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f

@@ -62,7 +62,7 @@ class SMLK(nn.Module):
         q = phiQ.transpose(-3, -2)  # ... h n d
         k = Kmix.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
 

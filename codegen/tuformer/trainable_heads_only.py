@@ -49,7 +49,7 @@ class TrainableHeadsOnly(nn.Module):
         q = A_q.transpose(-3, -2)  # ... h n g
         k = K.unsqueeze(-3)  # ... 1 m g
         v = V.transpose(-2, -1)[..., None]  # ... h m 1
-        keep, bias = visible(None, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)
+        keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.C1.shape[0] ** -0.5)[..., 0]  # ... h n
 
         return o.transpose(-2, -1) @ self.Wo  # ... n f

@@ -60,7 +60,9 @@ def main() -> None:
             rows[split].extend(pairs(data.decode(), drawn))
     given.output.mkdir(parents=True, exist_ok=True)
     for split, found in rows.items():
-        lines = [f"{index}\t{question}\t{sentence}\t{label}\n" for index, (question, sentence, label) in enumerate(found)]
+        lines = [
+            f"{index}\t{question}\t{sentence}\t{label}\n" for index, (question, sentence, label) in enumerate(found)
+        ]
         write_whole(given.output / f"{split}.tsv", "".join([HEADER, *lines]).encode())
     sizes = ", ".join(f"{len(found):,} pairs in {split}.tsv" for split, found in rows.items())
     print(f"{given.output}: {sizes}, of Python {platform.python_version()}", file=sys.stderr)

@@ -90,7 +90,9 @@ def leads(folder: Path, link: str) -> bool:
     """Whether the file is there, and the title in it."""
     name, _, title = link.partition("#")
     path = folder / name
-    return path.is_file() and (not title or re.search(rf"^#+ {title}$", path.read_text("utf-8"), re.I | re.M) is not None)
+    return path.is_file() and (
+        not title or re.search(rf"^#+ {title}$", path.read_text("utf-8"), re.I | re.M) is not None
+    )
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

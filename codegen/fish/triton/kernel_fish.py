@@ -61,7 +61,7 @@ class KernelFish(nn.Module):
         k = phiK.flatten(-2)  # ... m (g d)
         v = V.flatten(-2)  # ... m (h d)
         o = triton_linear_attention(
-            [(q, k, mixture)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 0
+            [(q, k, mixture)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0
         ).unflatten(-1, (self.P.shape[1], self.Wq.shape[2]))  # ... n h d
 
         return o.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f

@@ -73,7 +73,7 @@ class FASTWeight2(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m e
         o = triton_linear_attention(
-            [(q, k)], v, None, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, causal=True, chunk=64
+            [(q, k)], v, None, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n e
 
         O = o.transpose(-3, -2) + far2.transpose(-3, -2)  # ... n h e

@@ -70,7 +70,7 @@ class Fmm1(nn.Module):
         q = phiQ1.transpose(-3, -2)  # ... h n d
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o = triton_linear_attention([(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o = triton_linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         A_V_1 = blend1[:, None, None] * V.transpose(-3, -2)  # ... h m d
 

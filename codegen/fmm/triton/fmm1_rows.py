@@ -83,7 +83,7 @@ class Fmm1Rows(nn.Module):
         q = phiQ1.transpose(-3, -2)  # ... h n d
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o = triton_linear_attention([(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o = triton_linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         far1_V = o.transpose(-3, -2)  # ... n h d
         A_read = blend1[:, None] * near_V.transpose(-3, -2) + blend2[:, None] * far1_V  # ... n h d
@@ -105,7 +105,7 @@ class Fmm1Rows(nn.Module):
         k_2 = phiK1.transpose(-3, -2)  # ... h m d
         v_2 = A_m[None, :][..., None]  # 1 m 1
         o_2 = triton_linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1
+            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1
         )[..., 0]  # ... h n
 
         far1_A_m = o_2.transpose(-2, -1)  # ... n h

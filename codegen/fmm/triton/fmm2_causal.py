@@ -76,7 +76,7 @@ class Fmm2Causal(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, causal=True, chunk=64
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
 
         # far2 and far2 V: the keys are summed first, nothing is n by m
@@ -84,7 +84,7 @@ class Fmm2Causal(nn.Module):
         k_2 = phiK2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_2 = triton_linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, causal=True, chunk=64
+            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
 
         A_V_1 = blend1[:, None, None] * V.transpose(-3, -2)  # ... h m d

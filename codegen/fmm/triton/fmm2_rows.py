@@ -88,7 +88,7 @@ class Fmm2Rows(nn.Module):
         q = phiQ1.transpose(-3, -2)  # ... h n d
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o = triton_linear_attention([(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o = triton_linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         far1_V = o.transpose(-3, -2)  # ... n h d
 
@@ -96,9 +96,7 @@ class Fmm2Rows(nn.Module):
         q_2 = phiQ2.transpose(-3, -2)  # ... h n d
         k_2 = phiK2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
-        o_2 = triton_linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1
-        )  # ... h n d
+        o_2 = triton_linear_attention([(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         far2_V = o_2.transpose(-3, -2)  # ... n h d
         A_read = (
@@ -124,7 +122,7 @@ class Fmm2Rows(nn.Module):
         k_3 = phiK1.transpose(-3, -2)  # ... h m d
         v_3 = A_m[None, :][..., None]  # 1 m 1
         o_3 = triton_linear_attention(
-            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1
+            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1
         )[..., 0]  # ... h n
 
         far1_A_m = o_3.transpose(-2, -1)  # ... n h
@@ -134,7 +132,7 @@ class Fmm2Rows(nn.Module):
         k_4 = phiK2.transpose(-3, -2)  # ... h m d
         v_4 = A_m[None, :][..., None]  # 1 m 1
         o_4 = triton_linear_attention(
-            [(q_4, k_4)], v_4, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1
+            [(q_4, k_4)], v_4, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1
         )[..., 0]  # ... h n
 
         far2_A_m = o_4.transpose(-2, -1)  # ... n h

@@ -80,22 +80,20 @@ class Fmm3(nn.Module):
         q = phiQ1.transpose(-3, -2)  # ... h n d
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o = triton_linear_attention([(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1)  # ... h n d
+        o = triton_linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         # far2 and far2 V: the keys are summed first, nothing is n by m
         q_2 = phiQ2.transpose(-3, -2)  # ... h n d
         k_2 = phiK2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
-        o_2 = triton_linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1
-        )  # ... h n d
+        o_2 = triton_linear_attention([(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
 
         # far3 and far3 V: the keys are summed first, nothing is n by m
         q_3 = phiQ3.transpose(-3, -2)  # ... h n d
         k_3 = phiK3.transpose(-3, -2)  # ... h m d
         v_3 = V.transpose(-3, -2)  # ... h m d
         o_3 = triton_linear_attention(
-            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, eps=1e-06
+            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06
         )  # ... h n d
 
         A_V_1 = blend1[:, None, None] * V.transpose(-3, -2)  # ... h m d

@@ -81,7 +81,7 @@ class Fmm3Causal(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, causal=True, chunk=64
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
 
         # far2 and far2 V: the keys are summed first, nothing is n by m
@@ -89,7 +89,7 @@ class Fmm3Causal(nn.Module):
         k_2 = phiK2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_2 = triton_linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, causal=True, chunk=64
+            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
 
         # far3 and far3 V: the keys are summed first, nothing is n by m
@@ -97,7 +97,7 @@ class Fmm3Causal(nn.Module):
         k_3 = phiK3.transpose(-3, -2)  # ... h m d
         v_3 = V.transpose(-3, -2)  # ... h m d
         o_3 = triton_linear_attention(
-            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, eps=1e-06, causal=True, chunk=64
+            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06, causal=True, chunk=64
         )  # ... h n d
 
         A_V_1 = blend1[:, None, None] * V.transpose(-3, -2)  # ... h m d

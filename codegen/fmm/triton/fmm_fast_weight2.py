@@ -87,7 +87,7 @@ class FmmFastWeight2(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m e
         o = triton_linear_attention(
-            [(q, k)], v, None, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, causal=True, chunk=64
+            [(q, k)], v, None, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n e
 
         O_1 = blend1[:, None, None] * V.transpose(-3, -2)  # ... h m e

@@ -67,7 +67,7 @@ class FmmLRARelease(nn.Module):
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 1, normalize=False
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, normalize=False
         )  # ... h n d
 
         A_V_1 = self.w1[:, None, None] * V.transpose(-3, -2)  # ... h m d

@@ -62,9 +62,7 @@ class THSAElu(nn.Module):
 
         # A and A V: the keys are summed first, nothing is n by m
         core = self.C.transpose(-2, -1)  # s r
-        o = triton_linear_attention(
-            [(phiQ, phiK, core)], V, mask, key_mask, max(x.ndim - 2, memory.ndim - 2), 0
-        )  # ... n r
+        o = triton_linear_attention([(phiQ, phiK, core)], V, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0)  # ... n r
 
         return o @ self.Wo  # ... n f
 
