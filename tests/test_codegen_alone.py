@@ -19,7 +19,7 @@ FILES = {path.stem: path for path in sorted((ROOT / "codegen").glob("*/*.py"))}
 # Of kron, whose sizes are no arguments of the class: those of the file.
 SHIPPED = ("mhsa_core", "thsa_elu", "thsa_square")
 FEW = {"moa", "moa_sigmoid", "moa_regularised"}  # their settings choose more experts than the other tests have
-MANY = {"head_gated": {"h": 6}, **dict.fromkeys(FEW, {"e": 9})}
+MANY = {"head_gated": {"h": 6}, **{name: {"e": 9} for name in FEW}}
 
 PROGRAM = """
 import importlib.util, inspect, sys
