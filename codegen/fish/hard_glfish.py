@@ -328,7 +328,8 @@ def mixed_heads(mix: Tensor, S: Tensor) -> Tensor:
 def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: int) -> Tensor:
     """Over the keys that are not later than the query; the last query stands at the last key.
 
-    Inside a chunk the scores are made, head by head of the keys; what lies before a chunk is one state.
+    Inside a chunk the scores are made, head by head of the keys, those of all queries in one product; what lies before
+    a chunk is one state.
     """
     n, m = q.shape[-2], k.shape[-2]
     least = 1 if torch.compiler.is_compiling() else 0  # traced, no size is 1 for some lengths alone
@@ -338,11 +339,13 @@ def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: in
         None if t is None else F.pad(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk)) for t in (q, k, v)
     )
     before, _ = sums(summed_keys(k, v), None)  # ... g chunks d e
-    out = q @ mixed_heads(mix, before.flatten(-3, -2)).unflatten(-2, before.shape[-3:-1])
+    q = q.movedim(-4, -3)  # ... chunks h C d
+    out = (q @ mixed_heads(mix, before.movedim(-3, -4))).flatten(-3, -2)  # ... chunks (h C) e
+    rows = q.flatten(-3, -2)
     for g in range(k.shape[-4]):
-        scores = (q @ k[..., g, None, :, :, :].mT).tril()  # ... h chunks chunk chunk
-        read = read_values(scores, None if v is None else v[..., g, None, :, :, :])
-        out = out + mix[:, g, None, None, None] * read
+        scores = (rows @ k[..., g, :, :, :].mT).unflatten(-2, (-1, chunk)).tril() * mix[:, g, None, None]
+        out = out + read_values(scores.flatten(-3, -2), None if v is None else v[..., g, :, :, :])
+    out = out.unflatten(-2, (-1, chunk)).movedim(-3, -4)  # ... h chunks C e
     return F.pad(out.flatten(-3, -2), (0, 0, n - m, m - chunks * chunk))
 
 

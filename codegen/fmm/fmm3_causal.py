@@ -249,7 +249,7 @@ def added_reads(
 ) -> Tensor:
     """What `reads` says that terms read, added up, and divided by the sums of their rows if `normalize`."""
     if not normalize:
-        return sum(read for read, _ in reads(terms, v, causal, chunk, False))
+        return total_of([read for read, _ in reads(terms, v, causal, chunk, False)])
     if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
         return divided_reads(reads(terms, v, causal, chunk, True), eps)
     with exact_products(v):  # products and row sums nearly cancel in the gradient: neither is rounded before
@@ -265,16 +265,33 @@ def term_reads(
     return [causal_reads(q, k, v, chunk, *core) if causal else key_reads(q, k, v, *core) for q, k, *core in terms]
 
 
+def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """q S and q z, z [..., d, 1]: on a CPU in one product, on a GPU in two, whose tensor cores want even widths."""
+    if q.device.type != "cpu":
+        return q @ S, q @ z
+    return (q @ torch.cat([S, z], -1)).split([S.shape[-1], 1], -1)
+
+
 def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     """The sum of what the terms read, divided by the sum of their rows."""
-    out, total = sum(read for read, _ in reads), sum(rows for _, rows in reads) + eps  # ... n h
+    out, total = (total_of(parts) for parts in zip(*reads, strict=True))  # ... n e; ... n h
+    total = total + eps
     total = torch.where(total == 0, float("inf"), total)[..., None]  # what is divided by it is 0, in its gradient too
     return (out.unflatten(-1, (total.shape[-2], -1)) * total.reciprocal()).flatten(-2)  # cheaper than to divide
 
 
+def total_of(parts) -> Tensor:
+    """The sum, without a pass over memory that adds 0 to the first one."""
+    found = parts[0]
+    for part in parts[1:]:
+        found = found + part
+    return found
+
+
 def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Scores times values [..., n, e], and the sums of the scores' rows [..., n, h], h = 1 without a core."""
-    return q @ mixed_state(k.mT @ v, core), row_sums(q, k.sum(-2, keepdim=True), core)
+    S, z = k.mT @ v, k.sum(-2, keepdim=True)
+    return joint_reads(q, S, z.mT) if core is None else (q @ mixed_state(S, core), row_sums(q, z, core))
 
 
 def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -383,7 +400,7 @@ def dense_linear(
     parts = [linear_scores(q, k, *core) for q, k, *core in terms]
     if cores:
         parts = [part if len(term) > 2 else part.unsqueeze(-3) for part, term in zip(parts, terms, strict=True)]
-    scores = sum(parts)
+    scores = total_of(parts)
     own = causal_mask(scores.shape[-2], scores.shape[-1], v.device) if causal else None
     keep, _ = visible(own, mask, key_mask, batch, heads + bool(cores))
     maps = normalized(scores, keep, eps) if normalize else kept(scores, keep)

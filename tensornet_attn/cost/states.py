@@ -58,6 +58,29 @@ def states_of(graph: Graph, step: Step) -> States:
     return States(box, query, key, value, mix, heads, mixed, features, own)
 
 
+def with_rows(graph: Graph, step: Step) -> Step | None:
+    """The kernel that goes into one call with this one: one sums keys and values, the other the same keys alone."""
+    at = next((place for place, other in enumerate(graph.steps) if other.name == step.name), None)
+    if at is None:
+        return None
+    own = states_of(graph, step)
+    for place, other in enumerate(graph.steps):
+        if not isinstance(other.op, Kernel) or other.op.kind != "states" or place == at:
+            continue
+        parts = states_of(graph, other)
+        same = (parts.query, parts.key, parts.mix, parts.heads) == (own.query, own.key, own.mix, own.heads)
+        first = min(at, place)
+        made = {*graph.tensor, *(one.name for one in graph.steps[:first])}
+        ready = all(use.name in made for one in (step, other) for use in one.op.uses)
+        if same and ready and (parts.value is None) != (own.value is None) and _masked_alike(graph, parts, own):
+            return other
+    return None
+
+
+def _masked_alike(graph: Graph, one: States, other: States) -> bool:
+    return {*graph.masks(one.box)} == {*graph.masks(other.box)}
+
+
 def states_causal(graph: Graph, parts: States) -> bool:
     return bool(graph.masks(parts.box))
 
@@ -75,13 +98,14 @@ def states_work(scene: Scene, step: Step) -> dict[Legs, int]:
     key, width = str(scene.graph.key), (*parts.features, *parts.own)
     scan = states_causal(scene.graph, parts)
     query = key if scan else str(scene.graph.query)  # in a scan, queries are padded to the keys
-    chunk = states_chunk(scene.graph, parts, scene.sizes)
+    chunk, scored = _chunk(scene, step)
     if parts.value is not None:
         found[(key, *parts.mixed, *width)] += 1
     found[(*parts.heads, *parts.mixed, *width)] += -(-scene.sizes[key] // chunk) if scan else 1
     found[(query, *parts.heads, *width)] += 1
     if scan:
-        found[(query, *parts.heads, *parts.mixed, *parts.features)] += chunk
+        if scored:
+            found[(query, *parts.heads, *parts.mixed, *parts.features)] += chunk
         if parts.value is not None:
             found[(query, *parts.heads, *parts.mixed, *parts.own)] += chunk
     return dict(found)
@@ -92,10 +116,10 @@ def states_elementwise(scene: Scene, step: Step) -> int:
     up, and what the mixed heads read added up."""
     parts = states_of(scene.graph, step)
     batch = scene.batch if step.name in scene.batched else 1
-    rows, chunk = scene.sizes[str(scene.graph.key)], states_chunk(scene.graph, parts, scene.sizes)
+    rows, (chunk, scored) = scene.sizes[str(scene.graph.key)], _chunk(scene, step)
     found = rows * scene.size((*parts.mixed, *parts.features)) if parts.value is None else 0
     if states_causal(scene.graph, parts):
-        found += rows * scene.size((*parts.heads, *parts.mixed)) * (chunk + scene.size(parts.own))
+        found += rows * scene.size((*parts.heads, *parts.mixed)) * (chunk * scored + scene.size(parts.own))
         found += -(-rows // chunk) * scene.size((*parts.mixed, *parts.features, *parts.own))
     return batch * found
 
@@ -107,11 +131,19 @@ def states_kept(scene: Scene, step: Step) -> dict[str, int]:
     rows, width = scene.sizes[str(scene.graph.key)], (*parts.features, *parts.own)
     if not states_causal(scene.graph, parts):
         return {f"{step.name}: {name}": batch * scene.size((*legs, *width)) for name, legs in _states(parts)}
-    chunk = states_chunk(scene.graph, parts, scene.sizes)
+    chunk, scored = _chunk(scene, step)
     chunks = -(-rows // chunk)
     found = {f"{step.name}: {name}": batch * chunks * scene.size((*legs, *width)) for name, legs in _states(parts)}
     heads = scene.size((*parts.heads, *parts.mixed))
-    return found | {f"{step.name}: scores": batch * rows * chunk * heads}
+    return found | ({f"{step.name}: scores": batch * rows * chunk * heads} if scored else {})
+
+
+def _chunk(scene: Scene, step: Step) -> tuple[int, bool]:
+    """Keys of a chunk, and whether scores are made: those of keys alone are made with their values, in one call."""
+    parts, other = states_of(scene.graph, step), with_rows(scene.graph, step)
+    scored = parts.value is not None or other is None
+    lead = parts if scored or other is None else states_of(scene.graph, other)
+    return states_chunk(scene.graph, lead, scene.sizes), scored
 
 
 def _states(parts: States) -> tuple[tuple[str, Legs], ...]:

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-from tensornet_attn.cost.states import states_causal, states_chunk, states_of
+from tensornet_attn.cost.states import states_causal, states_chunk, states_of, with_rows
 from tensornet_attn.emit.masks import takes_mask
-from tensornet_attn.emit.values import Legs, Value
+from tensornet_attn.emit.values import Legs, Value, shape_comment
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step, Use
 
 
 def emit_states(writer: Writer, step: Step) -> None:
-    """The lines of one call."""
-    parts, query, key = states_of(writer.graph, step), str(writer.graph.query), str(writer.graph.key)
-    writer.line(f"# {parts.box.name}: the keys are summed and mixed over heads first, nothing is {query} by {key}")
+    """The lines of one call: of a kernel, or of two: keys and values, and the same keys alone."""
+    if step.name in writer.values:
+        return
+    graph, query, key = writer.graph, str(writer.graph.query), str(writer.graph.key)
+    steps = [one for one in (step, with_rows(graph, step)) if one is not None]
+    steps.sort(key=lambda one: states_of(graph, one).value is None)
+    each = [states_of(graph, one) for one in steps]
+    boxes = " and ".join(parts.box.name for parts in each)
+    writer.line(f"# {boxes}: the keys are summed and mixed over heads first, nothing is {query} by {key}")
+    parts = each[0]
     q = _side(writer, "q", parts.query, parts.heads, query, parts.features)
     k = _side(writer, "k", parts.key, parts.mixed, key, parts.features)
     v = _side(writer, "v", parts.value, parts.mixed, key, parts.own)
     mix = _mix(writer, parts.mix, parts.heads, parts.mixed)
-    options = ["mask" if takes_mask(writer.graph) else "None", "key_mask", writer.batch_dims]
-    if states_causal(writer.graph, parts):
-        options.append(f"causal=True, chunk={states_chunk(writer.graph, parts)}")
-    text = writer.call("mixed_states", q, k, v, mix, *options)
-    text += _split(writer, -1, parts.own)
-    text += _split(writer, -2 - len(parts.own), parts.heads)
-    value = Value(writer.local[step.name], (*parts.heads, query, *parts.own), True)
-    writer.line(f"{value.text} = {text}", value)
-    writer.values[step.name] = value
+    options = ["mask" if takes_mask(graph) else "None", "key_mask", writer.batch_dims]
+    if states_causal(graph, parts):
+        options.append(f"causal=True, chunk={states_chunk(graph, parts)}")
+    values = [
+        Value(writer.local[one.name], (*own.heads, query, *own.own), True) for one, own in zip(steps, each, strict=True)
+    ]
+    if len(steps) == 1:
+        text = writer.call("mixed_states", q, k, v, mix, *options)
+        text += _split(writer, -1, parts.own) + _split(writer, -2 - len(parts.own), parts.heads)
+        writer.line(f"{values[0].text} = {text}", values[0])
+    else:
+        call = writer.call("mixed_states_and_rows", q, k, v, mix, *options)
+        shapes = "; ".join(shape_comment(value) for value in values)
+        writer.line(f"{', '.join(value.text for value in values)} = {call}  # {shapes}")
+        for value, own in zip(values, each, strict=True):
+            columns = _split(writer, -1, parts.own) if own is parts else ""
+            if split := columns + _split(writer, -2 - len(own.own), own.heads):
+                writer.line(f"{value.text} = {value.text}{split}")
+    writer.values |= {one.name: value for one, value in zip(steps, values, strict=True)}
 
 
 def _side(writer: Writer, name: str, use: Use | None, heads: Legs, sequence: str, columns: Legs) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import GENERIC
@@ -145,6 +146,25 @@ def test_nothing_is_added_to_a_sum_that_is_read_as_attention(source: dict[str, A
         "one: a float mask cannot be added in 'S', a sum that is planned as attention; give a boolean one, or compile "
         "with backend='reference'."
     )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_keys_and_values_and_the_same_keys_alone_are_one_call(causal: bool) -> None:
+    design = ta.load("hard_lfish", legs={"f": 4, "h": 4, "g": 2, "d": 3, "e": 2})
+    source = yaml.safe_load(design.to_yaml()) | {"causal": causal}
+    forward = ta.emit_source(source).partition("def forward")[2].partition("\n\n\n")[0]
+    assert "KV_read, z_read = mixed_states_and_rows(" in forward
+    assert "mixed_states(" not in forward
+    hold(source)
+
+
+def test_causal_states_of_one_call_make_their_scores_once() -> None:
+    n, legs = 4096, {"f": 512, "h": 8, "g": 2}
+    found = ta.cost(ta.load("hard_lfish", legs=legs), n=n, causal=True).best
+    macs = {row.step.split()[0]: row.macs for row in found.steps}
+    heads, chunk, d = 8 * 2, 32, 64
+    assert macs["z.read"] == n // chunk * heads * d + n * 8 * d
+    assert macs["KV.read"] == n * 2 * d * d + n // chunk * heads * d * d + n * 8 * d * d + n * chunk * heads * 2 * d
 
 
 def test_multiply_adds_of_the_linear_part_follow_the_global_heads() -> None:

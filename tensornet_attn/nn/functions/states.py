@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.nn.functions.linear import sums
+from tensornet_attn.nn.functions.linear import joint_reads, sums
 from tensornet_attn.nn.functions.masks import causal_mask, key_keep, visible
 from tensornet_attn.nn.functions.normalize import kept
 
@@ -33,6 +33,27 @@ def mixed_states(
     return causal_states(q, k, v, mix, chunk) if causal else q @ mixed_heads(mix, summed_keys(k, v))
 
 
+def mixed_states_and_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mix: Tensor,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    causal: bool = False,
+    chunk: int = 32,
+) -> tuple[Tensor, Tensor]:
+    """`mixed_states` with v, and without it as [..., h, n]: one state is read, and scores are made once."""
+    if mask is not None or causal:
+        wider = torch.cat([v, torch.ones_like(v[..., :1])], -1)
+        read, rows = mixed_states(q, k, wider, mix, mask, key_mask, batch, causal, chunk).split([v.shape[-1], 1], -1)
+    else:
+        k = k if key_mask is None else torch.where(key_keep(key_mask, 1, query=False)[..., None], k, 0)
+        read, rows = joint_reads(q, *(mixed_heads(mix, summed_keys(k, each)) for each in (v, None)))
+    return read, rows.squeeze(-1)
+
+
 def summed_keys(k: Tensor, v: Tensor | None) -> Tensor:
     """The sum of k v^T over the keys: [..., d, e]."""
     return k.sum(-2, keepdim=True).mT if v is None else k.mT @ v
@@ -51,7 +72,8 @@ def mixed_heads(mix: Tensor, S: Tensor) -> Tensor:
 def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: int) -> Tensor:
     """Over the keys that are not later than the query; the last query stands at the last key.
 
-    Inside a chunk the scores are made, head by head of the keys; what lies before a chunk is one state.
+    Inside a chunk the scores are made, head by head of the keys, those of all queries in one product; what lies before
+    a chunk is one state.
     """
     n, m = q.shape[-2], k.shape[-2]
     least = 1 if torch.compiler.is_compiling() else 0  # traced, no size is 1 for some lengths alone
@@ -61,11 +83,13 @@ def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: in
         None if t is None else F.pad(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk)) for t in (q, k, v)
     )
     before, _ = sums(summed_keys(k, v), None)  # ... g chunks d e
-    out = q @ mixed_heads(mix, before.flatten(-3, -2)).unflatten(-2, before.shape[-3:-1])
+    q = q.movedim(-4, -3)  # ... chunks h C d
+    out = (q @ mixed_heads(mix, before.movedim(-3, -4))).flatten(-3, -2)  # ... chunks (h C) e
+    rows = q.flatten(-3, -2)
     for g in range(k.shape[-4]):
-        scores = (q @ k[..., g, None, :, :, :].mT).tril()  # ... h chunks chunk chunk
-        read = read_values(scores, None if v is None else v[..., g, None, :, :, :])
-        out = out + mix[:, g, None, None, None] * read
+        scores = (rows @ k[..., g, :, :, :].mT).unflatten(-2, (-1, chunk)).tril() * mix[:, g, None, None]
+        out = out + read_values(scores.flatten(-3, -2), None if v is None else v[..., g, :, :, :])
+    out = out.unflatten(-2, (-1, chunk)).movedim(-3, -4)  # ... h chunks C e
     return F.pad(out.flatten(-3, -2), (0, 0, n - m, m - chunks * chunk))
 
 
