@@ -4,7 +4,7 @@ python docs/reproduce/glue.py mnli --data data/MNLI --model bert-large-uncased -
 
 Tuformer, table 1: batches of 32, 10 epochs, a learning rate of 1e-5. --data is the folder of GLUE's train.tsv and of
 dev_matched.tsv or dev.tsv; --model a name or folder that transformers loads; --design none trains the attention as it
-is. Prints the accuracy on the dev file after each epoch.
+is. Prints the accuracy on the dev file after each epoch, and then the effective heads of the cores, layer by layer.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import tensornet_attn as ta
+from tensornet_attn.nn.module import CompiledDesign
 
 TASKS = {  # the dev file, and the columns of the two texts and the label
     "mnli": ("dev_matched.tsv", ("sentence1", "sentence2", "gold_label")),
@@ -77,6 +78,9 @@ def main() -> None:
             optimizer.step()
         scored = accuracy(model, dev, tokenizer, given.batch, device)
         print(f"{given.design} on {given.task}, epoch {epoch}: accuracy {scored:.4f}", flush=True)
+    cores = [part for part in model.modules() if isinstance(part, CompiledDesign)]
+    if cores:
+        print("effective heads:", ", ".join(f"{ta.effective_heads(core):.2f}" for core in cores))
 
 
 def parser() -> argparse.ArgumentParser:

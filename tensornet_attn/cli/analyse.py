@@ -87,7 +87,8 @@ def analyse(
     else:
         _refuse({"--split": split, "--checkpoint": checkpoint}, "these are of a run, the folder that 'train' wrote.")
         if text is None:
-            raise typer.BadParameter("a design or checkpoint looks at a text: name a file.", param_hint="'--text'")
+            told = f"there is no folder '{subject}' of a run, and a design or checkpoint looks at a text: name a file."
+            raise typer.BadParameter(told, param_hint="'--text'")
         found = _layer(subject, text, causal, legs, settings, length, batch, seed)
     if as_json:
         write(output, as_json_text(report_data(found.sections, found.title, band, found.notes)))
