@@ -67,6 +67,18 @@ def test_the_bible_is_what_debians_program_prints(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_text() == "In the beginning -f gen1:1-rev22:21.\nAnd the earth\n"
 
 
+def test_pairs_of_the_standard_library_are_read_as_glue_is(tmp_path: Path) -> None:
+    words = [sys.executable, "-W", "ignore", str(RESULTS / "pairs.py"), "-o", str(tmp_path), "--most", "200"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stderr
+    assert told == f"{tmp_path}: 200 pairs in train.tsv, 100 pairs in dev.tsv, of Python {platform.python_version()}\n"
+    for split, count in (("train", 200), ("dev", 100)):
+        header, *lines = (tmp_path / f"{split}.tsv").read_text().splitlines()
+        rows = [line.split("\t") for line in lines]
+        assert header.split("\t") == ["index", "question", "sentence", "label"]
+        assert [row[0] for row in rows] == [str(i) for i in range(count)]
+        assert 0.4 < sum(row[3] == "entailment" for row in rows) / count < 0.6
+
+
 STUDIES = RESULTS / "studies"
 
 
