@@ -23,9 +23,14 @@ RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 @pytest.mark.parametrize("name", sorted(path.stem for path in RESULTS.glob("*.json")))
 def test_tables(name: str, tmp_path: Path) -> None:
     words = [sys.executable, str(RESULTS / "runs.py"), name, "--table", "--out", str(tmp_path)]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert len(told.splitlines()) > 3
-    assert told in RESULTS.with_suffix(".md").read_text()
+    scores, found = (
+        subprocess.run([*words, *more], capture_output=True, text=True, check=True).stdout
+        for more in ([], ["--analyses"])
+    )
+    page = RESULTS.with_suffix(".md").read_text()
+    assert len(scores.splitlines()) > 3
+    assert scores in page
+    assert len(found.splitlines()) == 2 or found in page
 
 
 def texts(*words: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,8 @@
 python docs/results/runs.py mqar --jobs 2 --out runs      starts what is not done, and goes on with what was ended
 python docs/results/runs.py mqar --record --out runs      adds what is done to docs/results/mqar.json: it stays done
 python docs/results/runs.py mqar --table                  prints the table of what is done
+python docs/results/runs.py fish --analyses --out runs    analyses what is recorded, adds it to the file, and prints it
+python docs/results/runs.py fish --table --analyses       prints it alone
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import tensornet_attn as ta
+from tensornet_attn.train.trained import open_run
 
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3)
@@ -197,13 +200,18 @@ KEPT = ("parameters", "macs_per_token", "peak_memory_bytes", "tokens_per_second"
 
 
 def facts(path: Path) -> dict[str, Any] | None:
-    """What is known of a finished run, from its folder or from what was recorded; None where it is not finished."""
+    """What is known of a finished run, recorded or in its folder; None where it is not finished."""
     recorded = HERE / f"{path.parent.name}.json"
+    known = json.loads(recorded.read_text()) if recorded.exists() else {}
+    return known.get(path.name) or finished(path)
+
+
+def finished(path: Path) -> dict[str, Any] | None:
     try:
         told = json.loads((path / "summary.json").read_text())
-        return {**told["eval"], **{name: told[name] for name in KEPT}}
     except FileNotFoundError:
-        return json.loads(recorded.read_text()).get(path.name) if recorded.exists() else None
+        return None
+    return {**told["eval"], **{name: told[name] for name in KEPT}}
 
 
 def score(comparison: Comparison, path: Path) -> float | None:
@@ -216,10 +224,76 @@ def record(base: Path, name: str) -> None:
     """Adds the finished runs of a comparison to its JSON file."""
     file = HERE / f"{name}.json"
     known = json.loads(file.read_text()) if file.exists() else {}
-    found = {path.parent.name: facts(path.parent) for path in sorted((base / name).glob("*/summary.json"))}
+    found = {path.parent.name: finished(path.parent) for path in sorted((base / name).glob("*/summary.json"))}
     for told in found.values():
         told["command"] = told["command"].replace(f"{base}/", "runs/")
-    file.write_text(json.dumps({**known, **found}, indent=1, sort_keys=True) + "\n")
+    file.write_text(json.dumps({**found, **known}, indent=1, sort_keys=True) + "\n")
+
+
+SAMPLES, BAND = 40, 5  # sequences of validation that a trained model looks at; diagonals left out of a map
+
+
+def analysed(path: Path) -> dict[str, float]:
+    """Of a trained model, means over layers: what an analysis finds in its maps and cores, and its largest priors."""
+    boxes = [
+        box
+        for section in ta.report_data(ta.run_sections(path, samples=SAMPLES), path.name, BAND)["sections"]
+        for box in section["boxes"]
+    ]
+    figures = {
+        "effective_heads": [box["effective_heads"] for box in boxes if isinstance(box["effective_heads"], float)],
+        "distance": [box["distances"]["mean"] for box in boxes],
+        "variance": [box["distances"]["variance"] for box in boxes],
+        "components": [box["principal_components"]["maps"] for box in boxes],
+        "rank": [mean(box["rank"]["0"]) for box in boxes],
+        "rank_without_band": [mean(box["rank"][str(BAND)]) for box in boxes],
+        "prior": [
+            float((value.softmax(-1) if name.endswith("logpi") else value).amax(-1).mean())
+            for name, value in open_run(path).model.state_dict().items()
+            if name.endswith((".logpi", ".pi"))
+        ],
+    }
+    return {name: mean(values) for name, values in figures.items() if values}
+
+
+def analyse(base: Path, comparison: Comparison) -> None:
+    """Adds the analyses of the models whose scores count, where their folders are there."""
+    file = HERE / f"{comparison.name}.json"
+    known = json.loads(file.read_text())
+    for entry in comparison.entries:
+        rate = chosen(base, comparison, entry)
+        for seed in SEEDS if rate is not None else ():
+            path = folder(base, comparison, entry, rate, seed)
+            if path.name in known and (path / "summary.json").exists():
+                known[path.name]["analysis"] = analysed(path)
+    file.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+COLUMNS = {
+    "effective heads": ("effective_heads", ".2f"),
+    "head distance": ("distance", ".2f"),
+    "variance": ("variance", ".2f"),
+    "components": ("components", ".0f"),
+    "rank": ("rank", ".1f"),
+    f"rank without {BAND} diagonals": ("rank_without_band", ".1f"),
+    "largest prior": ("prior", ".3f"),
+}
+
+
+def analyses(base: Path, comparison: Comparison) -> Iterator[str]:
+    """The table of what was analysed, means over seeds; a column is there where a design has it."""
+    found = {}
+    for entry in comparison.entries:
+        rate = chosen(base, comparison, entry)
+        told = [facts(folder(base, comparison, entry, rate, seed)) for seed in SEEDS] if rate is not None else [None]
+        if all(one and "analysis" in one for one in told):
+            found[entry.name] = [one["analysis"] for one in told]
+    names = {name: form for name, form in COLUMNS.items() if any(form[0] in each[0] for each in found.values())}
+    yield f"| design | {' | '.join(names)} |"
+    yield f"|{' --- |' * (1 + len(names))}"
+    for design, each in found.items():
+        cells = (f"{mean(one[key] for one in each):{form}}" if key in each[0] else "" for key, form in names.values())
+        yield f"| {design} | {' | '.join(cells)} |"
 
 
 def chosen(base: Path, comparison: Comparison, entry: Entry) -> float | None:
@@ -297,13 +371,18 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of designs")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--record", action="store_true")
+    parser.add_argument("--analyses", action="store_true")
     given = parser.parse_args()
     comparison = COMPARISONS[given.comparison]
     if given.record:
         record(given.out, given.comparison)
-    if given.table:
+    if given.table and not given.analyses:
         print("\n".join(rows(given.out, comparison)))
-    if given.table or given.record:
+    if given.analyses:
+        if not given.table:
+            analyse(given.out, comparison)
+        print("\n".join(analyses(given.out, comparison)))
+    if given.table or given.record or given.analyses:
         return
     entries = [entry for entry in comparison.entries if not given.only or entry.name in given.only]
     with ThreadPoolExecutor(given.jobs) as pool:
