@@ -31,8 +31,8 @@ class SkipLeft(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        xavier_(self.C2, (0,))
-        xavier_(self.C3, (0, 1))
+        nn.init.normal_(self.C2, 0.0, self.C2.shape[0] ** -0.5)
+        nn.init.normal_(self.C3, 0.0, self.Wq.shape[1] ** 0.5)
         xavier_(self.Wq, (0,))
         xavier_(self.Wk, (0,))
         xavier_(self.Wv, (0,))

@@ -30,7 +30,7 @@ class THSA(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        xavier_(self.C, (1,))
+        nn.init.normal_(self.C, 0.0, 1)
         xavier_(self.Wq, (0,))
         xavier_(self.Wk, (0,))
         xavier_(self.Wv, (0,))

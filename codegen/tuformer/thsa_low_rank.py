@@ -35,8 +35,8 @@ class THSALowRank(nn.Module):
         xavier_(self.Wk, (0,))
         xavier_(self.Wv, (0,))
         xavier_(self.Wo, (0,))
-        xavier_(self.C2, (0,))
-        xavier_(self.C3, (0, 1))
+        nn.init.normal_(self.C2, 0.0, self.C2.shape[0] ** -0.5)
+        nn.init.normal_(self.C3, 0.0, 1)
 
     def forward(
         self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, key_mask: Tensor | None = None

@@ -46,7 +46,7 @@ class THSAXL(nn.Module):
         nn.init.normal_(self.u, 0.0, 0.02)
         nn.init.normal_(self.v, 0.0, 0.02)
         xavier_(self.Wo, (0,))
-        xavier_(self.C, (1,))
+        nn.init.normal_(self.C, 0.0, 1)
 
     def forward(
         self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, key_mask: Tensor | None = None
