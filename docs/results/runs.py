@@ -93,6 +93,8 @@ def _designs(heads: int, near: int) -> tuple[Entry, ...]:
         Entry("fast_weight2", {"h": heads}, {}, "d", ("e",)),
         Entry("hard_lfish", {"g": half, "h": heads}, {}, "d", ("e",)),
         Entry("hard_glfish", {"g": half, "h": heads, "k": heads}, {}, "d", ("e",)),
+        Entry("linear2", {"h": heads}),
+        Entry("linear3_shifted", {"h": heads}),
         Entry("mhsa_poly", {"h": heads}),
         Entry("epa", {"h": half, "e": 2}, {"k": 1}),
     )
