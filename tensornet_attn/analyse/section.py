@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -63,6 +63,39 @@ def model_sections(model: nn.Module, *inputs: Any, repeated: Tensor | None = Non
     again = {section.title: section for section in _called(model, repeated)}
     calls = {title: Call(section.inputs, section.see) for title, section in again.items()}
     return [replace(section, repeated=calls.get(section.title)) for section in sections]
+
+
+def joined_sections(parts: Sequence[Sequence[Section]]) -> list[Section]:
+    """The sections of one call, from those of calls of the same model on one part of the batch after the other.
+
+    The calls have the same titles in the same order, as `model_sections` gives them; parts follow along the first
+    dimension. What has no batch dimension is that of the first part.
+    """
+    return [_joined(calls) for calls in zip(*parts, strict=True)]
+
+
+def _joined(calls: tuple[Section, ...]) -> Section:
+    first = calls[0]
+    inputs, see = _concatenated(first.module, [Call(section.inputs, section.see) for section in calls])
+    repeated = [section.repeated for section in calls if section.repeated is not None]
+    again = Call(*_concatenated(first.module, repeated)) if repeated else None
+    return replace(first, inputs=inputs, see=see, repeated=again)
+
+
+def _concatenated(module: CompiledDesign, calls: list[Call]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    """Inputs and masks of several calls, along their first dimension."""
+    legs = [len(shape) for _, shape, _ in module._signature.inputs]
+    size = len(calls[0].inputs[0])
+
+    def joined(values: list[Any], legs: int) -> Any:
+        first = values[0]
+        batched = first is not None and first.ndim > legs and len(first) == size
+        return torch.cat(values) if batched else first
+
+    columns = zip(*(call.inputs for call in calls), strict=True)
+    inputs = tuple(joined(list(values), count) for values, count in zip(columns, legs, strict=True))
+    counts = {"mask": 2, "key_mask": 1}
+    return inputs, {name: joined([call.see[name] for call in calls], counts[name]) for name in calls[0].see}
 
 
 @torch.no_grad()

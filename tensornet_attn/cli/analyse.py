@@ -29,7 +29,11 @@ Text = Annotated[
 ]
 Length = Annotated[
     int | None,
-    typer.Option(min=1, help="Bytes of a window; 128, or the design's largest length.", show_default=False),
+    typer.Option(
+        min=1,
+        help="Bytes of a window; 128, or the design's largest. Of a language model's run: tokens of a sample; all.",
+        show_default=False,
+    ),
 ]
 Batch = Annotated[int, typer.Option(min=1, help="Windows of the text, or samples of a run's task, at most.")]
 Band = Annotated[int, typer.Option(min=1, help="Diagonals removed before a rank is counted.")]
@@ -81,9 +85,9 @@ def analyse(
     if not as_json:
         need_matplotlib()
     if Path(subject).is_dir():
-        given = {"--text": text, "--causal": causal, "--legs": legs, "--set": settings, "--length": length}
-        _refuse(given, "a run has its task, sizes and lengths.")
-        found = _run(subject, checkpoint, split or "validation", batch, seed)
+        given = {"--text": text, "--causal": causal, "--legs": legs, "--set": settings}
+        _refuse(given, "a run has its task and sizes.")
+        found = _run(subject, checkpoint, split or "validation", batch, seed, length)
     else:
         _refuse({"--split": split, "--checkpoint": checkpoint}, "these are of a run, the folder that 'train' wrote.")
         if text is None:
@@ -103,18 +107,18 @@ def _refuse(given: Mapping[str, object], reason: str) -> None:
         raise typer.BadParameter(reason, param_hint=" and ".join(f"'{option}'" for option in wrong))
 
 
-def _run(subject: str, checkpoint: str | None, split: str, samples: int, seed: int) -> Subjects:
+def _run(subject: str, checkpoint: str | None, split: str, samples: int, seed: int, length: int | None) -> Subjects:
     """All layers of a run. Raises InputError."""
     from tensornet_attn.train.layers import sections_of
     from tensornet_attn.train.trained import open_run
 
     trained = open_run(subject, checkpoint, "cpu")
-    sections = sections_of(trained, split, samples, seed)
+    sections = sections_of(trained, split, samples, seed, length)
     task = trained.task
     notes = [
         f"Weights: those after step {trained.saved.step} of the run {Path(subject).name}.",
         f"Inputs: the first {len(sections[0].inputs[0])} samples of the {split} split of {task.name}, "
-        f"{task.length} tokens each.",
+        f"{length or task.length} tokens each.",
     ]
     return Subjects(f"Report on {trained.spec.name}, trained on {task.name}", sections, notes)
 

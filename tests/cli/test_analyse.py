@@ -110,9 +110,12 @@ def test_a_report_on_a_trained_run(run, text: str, tmp_path) -> None:
     assert "Weights: those after step 2 of the run out." in page.out
     assert "Induction scores on 8 sequences of 4 random tokens, each repeated once" in page.out
     assert "mean of 2 boxes" in page.out
-    refused = run("analyse", out, "--text", text, "--length", "8")
+    cut = json.loads(run("analyse", out, "--json", "--batch", "3", "--length", "6").out)
+    assert cut["notes"][1] == "Inputs: the first 3 samples of the validation split of char_lm, 6 tokens each."
+    assert cut["sections"] == ta.report_data(ta.run_sections(out, samples=3, length=6))["sections"]
+    refused = run("analyse", out, "--text", text)
     assert (refused.code, refused.out) == (2, "")
-    assert "a run has its task, sizes and lengths." in refused.err
+    assert "a run has its task and sizes." in refused.err
     assert (
         run("analyse", out, "--split", "all").err
         == "error: there is no split 'all': known here: test, train, validation.\n"

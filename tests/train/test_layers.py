@@ -9,6 +9,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
+from tensornet_attn.train import layers
 from tensornet_attn.train.trained import open_run
 from tests.train import runs
 
@@ -38,6 +39,28 @@ def test_all_layers_of_a_language_model(out: Path) -> None:
         assert section.repeated.inputs[0].shape[:2] == (5, 8)
 
 
+def test_samples_in_parts_are_those_of_one_call(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ta.run_sections(out, samples=5)
+    monkeypatch.setattr(layers, "PART", 2)
+    for section, other in zip(ta.run_sections(out, samples=5), wanted, strict=True):
+        assert (section.title, section.see.keys()) == (other.title, other.see.keys())
+        for call, one in ((section, other), (section.repeated, other.repeated)):
+            torch.testing.assert_close((call.inputs, call.see), (one.inputs, one.see))
+
+
+def test_samples_of_a_language_model_cut(out: Path) -> None:
+    trained = open_run(out)
+    tokens = trained.task.samples("validation", 0, 3).tokens
+    wanted = ta.model_sections(trained.model, tokens[:, :5], repeated=ta.repeated_tokens(trained.task.vocabulary, 2, 3))
+    for section, other in zip(ta.run_sections(out, samples=3, length=5), wanted, strict=True):
+        torch.testing.assert_close(section.inputs, other.inputs)
+        torch.testing.assert_close(section.repeated.inputs, other.repeated.inputs)
+        assert section.repeated.inputs[0].shape[:2] == (3, 4)
+    with pytest.raises(InputError) as error:
+        ta.run_sections(out, length=9)
+    assert str(error.value) == "length 9 is more than the 8 tokens of a sample of 'char_lm'."
+
+
 def test_a_checkpoint_and_a_split_may_be_named(out: Path) -> None:
     last, before = ta.run_sections(out), ta.run_sections(out, checkpoint="3")
     assert not torch.equal(last[1].inputs[0], before[1].inputs[0])
@@ -64,9 +87,14 @@ def test_a_classifier_has_no_induction_scores(tmp_path: Path) -> None:
     assert section.repeated is None
     assert torch.equal(section.see["key_mask"], batch.key_mask)
     assert ta.report_data([section])["means"]["largest_induction"] is None
+    with pytest.raises(InputError) as error:
+        ta.run_sections(tmp_path, length=4)
+    assert str(error.value) == (
+        "the samples of 'listops_mini' cannot be cut: it is no task of a language model. Leave the length out."
+    )
 
 
-def test_encoder_and_decoder(tmp_path: Path) -> None:
+def test_encoder_and_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = {"mixer": {"design": "mhsa", "legs": {"h": 2}}, "cross": {"design": "cross", "legs": {"h": 2}}}
     task = ta.tasks.task_named("reverse")
     model = {"kind": "seq2seq", "vocabulary": task.vocabulary, "length": task.length, "width": 8}
@@ -86,3 +114,6 @@ def test_encoder_and_decoder(tmp_path: Path) -> None:
     titles = ["encoder.0.mixer: mhsa", "decoder.0.mixer: mhsa", "decoder.0.cross: cross"]
     assert [section.title for section in sections] == titles
     assert all(section.repeated is None for section in sections)
+    monkeypatch.setattr(layers, "PART", 1)
+    for section, other in zip(ta.run_sections(tmp_path, samples=2), sections, strict=True):
+        torch.testing.assert_close((section.inputs, section.see), (other.inputs, other.see))
