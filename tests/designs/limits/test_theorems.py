@@ -1,8 +1,9 @@
-"""What the papers prove: Tuformer's theorem 4 is strict, and FMMformer's proposition 1 on the rank of a far field."""
+"""What the papers prove: Tuformer's theorem 4 is strict; FMMformer's lemma 1 and proposition 1 on ranks."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from math import exp, log, tanh
 
 import pytest
@@ -131,6 +132,56 @@ def test_outputs_of_mhsa_lie_in_a_plane_of_as_many_dimensions_as_heads(seed):
     a, b = 0.5 * torch.randn(2, R, generator=torch.Generator().manual_seed(100 + seed)).double()
     got = outputs_at_a("mhsa", {"f": R, "h": HEADS, "d": WIDTH}, random_mhsa(seed), a, b)
     assert has_rank(got[1:] - got[0], HEADS)
+
+
+# FMMformer, lemma 1, for numbers, the case of its proof (section 7), and its example g(s) = 1 / s^2. Keys are around
+# k* = 0 and |k| <= delta |q|. With r = k / q, g(|q - k|) = g(|q|) (1 - r)^-2, the sum over m of g(|q|) (m + 1) r^m: p
+# terms are a product of rank p. What is left of the sum is at most g(|q|) delta^p (1 + p (1 - delta)) / (1 - delta)^2.
+# The proof has r by |q|, 1 + r, and |k|^m in b_m: right where all q are below k* and all k above it, else signs differ.
+
+QUERIES = torch.cat([torch.linspace(-3, -1, 20), torch.linspace(1, 4, 20)]).double()
+TERMS = (1, 2, 4, 8, 12)
+
+
+def inverse_square(queries: Tensor, keys: Tensor) -> Tensor:
+    return (queries[:, None] - keys[None, :]) ** -2
+
+
+def largest_rest(delta: float, terms: int) -> float:
+    """The bound for |q| = 1, the nearest query."""
+    return delta**terms * (1 + terms * (1 - delta)) / (1 - delta) ** 2
+
+
+@pytest.mark.parametrize("delta", [0.1, 0.3, 0.5])
+def test_a_well_separated_block_is_of_low_rank(delta):
+    keys = delta * torch.linspace(-1, 1, 30).double()
+    block = inverse_square(QUERIES, keys)
+    singular = torch.linalg.svdvals(block)
+    for terms in TERMS:
+        powers = torch.arange(terms, dtype=torch.float64)
+        left = QUERIES[:, None] ** (-2 - powers)  # [queries, terms]
+        right = (powers + 1) * keys[:, None] ** powers  # [keys, terms]
+        rounding = 1e-13
+        rest = largest_rest(delta, terms)
+        assert (block - left @ right.T).abs().max() <= rest + rounding
+        # no product of that rank is nearer than the best one (Eckart and Young)
+        assert singular[terms] <= rest * block.numel() ** 0.5 + rounding
+
+
+def test_the_rank_grows_with_the_logarithm_of_the_tolerance():
+    """p >= C |log_delta eps|: each factor of 1e-2 in the tolerance costs as many singular values, give or take one."""
+    singular = torch.linalg.svdvals(inverse_square(QUERIES, 0.3 * torch.linspace(-1, 1, 30).double()))
+    ranks = [int((singular > eps * singular[0]).sum()) for eps in (1e-2, 1e-4, 1e-6, 1e-8, 1e-10)]
+    steps = [after - before for before, after in pairwise(ranks)]
+    assert max(steps) - min(steps) <= 1
+    assert ranks[-1] < len(QUERIES) // 2
+
+
+def test_a_block_that_is_not_separated_has_full_rank():
+    keys = torch.linspace(-3, 4, 40).double() + 0.05
+    queries = torch.linspace(-3, 4, 40).double()
+    singular = torch.linalg.svdvals(inverse_square(queries, keys))
+    assert (singular > 1e-2 * singular[0]).all()
 
 
 # FMMformer, proposition 1: L(x) = sum over l of phi_l(x) phi_l(x)^T, phi_l(x) in R^N, has rank r where the r vectors
