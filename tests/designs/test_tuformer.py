@@ -17,7 +17,13 @@ def parameters(name: str, **legs: int) -> int:
 
 @pytest.mark.parametrize(
     ("name", "share"),
-    [("thsa", 1.25), ("heads_only", 0.015625), ("mhsa_core", 1.0), ("skip_left", 1 + 2 * 64 / 2**20)],
+    [
+        ("thsa", 1.25),
+        ("heads_only", 0.015625),
+        ("mhsa_core", 1.0),
+        ("skip_left", 1 + 2 * 64 / 2**20),
+        ("thsa_kron", 1 + (64 + 2 * 64) / 2**20),
+    ],
 )
 def test_parameters_beside_mhsa(name, share):
     assert parameters(name) / parameters("mhsa") == share

@@ -77,15 +77,16 @@ def test_designs_that_contain_each_other_share_a_box() -> None:
 
 # Equal sizes
 
-TUFORMER = ("thsa", "skip_left", "skip_right", "mhsa", "trainable_heads_only", "heads_only")
+TUFORMER = ("thsa", "thsa_kron", "skip_left", "skip_right", "mhsa", "trainable_heads_only", "heads_only")
 
 
 def test_the_order_of_tuformer_at_equal_sizes() -> None:
-    """Fig. 6: which of its designs is more expressive than which, all with f, h, d of mhsa and R = H D."""
+    """Figs. 4c and 6: which of its designs is more expressive than which, all with f, h, d of mhsa and R = H D."""
     graph = ta.special_cases(equal_sizes=True)
     below = {name: sorted(nx.descendants(graph, name) & {*TUFORMER}) for name in TUFORMER}
     assert below == {
-        "thsa": ["heads_only", "mhsa", "skip_left", "skip_right", "trainable_heads_only"],
+        "thsa": ["heads_only", "mhsa", "skip_left", "skip_right", "thsa_kron", "trainable_heads_only"],
+        "thsa_kron": ["heads_only", "mhsa", "skip_left", "skip_right", "trainable_heads_only"],
         "skip_left": ["heads_only", "mhsa"],
         "skip_right": ["heads_only", "mhsa", "trainable_heads_only"],
         "mhsa": ["heads_only"],
@@ -117,7 +118,8 @@ def test_the_command_at_equal_sizes(capsys: pytest.CaptureFixture[str], tmp_path
     assert main(["lattice", "trainable_heads_only", "--equal-sizes"]) == 0
     assert capsys.readouterr().out == (
         "skip_right            contains  trainable_heads_only\n"
-        "thsa                  contains  skip_right\n"
+        "thsa                  contains  skip_right, thsa_kron\n"
+        "thsa_kron             contains  skip_right\n"
         "thsa_xl               contains  thsa\n"
         "trainable_heads_only  contains  heads_only\n"
     )

@@ -120,6 +120,22 @@ class SkipLeft(Layer):
         return out(torch.einsum("bhdnm,bhmd->bhnd", maps, heads(x, self.Wv)), self.Wo)
 
 
+class KroneckerCore(Layer):
+    """C = C1 (x) (C2^T C3): components are mixed inside each head, and then whole heads."""
+
+    mixed = BEFORE
+
+    def declare(self) -> None:
+        self.weights(C1="h g", C2="c d", C3="c e", Wq="f g e", Wk="f g e", Wv="f h d", Wo="h d f")
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = heads(x, self.Wq), heads(x, self.Wk)  # b g n e
+        scores = torch.einsum("bgcne,bgme->bgcnm", self.C3[:, None] * q.unsqueeze(2), k)
+        over_heads = torch.einsum("hg,bgcnm->bhcnm", (self.size.h * self.size.d) ** -0.5 * self.C1, scores)
+        maps = attention_map(torch.einsum("cd,bhcnm->bhdnm", self.C2, over_heads), self.causal)
+        return out(torch.einsum("bhdnm,bhmd->bhnd", maps, heads(x, self.Wv)), self.Wo)
+
+
 class KernelCore(Layer):
     """Rows of C[r s] phi(Q)[n s] phi(K)[m s] divided by their sums; linear in n, unless causal."""
 
@@ -150,4 +166,5 @@ LAYERS = {
     "trainable_heads_only": (TrainableHeads, {}),
     "skip_right": (SkipRight, {}),
     "skip_left": (SkipLeft, {}),
+    "thsa_kron": (KroneckerCore, {}),
 }

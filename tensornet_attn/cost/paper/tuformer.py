@@ -19,23 +19,22 @@ SIZES = {"F": 512, "H": 8, "D": 64, "R": 512}
 TUNABLE = {"f": "F", "r": "R", "s": "R"}
 
 CUT = "1.5625 %, cut off instead of rounded."
-SWAPPED = (
-    "{own}. The printed 101% and 100% look exchanged: C1 has H^2 = 64 numbers, and C2 and C3 of D x D, as the formula "
-    "reads without the figure's inner leg of 1, would have 8,192: 100.78 %."
+FULL = (
+    "C2 and C3 of D x D, as the formula reads without the figure's inner leg of 1, would have 8,192 numbers: 100.78 %"
 )
 NOTES = {
     "MHSA with 125% params": "heads of width W = 80 in place of 64: the four matrices are widened alike.",
-    "MHSA with 1.5% params": f"D = 1, 8 heads: {CUT}",
+    "MHSA with 1.5% params": f"one head of W = 8: {CUT} Its sizes are not printed; 8 heads of 1 would be heads-only.",
     "THSA": "at R = F = 512. Appendix E says R = 1,024 for this task, which would be 150 %.",
-    "C = C1 (x) (1 1^T)": SWAPPED.format(own="100.006 %"),
-    "skip-left C = I_H (x) (C2^T C3)": SWAPPED.format(own="100.012 % with an inner leg of 1, as fig. 5a draws it"),
+    "C = C1 (x) (1 1^T)": f"100.006 %: C1 has H^2 = 64 numbers. 101% would fit skip-left: {FULL}.",
+    "skip-left C = I_H (x) (C2^T C3)": f"100.012 % with an inner leg of 1, as fig. 5a draws it. {FULL}.",
     "trainable heads-only C = C1": "1.57 % with 8 heads, as in heads-only; it takes 32 = 4 H heads to reach 6.35 %.",
     "heads-only C = I_H": CUT,
 }
 DESIGNS: dict[str, tuple[Part, dict[str, int], Formula]] = {
     "MHSA": (MHSA, SIZES, "4 * F * H * D"),
     "MHSA with 125% params": (Part("mhsa", HEADS | {"d": "W"}, ONE), SIZES | {"W": 80}, "4 * F * H * W"),
-    "MHSA with 1.5% params": (Part("mhsa", HEADS | {"d": "1"}, ONE), SIZES, "4 * F * H"),
+    "MHSA with 1.5% params": (Part("mhsa", HEADS | {"h": "1", "d": "W"}, ONE), SIZES | {"W": 8}, "4 * F * W"),
     "THSA": (Part("thsa", TUNABLE, ONE), SIZES, "4 * F * R + R ** 2"),
     "C = C1 (x) (1 1^T)": (Part("skip_right", HEADS, ONE), SIZES, "4 * F * H * D + H ** 2"),
     "skip-left C = I_H (x) (C2^T C3)": (Part("skip_left", HEADS | {"c": "1"}, ONE), SIZES, "4 * F * H * D + 2 * D"),
@@ -111,5 +110,5 @@ TUFORMER = Table(
         *claims(PAPER["text"]),
         *figures(PAPER["figures"]),
     ),
-    "F model width; H heads of width D; R = H D tunable heads; N queries, M keys; W the width of the widened heads",
+    "F model width; H heads of width D; R = H D tunable heads; N queries, M keys; W another width of heads",
 )

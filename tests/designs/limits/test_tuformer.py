@@ -22,6 +22,13 @@ def test_thsa_with_the_core_and_scale_of_mhsa_is_mhsa(x):
     same(run("mhsa_core", merged(w), x, FH), want)
 
 
+def test_thsa_with_a_core_of_ones_is_mhsa_of_one_head(x):
+    """Case (1) of proposition 1; the scale is r ** -0.5 in both, r = d."""
+    w = mhsa_weights(heads=1)
+    got = run("thsa", merged(w) | {"C": torch.ones(D, D).double()}, x, {"f": F, "r": D, "s": D})
+    same(got, run("mhsa", w, x, {"f": F, "h": 1, "d": D}))
+
+
 def test_thsa_with_an_identity_core_is_heads_only(x):
     w = weights(Wq=(F, 6), Wk=(F, 6), Wv=(F, 6), Wo=(6, F))
     got = run("thsa", w | {"C": torch.eye(6).double()}, x, {"f": F, "r": 6, "s": 6})
@@ -63,6 +70,24 @@ def test_skip_left_is_thsa_with_the_same_core_in_each_head(x):
 def test_skip_left_with_factors_of_ones_is_mhsa(x):
     w, ones = mhsa_weights(), torch.ones(1, D).double()
     same(run("skip_left", w | {"C2": H**0.5 * ones, "C3": ones}, x, FH), run("mhsa", w, x, FH))
+
+
+def test_thsa_kron_is_thsa_with_a_kronecker_product_as_its_core(x):
+    w = mhsa_weights() | {"C1": tensor(H, H), "C2": tensor(2, D, seed=3), "C3": tensor(2, D, seed=4)}
+    core = torch.kron(w["C1"], w["C2"].T @ w["C3"])
+    want = run("thsa", merged(w) | {"C": core}, x, {"f": F, "r": H * D, "s": H * D})
+    same(run("thsa_kron", w, x, FH | {"c": 2}), want)
+
+
+def test_thsa_kron_with_an_identity_over_heads_is_skip_left(x):
+    w = mhsa_weights() | {"C2": tensor(2, D, seed=3), "C3": tensor(2, D, seed=4)}
+    got = run("thsa_kron", w | {"C1": torch.eye(H).double()}, x, FH | {"c": 2})
+    same(got, run("skip_left", w, x, FH | {"c": 2}))
+
+
+def test_thsa_kron_with_factors_of_ones_is_skip_right(x):
+    w, ones = mhsa_weights() | {"C1": tensor(H, H)}, torch.ones(1, D).double()
+    same(run("thsa_kron", w | {"C2": ones, "C3": ones}, x, FH), run("skip_right", w, x, FH))
 
 
 def test_thsa_low_rank_of_full_rank_is_thsa(x):

@@ -56,6 +56,23 @@ def skip_left(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
     return of_components(softmax_rows(score, h * d, Sight(len(x), len(memory), **see)), V, w["Wo"])
 
 
+def thsa_kron(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+    """A_hd = softmax((H D) ** -0.5 sum_ge C1[h g] core[d e] q_ge k_ge), core = C2^T C3 (fig. 4c)."""
+    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
+    h, d = V[0].shape
+    core = product_of(w["C2"], w["C3"])
+
+    def score(a: int, i: int, j: int) -> Tensor:
+        head, component = a // d, a % d
+        total = zero()
+        for g in range(len(Q[0])):
+            for e in range(len(core[0])):
+                total = total + w["C1"][head, g] * core[component][e] * Q[i][g, e] * K[j][g, e]
+        return total * (h * d) ** -0.5
+
+    return of_components(softmax_rows(score, h * d, Sight(len(x), len(memory), **see)), V, w["Wo"])
+
+
 def trainable_heads_only(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
     """C = C1, D = 1: A_h = softmax(H ** -0.5 sum_g C1[h g] q_g k_g), one value component a head (Table 2)."""
     Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
