@@ -31,7 +31,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 
-class FmmFastWeight1(nn.Module):
+class FmmFASTWeight1(nn.Module):
     def __init__(self, f: int = 512, h: int = 8, d: int = 64, e: int = 64, *, device=None, dtype=None):
         super().__init__()
         new = {"device": device, "dtype": dtype}

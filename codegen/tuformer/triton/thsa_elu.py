@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 
-class THSAElu(nn.Module):
+class THSAELU(nn.Module):
     def __init__(self, f: int = 512, *, device=None, dtype=None):
         super().__init__()
         new = {"device": device, "dtype": dtype}
