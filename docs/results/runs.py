@@ -237,11 +237,11 @@ SAMPLES, BAND = 40, 5  # sequences of validation that a trained model looks at; 
 
 def analysed(path: Path) -> dict[str, float]:
     """Of a trained model, means over layers: what an analysis finds in its maps and cores, and its largest priors."""
-    boxes = [
-        box
-        for section in ta.report_data(ta.run_sections(path, samples=SAMPLES), path.name, BAND)["sections"]
-        for box in section["boxes"]
-    ]
+    try:
+        sections = ta.run_sections(path, samples=SAMPLES)
+    except ta.InputError:  # no design has a map
+        return {}
+    boxes = [box for section in ta.report_data(sections, path.name, BAND)["sections"] for box in section["boxes"]]
     figures = {
         "effective_heads": [box["effective_heads"] for box in boxes if isinstance(box["effective_heads"], float)],
         "distance": [box["distances"]["mean"] for box in boxes],
@@ -288,7 +288,7 @@ def analyses(base: Path, comparison: Comparison) -> Iterator[str]:
     for entry in comparison.entries:
         rate = chosen(base, comparison, entry)
         told = [facts(folder(base, comparison, entry, rate, seed)) for seed in SEEDS] if rate is not None else [None]
-        if all(one and "analysis" in one for one in told):
+        if all(one and one.get("analysis") for one in told):
             found[entry.name] = [one["analysis"] for one in told]
     names = {name: form for name, form in COLUMNS.items() if any(form[0] in each[0] for each in found.values())}
     yield f"| design | {' | '.join(names)} |"
