@@ -132,7 +132,7 @@ LAYERS = {
         (ONE_INPUT, TWICE, *KEPT_GATES),
     ),
     "MoA": Layer(
-        of("moa_47m_xl", {"f": "dm", "e": "E", "d": "dh"}, {"k": "H"}),
+        of("moa_47m_xl_sigmoid", {"f": "dm", "e": "E", "d": "dh"}, {"k": "H"}),  # costs no loss to balance experts
         "2 * H * C * T ** 2 * dh + (2 * H + 2) * T * dh * dm + 2 * H * T * dh + E * T * dm + 2 * C * T * dh * dm",
         "2 * H * C * T ** 2 + (2 * H + 2) * T * dh + 2 * T * dh + E * C * T",
         (MOA_ROWS, MOA_WEIGHING, MOA_PLACES, PLACE_SCORES),
