@@ -44,6 +44,7 @@ FACTS: dict[str, tuple[str, int | None, int | None, int | None]] = {
     "wikitext": ("language_model", None, None, None),
     "data/wikitext-103": ("language_model", 267_735, None, None),
     "data/ptb": ("language_model", 10_000, None, None),
+    "stdlib.txt": ("language_model", 96, None, None),
     "byte_lm": ("language_model", 257, None, None),
     "image_generation": ("language_model", 257, None, None),
     "translation": ("sequence_to_sequence", None, None, None),
