@@ -87,7 +87,7 @@ def loaded(name: str, h: int, d: int, e: int | None, k: int | None) -> ta.models
 
 
 def rows() -> list[tuple[str, str, Compared, dict[str, str]]]:
-    """(file, unit, number, cells) of all that tables 2 to 6 of SwitchHead's paper print of parameters and MACs."""
+    """(file, unit, number, cells) of all that tables 2 to 6 of Few Heads Are Enough print of parameters and MACs."""
     found = []
     for section in (f"table {i}" for i in range(2, 7)):
         numbers = [n for n in compared("epa").numbers if n.row.where == section]

@@ -1,4 +1,4 @@
-"""SwitchHead: MACs and memory of one attention layer, by the five kinds of layers in its tables.
+"""Few Heads Are Enough (EPA): MACs and memory of one attention layer, by the five kinds of layers in its tables.
 
 T tokens, C chunks of context (2 with Transformer-XL's, 1 without), H heads of width dh, model width dm; E experts a
 head, K active. Of MoA, E experts of which H are active. The formulas are those of the script in the released code,
