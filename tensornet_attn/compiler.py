@@ -113,8 +113,9 @@ def cost(
 def match_parameters(design: Source, like: Source, leg: str = "d", multiple: int = 4) -> int:
     """The largest multiple of `multiple` for the size of `leg` at which `design` has no more parameters than `like`.
 
-    All trainable parameters count, gates of experts too: the rule by which SwitchHead chooses its head widths. Raises
-    InputError where the design has no such leg, its parameters do not grow with it, or the smallest size is too large.
+    All trainable parameters count, gates of experts too: the rule by which Few Heads Are Enough (EPA) chooses its head
+    widths. Raises InputError where the design has no such leg, its parameters do not grow with it, or the smallest size
+    is too large.
 
     >>> match_parameters(load("epa", legs={"f": 412, "h": 2, "d": 64}), load("mhsa", legs={"f": 412, "h": 10, "d": 41}))
     64

@@ -44,6 +44,7 @@ FACTS: dict[str, tuple[str, int | None, int | None, int | None]] = {
     "wikitext": ("language_model", None, None, None),
     "data/wikitext-103": ("language_model", 267_735, None, None),
     "data/ptb": ("language_model", 10_000, None, None),
+    "stdlib.txt": ("language_model", 96, None, None),
     "byte_lm": ("language_model", 257, None, None),
     "image_generation": ("language_model", 257, None, None),
     "translation": ("sequence_to_sequence", None, None, None),
@@ -294,7 +295,9 @@ def script(path: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str((ROOT / path).parent))  # as python does with the folder of a script
+        spec.loader.exec_module(module)
     return module
 
 
@@ -312,6 +315,10 @@ def check_texts(module: ModuleType, words: tuple[str, ...]) -> None:
     assert words[1] == "-o"
 
 
+def check_pairs(module: ModuleType, words: tuple[str, ...]) -> None:
+    assert module.parser().parse_args(words).most > 0
+
+
 def check_glue(module: ModuleType, words: tuple[str, ...]) -> None:
     given = module.parser().parse_args(words)
     assert given.design == "none" or ta.load(given.design)
@@ -320,6 +327,7 @@ def check_glue(module: ModuleType, words: tuple[str, ...]) -> None:
 SCRIPTS = {
     "docs/results/runs.py": check_runs,
     "docs/results/texts.py": check_texts,
+    "docs/results/pairs.py": check_pairs,
     "docs/reproduce/glue.py": check_glue,
 }
 

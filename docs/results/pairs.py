@@ -47,11 +47,15 @@ def pairs(source: str, drawn: random.Random) -> Iterator[tuple[str, str, str]]:
             yield question, other, "not_entailment"
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("-o", "--output", required=True, type=Path, help="the folder to write")
+    made.add_argument("--most", type=int, default=10_000, help="pairs of train.tsv at most")
+    return made
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", required=True, type=Path, help="the folder to write")
-    parser.add_argument("--most", type=int, default=10_000, help="pairs of train.tsv at most")
-    given = parser.parse_args()
+    given = parser().parse_args()
     root = Path(sysconfig.get_path("stdlib"))
     drawn = random.Random(0)
     rows: dict[str, list[tuple[str, str, str]]] = {"train": [], "dev": []}

@@ -69,7 +69,7 @@ def expert_selections(
     Inputs, `mask` and `key_mask` as in the call of the module; evaluated as written and as in evaluation. A design
     without a topk box has none. Raises InputError.
 
-    Source: after Csordas et al., SwitchHead (first titled Expert Projection Attention), fig. 2.
+    Source: after Csordas et al., Few Heads Are Enough (EPA; later SwitchHead), fig. 2.
 
     >>> import torch, tensornet_attn as ta
     >>> layer = ta.compile(ta.load("epa", legs={"f": 16, "h": 2}))

@@ -157,7 +157,7 @@ def mean_maps(maps: Maps | Tensor) -> Tensor:
 def max_maps(maps: Maps | Tensor) -> Tensor:
     """The maximum over all heads of one layer, entry by entry, of each sequence: [batch..., query, key].
 
-    Source: after Csordas et al., SwitchHead (first titled Expert Projection Attention), figs. 2, 3 and 4.
+    Source: after Csordas et al., Few Heads Are Enough (EPA; later SwitchHead), figs. 2, 3 and 4.
 
     >>> import torch
     >>> max_maps(torch.stack([torch.eye(2), torch.eye(2).flip(0) / 2])).tolist()

@@ -82,8 +82,8 @@ def plot_max_maps(maps: Maps | Tensor | Layers, batch: int = 0) -> Figure:
     """The maximum over all heads of the maps of one sequence, queries downwards and keys to the right.
 
     Of a mapping {layer: maps}, a panel a layer with one colour scale for all. `batch` chooses the sequence. Returns a
-    matplotlib Figure. Raises InputError, MissingPartError. Source: after Csordas et al., SwitchHead (first titled
-    Expert Projection Attention), figs. 2, 3 and 4.
+    matplotlib Figure. Raises InputError, MissingPartError. Source: after Csordas et al., Few Heads Are Enough
+    (EPA; later SwitchHead), figs. 2, 3 and 4.
     """
     given = {name: as_maps(value) for name, value in _layers(maps).items()}
     shown = {name: _sequence(max_maps(value), batch) for name, value in given.items()}
@@ -102,7 +102,7 @@ def plot_induction(maps: Maps | Tensor | Layers, period: int | None = None, batc
     `maps` are those of repeated random tokens, as `induction_scores` takes them; of a mapping {layer: maps}, a row a
     layer. The map is that of the sequence `batch`; that of an induction head has a line period - 1 left of the
     diagonal. Returns a matplotlib Figure. Raises InputError, MissingPartError. Source: after Csordas et al.,
-    SwitchHead (first titled Expert Projection Attention), fig. 6.
+    Few Heads Are Enough (EPA; later SwitchHead), fig. 6.
     """
     given = {name: as_maps(value) for name, value in _layers(maps).items()}
     scores = [induction_scores(value, period).flatten().cpu() for value in given.values()]

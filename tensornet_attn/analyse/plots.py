@@ -126,7 +126,7 @@ def plot_experts(
     Colours are gates, white where an expert was not chosen. Selections by query stand at the right of the map, their
     positions downwards like its rows; selections by key under it, like its columns. Head legs that a selection lacks
     are averaged over in the map. `batch` chooses the sequence. Returns a matplotlib Figure. Raises InputError,
-    MissingPartError. Source: after Csordas et al., SwitchHead (first titled Expert Projection Attention), fig. 2.
+    MissingPartError. Source: after Csordas et al., Few Heads Are Enough (EPA; later SwitchHead), fig. 2.
     """
     from tensornet_attn.analyse.plot_experts import expert_figure
 

@@ -55,7 +55,7 @@ def induction_scores(maps: Maps | Tensor, period: int | None = None) -> Tensor:
     InputError for maps with negative entries, and where no query stands at a second occurrence.
 
     Source: Olsson et al., In-context Learning and Induction Heads (2022), the prefix matching score; used by Csordas et
-    al., SwitchHead (first titled Expert Projection Attention), section 5 and fig. 6.
+    al., Few Heads Are Enough (EPA; later SwitchHead), section 5 and fig. 6.
 
     >>> import torch
     >>> perfect = torch.eye(6).roll(2, 0)  # query i looks at key i - 2: right for a period of 3

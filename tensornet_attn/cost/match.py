@@ -1,4 +1,4 @@
-"""The size of a leg at which a design has as many parameters as another: the matching rule of SwitchHead."""
+"""The size of a leg at which a design has as many parameters as another: the matching rule of Few Heads Are Enough."""
 
 from __future__ import annotations
 

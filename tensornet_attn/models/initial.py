@@ -43,7 +43,7 @@ class Initialisation:
 
 _XL = "N(0, 0.02) for matrices and embeddings, norms N(1, 0.02): Transformer-XL's training code, "
 _LRA = "embeddings N(0, 0.02), matrices as nn.Linear: the code that MGK and FMMformer released for Long Range Arena"
-_EPA = "N(0, 2 / (L fan_in)) for matrices, SwitchHead's released code; embeddings N(0, 1 / width), from memory"
+_EPA = "N(0, 2 / (L fan_in)) for matrices, EPA's released code; embeddings N(0, 1 / width), from memory"
 INITIALISATIONS = {
     "design": Initialisation("as each design says; embeddings N(0, 0.02)", "design"),
     "normal": Initialisation("N(0, 0.02) for all: BERT, from memory", "normal"),

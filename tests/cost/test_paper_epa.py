@@ -1,4 +1,4 @@
-"""SwitchHead's tables: the script's formulas, the differences at sizes of no table, and the sizes it does not print."""
+"""EPA's tables: the script's formulas, the differences at sizes of no table, and the sizes it does not print."""
 
 from __future__ import annotations
 

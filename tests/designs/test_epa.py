@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import tensornet_attn as ta
+
 from .cases import BACKENDS, CASES, check, compiled, inputs_of, same
 from .sizes.epa import CHOICES
 
@@ -37,6 +39,24 @@ def test_among_equal_gates_the_first_experts_win(name, backend):
     module.load_state_dict(changed, strict=False)
     same(module(*x), y, "output without the others")
     assert y.abs().max() > 1e-3
+
+
+def test_without_a_gate_on_the_output_its_choice_is_not_trained():
+    """Eq. 10 as printed weighs the chosen experts of the output by 1: that choice has no gradient, and cannot learn."""
+    printed = {
+        "extends": "epa",
+        "name": "epa_eq_10",
+        "constants": {"one": {"legs": "n h e", "value": "ones"}},
+        "diagram": {"Gd": {"topk": "e", "k": "k", "of": "one", "by": "x[n f] Sd[f h e] -> n h e"}},
+    }
+    (x,) = inputs_of("epa")
+    for design, trained in ((printed, False), ("epa", True)):
+        case = CASES["epa"]
+        module = ta.compile(ta.load(design, legs=case.legs, settings=case.settings), dtype=torch.float64)
+        module(x).square().sum().backward()
+        gradient = module.Sd.grad
+        assert (gradient is not None and gradient.abs().max() > 1e-6) == trained
+        assert module.Ss.grad.abs().max() > 1e-6
 
 
 def closed(name: str, backend: str) -> torch.nn.Module:

@@ -27,7 +27,7 @@ def gates(x: Tensor, S: Tensor, k: int) -> Tensor:
 
 
 class ExpertAttention(Layer):
-    """Expert projection attention (SwitchHead, eq. 10 and table 1): `experts` names the projections that have them.
+    """Expert projection attention (eq. 10 and table 1): `experts` names the projections that have them.
 
     Values and keys share the gate of the source side, queries and output that of the destination side.
     """

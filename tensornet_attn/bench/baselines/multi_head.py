@@ -90,7 +90,7 @@ class HeadsOnly(Layer):
 
 
 class HeadGated(Layer):
-    """Each query picks k heads by a gate (SwitchHead, eq. 4 to 6)."""
+    """Each query picks k heads by a gate (Few Heads Are Enough, eq. 4 to 6)."""
 
     def declare(self) -> None:
         self.weights(Wq="f h d", Wk="f h d", Wv="f h d", Sg="f h", Wo="h d f")

@@ -1,4 +1,4 @@
-"""SwitchHead (first titled Few Heads Are Enough): all rows of its tables and equations.
+"""Few Heads Are Enough (EPA; later SwitchHead): all rows of its tables and equations.
 
 The sizes of a model are those of its shipped file, which has them from table 6. That table lacks some, and the model
 width everywhere: they follow from the printed counts and from the paper's rule for equal parameters.
@@ -61,11 +61,15 @@ NOTE_CONTEXT = (
     "is 3.4G and 10.0M. In the released code the settings of this model alone keep the cached context."
 )
 NOTE_FAST = (
-    "table 6 gives this model d_head = 128 and 272M parameters. With those of EPA 262M in table 3, d_head = 112 and "
-    "K = 2, the count is the one printed here, and so are the 259M parameters."
+    "table 6 gives this model d_head = 128 and 272M parameters, and K = 4 on WikiText-103. With those of EPA 262M on "
+    "C4 in table 3, d_head = 112 and K = 2, the count is the one printed here, and so are the 259M parameters."
 )
 NOTE_MOE = (
     "d_ff is not what table 6 prints: the sigma-MoE has {experts} experts of width 128, as in Csordas et al. (2023)."
+)
+NOTE_INNER = (
+    "with 1648 the model has 41.6M parameters, not the 47M printed: the sigma-MoE of Csordas et al. (2023), which the "
+    "paper takes as it is, has 16 experts of width 128."
 )
 NOTE_272M = "table 4 prints 259M for this model: that of d_head = 112."
 NOTE_WIDTH = (
@@ -148,6 +152,8 @@ def rows(section: Section) -> Iterable[Row]:
                 counts.append(LAYERS[layer].count(unit, row[column], note=of_layer))
         if "d_head" in row and "E" in values:
             counts.append(width(row, values))
+        if "d_ff" in row and model == "Fast Transformer":
+            counts.append(inner(row, values))
         words = [SHORT.get(model, model), *([row["sel. mode"]] if model == "MoA" else []), f"{size},"]
         name = f"{' '.join(words)} {row['n_heads']} heads"
         name += f", {SHORT.get(row['Dataset'], row['Dataset'])}" if several else ""
@@ -169,6 +175,13 @@ def width(row: Cells, values: Values) -> Count:
     rule = Adjustment("rule", str(found), "the largest multiple of 4 that keeps attention below the dense parameters.")
     note = NOTE_WIDTH.format(rule=found, printed=row["d_head"]) if str(found) != row["d_head"] else None
     return Count("d_head", printed=row["d_head"], rest=(rule,), parts=(), note=note)
+
+
+def inner(row: Cells, values: Values) -> Count:
+    """The width of the feed-forward layer that table 6 prints, beside that of all experts of the sigma-MoE."""
+    experts = Adjustment("experts", "dff", "the width of all experts of the sigma-MoE together.")
+    note = NOTE_INNER if int(row["d_ff"]) != values["dff"] else None
+    return Count("d_ff", printed=row["d_ff"], rest=(experts,), parts=(), note=note)
 
 
 def table_1(section: Section) -> Iterable[Row]:
@@ -238,7 +251,7 @@ def claims(section: Section) -> Iterable[Row]:
 
 EPA = Table(
     "epa",
-    "Csordas et al., SwitchHead (2023; first titled Few Heads Are Enough)",
+    "Csordas et al., Few Heads Are Enough (EPA, 2023; later SwitchHead)",
     "MACs and floats of one attention layer and one sequence: multiply-adds of products and of the gates that weigh "
     "experts; floats of queries, keys, values, heads, gates, and twice the map; cached context and gates are counted "
     "partly. Parameters of the whole model",

@@ -1,4 +1,4 @@
-"""SwitchHead: MACs and memory of one attention layer, by the five kinds of layers in its tables.
+"""Few Heads Are Enough (EPA): MACs and memory of one attention layer, by the five kinds of layers in its tables.
 
 T tokens, C chunks of context (2 with Transformer-XL's, 1 without), H heads of width dh, model width dm; E experts a
 head, K active. Of MoA, E experts of which H are active. The formulas are those of the script in the released code,
@@ -132,7 +132,7 @@ LAYERS = {
         (ONE_INPUT, TWICE, *KEPT_GATES),
     ),
     "MoA": Layer(
-        of("moa_47m_xl", {"f": "dm", "e": "E", "d": "dh"}, {"k": "H"}),
+        of("moa_47m_xl_sigmoid", {"f": "dm", "e": "E", "d": "dh"}, {"k": "H"}),  # costs no loss to balance experts
         "2 * H * C * T ** 2 * dh + (2 * H + 2) * T * dh * dm + 2 * H * T * dh + E * T * dm + 2 * C * T * dh * dm",
         "2 * H * C * T ** 2 + (2 * H + 2) * T * dh + 2 * T * dh + E * C * T",
         (MOA_ROWS, MOA_WEIGHING, MOA_PLACES, PLACE_SCORES),

@@ -1,4 +1,4 @@
-"""SwitchHead: the parameters of its whole models, and the widths that its rule for equal parameters gives.
+"""Few Heads Are Enough (EPA): parameters of its whole models, and the widths of its rule for equal parameters.
 
 L layers of attention and a feed-forward layer of width dff, or a sigma-MoE; embeddings of V pieces, not shared with the
 output. The rule: the largest multiple of 4 for the width of a head at which attention has no more parameters than the

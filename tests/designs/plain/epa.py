@@ -15,7 +15,7 @@ Layer = Callable[..., Tensor]
 
 
 def having(letters: str) -> Layer:
-    """EPA whose projections `letters` have experts (SwitchHead, table 1), the others none."""
+    """EPA whose projections `letters` have experts (Few Heads Are Enough, table 1), the others none."""
 
     def layer(w: Weights, x: Tensor, memory: Tensor, k: int = 2, **see: object) -> Tensor:
         source, target = gates(memory, w.get("Ss"), k), gates(x, w.get("Sd"), k)
@@ -106,7 +106,7 @@ def epa_xl(w: Weights, x: Tensor, memory: Tensor, k: int = 2, **see: object) -> 
 
 
 def head_gated(w: Weights, x: Tensor, memory: Tensor, k: int = 4, **see: object) -> Tensor:
-    """y_t = sum over the k largest s_h of s_h (A_h V_h)_t Wo[h], s = sigmoid(x_t Sg) (SwitchHead, eq. 4 to 6)."""
+    """y_t = sum over the k largest s_h of s_h (A_h V_h)_t Wo[h], s = sigmoid(x_t Sg) (EPA's paper, eq. 4 to 6)."""
     Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
     h, d = Q[0].shape
     A = softmax_rows(lambda a, i, j: Q[i][a] @ K[j][a] / d**0.5, h, Sight(len(x), len(memory), **see))
