@@ -105,7 +105,7 @@ def _fish() -> tuple[Entry, ...]:
     kept = {"h": 8, "d": WIDTH // 8}
     return (
         Entry("mhsa", {"h": 8}, grow="", label="mhsa_8"),
-        Entry("mhsa", {"h": 4}, grow="", label="mhsa_4"),
+        Entry("mhsa", {"h": 4, "d": WIDTH // 8}, grow="", label="mhsa_4"),
         *(Entry(name, {**kept, "g": 2}, grow="", label=f"{name}_2") for name in ("hard_fish", "fish", "mish")),
         *(Entry("gfish", {**kept, "g": g, "k": 8}, grow="", label=f"gfish_{g}") for g in (2, 4, 6)),
         Entry("hard_gfish", {**kept, "g": 2, "k": 8}, grow="", label="hard_gfish_2"),
