@@ -152,6 +152,7 @@ def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """q S and q z, z [..., d, 1]: on a CPU in one product, on a GPU in two, whose tensor cores want even widths."""
     if q.device.type != "cpu":
         return q @ S, q @ z
+    z = z.expand(*S.shape[:-1], 1)  # keys may lack legs that values have
     return (q @ torch.cat([S, z], -1)).split([S.shape[-1], 1], -1)
 
 

@@ -23,7 +23,8 @@ def core(sketch: Sketch, at: Map, form: str, c: int) -> Sketch | None:
     left      C2[c d] C3[c e] Q[n h e] K[m h e] -> h d n m, d being the values' components
     right     C1[h g] Q[n g d] K[m g d] -> h n m
 
-    The scale becomes (number of rows) ** -0.5; `c` is the rank, of left and low_rank.
+    The scale becomes (number of rows) ** -0.5, and cores start with scores of variance 1; `c` is the rank, of left and
+    low_rank.
     """
     head, components = head_wire(sketch, at), summed_legs(sketch, at)
     kind = sketch.step[at.box].op.kind  # type: ignore[union-attr]
@@ -39,7 +40,7 @@ def core(sketch: Sketch, at: Map, form: str, c: int) -> Sketch | None:
 
 def _right(sketch: Sketch, at: Map, head: Side, inner: Side) -> Sketch | None:
     rows = parse(f"({head.leg} * {inner.leg}) ** -0.5")
-    return mixed_scores(sketch, at, head, sketch.size(head.leg), f"head {head.leg}", "C", rows)
+    return mixed_scores(sketch, at, head, sketch.size(head.leg), f"head {head.leg}", "C", rows, "normal(1)")
 
 
 def _left(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> Sketch | None:
@@ -54,8 +55,8 @@ def _left(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> Sketch | 
     if not sketch.is_head(values):
         changed = replace(changed, declared={**changed.declared, values: f"head {changed.declared[values]}"})
     changed, rank = changed.new_leg("c", c)
-    changed, left = changed.new_weight("C2", (rank, values))
-    changed, right = changed.new_weight("C3", (rank, mine))
+    changed, left = changed.new_weight("C2", (rank, values), f"normal({rank} ** -0.5)")
+    changed, right = changed.new_weight("C3", (rank, mine), f"normal({head.leg} ** 0.5)")
     changed = _with_core(changed, at, (left, right), (head.leg, values))
     changed = _more_rows(changed, at, values)
     return set_scale(changed, at.box, parse(f"({head.leg} * {inner.leg}) ** -0.5"))
@@ -101,12 +102,12 @@ def _merged(sketch: Sketch, at: Map, head: Side, inner: Side, form: str, c: int)
         return None
     made: tuple[Use, ...]
     if form == "full":
-        changed, weight = changed.new_weight("C", (rows, parts))
+        changed, weight = changed.new_weight("C", (rows, parts), "normal(1)")
         made = (weight,)
     else:
         changed, rank = changed.new_leg("c", c)
-        changed, left = changed.new_weight("C2", (rank, rows))
-        changed, right = changed.new_weight("C3", (rank, parts))
+        changed, left = changed.new_weight("C2", (rank, rows), f"normal({rank} ** -0.5)")
+        changed, right = changed.new_weight("C3", (rank, parts), "normal(1)")
         made = (left, right)
     return set_scale(_with_core(changed, at, made, (rows,)), at.box, parse(f"{rows} ** -0.5"))
 

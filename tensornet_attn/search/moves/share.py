@@ -24,14 +24,21 @@ def share(sketch: Sketch, at: Map, g: int) -> Sketch | None:
 
 
 def mixed_scores(
-    sketch: Sketch, at: Map, found: Side, g: int, text: str, name: str, scale: Arith | None = None
+    sketch: Sketch,
+    at: Map,
+    found: Side,
+    g: int,
+    text: str,
+    name: str,
+    scale: Arith | None = None,
+    init: str | None = None,
 ) -> Sketch | None:
     """The scores of `found.leg` as mixtures, by a new weight, of g scores of queries and keys."""
     sketch, new = sketch.new_leg("g", text)
     changed = relabel(sketch, (found.wire, (new,)))
     if changed is None:
         return None
-    changed, weight = changed.new_weight(name, (new, found.leg))
+    changed, weight = changed.new_weight(name, (new, found.leg), init)
     if isinstance(changed.step[at.box].op, Box) and changed.step[at.box].op.kind == "normalize":  # type: ignore[union-attr]
         changed, weight = changed.new_step("mixture", mapped("softplus", weight), weight.legs, at.scores)
     step = changed.step[at.scores]
