@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from tensornet_attn.analyse.experts import Selections, expert_selections
     from tensornet_attn.analyse.heads import HeadDistances, head_distances
     from tensornet_attn.analyse.maps import Maps, attention_maps, attention_scores, max_maps, mean_maps
+    from tensornet_attn.analyse.plot_experts import plot_experts
     from tensornet_attn.analyse.plot_layers import plot_eigenvalues, plot_induction, plot_max_maps
-    from tensornet_attn.analyse.plots import plot_experts, plot_maps, plot_ranks, plot_spectra
+    from tensornet_attn.analyse.plots import plot_maps, plot_ranks, plot_spectra
     from tensornet_attn.analyse.ranks import map_rank, singular_values
     from tensornet_attn.analyse.repeat import repeated_tokens
     from tensornet_attn.analyse.report import report, report_data
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tensornet_attn.checkpoint import Checkpoint, read_checkpoint, restore, save
     from tensornet_attn.compare.report import compare
     from tensornet_attn.compiler import (
+        Design,
         check,
         compile,
         cost,
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from tensornet_attn.convert.model import convert_model
     from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, TensornetError
     from tensornet_attn.graph import Graph, build
-    from tensornet_attn.spec import Design, json_schema
+    from tensornet_attn.spec import json_schema
     from tensornet_attn.special.lattice import special_cases
     from tensornet_attn.study.start import search
     from tensornet_attn.train.layers import run_sections
@@ -76,7 +78,8 @@ _PLACES = {
     "analyse.heads": "HeadDistances head_distances",
     "analyse.maps": "Maps attention_maps attention_scores max_maps mean_maps",
     "analyse.plot_layers": "plot_eigenvalues plot_induction plot_max_maps",
-    "analyse.plots": "plot_experts plot_maps plot_ranks plot_spectra",
+    "analyse.plot_experts": "plot_experts",
+    "analyse.plots": "plot_maps plot_ranks plot_spectra",
     "analyse.ranks": "map_rank singular_values",
     "analyse.repeat": "repeated_tokens",
     "analyse.report": "report report_data",
@@ -85,13 +88,13 @@ _PLACES = {
     "analyse.text": "repeated_inputs text_inputs",
     "checkpoint": "Checkpoint read_checkpoint restore save",
     "compare.report": "compare",
-    "compiler": "check compile cost draw emit_source explain hash_of kernels list_designs load match_parameters "
+    "compiler": "Design check compile cost draw emit_source explain hash_of kernels list_designs load match_parameters "
     "reference rewrites",
     "convert.make": "convert",
     "convert.model": "convert_model",
     "errors": "DesignError InputError MissingPartError Problem TensornetError",
     "graph": "Graph build",
-    "spec": "Design json_schema",
+    "spec": "json_schema",
     "special.lattice": "special_cases",
     "study.start": "search",
     "train.layers": "run_sections",

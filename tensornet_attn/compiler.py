@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 from warnings import warn
 
+from tensornet_attn import spec
 from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
 from tensornet_attn.keywords import caller
@@ -17,7 +18,7 @@ from tensornet_attn.plan.auto import fastest
 from tensornet_attn.plan.cache import Kept
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Lowering
-from tensornet_attn.spec import Design, library, read
+from tensornet_attn.spec import library, read
 from tensornet_attn.spec.read import Source
 from tensornet_attn.version import __version__
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from tensornet_attn.cost.report import Report
     from tensornet_attn.emit.module import Emitted
-    from tensornet_attn.nn.module import CompiledDesign, Made
+    from tensornet_attn.nn.made import Made
+    from tensornet_attn.nn.module import CompiledDesign
     from tensornet_attn.nn.triton.resources import Used
     from tensornet_attn.plan.model import Plan
 
@@ -51,6 +53,28 @@ class BackendOptions(Options, total=False):
     backend: str
 
 
+class Design(spec.Design):
+    """A tensor diagram. Build it in Python like the YAML: `Design(tensornet=1, name="mhsa", legs={...}, ...)`.
+
+    Raises DesignError where its form is wrong; `tensornet_attn.check` and every use of it check the diagram itself.
+    `design.legs` maps leg names to resolved sizes (None: sized at run time); `declared_legs` holds what was written.
+    """
+
+    @cached_property
+    def loss_weights(self) -> dict[str, float]:
+        """What a trainer multiplies each auxiliary loss by, by the loss's name. Raises DesignError."""
+        return dict(build(self).loss_weights)
+
+    @property
+    def hash(self) -> str:
+        """The hash of the diagram's canonical form: equal for designs that differ in names and order alone."""
+        return hash_of(self)
+
+    def _repr_svg_(self) -> str:
+        """The picture that notebooks show."""
+        return picture(self).decode()
+
+
 def list_designs(pattern: str = "*") -> list[str]:
     """The names of the shipped designs that match a pattern, in alphabetical order.
 
@@ -68,7 +92,7 @@ def load(source: Source, legs: Overrides | None = None, settings: Overrides | No
     >>> load("mhsa", legs={"f": 64}).legs["d"]
     8
     """
-    reading = read(source, legs, settings)
+    reading = read(source, legs, settings, Design)
     problems = [problem for problem in problems_of(reading) if problem.severity == "error"]
     if problems or reading.design is None:
         raise DesignError(problems)
@@ -83,7 +107,7 @@ def check(source: Source, legs: Overrides | None = None, settings: Overrides | N
     """
     from tensornet_attn.special.check import check_contains
 
-    reading = read(source, legs, settings)
+    reading = read(source, legs, settings, Design)
     problems_of(reading)
     check_contains(reading)
     return reading.reporter.problems()
@@ -269,7 +293,7 @@ def need_triton() -> None:
 
 
 def _design(source: Source) -> Design:
-    return source if isinstance(source, Design) else load(source)
+    return source if isinstance(source, spec.Design) else load(source)
 
 
 def plan_of(graph: Graph, backend: str = "auto", aim: Aim = TRAINING) -> Plan:
@@ -311,7 +335,7 @@ def _planned(
 
 def _realise(design: Design, plan: Plan) -> Made:
     """The source text of a plan and the function that runs it."""
-    from tensornet_attn.nn.module import Made
+    from tensornet_attn.nn.made import Made
     from tensornet_attn.nn.runs import emitted_run
     from tensornet_attn.reference import evaluate, reference_run
 

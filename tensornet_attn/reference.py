@@ -7,7 +7,6 @@ Nothing here is shared with what compiled modules compute with.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -15,10 +14,11 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph import model
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term
 from tensornet_attn.nn.initial import filled
-from tensornet_attn.nn.module import CompiledDesign, Result, leaves
-from tensornet_attn.reference_boxes import BOXES, Legs, aligned, check_masks, einsum
+from tensornet_attn.nn.made import Result
+from tensornet_attn.nn.module import CompiledDesign, leaves
+from tensornet_attn.reference_boxes import BOXES, aligned, check_masks, einsum
+from tensornet_attn.reference_run import Legs, Run
 from tensornet_attn.rewrite.hidden import hiding
-from tensornet_attn.spec import arithmetic
 
 Tensor = torch.Tensor
 
@@ -44,7 +44,7 @@ def evaluate(
     """
     wanted = {name for name in (until, *shown) if name in graph.step}
     run = Run(hiding(graph, wanted, everywhere=True), dict(tensors), dict(lengths), training, mask, key_mask)
-    run.add_leaves()
+    add_leaves(run)
     check_masks(run)
     for step in run.graph.steps if until not in graph.tensor else ():
         run.values[step.name] = contraction(run, step) if isinstance(step.op, Contraction) else box(run, step)
@@ -53,69 +53,13 @@ def evaluate(
     return run.values
 
 
-@dataclass
-class Run:
-    """One evaluation: the values so far, and the call they belong to."""
-
-    graph: Graph
-    values: dict[str, Tensor]
-    lengths: dict[str, int]
-    training: bool
-    mask: Tensor | None
-    key_mask: Tensor | None
-
-    def number(self, tree: arithmetic.Arith) -> int | float:
-        return arithmetic.evaluate(tree, self.graph.values | self.lengths)
-
-    def size(self, leg: str) -> int:
-        """The size at run time: a relative leg without a reach runs from 1 - n to m - 1."""
-        if self.graph.leg[leg].sequence:
-            return self.lengths[leg]
-        return self.graph.leg[leg].size or self.lengths[self.graph.query] + self.lengths[self.graph.key] - 1
-
-    def sizes(self, legs: Legs) -> list[int]:
-        return [self.size(leg) for leg in legs]
-
-    def positions(self, leg: str) -> Tensor:
-        """Where the entries of a leg stand: the last query stands at the last key."""
-        kind, reach, first = self.graph.leg[leg].kind, self.graph.leg[leg].reach, 0
-        if kind == "query":
-            first = self.first_query
-        elif kind == "relative":
-            first = 1 - self.lengths[self.graph.query] if reach is None else -reach
-        return torch.arange(first, first + self.size(leg), device=self.device)
-
-    @property
-    def first_query(self) -> int:
-        """The position of the first query, m - n; 0 in a design without keys."""
-        n = self.lengths.get(self.graph.query, 0)
-        return self.lengths.get(self.graph.key, n) - n
-
-    @property
-    def inputs(self) -> list[Tensor]:
-        return [self.values[tensor.name] for tensor in self.graph.of_role("input")]
-
-    @property
-    def device(self) -> torch.device:
-        return self.inputs[0].device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.inputs[0].dtype
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        ranks = [len(tensor.legs) for tensor in self.graph.of_role("input")]
-        batches = [value.shape[: value.ndim - rank] for value, rank in zip(self.inputs, ranks, strict=True)]
-        return tuple(torch.broadcast_shapes(*batches))
-
-    def add_leaves(self) -> None:
-        """Makes what was not given, and cuts what stands on a sequence leg to its length."""
-        for tensor in sorted(self.graph.tensors, key=lambda tensor: tensor.role != "input"):
-            if tensor.name not in self.values:
-                self.values[tensor.name] = leaf(self, tensor)
-            elif tensor.role in ("weight", "state"):
-                self.values[tensor.name] = cut(self, tensor)
+def add_leaves(run: Run) -> None:
+    """Makes what was not given, and cuts what stands on a sequence leg to its length."""
+    for tensor in sorted(run.graph.tensors, key=lambda tensor: tensor.role != "input"):
+        if tensor.name not in run.values:
+            run.values[tensor.name] = leaf(run, tensor)
+        elif tensor.role in ("weight", "state"):
+            run.values[tensor.name] = cut(run, tensor)
 
 
 def leaf(run: Run, tensor: model.Tensor) -> Tensor:

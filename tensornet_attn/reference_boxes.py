@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +15,9 @@ import torch.nn.functional as F
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.hidden import visible_to
 from tensornet_attn.graph.model import Function, Step, Visible
-
-if TYPE_CHECKING:
-    from tensornet_attn.reference import Run
+from tensornet_attn.reference_run import Legs, Run
 
 Tensor = torch.Tensor
-Legs = tuple[str, ...]
 
 
 def aligned(value: Tensor, have: Legs, want: Legs) -> Tensor:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import networkx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +38,7 @@ LAYERS = (
     "study",
     "cli",
 )
-SAME_LAYER = {"reference_boxes": "reference"}  # one layer in two modules
+SAME_LAYER = {"reference_boxes": "reference", "reference_run": "reference"}  # one layer in three modules
 WITHOUT_TORCH = FREE | {"spec", "graph", "special", "rewrite", "cost", "plan", "emit", "draw"}
 TORCH_WHEN_NEEDED = {"compiler", "cli", "__init__"}  # inside functions only
 NETWORK = {"socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "requests", "httpx", "aiohttp", "urllib3"}
@@ -140,7 +141,62 @@ def size_violations(root: Path) -> list[str]:
     return [f"{path}: {lines} lines" for path, lines in counts if lines > LINES]
 
 
-RULES = [layer_violations, torch_violations, network_violations, execution_violations, size_violations]
+def cycle_violations(root: Path) -> list[str]:
+    """Modules that import each other, imports for types and those inside of functions included."""
+    names = {module_name(path) for path, _ in modules(root)}
+    graph = networkx.DiGraph()
+    for path, tree in modules(root):
+        for _, module in imported_modules(tree, names):
+            graph.add_edge(module_name(path), module)
+    return [" -> ".join(sorted(found)) for found in networkx.strongly_connected_components(graph) if len(found) > 1]
+
+
+def imported_modules(tree: ast.AST, names: set[str]) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import from this package; of `from package import module` the module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name in names)
+        elif isinstance(node, ast.ImportFrom) and node.module in names:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield node.lineno, inner if inner in names else node.module
+
+
+def private_violations(root: Path) -> list[str]:
+    """Private names of this package that another module imports."""
+    return [
+        f"{path}:{node.lineno}: {alias.name} of {node.module}"
+        for path, tree in modules(root)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == PACKAGE
+        for alias in node.names
+        if alias.name.startswith("_") and not alias.name.endswith("__")
+    ]
+
+
+def import_by_name_violations(root: Path) -> list[str]:
+    """Modules of this package that are imported by a text: packages alone do so, for what they show."""
+    found = []
+    for path, tree in modules(root):
+        for node in ast.walk(tree):
+            called = node.func if isinstance(node, ast.Call) else None
+            name = getattr(called, "attr", None) or getattr(called, "id", None)
+            own = isinstance(node, ast.Call) and any(PACKAGE in ast.unparse(argument) for argument in node.args)
+            if name == "import_module" and own and path.name != "__init__.py":
+                found.append(f"{path}:{node.lineno}: import_module")
+    return found
+
+
+RULES = [
+    layer_violations,
+    cycle_violations,
+    private_violations,
+    import_by_name_violations,
+    torch_violations,
+    network_violations,
+    execution_violations,
+    size_violations,
+]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 COLUMNS = 2
 MAP, STRIP, EXPERT = 2.9, 0.75, 0.13  # inches: a map, the frame of a strip, one expert
+
+
+def plot_experts(
+    selections: Selections | Mapping[str, Selections], maps: Maps | None = None, batch: int = 0, heads: int = 4
+) -> Figure:
+    """Which experts each position of one sequence chose, beside the attention map: a row of panels a head.
+
+    Colours are gates, white where an expert was not chosen. Selections by query stand at the right of the map, their
+    positions downwards like its rows; selections by key under it, like its columns. Head legs that a selection lacks
+    are averaged over in the map. `batch` chooses the sequence. Returns a matplotlib Figure. Raises InputError,
+    MissingPartError. Source: after Csordas et al., Few Heads Are Enough (EPA; later SwitchHead), fig. 2.
+    """
+    several = {selections.step: selections} if isinstance(selections, Selections) else dict(selections)
+    return expert_figure(several, maps, batch, heads)
 
 
 def expert_figure(selections: dict[str, Selections], maps: Maps | None, batch: int, heads: int) -> Figure:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensornet_attn.analyse.core import core_values
-from tensornet_attn.analyse.experts import Selections
 from tensornet_attn.analyse.maps import Maps, as_maps, mean_maps
 from tensornet_attn.analyse.ranks import TOLERANCE, map_rank, singular_values
 from tensornet_attn.errors import InputError, MissingPartError
@@ -116,22 +115,6 @@ def _core_spectrum(axis: Axes, values: Tensor, title: str) -> None:
     axis.set_ylim(0, 1.05)
     axis.locator_params(axis="x", integer=True)
     label(axis, title, "index", "singular value / largest")
-
-
-def plot_experts(
-    selections: Selections | Mapping[str, Selections], maps: Maps | None = None, batch: int = 0, heads: int = 4
-) -> Figure:
-    """Which experts each position of one sequence chose, beside the attention map: a row of panels a head.
-
-    Colours are gates, white where an expert was not chosen. Selections by query stand at the right of the map, their
-    positions downwards like its rows; selections by key under it, like its columns. Head legs that a selection lacks
-    are averaged over in the map. `batch` chooses the sequence. Returns a matplotlib Figure. Raises InputError,
-    MissingPartError. Source: after Csordas et al., Few Heads Are Enough (EPA; later SwitchHead), fig. 2.
-    """
-    from tensornet_attn.analyse.plot_experts import expert_figure
-
-    several = {selections.step: selections} if isinstance(selections, Selections) else dict(selections)
-    return expert_figure(several, maps, batch, heads)
 
 
 def grid(count: int, width: float, height: float, columns: int = COLUMNS) -> tuple[Figure, list[Axes]]:

@@ -12,7 +12,8 @@ from tensornet_attn.analyse.experts import Selections
 from tensornet_attn.analyse.figures import BAND, BoxFigures, Given, LayerFigures, all_figures, averages
 from tensornet_attn.analyse.maps import Maps
 from tensornet_attn.analyse.overview import overview
-from tensornet_attn.analyse.plots import need_matplotlib, plot_experts
+from tensornet_attn.analyse.plot_experts import plot_experts
+from tensornet_attn.analyse.plots import need_matplotlib
 from tensornet_attn.analyse.section import Section
 from tensornet_attn.analyse.steps import attention_steps
 from tensornet_attn.draw.text import step_lines

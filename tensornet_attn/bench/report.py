@@ -9,7 +9,7 @@ from tensornet_attn.bench.rates import Rates
 from tensornet_attn.bench.results import MEASURED, Result
 from tensornet_attn.bench.table import bytes_of, seconds
 from tensornet_attn.bench.targets import Target
-from tensornet_attn.cost.table import human
+from tensornet_attn.cost.sizes import human
 
 AIMS = ("design", "n", "against", "target", "reached", "quartiles")
 MODEL = ("design", "n", "pass", "operations", "bytes", "floor", "ours", "achieved")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tensornet_attn.bench.ratios import Spread
 from tensornet_attn.bench.results import MEASURED, Entry, Result
-from tensornet_attn.cost.table import human
+from tensornet_attn.cost.sizes import human
 
 HEAD = ["", "median", "quartiles", "ratio", "quartiles", "peak", "error"]
 UNITS = (

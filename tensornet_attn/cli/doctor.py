@@ -103,7 +103,7 @@ def _devices() -> dict[str, str]:
 def _rates() -> str:
     """What was measured of this machine, for plans that are priced on it."""
     from tensornet_attn.cost.devices import THIS, device_named
-    from tensornet_attn.cost.table import human
+    from tensornet_attn.cost.sizes import human
 
     try:
         this = device_named(THIS)

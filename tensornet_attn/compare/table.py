@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensornet_attn.compare.section import Row, Section
-from tensornet_attn.cost.table import human
+from tensornet_attn.cost.sizes import human
 
 COSTS = (("macs_per_token", "MACs/token"), ("parameters", "parameters"), ("peak_memory_bytes", "peak memory"),
          ("tokens_per_second", "tokens/s"))  # fmt: skip

@@ -7,7 +7,7 @@ How each is counted stands in `work.py` and `memory.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from tensornet_attn.cost.decoding import decoding_state
@@ -15,11 +15,17 @@ from tensornet_attn.cost.memory import live, moved, saved
 from tensornet_attn.cost.routing import Routing, routed_products
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import dtype_bytes as bytes_of
-from tensornet_attn.cost.sizes import lengths_of, sizes_at, whole
+from tensornet_attn.cost.sizes import human, lengths_of, sizes_at, whole
 from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
 from tensornet_attn.graph.model import Attention, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.rewrite.apart import beside_output
+
+HEAD = ("MACs", "FLOPs", "elementwise", "moved", "live", "saved")
+UNITS = (
+    "FLOPs = 2 MACs; elementwise operations are counted apart; moved: read and written; live: in memory while the step",
+    "runs, in total the peak; saved: floats kept for backward, each once; k, M, G, T are powers of 1000.",
+)
 
 
 @dataclass(frozen=True)
@@ -164,9 +170,7 @@ class Report:
 
     def to_text(self) -> str:
         """The table people read."""
-        from tensornet_attn.cost.table import to_text
-
-        return to_text(self)
+        return _text(self)
 
 
 def cost(graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: int = 4) -> Cost:
@@ -236,3 +240,59 @@ def _row(step: Step) -> str:
     if isinstance(step.op, Attention):
         return step.op.steps[-1]
     return re.sub(r"\.p\d+$", "", step.name)
+
+
+def _text(report: Report) -> str:
+    """The whole report; the totals of both ways stand below each other."""
+    where = ", ".join([*(f"{leg} = {length}" for leg, length in report.lengths), f"batch {report.batch}", report.dtype])
+    parts = [(word, cost) for word, cost in (("as written", report.written), ("as planned", report.planned)) if cost]
+    wide = max(len(label) for _, cost in parts for label in _labels(cost)) + 2
+    lines = [f"{report.name}: {where}", ""]
+    for word, cost in parts:
+        lines += [*_part(word, cost, max(wide, len(word))), ""]
+    return "\n".join([*lines, _parameters(report.written), *_decoding(report), *UNITS])
+
+
+def _part(word: str, cost: Cost, wide: int) -> Iterable[str]:
+    table = [HEAD, *map(_cells, (*cost.steps, *_totals(cost)))]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    labels = [word, *(f"  {label}" for label in _labels(cost))]
+    for label, cells in zip(labels, table, strict=True):
+        yield f"{label:<{wide}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    yield f"  MACs of one batch element: {cost.formula}"
+    if cost.routed_formula not in ("", cost.formula):
+        yield f"  where only what topk chose is computed: {human(cost.total.routed_macs)} MACs: {cost.routed_formula}"
+
+
+def _labels(cost: Cost) -> list[str]:
+    return [*map(_label, cost.steps), *(row.step for row in _totals(cost))]
+
+
+def _totals(cost: Cost) -> list[StepCost]:
+    """The total, and that in evaluation where it is another one."""
+    return [cost.total, cost.evaluation] if any(step.training for step in cost.steps) else [cost.total]
+
+
+def _cells(row: StepCost) -> tuple[str, ...]:
+    counts = (row.macs, row.flops, row.elementwise)
+    return (*map(human, counts), _bytes(row.bytes), _bytes(row.live_bytes), human(row.saved_floats))
+
+
+def _bytes(number: int) -> str:
+    return f"{human(number)}{' ' * (number < 1000)}B"
+
+
+def _label(row: StepCost) -> str:
+    notes = ([f"with {', '.join(row.fused)}"] if row.fused else []) + ["in training"] * row.training
+    return f"{row.step} ({'; '.join(notes)})" if notes else row.step
+
+
+def _decoding(report: Report) -> Iterable[str]:
+    if report.decoding_state:
+        tokens = report.lengths[-1][1]
+        yield f"decoding keeps {report.decoding_state:,} floats of {tokens:,} tokens, for one sequence"
+
+
+def _parameters(cost: Cost) -> str:
+    frozen = f", and {human(cost.frozen)} frozen" if cost.frozen else ""
+    return f"parameters: {human(cost.parameters)}{frozen}"

@@ -68,3 +68,19 @@ def _checked(name: str, length: int, leg: Leg) -> int:
             f"ask for {name}={leg.maximum} or less."
         )
     return length
+
+
+def human(number: int, digits: int = 3) -> str:
+    """A count: whole below 1000, else three digits, or so many, and a suffix.
+
+    >>> human(999), human(1024), human(537_000_000), human(123_456), human(1024, 4)
+    ('999', '1.02 k', '537 M', '123 k', '1.024 k')
+    """
+    value, suffixes = float(number), ["", " k", " M", " G", " T", " P"]
+    if number < 1000:
+        return str(number)
+    while float(f"{value:.{digits}g}") >= 1000 and len(suffixes) > 1:
+        value /= 1000
+        suffixes.pop(0)
+    figure = f"{value:#.{digits}g}" if value < 1000 else f"{value:.3e}"
+    return f"{figure.rstrip('.')}{suffixes[0]}"

@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 
 from tensornet_attn.cost.report import cost
-from tensornet_attn.cost.sizes import dtype_bytes, lengths_of
+from tensornet_attn.cost.sizes import dtype_bytes, human, lengths_of
 from tensornet_attn.cost.training import training_macs
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph
@@ -136,9 +136,7 @@ class Swept:
 
     def to_text(self) -> str:
         """A table a measure: ratios, or values where there is no other design."""
-        from tensornet_attn.cost.sweep_text import to_text
-
-        return to_text(self)
+        return _text(self)
 
 
 def swept(sweep: Sweep, load: Load, price: Price) -> Swept:
@@ -260,3 +258,49 @@ def _arithmetic(leg: str, text: int | float | str, known: Mapping[str, int]) -> 
     if not isinstance(value, int):
         raise InputError(f"{where}, is {value}, and must be a whole number.")
     return value
+
+
+def _text(found: Swept) -> str:
+    """The head says which sizes are fixed, and how everything is counted."""
+    lines = [head(found)]
+    for measure in found.sweep.measures:
+        divided = f", divided by those of {found.against}" if found.against else ""
+        lines += ["", f"{measure}: {MEASURES[measure]}{divided}", *_rows(found, measure)]
+    return "\n".join(lines) + "\n"
+
+
+def head(found: Swept) -> str:
+    """`gfish against mhsa, beside mlp: g = 2; batch 1, float32, as planned`."""
+    sweep = found.sweep
+    names = ", ".join(dict.fromkeys(point.design for point in found.points))
+    against = f" against {found.against}" if found.against else ""
+    beside = f", beside {' and '.join(found.beside)}" if found.beside else ""
+    lengths = {"n": sweep.n, "m": sweep.m}
+    given = {name: size for name, size in lengths.items() if size is not None and name not in sweep.axes}
+    sizes = ", ".join(f"{name} = {size}" for name, size in {**sweep.legs, **sweep.settings, **given}.items())
+    own = ", ".join(f"{name} = {size}" for name, size in sweep.against_legs.items())
+    other = f"; {found.against} {own}" if own else ""
+    return f"{names}{against}{beside}: {f'{sizes}{other}; ' if sizes or other else ''}{_counted(found)}"
+
+
+def _counted(found: Swept) -> str:
+    return f"batch {found.sweep.batch}, {found.sweep.dtype}, {ORDERS[found.sweep.order]}"
+
+
+def _rows(found: Swept, measure: str) -> Iterable[str]:
+    series = found.series()
+    axis, sizes = next(iter(found.sweep.axes.items()))
+    rows = [[f"{axis} =", *(str(size) for size in sizes)]]
+    rows += [[name, *(cell(point, measure) for point in points)] for name, points in series.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        cells = [f"{text:>{width}}" for text, width in zip(others, widths[1:], strict=True)]
+        yield "  ".join([f"{first:<{widths[0]}}", *cells])
+
+
+def cell(point: Point, measure: str) -> str:
+    """A ratio with three decimals, a count with a suffix."""
+    value = point.shown(measure)
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if point.against is not None else human(int(value))

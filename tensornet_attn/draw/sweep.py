@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensornet_attn.cost.sweep import MEASURES, Point, Swept
-from tensornet_attn.cost.sweep_text import cell, head
+from tensornet_attn.cost.sweep import MEASURES, Point, Swept, cell, head
 from tensornet_attn.draw.curves import Curve, Panel, curves
 
 AXES = {"n": "length n", "m": "length m"}  # others are sizes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensornet_attn.graph.model import MASKED_BOXES, REDUCTIONS, Box, Function, Graph, Use
+from tensornet_attn.graph.diagram import MASKED_BOXES, REDUCTIONS, Box, Diagram, Function, Use
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.spec.arithmetic import Arith, evaluate
 from tensornet_attn.spec.boxes import BoxModel
@@ -38,7 +38,7 @@ def make_box(scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path
         raise
 
 
-def finite(graph: Graph, box: Box) -> bool:
+def finite(graph: Diagram, box: Box) -> bool:
     """Whether a box is a number at every number, and its derivative too; but for those of what overflows in a sum."""
     if box.function is not None:
         return box.function.name in FINITE_MAPS

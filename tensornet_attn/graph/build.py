@@ -121,7 +121,7 @@ def _has_content(value: Any) -> bool:
 def _scope(design: Design, reporter: Reporter, broken: list[Path], heads: set[str]) -> Scope:
     """Sizes, tensors and steps of a design, as far as they can be had."""
     lost = {str(path[1]) for path in broken if len(path) == 2 and path[0] in ("legs", "settings")}
-    sizes = Sizes.of(design, reporter, lost, blind="settings" in heads)
+    sizes = Sizes.of(design.declared_legs, design.settings, reporter, lost, blind="settings" in heads)
     scope = Scope(design, reporter, sizes, blind=bool(heads & {"weights", "constants", "noise", "state"}))
     for path in broken:
         if len(path) == 2 and path[0] not in ("legs", "settings"):

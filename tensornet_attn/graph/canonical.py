@@ -12,20 +12,20 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from tensornet_attn.graph.diagram import Contraction, Diagram, Step, Tensor
 from tensornet_attn.graph.incidence import Incidence, Key, incidence
 from tensornet_attn.graph.labelling import canonical_order
-from tensornet_attn.graph.model import Contraction, Graph, Step, Tensor
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, wires
 
 HEADER = "canonical form 1"  # changes whenever the text of any design does: hashes are kept in caches and results
 
 
-def graph_hash(graph: Graph) -> str:
+def graph_hash(graph: Diagram) -> str:
     """The SHA-256 of the canonical form, in hexadecimal: equal hashes, equal diagrams."""
     return sha256(canonical(graph).encode()).hexdigest()
 
 
-def canonical(graph: Graph) -> str:
+def canonical(graph: Diagram) -> str:
     """The graph written down under canonical names, one tensor or step a line; two graphs are equal where this is.
 
     Tensors and steps are called t0, t1, ...; each lists its legs in canonical order, and a use gives the wires that

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Graph, Kernel, Leg, Step, Tensor
+from tensornet_attn.graph.diagram import Attention, Box, Contraction, Diagram, Function, Kernel, Leg, Step, Tensor
 from tensornet_attn.graph.normal import arithmetic_text, function_text, masks_text, values_texts
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, marks, wires
 from tensornet_attn.spec.arithmetic import Arith
@@ -26,7 +26,7 @@ PART, USES, USED, SLOT, SLOT_OF, WIRE, WIRE_OF, STORES, STORED = range(9)
 class Incidence:
     """`vertices` by key, with their colours and edges: (label, other vertex)."""
 
-    graph: Graph
+    graph: Diagram
     vertices: dict[Key, int] = field(default_factory=dict)
     colours: list[str] = field(default_factory=list)
     edges: list[list[tuple[int, int]]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Incidence:
         return [self.vertices[name, "slot", leg] for leg in self.graph.legs_of(name)]
 
 
-def incidence(graph: Graph) -> Incidence:
+def incidence(graph: Diagram) -> Incidence:
     """The vertices and edges of a graph."""
     made = Incidence(graph)
     inputs = {tensor.name: place for place, tensor in enumerate(graph.of_role("input"))}
@@ -124,7 +124,7 @@ def _use(made: Incidence, step: Step, place: int, joint: Joint, part: int) -> No
         made.edge(leg, made.vertices[step.name, "wire", wire], WIRE, WIRE_OF)
 
 
-def _operation(graph: Graph, step: Step) -> str:
+def _operation(graph: Diagram, step: Step) -> str:
     """A step's operation with its parameters; the masks are those that act, the design's `causal` among them."""
     op = step.op
     if isinstance(op, Contraction):
@@ -138,9 +138,9 @@ def _operation(graph: Graph, step: Step) -> str:
     return " ".join([*words, masks_text(_masks(graph, op), graph)]).strip()
 
 
-def _masks(graph: Graph, op: Attention) -> tuple[Function, ...]:
+def _masks(graph: Diagram, op: Attention) -> tuple[Function, ...]:
     return (*op.masks, Function("causal")) if graph.causal and graph.query in op.scores else op.masks
 
 
-def _numbers(graph: Graph, numbers: tuple[tuple[str, Arith], ...]) -> list[str]:
+def _numbers(graph: Diagram, numbers: tuple[tuple[str, Arith], ...]) -> list[str]:
     return [f"{name} {arithmetic_text(value, graph)}" for name, value in sorted(numbers)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 
-from tensornet_attn.graph.model import Function, Graph
+from tensornet_attn.graph.diagram import Diagram, Function
 from tensornet_attn.spec.arithmetic import Arith, Binary, Call, Name, Negative, evaluate, names, to_text
 from tensornet_attn.spec.tokens import Refusal
 
@@ -20,7 +20,7 @@ Product = tuple[tuple[str, Value], ...]  # (base, exponent), sorted by base
 Sum = dict[Product, Value]  # products and their coefficients
 
 
-def arithmetic_text(tree: Arith, graph: Graph) -> str:
+def arithmetic_text(tree: Arith, graph: Diagram) -> str:
     """The normal form of arithmetic. Numbers that agree to 12 digits agree: the order of rounding is no difference."""
     try:
         return _text(_Normal(graph).sum(tree))
@@ -28,17 +28,17 @@ def arithmetic_text(tree: Arith, graph: Graph) -> str:
         return to_text(tree)
 
 
-def masks_text(masks: Iterable[Function], graph: Graph) -> str:
+def masks_text(masks: Iterable[Function], graph: Diagram) -> str:
     """Masks as a set."""
     return " ".join(sorted({_call(mask, lambda tree: arithmetic_text(tree, graph)) for mask in masks}))
 
 
-def function_text(function: Function, graph: Graph) -> str:
+def function_text(function: Function, graph: Diagram) -> str:
     """A map with its arguments evaluated."""
     return _call(function, lambda tree: arithmetic_text(tree, graph))
 
 
-def values_texts(function: Function, legs: int, graph: Graph) -> tuple[str, list[str]]:
+def values_texts(function: Function, legs: int, graph: Diagram) -> tuple[str, list[str]]:
     """An initialiser or a constant's value: what it is, and what it says of each leg where legs are not alike.
 
     `kron(eye(8), ones(64, 32))` says `eye 8 ones 64` of its rows and `eye 8 ones 32` of its columns.
@@ -52,7 +52,7 @@ def values_texts(function: Function, legs: int, graph: Graph) -> tuple[str, list
     return short.get(name) or function_text(function, graph), [""] * legs
 
 
-def _sides(function: Function, side: int, graph: Graph) -> list[str]:
+def _sides(function: Function, side: int, graph: Diagram) -> list[str]:
     if function.name == "kron":
         parts = [part for part in function.arguments if isinstance(part, Function)]
         return [text for part in parts for text in _sides(part, side, graph)]
@@ -68,7 +68,7 @@ def _call(function: Function, text: Callable[[Arith], str]) -> str:
 class _Normal:
     """Trees as sums of products; what fits no rule is a base of its own, named by its normal text."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Diagram):
         self.graph = graph
 
     def sum(self, tree: Arith) -> Sum:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
 from tensornet_attn.errors import nearest
-from tensornet_attn.graph.model import Function, Leg, Step, Tensor, Use
+from tensornet_attn.graph.diagram import Function, Leg, Step, Tensor, Use
 from tensornet_attn.spec.arithmetic import Arith, names, parse
 from tensornet_attn.spec.expression import CallText, parse_call
 from tensornet_attn.spec.names import identifier_problem, tensor_problem

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tensornet_attn.errors import nearest
 from tensornet_attn.graph.boxes import MAPS, MASKS
-from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Term, Use
+from tensornet_attn.graph.diagram import Attention, Box, Contraction, Function, Term, Use
 from tensornet_attn.graph.read_names import USE, Names, refuse, shifted
 from tensornet_attn.spec.arithmetic import ONE, Arith, Negative
 from tensornet_attn.spec.boxes import BOXES, DeltaRule

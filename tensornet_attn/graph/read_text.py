@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
-from tensornet_attn.graph.model import Graph, Leg, Loss, Step, Tensor
+from tensornet_attn.graph.diagram import Diagram, Leg, Loss, Step, Tensor
 from tensornet_attn.graph.read_names import WORD, Names, refuse, shifted
 from tensornet_attn.graph.read_steps import read_operation
 from tensornet_attn.graph.tensors import ALLOWED
@@ -34,9 +34,10 @@ TENSOR = (
 STEP = r"([^\[\]\s]+\[[^\[\]]*\]) = (.+)"
 LOSS = rf"loss ({WORD})(?: step (\S+))? = (.+)"
 OUTPUT = r"output (\S+)"
+AnyDiagram = TypeVar("AnyDiagram", bound=Diagram)
 
 
-def from_text(text: str) -> Graph:
+def from_text(text: str, kind: type[AnyDiagram]) -> AnyDiagram:
     """The graph of a text that `to_text` wrote. Raises DesignError, which names the line; InputError for no text."""
     if not isinstance(text, str):
         raise InputError(f"the text of a graph is wanted here, not {type(text).__name__}.")
@@ -49,7 +50,7 @@ def from_text(text: str) -> Graph:
         except Refusal as refusal:
             raise _error(refusal, number, line) from None
     try:
-        return reader.graph()
+        return reader.graph(kind)
     except Refusal as refusal:
         raise _error(refusal, max(1, len(lines)), lines[-1] if lines else "") from None
 
@@ -81,7 +82,7 @@ class _Reader:
             hint = "graph, leg, setting, a tensor's role, 'NAME[legs] = ...', loss, or output."
             refuse("syntax", "this is no line of a graph.", hint, (0, len(line)))
 
-    def graph(self) -> Graph:
+    def graph(self, kind: type[AnyDiagram]) -> AnyDiagram:
         known = self.known
         if self.name is None or self.output is None:
             refuse("missing-key", f"there is no line '{'graph' if self.name is None else 'output'}'.")
@@ -92,7 +93,7 @@ class _Reader:
                 refuse("unknown-name", f"there is no step '{tensor.update}' with the legs of '{tensor.name}'.", hint)
         legs, tensors, steps = (tuple(part.values()) for part in (known.legs, known.tensors, known.steps))
         settings, losses = tuple(known.settings.items()), tuple(self.losses.values())
-        return Graph(self.name, legs, settings, tensors, steps, self.output, self.causal, losses)  # type: ignore[arg-type]
+        return kind(self.name, legs, settings, tensors, steps, self.output, self.causal, losses)  # type: ignore[arg-type]
 
     def take_graph(self, match: Match) -> None:
         problem = identifier_problem(match[1])

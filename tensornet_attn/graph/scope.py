@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensornet_attn.graph.model import Function, Leg, Step, Tensor, Use
+from tensornet_attn.graph.diagram import Function, Leg, Step, Tensor, Use
 from tensornet_attn.spec.arithmetic import Arith, evaluate, names, parse
 from tensornet_attn.spec.design import Design
 from tensornet_attn.spec.expression import CallText, LegToken, UseText

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, TypeVar
 
 from tensornet_attn import limits
-from tensornet_attn.graph.model import Function, Tensor
+from tensornet_attn.graph.diagram import Function, Tensor
 from tensornet_attn.graph.scope import Scope, size_text
 from tensornet_attn.spec.arithmetic import ONE, Arith
 from tensornet_attn.spec.design import Declaration

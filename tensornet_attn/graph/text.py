@@ -23,12 +23,12 @@ named after its place, such as `A.of`.
 from __future__ import annotations
 
 from tensornet_attn import limits
-from tensornet_attn.graph.model import (
+from tensornet_attn.graph.diagram import (
     Attention,
     Box,
     Contraction,
+    Diagram,
     Function,
-    Graph,
     Kernel,
     Leg,
     Loss,
@@ -37,14 +37,14 @@ from tensornet_attn.graph.model import (
     Term,
     Use,
 )
-from tensornet_attn.graph.read_text import from_text, standard_leg
+from tensornet_attn.graph.read_text import standard_leg
 from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number
 from tensornet_attn.spec.arithmetic import to_text as arithmetic
 
-__all__ = ["from_text", "to_text"]
+__all__ = ["to_text"]
 
 
-def to_text(graph: Graph) -> str:
+def to_text(graph: Diagram) -> str:
     """The text of a graph; `from_text` gives an equal one."""
     lines = [f"graph {graph.name}{' causal' if graph.causal else ''}"]
     lines += [_leg(leg) for leg in graph.legs]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Tensor
+from tensornet_attn.graph.diagram import Attention, Box, Contraction, Diagram, Kernel, Step, Tensor
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, wires
 
 if TYPE_CHECKING:
     import networkx
 
 
-def to_networkx(graph: Graph) -> networkx.MultiDiGraph:
+def to_networkx(graph: Diagram) -> networkx.MultiDiGraph:
     """The diagram as a directed bipartite multigraph, from the inputs to the output.
 
     `view.graph` has name, output, causal and losses (name: step). Nodes, by `kind`:
@@ -47,7 +47,7 @@ def to_networkx(graph: Graph) -> networkx.MultiDiGraph:
     return view
 
 
-def _legs(graph: Graph, node: Tensor | Step) -> dict[str, object]:
+def _legs(graph: Diagram, node: Tensor | Step) -> dict[str, object]:
     return {"legs": node.legs, "sizes": tuple(graph.leg[leg].size for leg in node.legs)}
 
 
@@ -57,7 +57,7 @@ def _role(step: Step) -> str:
     )
 
 
-def _wire(view: networkx.MultiDiGraph, graph: Graph, step: Step, wire: Wire) -> None:
+def _wire(view: networkx.MultiDiGraph, graph: Diagram, step: Step, wire: Wire) -> None:
     summed = wire.part != WHOLE or wire.leg not in step.legs
     view.add_node(_name(step, wire), kind="wire", leg=wire.leg, size=graph.leg[wire.leg].size, summed=summed)
     view.add_edge(_name(step, wire), step.name, label=wire.leg)
@@ -70,7 +70,7 @@ def _name(step: Step, wire: Wire) -> str:
     return f"{step.name}:{wire.leg}{f'.{wire.part}' if wire.part != WHOLE and inside else ''}"
 
 
-def _use(view: networkx.MultiDiGraph, graph: Graph, step: Step, place: int, joint: Joint) -> None:
+def _use(view: networkx.MultiDiGraph, graph: Diagram, step: Step, place: int, joint: Joint) -> None:
     name = joint.use.name
     for leg, wire in zip(graph.legs_of(name), joint.wires, strict=True):
         view.add_edge(name, _name(step, wire), label=leg, role=joint.role, use=place)

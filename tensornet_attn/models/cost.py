@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tensornet_attn import compiler
 from tensornet_attn.cost.report import Report
 from tensornet_attn.cost.sizes import whole
+from tensornet_attn.models.fit import Fitted
 
-if TYPE_CHECKING:
-    from tensornet_attn.models.fit import Fitted
-    from tensornet_attn.models.read import ModelSpec
+Stacks = Mapping[str, Sequence[Mapping[str, Fitted]]]  # name: blocks, each a design by its role
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,14 @@ class ModelCost:
         )
 
 
-def cost(spec: ModelSpec, n: int | None, batch: int, m: int | None, dtype: str) -> ModelCost:
+def cost(name: str, config: Any, stacks: Stacks, n: int | None, batch: int, m: int | None, dtype: str) -> ModelCost:
     """The cost of a model. `m`: of a Seq2Seq the length of the source, else that of memory and segment. InputError."""
-    config = spec.config
     n = whole("n", config.length if n is None else n)
     m = whole("m", n + getattr(config, "memory", 0) if m is None else m)
     cls = getattr(config, "pooling", "") == "cls"
     priced: dict[int, Report] = {}
-    rows = [_embedding(spec, cls, n, batch)]
-    for stack, blocks in spec.stacks.items():
+    rows = [_embedding(config, cls, n, batch)]
+    for stack, blocks in stacks.items():
         queries = m if stack == "encoder" else n + cls
         for place, block in enumerate(blocks):
             for role, part in block.items():
@@ -97,8 +96,8 @@ def cost(spec: ModelSpec, n: int | None, batch: int, m: int | None, dtype: str) 
                     priced[id(part)] = _price(part, queries, keys, batch, dtype)
                 report = priced[id(part)]
                 rows.append(_row(f"{stack}.{place}.{role}", part, report))
-    rows += [_norms(spec), _output(spec, n, batch)]
-    return ModelCost(spec.name, n, m, batch, tuple(rows))
+    rows += [_norms(config, stacks), _output(config, n, batch)]
+    return ModelCost(name, n, m, batch, tuple(rows))
 
 
 def _price(part: Fitted, n: int, m: int, batch: int, dtype: str) -> Report:
@@ -110,12 +109,11 @@ def _row(place: str, part: Fitted, report: Report) -> Row:
     return Row(place, part.design.name, report.macs, best.total.routed_macs, best.parameters, best.frozen)
 
 
-def _embedding(spec: ModelSpec, cls: bool, n: int, batch: int) -> Row:
+def _embedding(config: Any, cls: bool, n: int, batch: int) -> Row:
     """The tables of tokens and positions, and the learned row of `pooling: cls`: looked up, so without MACs.
 
     In place of a table of tokens numbers have a projection, with a bias.
     """
-    config = spec.config
     tokens, features = (
         [config.vocabulary, getattr(config, "target_vocabulary", None)],
         getattr(config, "features", None),
@@ -126,17 +124,15 @@ def _embedding(spec: ModelSpec, cls: bool, n: int, batch: int) -> Row:
     return Row("embedding", config.positions, macs, macs, parameters=rows * config.width)
 
 
-def _norms(spec: ModelSpec) -> Row:
+def _norms(config: Any, stacks: Stacks) -> Row:
     """One for each design and, where they stand before the designs, one at the end of each stack."""
-    config = spec.config
-    count = sum(len(block) for blocks in spec.stacks.values() for block in blocks)
-    count += 0 if config.post_norm else len(spec.stacks)
+    count = sum(len(block) for blocks in stacks.values() for block in blocks)
+    count += 0 if config.post_norm else len(stacks)
     each = config.width * (2 if config.norm == "layernorm" else 1)
     return Row("norms", config.norm, parameters=count * each)
 
 
-def _output(spec: ModelSpec, n: int, batch: int) -> Row:
-    config = spec.config
+def _output(config: Any, n: int, batch: int) -> Row:
     if config.kind == "sequence_classifier":
         width = config.width * (config.length if config.pooling == "concat" else 1)
         macs = batch * width * config.classes

@@ -8,11 +8,11 @@ from math import prod
 from typing import Any
 
 from tensornet_attn import graph as graphs
+from tensornet_attn.compiler import Design
 from tensornet_attn.errors import Problem
 from tensornet_attn.graph.model import Graph, Tensor
 from tensornet_attn.models.config import Part
 from tensornet_attn.models.parts import opened
-from tensornet_attn.spec import Design
 from tensornet_attn.spec.places import Document, Path
 from tensornet_attn.spec.read import read_document
 from tensornet_attn.spec.report import Reporter
@@ -60,7 +60,7 @@ def fit(place: Place) -> Fitted | None:
         place.refuse("this place of the model is causal.", "leave out 'causal: false'.", "causal")
         return None
     at = (*place.path, "design") if place.document.value((*place.path, "design")) is not None else place.path
-    reading = read_document(*opened(part.design, place.document, at))
+    reading = read_document(*opened(part.design, place.document, at), kind=Design)
     if reading.design is None or reading.reporter.failed:
         return _forward(place, reading.reporter.problems(), {})
     widths = _width_legs(place, reading.design)
@@ -68,7 +68,7 @@ def fit(place: Place) -> Fitted | None:
         return None
     legs: dict[str, Any] = {**dict.fromkeys(widths, place.width), **part.legs}
     causal = True if place.causal else part.causal
-    reading = read_document(*opened(part.design, place.document, at), legs, part.settings)
+    reading = read_document(*opened(part.design, place.document, at), legs, part.settings, Design)
     graph = graphs.examine(reading, causal)
     if graph is None or reading.design is None:
         return _forward(place, reading.reporter.problems(), legs)
@@ -82,7 +82,10 @@ def fit(place: Place) -> Fitted | None:
 
 def _width_legs(place: Place, design: Design) -> list[str]:
     """The legs of the inputs that run along no sequence: the width of the residual stream is put on them."""
-    kinds = {leg.name: leg.kind for leg in Sizes.of(design, Reporter(design.document)).legs.values()}
+    kinds = {
+        leg.name: leg.kind
+        for leg in Sizes.of(design.declared_legs, design.settings, Reporter(design.document)).legs.values()
+    }
     found: list[str] = []
     for name, declared in list(design.inputs.items())[:2]:
         legs = declared.legs.split() if isinstance(declared.legs, str) else list(declared.legs)

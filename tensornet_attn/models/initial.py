@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -18,9 +17,6 @@ from tensornet_attn.graph.fan import summed_dims
 from tensornet_attn.graph.model import Contraction, Graph
 from tensornet_attn.models.block import Block
 from tensornet_attn.nn.functions.start import xavier_
-
-if TYPE_CHECKING:
-    from tensornet_attn.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -60,8 +56,8 @@ INITIALISATIONS = {
 
 
 @torch.no_grad()
-def initialise(model: Model) -> None:
-    """Draws the first values of a model as its description says; torch's seed decides them."""
+def initialise(model: nn.Module) -> None:
+    """Draws the first values of a `Model` as its description, `model.spec`, says; torch's seed decides them."""
     rule = INITIALISATIONS[model.spec.config.init]
     for name, parameter in model.named_parameters():
         if name.split(".")[0] in ("embedding", "target_embedding", "cls") or name.endswith("positions.table"):

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -21,6 +21,7 @@ from tensornet_attn.models.config import (
     Seq2SeqConfig,
     SequenceClassifierConfig,
 )
+from tensornet_attn.models.cost import ModelCost, cost
 from tensornet_attn.models.fit import Fitted, Place, fit
 from tensornet_attn.models.parts import shipped
 from tensornet_attn.models.refuse import TOP, report_config, written
@@ -30,9 +31,6 @@ from tensornet_attn.spec.places import Document, Path
 from tensornet_attn.spec.report import Reporter, shown
 from tensornet_attn.spec.tokens import Refusal
 from tensornet_attn.spec.yaml import parse as parse_yaml
-
-if TYPE_CHECKING:
-    from tensornet_attn.models.cost import ModelCost
 
 AnyConfig = LanguageModelConfig | SequenceClassifierConfig | Seq2SeqConfig
 Block = dict[str, Fitted]  # mixer, cross, mlp: those there are, in this order
@@ -74,9 +72,7 @@ class ModelSpec:
 
     def cost(self, n: int | None = None, batch: int = 1, m: int | None = None, dtype: str = "float32") -> ModelCost:
         """MACs and parameters of all layers; `n` is the model's length if not given. See `ModelCost`."""
-        from tensornet_attn.models.cost import cost
-
-        return cost(self, n, batch, m, dtype)
+        return cost(self.name, self.config, self.stacks, n, batch, m, dtype)
 
     def to_yaml(self, whole: bool = False) -> str:
         """The model as YAML text that reads back to the same model.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.initial import initial
+from tensornet_attn.nn.made import Made, Result
 from tensornet_attn.nn.triton import target
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.spec import Design
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from tensornet_attn.nn.parallel import TensorParallel
 
 Tensor = torch.Tensor
-Result = Tensor | tuple[Tensor, dict[str, Tensor]]
-Run = Callable[..., Result]
-
-
-@dataclass(frozen=True)
-class Made:
-    """What the compiler makes of a plan: source text, the function that runs it, and the oracle for single steps."""
-
-    source: str
-    run: Run
-    evaluate: Callable[..., dict[str, Tensor]]
 
 
 class CompiledDesign(nn.Module):
@@ -147,7 +136,7 @@ class CompiledDesign(nn.Module):
         from tensornet_attn.nn.parallel import TensorParallel
         from tensornet_attn.plan.parallel import split_of
 
-        return TensorParallel(split_of(self.plan.graph, processes, leg), self.plan.graph)
+        return TensorParallel(split_of(self.plan.graph, processes, leg), self.plan.graph, CompiledDesign)
 
     def extra_repr(self) -> str:
         sizes = ", ".join(

@@ -20,7 +20,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.wires import Wire
 from tensornet_attn.nn.call import Signature
-from tensornet_attn.nn.module import CompiledDesign, Made, Result, Run
+from tensornet_attn.nn.made import Made, Result, Run
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.parallel import Split
@@ -37,6 +37,7 @@ class TensorParallel:
 
     split: Split
     written: Graph
+    kind: type[nn.Module]  # of what is split: a compiled design
 
     @property
     def leg(self) -> str:
@@ -60,7 +61,7 @@ class TensorParallel:
     @property
     def style(self) -> ParallelStyle:
         """What `torch.distributed.tensor.parallel.parallelize_module` takes for a compiled design."""
-        return LegParallel(self.split, self.written)
+        return LegParallel(self.split, self.written, self.kind)
 
     def to_text(self) -> str:
         return self.split.to_text()
@@ -69,12 +70,12 @@ class TensorParallel:
 class LegParallel(ParallelStyle):
     """Splits the compiled design that is `written` so along a leg. Raises InputError for another, or a wrong mesh."""
 
-    def __init__(self, split: Split, written: Graph):
+    def __init__(self, split: Split, written: Graph, kind: type[nn.Module]):
         super().__init__()
-        self.split, self.written = split, written
+        self.split, self.written, self.kind = split, written, kind
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        if not isinstance(module, CompiledDesign):
+        if not isinstance(module, self.kind):
             raise InputError(f"this plan is for a compiled design; the module is a {type(module).__name__}.")
         if device_mesh.ndim != 1:
             raise InputError(f"{module.design.name}: a mesh of one dimension is needed, this has {device_mesh.ndim}.")
@@ -108,7 +109,7 @@ class SplitMake:
         made = self.make(design, own)
         return replace(made, run=_run(self, own, made.run), evaluate=_gathering(made.evaluate))
 
-    def tensors(self, module: CompiledDesign) -> dict[str, Tensor]:
+    def tensors(self, module: nn.Module) -> dict[str, Tensor]:
         """This process's weights and states by name."""
         shards = dict(self.split.shards)
         values = {name: _local(value, name in shards) for name, value in module.named_parameters(recurse=False)}
@@ -157,7 +158,7 @@ def _run(make: SplitMake, own: Plan, run: Run) -> Run:
     """Runs the part of one process, between the copies and the sum that make it what one process gives."""
 
     def call(
-        module: CompiledDesign,
+        module: nn.Module,
         inputs: tuple[Tensor, ...],
         lengths: dict[str, int],
         mask: Tensor | None,

@@ -9,7 +9,8 @@ import torch
 
 from tensornet_attn.emit.load import load, load_class, unload_with
 from tensornet_attn.emit.module import call_options
-from tensornet_attn.nn.module import CompiledDesign, Result, Run
+from tensornet_attn.nn.made import Result, Run
+from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.nn.triton.interpreter import mend_interpreter
 from tensornet_attn.nn.triton.target import interpreting
 from tensornet_attn.nn.triton.tune import recalled

@@ -11,7 +11,7 @@ from dataclasses import replace
 from tensornet_attn.cost.band import Reach, reach_of
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
-from tensornet_attn.plan.fuse import Pattern, _match, _reading, _result, softmax_boxes
+from tensornet_attn.plan.fuse import Pattern, attention_pattern, result_legs, softmax_boxes, term_reading
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.spec.arithmetic import ONE
 
@@ -24,7 +24,7 @@ def lower_band(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowere
     for box in softmax_boxes(graph):
         if not any(mask.arguments for mask in graph.masks(box)):
             continue  # no band and no window: nothing to say
-        found, reach = _match(lowered, box), reach_of(graph, box)
+        found, reach = attention_pattern(lowered, box), reach_of(graph, box)
         against = found if isinstance(found, str) else reason_against(reach, sizes[str(graph.key)])
         if isinstance(found, str) or reach is None or against:
             refused[box.name] = (against,)
@@ -56,7 +56,7 @@ def banded(graph: Graph, found: Pattern) -> Graph:
     made, reader = _kernel(graph, found), found.reader
     assert isinstance(reader.op, Contraction)
     terms = list(reader.op.terms)
-    terms[found.term] = _reading(terms[found.term], found, Use(made.name, made.legs))
+    terms[found.term] = term_reading(terms[found.term], found, Use(made.name, made.legs))
     steps: list[Step] = []
     for step in graph.steps:
         if step.name == reader.name:
@@ -68,7 +68,7 @@ def banded(graph: Graph, found: Pattern) -> Graph:
 
 def _kernel(graph: Graph, found: Pattern) -> Step:
     """The step `A.o`: scores, softmax, and the product of map and values alone."""
-    name, legs = f"{found.box.name}.o", _result(found)
+    name, legs = f"{found.box.name}.o", result_legs(found)
     read = Step(name, Contraction((Term(ONE, (Use(found.box.name, found.box.legs), found.value)),)), legs)
     outside = dict.fromkeys(use.name for use in (found.query, found.key, found.value))
     uses = tuple(Use(other, graph.legs_of(other)) for other in outside)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from tensornet_attn.cost.table import human
+from tensornet_attn.cost.sizes import human
 
 Number = TypeVar("Number", int, float)
 UNITS = (("second", 1.0), ("millisecond", 1e3), ("microsecond", 1e6))

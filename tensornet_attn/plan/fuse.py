@@ -84,7 +84,7 @@ def too_dear(plain: Graph, made: Graph, place: str, sizes: Mapping[str, int], de
     that are spread over heads they lack, go through memory, too; the other sequence shares what that costs.
     """
     box = made.step[place]
-    found = _match(made, box)
+    found = attention_pattern(made, box)
     assert isinstance(found, Pattern)
     heads = {leg for leg in box.legs if leg not in (made.query, made.key)}
     scores = _numbers(made, sizes, heads)
@@ -163,19 +163,19 @@ def softmax_boxes(graph: Graph) -> list[Step]:
 
 def reasons_against(graph: Graph, box: Step) -> list[str]:
     """Why a softmax box is no fused attention; empty where it is."""
-    found = _match(graph, box)
+    found = attention_pattern(graph, box)
     return [found] if isinstance(found, str) else []
 
 
 def fuse(graph: Graph, box: Step) -> Graph:
     """The graph with the box and its two products replaced by one Attention."""
-    found = _match(graph, box)
+    found = attention_pattern(graph, box)
     if isinstance(found, str):
         raise ValueError(found)
     name = f"{box.name}.o"
-    attention = Step(name, _attention(found), _result(found))
+    attention = Step(name, _attention(found), result_legs(found))
     terms = list(found.reader.op.terms)  # type: ignore[union-attr]
-    terms[found.term] = _reading(terms[found.term], found, Use(name, attention.legs))
+    terms[found.term] = term_reading(terms[found.term], found, Use(name, attention.legs))
     steps: list[Step] = []
     for step in graph.steps:
         if step.name == found.reader.name:
@@ -185,7 +185,7 @@ def fuse(graph: Graph, box: Step) -> Graph:
     return replace(graph, steps=tuple(steps))
 
 
-def _match(graph: Graph, box: Step) -> Pattern | str:
+def attention_pattern(graph: Graph, box: Step) -> Pattern | str:
     """The pattern around a box, or the first reason why there is none."""
     assert isinstance(box.op, Box)
     of = box.op.operand("of")
@@ -270,12 +270,12 @@ def _attention(found: Pattern) -> Attention:
     )
 
 
-def _result(found: Pattern) -> tuple[str, ...]:
+def result_legs(found: Pattern) -> tuple[str, ...]:
     """Heads, query leg, then the value's own legs: as the fused operation lays its result out."""
     kept = tuple(leg for leg in found.box.legs if leg not in (found.box.op.leg, found.box.op.other))  # type: ignore[union-attr]
     return kept + tuple(leg for leg in found.value.legs if leg not in found.box.legs)
 
 
-def _reading(term: Term, found: Pattern, result: Use) -> Term:
+def term_reading(term: Term, found: Pattern, result: Use) -> Term:
     factors = [result if use.name == found.box.name else use for use in term.factors if use != found.value]
     return Term(term.coefficient, tuple(factors))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensornet_attn.cost.table import human
+from tensornet_attn.cost.sizes import human
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.plan.aim import TRAINING, Aim
 from tensornet_attn.plan.figures import duration

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -202,24 +201,10 @@ class Design(BaseModel):
     def legs(self) -> dict[str, int | None]:
         """Leg names to resolved sizes; None for legs sized at run time. Raises DesignError."""
         reporter = Reporter(self.document)
-        sizes = Sizes.of(self, reporter)
+        sizes = Sizes.of(self.declared_legs, self.settings, reporter)
         if reporter.failed:
             raise DesignError(reporter.problems())
         return {leg.name: leg.size for leg in sizes.legs.values()}
-
-    @cached_property
-    def loss_weights(self) -> dict[str, float]:
-        """What a trainer multiplies each auxiliary loss by, by the loss's name. Raises DesignError."""
-        return dict(import_module("tensornet_attn.graph").build(self).loss_weights)
-
-    @property
-    def hash(self) -> str:
-        """The hash of the diagram's canonical form: equal for designs that differ in names and order alone."""
-        return str(import_module("tensornet_attn.compiler").hash_of(self))
-
-    def _repr_svg_(self) -> str:
-        """The picture that notebooks show."""
-        return import_module("tensornet_attn.compiler").picture(self, "svg").decode()  # type: ignore[no-any-return]
 
     def as_dict(self) -> dict[str, Any]:
         """The design as plain data: what was written, nothing filled in."""

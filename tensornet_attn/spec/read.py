@@ -41,17 +41,22 @@ def load(source: Source, legs: Mapping[str, Any] | None = None, settings: Mappin
     return reading.design
 
 
-def read(source: Source, legs: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None) -> Reading:
-    """Like `load`, but returns what it could read together with the problems."""
+def read(
+    source: Source,
+    legs: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    kind: type[Design] = Design,
+) -> Reading:
+    """Like `load`, but returns what it could read, a `kind` of Design, together with the problems."""
     for name, values in (("legs", legs), ("settings", settings)):
         if values is not None and not isinstance(values, Mapping):
             raise InputError(f"{name}= is a mapping of names to numbers, not {type(values).__name__}.")
-    return _read(*document_of(source), legs or {}, settings or {})
+    return _read(*document_of(source), legs or {}, settings or {}, kind)
 
 
 def read_text(data: bytes | str, name: str) -> Reading:
     """Reads YAML from bytes under the name that messages show."""
-    return _read(*text_document(data, name, None), {}, {})
+    return _read(*text_document(data, name, None), {}, {}, Design)
 
 
 def read_document(
@@ -59,12 +64,15 @@ def read_document(
     reporter: Reporter,
     legs: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    kind: type[Design] = Design,
 ) -> Reading:
     """Reads what was parsed already, such as a design that stands inside another file; places included."""
-    return _read(document, reporter, legs or {}, settings or {})
+    return _read(document, reporter, legs or {}, settings or {}, kind)
 
 
-def _read(document: Document, reporter: Reporter, legs: Mapping[str, Any], settings: Mapping[str, Any]) -> Reading:
+def _read(
+    document: Document, reporter: Reporter, legs: Mapping[str, Any], settings: Mapping[str, Any], kind: type[Design]
+) -> Reading:
     if document.data:
         document = _extended(document, reporter, ())
         reporter.document = document
@@ -77,7 +85,7 @@ def _read(document: Document, reporter: Reporter, legs: Mapping[str, Any], setti
     _mend_keys(document, reporter)
     _override(document, "legs", legs, reporter)
     _override(document, "settings", settings, reporter)
-    return _validated(document, reporter)
+    return _validated(document, reporter, kind)
 
 
 def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], room: Room = ALONE) -> Document:
@@ -180,13 +188,13 @@ def _written(value: Any) -> str:
     return str(value)
 
 
-def _validated(document: Document, reporter: Reporter) -> Reading:
+def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Reading:
     """The Design of the data; broken parts are reported, left out, and the rest validated again."""
     reading = Reading(None, reporter)
     data = {key: value for key, value in document.data.items() if value is not None}
     for _ in range(3):
         try:
-            design = Design(**data)
+            design = kind(**data)
         except DesignError as error:
             _prune(data, report_validation(cast(ValidationError, error.__cause__), reporter), reading)
             continue

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from tensornet_attn import limits
 from tensornet_attn.spec.arithmetic import Arith, Negative, Number, evaluate, names, parse, to_text
@@ -15,10 +14,8 @@ from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, words
 from tensornet_attn.spec.tokens import Refusal, Span
 
-if TYPE_CHECKING:
-    from tensornet_attn.spec.design import Design
-
 KINDS = ("query", "key", "relative", "head")
+Written = int | float | str  # a size, or arithmetic of sizes
 
 
 @dataclass(frozen=True)
@@ -66,21 +63,31 @@ class Sizes:
     blind: bool = False
 
     @classmethod
-    def of(cls, design: Design, reporter: Reporter, broken: Iterable[str] = (), blind: bool = False) -> Sizes:
-        """Works out all sizes, reporting what is wrong; `broken` names are reported already."""
+    def of(
+        cls,
+        legs: Mapping[str, Written],
+        settings: Mapping[str, Written],
+        reporter: Reporter,
+        broken: Iterable[str] = (),
+        blind: bool = False,
+    ) -> Sizes:
+        """The sizes of legs and settings as a file declares them; reports what is wrong.
+
+        Of `broken` names that is done already.
+        """
         sizes = cls(reporter, broken=set(broken), blind=blind)
         for name in sizes.broken:
             sizes.legs[name] = Leg(name, "size")
-        sizes._declare(design)
+        sizes._declare(legs, settings)
         sizes._resolve()
         return sizes
 
-    def _declare(self, design: Design) -> None:
-        for name, value in design.settings.items():
+    def _declare(self, legs: Mapping[str, Written], settings: Mapping[str, Written]) -> None:
+        for name, value in settings.items():
             self._name(name, ("settings", name))
             self.settings[name] = 0
             self._parse(name, value, ("settings", name), 0)
-        for name, value in design.declared_legs.items():
+        for name, value in legs.items():
             path = ("legs", name)
             if name in self.settings:
                 hint = "legs and settings share one namespace: rename one of them."

@@ -47,14 +47,8 @@ class Embedding:
     special: Design
     values: dict[str, Value]
     causal: bool
-
-    @cached_property
-    def graph(self) -> Graph:
-        return build(self.general)
-
-    @cached_property
-    def special_graph(self) -> Graph:
-        return build(self.special)
+    graph: Graph  # of `general`
+    special_graph: Graph
 
     @cached_property
     def numbers(self) -> dict[str, int | float]:
@@ -98,10 +92,9 @@ def embed(general: Design, name: str, special: Design | None = None) -> Embeddin
 def embedding(general: Design, name: str, special: Design) -> Embedding:
     """Like `embed`. Raises Misfit where the entry does not fit the two designs."""
     entry, graph = general.contains[name], build(special)
-    resized = _resized(general, entry, graph, name)
-    own = build(resized)
+    resized, own = _resized(general, entry, graph, name)
     values = _values(own, entry, graph, name)
-    made = Embedding(resized, special, values, entry.causal)
+    made = Embedding(resized, special, values, entry.causal, own, graph)
     for weight, value in values.items():
         path = ("contains", name, "weights", *([weight] if weight in entry.weights else []))
         _check_names(made, value, path)
@@ -132,13 +125,12 @@ def _given(general: Design, entry: Special, special: Graph, name: str) -> tuple[
     return legs, settings
 
 
-def _resized(general: Design, entry: Special, special: Graph, name: str) -> Design:
-    """The general design with the sizes and settings that the entry gives it."""
+def _resized(general: Design, entry: Special, special: Graph, name: str) -> tuple[Design, Graph]:
+    """The general design with the sizes and settings that the entry gives it, and its graph."""
     legs, settings = _given(general, entry, special, name)
     try:
         resized = load(general, legs=legs, settings=settings)
-        build(resized)
-        return resized
+        return resized, build(resized)
     except DesignError as error:
         problem = error.problems[0]
         message = f"at the sizes of '{special.name}' this design cannot be had: {problem.message}"

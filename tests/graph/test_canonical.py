@@ -121,6 +121,10 @@ class Disguise:
             tuple(self.steps()),
             self.tensors[graph.output],
             graph.causal,
+            tuple(
+                replace(loss, step=self.tensors[loss.step], weight=self.tree(loss.weight))
+                for loss in self.mixed(graph.losses)
+            ),
         )
 
 

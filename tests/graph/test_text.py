@@ -12,7 +12,7 @@ import tensornet_attn as ta
 from tensornet_attn import DesignError, InputError, limits
 from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.graph.text import from_text, to_text
+from tensornet_attn.graph.text import to_text
 from tensornet_attn.spec.arithmetic import ONE, Binary, Call, Name, Negative, Number, parse
 
 MHSA = """\
@@ -48,8 +48,8 @@ def test_shipped_designs_read_back(name, causal):
     graph = ta.build(ta.load(name), causal)
     for made in (graph, split_products(graph)):
         text = to_text(made)
-        assert from_text(text) == made
-        assert to_text(from_text(text)) == text
+        assert Graph.from_text(text) == made
+        assert to_text(Graph.from_text(text)) == text
 
 
 EVERYTHING = """\
@@ -96,7 +96,7 @@ output y
 def test_every_part_reads_back():
     """A text need not be a diagram that computes: that is for `build` to say."""
     text = EVERYTHING.replace("T[h] = sum(A[h n m]; over m)", "T[h] = 1")
-    graph = from_text(text)
+    graph = Graph.from_text(text)
     assert to_text(graph) == text
     assert graph.leg["m"] == Leg("m", "key", maximum=2048)
     assert graph.leg["p"] == Leg("p", "relative", size=65, reach=32, text=Name("w"))
@@ -120,7 +120,7 @@ def test_every_part_reads_back():
 
 
 def test_blank_lines_and_comments_are_skipped():
-    assert from_text("# made by hand\n\n" + MHSA.replace("\n", "\n\n")) == ta.build(ta.load("mhsa"))
+    assert Graph.from_text("# made by hand\n\n" + MHSA.replace("\n", "\n\n")) == ta.build(ta.load("mhsa"))
 
 
 def fused(**parts) -> Graph:
@@ -153,7 +153,7 @@ BAND = Function("band", (Number(2),))
     "parts", [{}, {"masks": (BAND, BAND, Function("causal"))}, {"steps": ()}, {"dropout": Number(0.1)}]
 )
 def test_fused_attention_reads_back(parts):
-    assert from_text(to_text(fused(**parts))) == fused(**parts)
+    assert Graph.from_text(to_text(fused(**parts))) == fused(**parts)
 
 
 LEGS = [
@@ -176,7 +176,7 @@ LEGS = [
 def test_legs_read_back(leg):
     step = Step("y", Contraction((Term(ONE, ()),)), ())
     graph = Graph("g", (leg,), (), (), (step,), "y")
-    assert from_text(to_text(graph)) == graph
+    assert Graph.from_text(to_text(graph)) == graph
 
 
 numbers = st.one_of(st.integers(0, 10**30), st.floats(0, 1e300, allow_nan=False)).map(Number)
@@ -208,7 +208,7 @@ def test_any_arithmetic_reads_back(coefficients, std, setting):
     )
     tensors = (Tensor("w", "weight", ("a",), Function("normal", (std,))), Tensor("e", "noise", ("a",), std=std))
     graph = Graph("g", (Leg("a", "size", 3),), (("init", setting), ("size", 1)), tensors, steps, "y")
-    assert from_text(to_text(graph)) == graph
+    assert Graph.from_text(to_text(graph)) == graph
 
 
 # A change of mhsa's text: what is said.
@@ -256,14 +256,14 @@ REFUSED = {
 @pytest.mark.parametrize(("change", "message"), REFUSED.items(), ids=[change[1] for change in REFUSED])
 def test_refusals_name_the_place(change, message):
     with pytest.raises(DesignError) as raised:
-        from_text(MHSA.replace(*change, 1))
+        Graph.from_text(MHSA.replace(*change, 1))
     (problem,) = raised.value.problems
     assert str(problem).splitlines()[0] == message
 
 
 def test_the_line_is_shown():
     with pytest.raises(DesignError) as raised:
-        from_text(MHSA.replace("Wo[h d f]\n", "Wa[h d f]\n", 1))
+        Graph.from_text(MHSA.replace("Wo[h d f]\n", "Wa[h d f]\n", 1))
     assert str(raised.value).splitlines() == [
         "graph:18:28: unknown-name: there is no tensor or step 'Wa' before this line.",
         "    y[n f] = A[h n m] V[m h d] Wa[h d f]",
@@ -274,13 +274,13 @@ def test_the_line_is_shown():
 
 def test_no_text():
     with pytest.raises(InputError) as raised:
-        from_text(7)
+        Graph.from_text(7)
     assert str(raised.value) == "the text of a graph is wanted here, not int."
     with pytest.raises(InputError) as raised:
-        from_text("#" * (limits.GRAPH_BYTES + 1))
+        Graph.from_text("#" * (limits.GRAPH_BYTES + 1))
     assert str(raised.value) == f"the text of a graph has at most {limits.GRAPH_BYTES} bytes."
     with pytest.raises(DesignError) as raised:
-        from_text("")
+        Graph.from_text("")
     assert str(raised.value) == "graph:1:1: missing-key: there is no line 'graph'."
 
 
@@ -288,7 +288,7 @@ def test_no_text():
 def test_damage_is_refused_or_read(start, length, text):
     damaged = MHSA[:start] + text + MHSA[start + length :]
     try:
-        graph = from_text(damaged)
+        graph = Graph.from_text(damaged)
     except DesignError:
         return
-    assert from_text(to_text(graph)) == graph
+    assert Graph.from_text(to_text(graph)) == graph

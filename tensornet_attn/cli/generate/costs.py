@@ -6,8 +6,7 @@ from tensornet_attn.cli.generate.catalogue import Entry
 from tensornet_attn.cli.generate.lengths import PLOT, TABLE, Point, points
 from tensornet_attn.cli.generate.markdown import code, table
 from tensornet_attn.cli.generate.plot import Line, plot
-from tensornet_attn.cost.sizes import LENGTH
-from tensornet_attn.cost.table import human
+from tensornet_attn.cost.sizes import LENGTH, human
 from tensornet_attn.spec.arithmetic import Number
 
 MASKS = "Scores that a mask hides are counted like the others."

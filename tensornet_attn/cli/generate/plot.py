@@ -8,7 +8,7 @@ from html import escape
 from math import ceil, floor, log10
 
 from tensornet_attn.cli.generate.lengths import TABLE, Point
-from tensornet_attn.cost.table import human
+from tensornet_attn.cost.sizes import human
 
 WIDTH, HEIGHT = 760, 320
 LEFT, TOP, WIDE, HIGH = (70, 450), 62, 290, 200  # left edges of the two panels; their top, width and height
