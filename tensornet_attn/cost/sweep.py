@@ -87,7 +87,7 @@ class Point:
             return None
         return self.values[measure] / self.against[measure]
 
-    def shown(self, measure: str) -> float | int | None:
+    def displayed(self, measure: str) -> float | int | None:
         """The ratio where there is another design, else the value."""
         return self.values[measure] if self.against is None else self.ratio(measure)
 
@@ -300,7 +300,7 @@ def _rows(found: Swept, measure: str) -> Iterable[str]:
 
 def cell(point: Point, measure: str) -> str:
     """A ratio with three decimals, a count with a suffix."""
-    value = point.shown(measure)
+    value = point.displayed(measure)
     if value is None:
         return "-"
     return f"{value:.3f}" if point.against is not None else human(int(value))
