@@ -17,7 +17,7 @@ from tensornet_attn.plan.auto import fastest
 from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Lowering
-from tensornet_attn.plan.target import TRAINING, Target, TargetOptions, target_from
+from tensornet_attn.plan.target import TRAINING, Target, TargetOptions, current, target_from
 from tensornet_attn.spec import library, read
 from tensornet_attn.spec.read import Source
 from tensornet_attn.version import __version__
@@ -178,7 +178,7 @@ def explain(design: Source, backend: str = "auto", causal: bool | None = None, *
     >>> explain("mhsa", workload="decoding").splitlines()[0]
     'mhsa: backend torch, for decoding on generic, orders searched at n 1, m 4096'
     """
-    return plan_of(build(_design(design), causal), backend, target_from(**wanted)).explain()
+    return plan_of(build(_design(design), causal), backend, target_from(**current(wanted))).explain()
 
 
 def rewrites(design: Source, causal: bool | None = None) -> str:
@@ -223,9 +223,9 @@ def compile(
     `causal` overrides what the design says. What it is planned for may be given by name:
 
     `tune`: Triton kernels are timed on the GPU at once, with each of their configurations; the fastest ones are kept.
-    `workload`: training, prefill (no backward follows) or decoding (one query, many keys); `n`, `m`, `batch`: other sizes
-    than the workload's. `device_costs`: a name of the device table, `this` for the measured machine, or a Device; if not
-    given, generic, and on a GPU the one of the table that is nearest to it.
+    `workload`: training, prefill (no backward follows) or decoding (one query, many keys); `n`, `m`, `batch`: sizes
+    other than the workload's. `device_costs`: a name of the device table, `this` for the measured machine, or a Device;
+    if not given, generic, and on a GPU the one of the table that is nearest to it.
     `memory`: bytes that the predicted peak may reach, such as "2GiB". `linear_memory`: no tensor may have both a query
     and a key leg, masks that a caller gives left out. `strict`: every region runs on the backend asked for.
     Raises DesignError, and InputError where no plan keeps to that.
@@ -233,7 +233,7 @@ def compile(
     from tensornet_attn.nn.module import CompiledDesign
 
     design = _design(design)
-    planned = partial(_planned, build(design, causal), backend, wanted)
+    planned = partial(_planned, build(design, causal), backend, current(wanted))
     again = planned if backend == "auto" else None
     module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, again)
     if tune:
@@ -258,7 +258,7 @@ def emit_source(
     if backend == "reference":
         raise InputError("backend 'reference' evaluates the diagram and has no source; ask for 'torch' or 'triton'.")
     design = _design(design)
-    return _emitted(design, plan_of(build(design, causal), backend, target_from(**wanted))).source
+    return _emitted(design, plan_of(build(design, causal), backend, target_from(**current(wanted)))).source
 
 
 def kernels(

@@ -1,4 +1,4 @@
-"""One run of the command: the machine's rates, results as they are made and the criteria they reach, the rates again."""
+"""One run of the command: the rates of the machine, results as they are made, criteria reached, the rates again."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tensornet_attn.cost.devices import Device
 
 @dataclass(frozen=True)
 class Setting:
-    """Under what the targets are measured; `n` is in the place of their own lengths. Targets are of the first backend."""
+    """Under what the targets are measured; `n` replaces their own lengths; criteria are of the first backend."""
 
     n: int | None = None
     batch: int = BATCH

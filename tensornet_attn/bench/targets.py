@@ -39,7 +39,7 @@ Criterion = Ratio | Share | Growth
 
 @dataclass(frozen=True)
 class Target:
-    """What is aimed at for one design, at length n and batch 4. `peers` are measured beside those that a criterion names."""
+    """What is aimed at for one design, at length n and batch 4. `peers`: also measured."""
 
     design: str
     criteria: tuple[Criterion, ...]

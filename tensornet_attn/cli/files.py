@@ -9,6 +9,7 @@ import typer
 
 from tensornet_attn.cli.options import (
     Batch,
+    Bucket,
     Causal,
     Costs,
     DesignName,
@@ -21,6 +22,7 @@ from tensornet_attn.cli.options import (
     Settings,
     Workload,
     load,
+    workload_of,
 )
 
 FORMATS = ("svg", "png", "dot", "mmd", "txt")
@@ -59,6 +61,7 @@ def compile_design(
     backend: Annotated[str, typer.Option(help="torch, triton or auto.")] = "auto",
     causal: Causal = None,
     workload: Workload = "training",
+    bucket: Bucket = None,
     device: Costs = "generic",
     n: Queries = None,
     m: Keys = None,
@@ -77,7 +80,9 @@ def compile_design(
     from tensornet_attn.cli.output import write
     from tensornet_attn.plan.target import TargetOptions
 
-    wanted = TargetOptions(workload=workload, device_costs=device, n=n, m=m, batch=batch, memory=memory)
+    wanted = TargetOptions(
+        workload=workload_of(workload, bucket), device_costs=device, n=n, m=m, batch=batch, memory=memory
+    )
     wanted |= {"linear_memory": linear_memory}
     write(output, compiler.emit_source(load(design, legs, settings), causal, backend, **wanted))
 

@@ -29,6 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The file to write; - is stdout.")]
 Backend = Annotated[str, typer.Option(help="reference, torch, inductor, triton or auto.")]
 Workload = Annotated[str, typer.Option(help="What it is planned for: training, prefill or decoding.")]
+Bucket = Annotated[str | None, typer.Option("--bucket", hidden=True, help="The old name of --workload.")]
 Costs = Annotated[
     str, typer.Option("--device", metavar="NAME", help="Of the cost table, e.g. generic, cpu, h200; or this.")
 ]
@@ -39,6 +40,15 @@ Memory = Annotated[
     str | None, typer.Option(metavar="BYTES", help="What the predicted peak may reach, e.g. 2GiB or 500MB.")
 ]
 Linear = Annotated[bool, typer.Option("--linear-memory", help="Refuse tensors with both a query and a key leg.")]
+
+
+def workload_of(workload: str, bucket: str | None) -> str:
+    """The workload, also where it is given under its old name, which is told on standard error."""
+    if bucket is None:
+        return workload
+    print("warning: --bucket is now called --workload.", file=sys.stderr)
+    return bucket
+
 
 _NEXT = re.compile(r",(?=\s*[A-Za-z]\w*\s*=)")  # a comma inside min(a, b) does not start the next pair
 

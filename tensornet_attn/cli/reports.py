@@ -10,6 +10,7 @@ import typer
 from tensornet_attn.cli.options import (
     Backend,
     Batch,
+    Bucket,
     Causal,
     Costs,
     DesignName,
@@ -27,6 +28,7 @@ from tensornet_attn.cli.options import (
     model_of,
     overrides,
     source_of,
+    workload_of,
 )
 
 if TYPE_CHECKING:
@@ -122,6 +124,7 @@ def explain(
     backend: Backend = "auto",
     rewrites: Annotated[bool, typer.Option("--rewrites", help="Show the rewrites step by step.")] = False,
     workload: Workload = "training",
+    bucket: Bucket = None,
     device: Costs = "generic",
     n: Queries = None,
     m: Keys = None,
@@ -149,7 +152,9 @@ def explain(
     if rewrites:
         write("-", f"{compiler.rewrites(loaded, causal)}\n")
         return
-    wanted = TargetOptions(workload=workload, device_costs=device, n=n, m=m, batch=batch, memory=memory)
+    wanted = TargetOptions(
+        workload=workload_of(workload, bucket), device_costs=device, n=n, m=m, batch=batch, memory=memory
+    )
     wanted |= {"linear_memory": linear_memory, "strict": strict}
     told = compiler.explain(loaded, backend, causal, **wanted)
     write("-", f"{told}\n")

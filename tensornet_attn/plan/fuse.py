@@ -79,9 +79,9 @@ def not_profitable_at_all(plain: Graph, made: Graph, place: str, sizes: Mapping[
     """Why the fused form of rewritten scores does not pay, with the figures; empty where it does.
 
     Forward and backward of one query and key, the product with the values included. The fused call computes every
-    head's scores of the full width, twice in the backward; the other way mixes heads on the scores, in blocks of queries
-    that are computed again, and moves each of them through memory. Queries that the rewriting makes, and keys or values
-    that are spread over heads they lack, go through memory, too; the other sequence shares what that costs.
+    head's scores of the full width, twice in the backward; the other way mixes heads on the scores, in blocks of
+    queries that are computed again, and moves each of them through memory. Queries that the rewriting makes, and keys
+    or values that are spread over heads they lack, go through memory, too; the other sequence shares what that costs.
     """
     box = made.step[place]
     found = attention_pattern(made, box)

@@ -83,7 +83,7 @@ def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device, decay: 
 def _lowered(
     graph: Graph, box: Step, sizes: Mapping[str, int], decay: float, decayed: bool = False
 ) -> tuple[Graph, str] | str:
-    """The graph that sums the keys of a map first, and the sentence for it, or why not; perhaps only if scores decay."""
+    """The graph that sums the keys of a map first and the sentence for it, or why not; perhaps only if scores decay."""
     opened = _opened(graph, box)
     found = opened if isinstance(opened, str) else match(opened.graph, box)
     if isinstance(found, str):

@@ -53,8 +53,8 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
     """The plan of a graph on a backend for a target: a pure function of its arguments.
 
     `reference` keeps the diagram as written; the others fuse and split it. `fused`: Triton takes what cannot be fused
-    attention alone. Raises InputError where no plan meets the target, with the least possible figure, or with the region
-    and what stands against it.
+    attention alone. Raises InputError where no plan meets the target, with the least possible figure, or with the
+    region and what stands against it.
     """
     sizes = target.sizes(graph)
     if backend == "reference":

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TypedDict, cast
+from warnings import warn
 
 from tensornet_attn import limits
 from tensornet_attn.cost.devices import GENERIC, Device, device_named
@@ -16,6 +17,7 @@ from tensornet_attn.cost.sizes import dtype_bytes, sizes_at, whole
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.pairs import BATCH
+from tensornet_attn.keywords import caller
 
 UNITS = {"": 1, "b": 1, **{f"{p}b": 1000**i for i, p in enumerate("kmgt", 1)}}
 UNITS |= {f"{p}ib": 1024**i for i, p in enumerate("kmgt", 1)}
@@ -100,9 +102,10 @@ TRAINING = Target()
 
 
 class TargetOptions(TypedDict, total=False):
-    """What `target_from` takes, for functions that pass it on."""
+    """What `target_from` takes, for functions that pass it on; `bucket` is the old name of `workload`."""
 
     workload: str
+    bucket: str
     device_costs: str | Device
     n: int | None
     m: int | None
@@ -110,6 +113,17 @@ class TargetOptions(TypedDict, total=False):
     memory: int | str | None
     linear_memory: bool
     strict: bool
+
+
+def current(options: TargetOptions) -> TargetOptions:
+    """The options under their names of today; an old name is taken with a FutureWarning. Raises InputError for both."""
+    if "bucket" not in options:
+        return options
+    if "workload" in options:
+        raise InputError("'bucket' is the old name of 'workload': give 'workload' alone.")
+    warn("'bucket' is now called 'workload': write workload=... instead.", FutureWarning, stacklevel=caller())
+    found = {("workload" if name == "bucket" else name): value for name, value in options.items()}
+    return cast(TargetOptions, found)
 
 
 def target_from(

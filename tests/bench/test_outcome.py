@@ -1,4 +1,4 @@
-"""What becomes of criteria, from results made by hand: the best of several, shares, growth, and why there is no figure."""
+"""Outcomes of criteria, from results made by hand: the best of several, shares, growth, why there is no figure."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from tensornet_attn.nn.functions.at_import import operation
 from tensornet_attn.nn.functions.autocast import autocast_dtype, autocast_kind
 
-TILES: dict = {}  # name: (function, legs of each operand, place of the result's query leg), as `block_function` was told them
+FUNCTIONS: dict = {}  # name: (function, legs of each operand, place of the result's query leg): `block_function`'s
 
 
 class Rows:
@@ -48,7 +48,7 @@ def block_function(
     def known(function):
         none = [0] * len(rows)
         places = zip(rows, spans or none, keys or none, legs or none, strict=True)
-        TILES[function.__name__] = function, tuple(places), out
+        FUNCTIONS[function.__name__] = function, tuple(places), out
         return function
 
     return known
@@ -92,7 +92,7 @@ def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
     some = iter(given)
     operands = [next(some) if is_there else None for is_there in call[0]]
     with torch.autocast(autocast_kind(given[0]), call[-1], call[-1] is not None, False):
-        return TILES[tile][0](rows, *operands)
+        return FUNCTIONS[tile][0](rows, *operands)
 
 
 def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
@@ -123,7 +123,7 @@ def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple
 
 def legs_of(tile: str, call: tuple) -> list[tuple[int, int, int, int]]:
     """(query leg, relative leg, key leg, number of legs) of each operand that was given."""
-    return [legs for legs, is_there in zip(TILES[tile][1], call[0], strict=True) if is_there]
+    return [legs for legs, is_there in zip(FUNCTIONS[tile][1], call[0], strict=True) if is_there]
 
 
 def in_batch(x: Tensor, own: int, batch: list[int]) -> bool:
@@ -160,7 +160,7 @@ def seen(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) ->
 def result_part(whole: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
     """The part of the result that a piece gives."""
     element, elements, first, count = piece
-    whole = whole.narrow(TILES[tile][2], first, count)
+    whole = whole.narrow(FUNCTIONS[tile][2], first, count)
     return whole.narrow(0, element, elements) if call[3] and elements < call[3][0] else whole
 
 
@@ -190,7 +190,7 @@ def blockwise_forward(
 def result_like(part: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
     """An empty tensor for all rows and the whole batch."""
     shape = list(part.shape)
-    shape[TILES[tile][2]] = call[1]
+    shape[FUNCTIONS[tile][2]] = call[1]
     if call[3] and piece[1] < call[3][0]:
         shape[0] = call[3][0]
     return part.new_empty(shape)
@@ -239,7 +239,7 @@ def backward_of_block(own: Tensor, parts: list[Tensor], wanted: list[int], tile:
         return computed(tile, with_new(parts, wanted, some), call, rows)
 
     part, pull = torch.func.vjp(again, *(parts[i] for i in wanted))
-    return pull(own if own.shape == part.shape else own.sum(TILES[tile][2], keepdim=True))  # one part for all rows
+    return pull(own if own.shape == part.shape else own.sum(FUNCTIONS[tile][2], keepdim=True))  # one part for all rows
 
 
 def with_new(parts: list[Tensor], places: list[int], new: tuple) -> list[Tensor]:
@@ -360,7 +360,7 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
         owns.setdefault(piece[0], []).append(one)
         found = zip(totals, asked, some, strict=True)
         totals = [total + among_zeros(one, given[i], i, legs, piece, call) for total, i, one in found]
-    return [torch.cat([torch.cat(same, TILES[tile][2]) for same in owns.values()]), *totals]
+    return [torch.cat([torch.cat(same, FUNCTIONS[tile][2]) for same in owns.values()]), *totals]
 
 
 def among_zeros(one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:

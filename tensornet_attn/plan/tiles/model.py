@@ -47,8 +47,8 @@ class Node:
     | normalize | x / (sum of x along the row + eps), where a mask allows it: data = (..., ..., eps) |
     | inside | x, but zero after the last query and after the last key |
     | drop | dropout: data = (stream, tree) |
-    | gradient, sums, inverse, sum_over_blocks | in the backward: of the result, rows of sum(A dA), what rows are multiplied with
-      that are normalized, an accumulator |
+    | gradient, sums, inverse, sum_over_blocks | in the backward: of the result, rows of sum(A dA), what rows are
+      multiplied with that are normalized, an accumulator |
     """
 
     op: str

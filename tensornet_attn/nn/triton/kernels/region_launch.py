@@ -57,9 +57,9 @@ class Region:
     `tables`: the operands that are read by the distance of query and key, which is their last leg.
     `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
     Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
-    one holds at once; `sums`: of the sums that it holds all the time those of one number, `accumulators`: the widths of the
-    others; `resident`: those of the operands that it holds; `streamed`: of those that it loads for each block; `temporaries`: of
-    what it makes of these.
+    one holds at once; `sums`: of the sums that it holds all the time those of one number, `accumulators`: the widths
+    of the others; `resident`: those of the operands that it holds; `streamed`: of those that it loads for each block;
+    `temporaries`: of what it makes of these.
     """
 
     sides: tuple[str, str]
