@@ -112,7 +112,7 @@ def emit_blockwise(writer: Writer, step: Step) -> None:
     tile = writer.names.fresh(f"{local}_rows")
     writer.functions |= inner.functions | {_function(tile, inner, operands, step.op, result.legs)}
     writer.needs_math |= inner.needs_math
-    told = f"{', '.join(step.op.steps)}: a block of rows at a time, again in the backward"
+    told = f"{', '.join(step.op.steps)}: blockwise, recomputed in the backward"
     for line in wrap(told, WIDTH - 10, break_long_words=False):
         writer.line(f"# {line}")
     writer.values[step.name] = Value(local, result.legs, True)

@@ -42,7 +42,7 @@ def lower_triton(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowe
             continue
         gone |= group | spread
         made |= {step.name: step if step.name in against else _as_tiles(step) for step in kernels}
-        chosen |= {name: f"computed some query rows at a time: {reason}" for name, reason in against.items()}
+        chosen |= {name: f"blockwise, some queries at a time: {reason}" for name, reason in against.items()}
         chosen |= {step.name: _describe(tile_program(best, step)) for step in kernels if step.name not in against}
     return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, gone))), chosen, refused)
 

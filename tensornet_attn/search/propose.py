@@ -18,7 +18,7 @@ from tensornet_attn.search.values import Value, Values
 
 ATTEMPTS = 160  # drafts of one proposal, before the space is said to be empty
 SEED_DRAFTS = 64  # of a base that breaks a bound
-SEED_STARTS = 4  # the dearest of them, which are raised to the bound
+SEED_STARTS = 4  # the most expensive of them, which are raised to the bound
 _SEEDS: dict[str, tuple[Proposal, ...]] = {}  # of the space that was asked for last, by its hash
 
 
@@ -31,8 +31,8 @@ def seeds(space: Space) -> list[Proposal]:
     """The bases as proposals, as far as the bounds allow.
 
     What varies has the base's own value where that is one of its values, and the middle one else. A base that breaks
-    a bound with these has other numbers: of some that are drawn and within bounds the dearest, in multiply-adds, and
-    then dearer ones as far as the bounds allow, for good designs lie at their bounds.
+    a bound with these has other numbers: of some that are drawn and within bounds the most expensive, in multiply-adds,
+    and then larger ones as far as the bounds allow, for good designs lie at their bounds.
     """
     if space.hash not in _SEEDS:
         found = (_seed(space, place, Choice("base", base)) for place, base in enumerate(space.bases))
@@ -47,24 +47,24 @@ def _seed(space: Space, place: int, base: Choice) -> Proposal | None:
         return own if isinstance(own, Proposal) else None
     drawn = (built(space, completed(space, (base,), Luck("seeds", 0, place, count))) for count in range(SEED_DRAFTS))
     unique = {found.essence: found for found in drawn if isinstance(found, Proposal)}
-    starts = sorted(unique.values(), key=_dearness, reverse=True)[:SEED_STARTS]
-    return max((_raised(space, found) for found in starts), key=_dearness, default=None)
+    starts = sorted(unique.values(), key=_size, reverse=True)[:SEED_STARTS]
+    return max((_raised(space, found) for found in starts), key=_size, default=None)
 
 
-def _dearness(found: Proposal) -> tuple[int, str]:
+def _size(found: Proposal) -> tuple[int, str]:
     return found.price.macs, found.hash
 
 
 def _raised(space: Space, found: Proposal) -> Proposal:
     """A proposal with its numbers raised, one at a time or in trade for another, while it stays within bounds."""
     while True:
-        dearest = max(_dearer(space, found.path), key=_dearness, default=found)
-        if dearest.price.macs <= found.price.macs:
+        largest = max(_larger(space, found.path), key=_size, default=found)
+        if largest.price.macs <= found.price.macs:
             return found
-        found = dearest
+        found = largest
 
 
-def _dearer(space: Space, path: Path) -> Iterator[Proposal]:
+def _larger(space: Space, path: Path) -> Iterator[Proposal]:
     """Proposals with one number raised; where that breaks a bound, another is lowered, as little as will do."""
     many = [c for kind in ("leg", "setting") for c in of_kind(path, kind) if len(space.numbers(kind)[c.name]) > 1]
     for one in many:

@@ -16,7 +16,7 @@ def tile_of(source: str) -> str:
 def test_a_core_is_folded_into_the_query_of_a_block() -> None:
     source = ta.emit_source("thsa")
     assert forward_of(source).splitlines()[-12:] == [
-        "    # A.of.p1, A.of, A, y.p1: a block of rows at a time, again in the backward",
+        "    # A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward",
         "    y_1 = blockwise(",
         '        "y_1_rows",',
         "        [self.C, Q.transpose(-2, -1), K, V.transpose(-2, -1), mask, key_mask],",

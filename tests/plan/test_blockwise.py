@@ -1,4 +1,4 @@
-"""What is computed a block of rows at a time, why other steps are not, and that the result is the same."""
+"""What is computed a block of queries at a time, why other steps are not, and that the result is the same."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_what_fades_may_be_read_elsewhere_too(name: str) -> None:
     ours, oracle = modules(SHARED[name], False)
     told = [region.chosen for region in ours.plan.regions]
     assert sum("linear attention" in text for text in told) == (1 if name == "an exponent" else 2), told
-    assert not any("rows at a time" in text or "dense keep" in text for text in told), told
+    assert not any("queries at a time" in text or "dense keep" in text for text in told), told
     for n, batch in ((5, (2,)), (70, ()), (1, (2,))):
         inputs = [draw(*batch, n, 4), draw(*batch, n, 4, seed=1)]
         agree(ours, oracle, inputs)

@@ -92,7 +92,7 @@ def test_what_the_map_reads_is_made_once(name: str) -> None:
 def test_compiled(name: str, causal: bool) -> None:
     ours, oracle = modules(diagram(READ_MORE[name][0]), causal)
     told = [region.chosen for region in ours.plan.regions]
-    assert not any("rows at a time" in text or "dense softmax" in text for text in told), told
+    assert not any("queries at a time" in text or "dense softmax" in text for text in told), told
     agree(ours, oracle, [draw(2, 6, 4), draw(2, 6, 4, seed=1)], key_mask=draw(2, 6, seed=2) > -0.3)
     agree(ours, oracle, [draw(6, 4), draw(6, 4, seed=1)], mask=draw(6, 6, seed=2) > -0.3)
 

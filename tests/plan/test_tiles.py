@@ -99,8 +99,8 @@ def test_strict() -> None:
     with pytest.raises(InputError) as caught:
         plan_of(build(ta.load(TAKEN["the most of each row"])), "triton", target_from(strict=True))
     assert str(caught.value) == (
-        "one: strict, but region 'T2' runs on 'torch' instead of 'triton': computed 512 query rows at a time, again in "
-        "the backward: no tensor of n x m elements. Ask for backend 'torch', or leave out strict."
+        "one: strict, but region 'T2' runs on 'torch' instead of 'triton': blockwise: 512 queries at a time, "
+        "recomputed in the backward: no tensor of n x m elements. Ask for backend 'torch', or leave out strict."
     )
 
 

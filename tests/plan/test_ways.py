@@ -71,8 +71,8 @@ def test_computing_again_is_priced_where_a_backward_follows() -> None:
 
     cpu = DEVICES["cpu"]
     assert chosen(device=cpu) == ["dense softmax"]
-    assert all("query rows at a time" in how for how in chosen(device=cpu, workload="prefill"))
-    assert all("query rows at a time" in how for how in chosen(device=DEVICES["h200"]))
+    assert all("queries at a time" in how for how in chosen(device=cpu, workload="prefill"))
+    assert all("queries at a time" in how for how in chosen(device=DEVICES["h200"]))
     (region,) = (region for region in plan("thsa", device=cpu).regions if region.name == "A")
     (reason,) = region.refused[-1].against
     assert reason.startswith("computed again in the backward, they would take ")
@@ -168,7 +168,7 @@ def test_strict() -> None:
     with pytest.raises(ta.InputError) as error:
         plan("talking_heads", "inductor", strict=True)
     assert str(error.value) == (
-        "talking_heads: strict, but region 'y.p1' runs on 'torch' instead of 'inductor': computed 128 query rows at a "
-        "time, again in the backward: no tensor of n x m elements. Ask for backend 'torch', or leave out strict."
+        "talking_heads: strict, but region 'y.p1' runs on 'torch' instead of 'inductor': blockwise: 128 queries at a "
+        "time, recomputed in the backward: no tensor of n x m elements. Ask for backend 'torch', or leave out strict."
     )
     assert "on torch" in plan("talking_heads", "inductor").explain()

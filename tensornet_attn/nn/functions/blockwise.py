@@ -1,4 +1,4 @@
-"""Functions of query rows, computed a block of rows at a time and again in the backward: memory linear in n and m."""
+"""Functions of query rows, computed a block of queries at a time and recomputed in the backward: memory linear in n and m."""
 
 import math
 

@@ -53,7 +53,7 @@ class Region:
 
     `operands`: the legs of each, "g n d". `heads`: (leg, tiles of a program); all tiles of those that are `whole`.
     `widths`: the legs of each side that is a width. `others`: the legs of a mask beside query and key. `noise`: the
-    operands that are drawn where they are not operands. `relative`: the leg of relative positions, if there is one.
+    operands that are drawn where they are not given. `relative`: the leg of relative positions, if there is one.
     `tables`: the operands that are read by the distance of query and key, which is their last leg.
     `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
     Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that

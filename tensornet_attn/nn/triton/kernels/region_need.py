@@ -13,7 +13,7 @@ class Footprint:
     """What a program holds of blocks `own` x `more`, its own side and the one that it loops over, with `rows` rows.
 
     `tiles` of own x more; `sums` that are one number each; the widths of the sums that it keeps all the time, of the
-    operands that it is operands, of those that it streams and of what it makes of these; `wide`: of all, twice.
+    operands that it holds, of those that it streams and of what it makes of these; `wide`: of all, twice.
     """
 
     tiles: int

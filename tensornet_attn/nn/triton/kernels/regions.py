@@ -22,9 +22,9 @@ def tiled(
     training: bool = False,
 ) -> Tensor:
     """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m elements is made."""
+    present = [x is not None for x in operands]
     operands = [x for x in operands if x is not None]
     seed = torch.randint(2**62, (1,), device=operands[0].device) if REGIONS[name].random and training else None
-    present = [x is not None for x in operands]
     call = (name, present, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(operands[0]))
     if torch.compiler.is_compiling():
         return tiles_forward(operands, mask, key_mask, seed, *call)[0]
@@ -32,7 +32,7 @@ def tiled(
 
 
 def given_noise(noise: dict[str, Tensor] | None, name: str, order: tuple[int, ...]) -> Tensor | None:
-    """The values given under `name`, their legs in this order; None where they are not operands."""
+    """The values given under `name`, their legs in this order; None where they are not given."""
     x = None if noise is None else noise.get(name)
     return None if x is None else x.movedim([i - len(order) for i in order], list(range(-len(order), 0)))
 
