@@ -76,7 +76,7 @@ def store_out(region: Region, text: KernelText, number: int, value: str) -> None
 def inverse(region: Region, one: Node) -> str:
     """What the rows of a normalized map are multiplied with."""
     eps = region.number(Node("number", data=(one.data[2],)))
-    return f"inverse_of(total_{region.program.maps.index(one)}, {eps})"
+    return f"inverse_of(l_i_{region.program.maps.index(one)}, {eps})"
 
 
 def log_sum(number: int) -> str:

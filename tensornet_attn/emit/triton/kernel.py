@@ -241,7 +241,7 @@ class KernelText:
             given = f"{self.given_scores(node, node.args[0])}, {most}, {total}"
             self.line(INSIDE, f"{name}, {alpha}, {most}, {total} = online({given})", node)
             return
-        own = [self.scope.names.fresh(f"{self.scope.local[arg]}_seen") for arg in node.args]
+        own = [self.scope.names.fresh(f"{self.scope.local[arg]}_visible") for arg in node.args]
         for seen, arg in zip(own, node.args, strict=True):
             self.line(INSIDE, f"{seen} = scaled({self.given_scores(node, arg)})", node)
         higher = own[0]
