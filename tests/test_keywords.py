@@ -22,7 +22,7 @@ MODEL = {
 }
 KEYWORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "compile": (lambda: ta.compile("mhsa", bakend="x"), "'bakend'; did you mean 'backend'?"),
-    "explain": (lambda: ta.explain("mhsa", buckt="decoding"), "'buckt'; did you mean 'workload'?"),
+    "explain": (lambda: ta.explain("mhsa", buckt="decoding"), "'buckt'; did you mean 'bucket'?"),
     "reference": (lambda: ta.reference("mhsa", devise="cpu"), "'devise'; did you mean 'device'?"),
     "emit_source": (lambda: ta.emit_source("mhsa", memry="2GiB"), "'memry'; did you mean 'memory'?"),
     "cost": (lambda: ta.cost("mhsa", batchh=1), "'batchh'; did you mean 'batch'?"),

@@ -1,4 +1,4 @@
-"""Kernel 'rows' as Python: a function of a block of query rows, and the call that runs it block by block."""
+"""Kernel 'blockwise' as Python: a function of a block of query rows, and the call that runs it block by block."""
 
 from __future__ import annotations
 

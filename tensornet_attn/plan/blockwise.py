@@ -1,4 +1,4 @@
-"""Steps that are independent query row by query row, computed a block of queries at a time: no tensor of n x m elements.
+"""Steps that are independent query by query, computed a block of queries at a time: no tensor of n x m elements.
 
 # A.of = Q K;  A = box of A.of;  y.p1 = A V;  y = y.p1 Wo     ->     y.p1 = rows(Q, K, V);  y = y.p1 Wo
 
@@ -44,8 +44,9 @@ def lower_blockwise(
         gone |= group | spread
         made |= {step.name: step for step in kernels}
         for step in kernels:
-            rows = f"blockwise: {rows_of(split, step, sizes[str(graph.key)])} queries at a time, recomputed in the backward"
-            chosen[step.name] = f"{rows}: no tensor of {graph.query} x {graph.key} numbers"
+            count = rows_of(split, step, sizes[str(graph.key)])
+            rows = f"blockwise: {count} queries at a time, recomputed in the backward"
+            chosen[step.name] = f"{rows}: no tensor of {graph.query} x {graph.key} elements"
     return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, gone))), chosen, refused)
 
 

@@ -12,7 +12,11 @@ from tensornet_attn.plan.model import Plan, Region
 from tensornet_attn.spec.arithmetic import evaluate
 
 CAUSAL = Function("causal")
-OPAQUE = ("rows", "experts", "tiles")  # kernels that are one operation for torch.compile, which does not look into it
+OPAQUE = (
+    "blockwise",
+    "experts",
+    "tiles",
+)  # kernels that are one operation for torch.compile, which does not look into it
 KERNELS = ("tiles", "linear", "experts")  # that are written in Triton, where that is the backend
 
 

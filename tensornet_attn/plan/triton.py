@@ -118,4 +118,4 @@ def _programs(graph: Graph, program: Program) -> int:
 def _describe(program: Program) -> str:
     beside = " x ".join(f"{tiles} {leg}" for leg, tiles in program.heads.items() if tiles > 1)
     tiles = f", {beside} tiles a program" if beside else ""
-    return f"Triton kernels{tiles}: no tensor of {program.query} x {program.key} numbers"
+    return f"Triton kernels{tiles}: no tensor of {program.query} x {program.key} elements"

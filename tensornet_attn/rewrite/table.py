@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tensornet_attn.graph.model import Box, Graph
-from tensornet_attn.rewrite import absorb, apart, names, products, projection, relu, scores, simplify, structure
+from tensornet_attn.rewrite import absorb, duplicate, names, products, projection, relu, scores, simplify, structure
 from tensornet_attn.rewrite.engine import Rule, Trace, everywhere, rewritten
 from tensornet_attn.rewrite.whole import simplified
 
@@ -26,8 +26,8 @@ CHOICES = (
     Group("values side by side", "chosen by the search for the order of a product", (products.MIXED, products.BESIDE)),
     Group("distribution", "taken where each map of a blend can then be lowered", (products.DISTRIBUTE,)),
     Group("common factor", "taken around a softmax, where it makes fused attention", (products.FACTOR,)),
-    Group("states apart", "taken where fused attention then makes what the output needs", (apart.STATE_APART,)),
-    Group("scores of their own", "taken for each map that can then be lowered by itself", (apart.SCORES_APART,)),
+    Group("states apart", "taken where fused attention then makes what the output needs", (duplicate.STATE_APART,)),
+    Group("scores of their own", "taken for each map that can then be lowered by itself", (duplicate.SCORES_APART,)),
     Group("one projection", projection.WHY_NOT, (projection.PROJECTION,)),
     Group("absorbed weights", "taken where the whole plan is then cheaper, as at decoding", absorb.RULES),
 )

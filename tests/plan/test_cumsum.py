@@ -13,9 +13,9 @@ from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
 from tensornet_attn.plan.cumsum import lower_cumsum
 
-from .fading_cases import CONSTANTS
+from .decay_cases import CONSTANTS
 from .linear_cases import diagram
-from .test_fading import SHAPES
+from .test_decay import SHAPES
 from .test_linear import LENGTHS, agree, draw, kernels, modules
 
 READ = "T[h n] q[n h] Wt[f h] -> n f"

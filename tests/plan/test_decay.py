@@ -21,7 +21,7 @@ from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.target import Target
 
-from .fading_cases import ALONE, FADED, FADING, SHARED, UNFADING, decayed, exp
+from .decay_cases import ALONE, FADED, FADING, SHARED, UNFADING, decayed, exp
 from .test_linear import LENGTHS, agree, draw, kernels, lowered, modules
 
 SHAPES = [(5, 5), (3, 40), (40, 3), (70, 70), (1, 1)]

@@ -43,7 +43,7 @@ READ_MORE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"A": SOFTMAX, "y": f"{TERM} + {OTHER} -> n f"},
         (
             "A.V[h n e] = A[h n m] V[m h e]",
-            "A.Vs[h n e] = A.apart[h n m] Vs[m e]",
+            "A.Vs[h n e] = A.copy[h n m] Vs[m e]",
             "y[n f] = A.V[h n e] Wo[h e f] + A.Vs[h n e] Wo[h e f]",
         ),
     ),
@@ -51,7 +51,7 @@ READ_MORE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"A": FAR, "y": f"{TERM} + {OTHER} - b[h] {TERM} -> n f"},
         (
             "A.V[h n e] = A[h n m] V[m h e]",
-            "A.Vs[h n e] = A.apart[h n m] Vs[m e]",
+            "A.Vs[h n e] = A.copy[h n m] Vs[m e]",
             "y[n f] = A.V[h n e] Wo[h e f] + A.Vs[h n e] Wo[h e f] - b[h] A.V[h n e] Wo[h e f]",
         ),
     ),

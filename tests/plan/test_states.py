@@ -17,7 +17,7 @@ from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.states import lower_states
 
 from .linear_cases import positive
-from .test_fading import SHAPES
+from .test_decay import SHAPES
 from .test_linear import LENGTHS, agree, draw, kernels, modules
 
 STATE = "one[n] Kg[m g d] Vg[m g e] -> n m g d e"

@@ -26,7 +26,8 @@ def emit_tiles(writer: Writer, step: Step) -> None:
     name = writer.names.fresh(f"{local}_tiles")
     made = Region(graph, program, name, ", ".join(step.op.steps), function_names())
     writer.functions |= {"region", "tiled", _source(made, kernels(made))}
-    for line in wrap(f"{', '.join(step.op.steps)}: Triton kernels, recomputed in the backward", WIDTH - 10, break_long_words=False):
+    about = f"{', '.join(step.op.steps)}: Triton kernels, recomputed in the backward"
+    for line in wrap(about, WIDTH - 10, break_long_words=False):
         writer.line(f"# {line}")
     writer.values[step.name] = Value(local, program.legs, True)
     writer.line(f"{local} = {writer.call('tiled', *_arguments(writer, made))}", writer.values[step.name])

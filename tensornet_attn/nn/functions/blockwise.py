@@ -1,4 +1,4 @@
-"""Functions of query rows, computed a block of queries at a time and recomputed in the backward: memory linear in n and m."""
+"""Functions of queries, computed a block at a time and recomputed in the backward: memory linear in n and m."""
 
 import math
 
