@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tensornet_attn.cost.report import Report
     from tensornet_attn.emit.module import Emitted
     from tensornet_attn.nn.module import CompiledDesign, Made
-    from tensornet_attn.nn.triton.resources import Used
     from tensornet_attn.plan.model import Plan
+    from tensornet_attn.runtime.triton.resources import Used
 
 Overrides = Mapping[str, int | float | str]
 BACKENDS = ("auto", "reference", "torch", "inductor", "triton")
@@ -213,7 +213,7 @@ def compile(
     again = planned if backend == "auto" else None
     module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, again)
     if tune:
-        from tensornet_attn.nn.triton.tune import tune_design
+        from tensornet_attn.nn.tune import tune_design
 
         tune_design(module)
     return module
@@ -249,7 +249,7 @@ def kernels(
     import torch
 
     from tensornet_attn.nn.module import CompiledDesign
-    from tensornet_attn.nn.triton.survey import TARGETS, used_by_module
+    from tensornet_attn.runtime.triton.survey import TARGETS, used_by_module
 
     if target not in TARGETS:
         raise InputError(f"there is no target {target}: {' or '.join(map(str, TARGETS))}.")
@@ -287,7 +287,7 @@ def _planned(
 
     Raises InputError where the aim is strict.
     """
-    from tensornet_attn.nn.triton.target import costs_for, on_gpu, reasons_against
+    from tensornet_attn.runtime.triton.target import costs_for, on_gpu, reasons_against
 
     options: Wanted = {"device_costs": costs_for(device, dtype), **wanted}
     aim = aim_of(dtype, **options)

@@ -21,6 +21,7 @@ LAYERS = (
     "cost",
     "plan",
     "emit",
+    "runtime",
     "nn",
     "draw",
     "reference",

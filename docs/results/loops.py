@@ -23,7 +23,7 @@ from triton import knobs
 
 import tensornet_attn as ta
 from tensornet_attn.compiler import emit_source
-from tensornet_attn.nn.triton import resources
+from tensornet_attn.runtime.triton import resources
 
 LABEL, LINE = re.compile(r"\s*(\.L_\w+):"), re.compile(r"\s*/\*[0-9a-f]+\*/\s+(.*?);")
 JUMP = re.compile(r"BRA.*?`\((\.L_\w+)\)")

@@ -10,10 +10,9 @@ import torch
 from tensornet_attn.emit.load import load, load_class, unload_with
 from tensornet_attn.emit.module import call_options
 from tensornet_attn.nn.module import CompiledDesign, Result, Run
-from tensornet_attn.nn.triton.interpreter import mend_interpreter
-from tensornet_attn.nn.triton.target import interpreting
-from tensornet_attn.nn.triton.tune import recalled
+from tensornet_attn.nn.tune import recalled
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.runtime.triton.target import interpreting, mend_interpreter
 
 Tensor = torch.Tensor
 

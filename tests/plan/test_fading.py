@@ -15,11 +15,11 @@ from torch import Tensor
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
-from tensornet_attn.nn.functions.fading import faded_reads, fading_attention
-from tensornet_attn.nn.functions.softmax import masked_softmax
 from tensornet_attn.plan.aim import Aim
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.make import make_plan
+from tensornet_attn.runtime.fading import faded_reads, fading_attention
+from tensornet_attn.runtime.softmax import masked_softmax
 
 from .fading_cases import ALONE, FADED, FADING, SHARED, UNFADING, exp, faded
 from .test_linear import LENGTHS, agree, draw, kernels, lowered, modules

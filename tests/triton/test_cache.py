@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.nn.triton import cache, configure, tune
+from tensornet_attn.runtime.triton import cache, configure, tune
 
 ONE = {"linear 64": {"CHUNK": 64, "num_warps": 4, "num_stages": 2}}
 OTHER = {"linear 32": {"CHUNK": 32, "num_warps": 4, "num_stages": 1}}

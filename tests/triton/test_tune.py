@@ -12,7 +12,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.emit.load import load
 from tensornet_attn.errors import InputError
-from tensornet_attn.nn.triton import tune
+from tensornet_attn.runtime.triton import tune
 from tests.triton.agreement import near
 
 NO_GPU = "tune: there is no GPU to time kernels on; leave it out, and the model chooses."
