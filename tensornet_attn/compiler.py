@@ -224,15 +224,22 @@ def reference(design: Source, causal: bool | None = None, **options: Unpack[Opti
     return compile(design, "reference", causal, **options)
 
 
-def emit_source(design: Source, causal: bool | None = None, backend: str = "auto", **wanted: Unpack[Wanted]) -> str:
+def emit_source(
+    design: Source,
+    causal: bool | None = None,
+    backend: str = "auto",
+    package: bool = False,
+    **wanted: Unpack[Wanted],
+) -> str:
     """The Python source of a design: one nn.Module that needs torch alone, or triton too where that is the backend.
 
-    `wanted` as in `compile`. Raises InputError for `reference`, which evaluates the diagram and has no source.
+    `package`: instead the text that `compile` loads, which imports `tensornet_attn.runtime`. `wanted` as in `compile`.
+    Raises InputError for `reference`, which evaluates the diagram and has no source.
     """
     if backend == "reference":
         raise InputError("backend 'reference' evaluates the diagram and has no source; ask for 'torch' or 'triton'.")
     design = _design(design)
-    return _emitted(design, plan_of(build(design, causal), backend, aim_of(**wanted))).source
+    return _emitted(design, plan_of(build(design, causal), backend, aim_of(**wanted)), alone=not package).source
 
 
 def kernels(
@@ -322,13 +329,14 @@ def _realise(design: Design, plan: Plan) -> Made:
     return Made(emitted.source, run, evaluate)
 
 
-def _emitted(design: Design, plan: Plan) -> Emitted:
+def _emitted(design: Design, plan: Plan, alone: bool = False) -> Emitted:
     from tensornet_attn.draw.text import step_lines
     from tensornet_attn.emit.module import emit
 
     words = design.about, design.source, _origin(design)
     return _sources.get(
-        (plan, plan.graph.to_text(), words), lambda: emit(plan, *words, step_lines(plan.graph), __version__)
+        (plan, plan.graph.to_text(), words, alone),
+        lambda: emit(plan, *words, step_lines(plan.graph), __version__, alone),
     )
 
 

@@ -1,4 +1,4 @@
-"""What emitted code stands on, as source text: taken from FILES of `runtime`, with all that it speaks of.
+"""What emitted code stands on: imported from `runtime`, or as source text, taken from its FILES with all it speaks of.
 
 Functions, classes and constants are carried by name. A registration, `@op.register_fake def ...` or a top-level call
 such as `op.register_autograd(...)`, is carried with the op that it belongs to.
@@ -13,6 +13,9 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from symtable import symtable
+from textwrap import wrap
+
+from tensornet_attn.emit.wrap import WIDTH
 
 RUNTIME = "tensornet_attn.runtime"
 FILES = ("*.py", "triton/configure.py", "triton/kernels/*.py")  # of `runtime`
@@ -97,6 +100,24 @@ def names() -> frozenset[str]:
 def spoken() -> frozenset[str]:
     """Every name that these functions speak of, `ValueError` for one: the class may not take it."""
     return frozenset().union(names(), *(item.speaks for item in library().values()))
+
+
+def imported(used: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The lines that import what is used from the runtime, and the texts of functions written for this file alone."""
+    known, texts = library(), sorted(text for text in used if text not in library())
+    wanted = {name for name in used if name in known}
+    wanted |= {name for text in texts for _, item in items(text) for name in item.speaks & known.keys()}
+    by_module: dict[str, list[str]] = {}
+    for name in sorted(wanted):
+        by_module.setdefault(known[name].module, []).append(name)
+    return [line for module in sorted(by_module) for line in _import(module, by_module[module])], texts
+
+
+def _import(module: str, wanted: list[str]) -> list[str]:
+    line = f"from {module} import {', '.join(wanted)}"
+    if len(line) <= WIDTH:
+        return [line]
+    return [f"from {module} import (", *(f"    {part}" for part in wrap(", ".join(wanted), WIDTH - 4)), ")"]
 
 
 def carried(used: Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tensornet_attn.emit.load import load, load_class, unload_with
+from tensornet_attn.emit.load import load_class, unload_with
 from tensornet_attn.emit.module import call_options
 from tensornet_attn.nn.module import CompiledDesign, Result, Run
 from tensornet_attn.nn.tune import recalled
@@ -24,7 +24,7 @@ def emitted_run(source: str, class_name: str, plan: Plan, inductor: bool = False
     emitted = load_class(source, class_name, plan.graph.name).forward
     forward = torch.compile(emitted, fullgraph=True) if inductor else emitted
     if plan.backend == "triton" and torch.cuda.is_available():
-        recalled(load(source, plan.graph.name), source)
+        recalled(source)
     options = tuple(name for name, _ in call_options(plan.schedule))
 
     def run(

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 
 import torch
 
-from tensornet_attn.emit.load import load
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.runtime.triton import configure
 from tensornet_attn.runtime.triton.cache import Choices, cache_key, keep, recall
 
 RUNS = 5  # timed calls of a candidate, after one that compiles; the shortest counts
 NEVER = float("inf")
 
 
-def tuned(call: Callable[[], object], module: ModuleType, source: str) -> Choices:
-    """Times a call with each candidate of its kernels in turn, and keeps the fastest in the module and in the cache.
+def tuned(call: Callable[[], object], source: str) -> Choices:
+    """Times a call with each candidate of its kernels in turn; the fastest is launched from now on, and kept on disk.
 
-    `module` has the kernels' CHOICES and ASKED, `source` is its text. A candidate that does not fit the device is
-    passed over. Raises InputError without a GPU, where times say nothing.
+    `source`: the text that has the kernels. A candidate that does not fit the device is passed over. Raises InputError
+    without a GPU, where times say nothing.
     """
     if not torch.cuda.is_available():
         raise InputError("tune: there is no GPU to time kernels on; leave it out, and the model chooses.")
-    getattr(module, "CONFIGS", {}).clear()  # so that the call asks for all of them
+    configure.ASKED.clear()
+    configure.CONFIGS.clear()  # so that the call asks for all of them
     call()
     found: Choices = {}
-    for key, candidates in list(getattr(module, "ASKED", {}).items()):
-        times = [_time(call, module, key, one) for one in candidates]
+    for key, candidates in list(configure.ASKED.items()):
+        times = [_time(call, key, one) for one in candidates]
         if min(times) < NEVER:
-            found[key] = module.CHOICES[key] = candidates[times.index(min(times))]
+            found[key] = candidates[times.index(min(times))]
+            configure.choose({key: found[key]})
     keep(cache_key(source), found)
     return found
 
@@ -57,34 +58,32 @@ def tune_design(design: CompiledDesign) -> Choices:
             torch.autograd.grad(out.sum(), list(design.parameters()), allow_unused=True)
 
     with torch.random.fork_rng([like.device] if like.is_cuda else []):
-        found = tuned(call, load(design.source, plan.graph.name), design.source)
+        found = tuned(call, design.source)
     for name, x in design.named_buffers():
         x.copy_(states[name])
     return found
 
 
-def recalled(module: ModuleType, source: str) -> None:
-    """Lets a module's kernels launch with what was tuned for them on this device."""
-    if hasattr(module, "CHOICES"):  # the text has kernels
-        module.CHOICES.update(recall(cache_key(source)))
+def recalled(source: str) -> None:
+    """Lets the kernels of a text launch with what was tuned for them on this device."""
+    if found := recall(cache_key(source)):
+        configure.choose(found)
 
 
-def _time(call: Callable[[], object], module: ModuleType, key: str, config: dict[str, int]) -> float:
+def _time(call: Callable[[], object], key: str, config: dict[str, int]) -> float:
     """Milliseconds of the call where one kernel has this configuration; NEVER where that does not fit."""
     from triton.runtime.errors import OutOfResources
 
-    before = module.CHOICES.get(key)
-    module.CHOICES[key] = config
+    before = dict(configure.CHOICES)
+    configure.choose({key: config})
     try:
         call()
         return min(_once(call) for _ in range(RUNS))
     except OutOfResources:
         return NEVER
     finally:
-        if before is None:
-            del module.CHOICES[key]
-        else:
-            module.CHOICES[key] = before
+        configure.CHOICES.clear()
+        configure.choose(before)
 
 
 def _once(call: Callable[[], object]) -> float:

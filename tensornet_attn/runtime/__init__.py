@@ -1,1 +1,4 @@
-"""The few functions that emitted code stands on; emitted files carry them verbatim, so each needs only torch."""
+"""What generated code calls: functions of torch here, kernels and their launching in `triton/`.
+
+A file that is to run alone carries them verbatim, so each stands on torch, or triton, and on others of them.
+"""

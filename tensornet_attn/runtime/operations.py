@@ -1,4 +1,4 @@
-"""Operations of torch: the name of a new one, and what vmap gives them."""
+"""Operations of torch, and functions that they call by name: new names, and what vmap gives operations."""
 
 import torch
 
@@ -11,6 +11,15 @@ def operation(name: str) -> str:
         count += 1
         own = f"{space}_{count}"
     return f"{own}::{name}"
+
+
+def own_name(name: str, known) -> str:
+    """`name`, or where one of those `known` has it, as of an earlier import whose layers may live, with a number."""
+    found, count = name, 1
+    while found in known:
+        count += 1
+        found = f"{name}_{count}"
+    return found
 
 
 def element(arguments, dims, i: int) -> list:

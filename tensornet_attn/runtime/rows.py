@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import element, operation
+from tensornet_attn.runtime.operations import element, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
 TILES: dict = {}  # name: (function, legs of each operand, place of the result's query leg), as `row_tile` was told them
@@ -36,7 +36,9 @@ def row_tile(
     keys: tuple[int, ...] = (),
     legs: tuple[int, ...] = (),
 ):
-    """Makes a function of a block, f(rows: Rows, *operands), known to `blocked_rows` by its name.
+    """Makes a function of a block, f(rows: Rows, *operands), into its name, by which `blocked_rows` knows it.
+
+    The name has that of the module before it: functions of two modules are never mixed up.
 
     `rows`: of each operand the dimension, from the end, of its query leg, 0 where it has none; `spans`: that of a leg
     of relative positions, of which a block of b rows that see m keys has b + m - 1; `out`: that of the query leg of the
@@ -48,8 +50,9 @@ def row_tile(
     def known(function):
         none = [0] * len(rows)
         places = zip(rows, spans or none, keys or none, legs or none, strict=True)
-        TILES[function.__name__] = function, tuple(places), out
-        return function
+        name = own_name(f"{function.__module__}.{function.__name__}", TILES)
+        TILES[name] = function, tuple(places), out
+        return name
 
     return known
 
@@ -79,9 +82,8 @@ def blocked_rows(
     call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
     for x, (rows, *_) in zip(given, legs_of(tile, call), strict=True):
         if rows and x.shape[rows] not in (1, n):
-            raise ValueError(
-                f"'{tile}': an operand of shape {list(x.shape)} has not 1 or {n} rows on dimension {rows}."
-            )
+            own, shape = tile.split(".")[-1], list(x.shape)
+            raise ValueError(f"'{own}': an operand of shape {shape} has not 1 or {n} rows on dimension {rows}.")
     if torch.compiler.is_compiling():
         return rows_forward(given, seed, tile, *call)
     return BlockedRows.apply(seed, (tile, *call), *given)

@@ -224,7 +224,7 @@ def test_exported_for_any_length(name: str) -> None:
 @pytest.mark.parametrize("name", ["by gates and distance", "by features"])
 def test_the_source_stands_alone(name: str) -> None:
     """In a process that has nothing but torch: a name that only this package knows would be missed there."""
-    source = ta.compile(FADING[name]).source
+    source = ta.emit_source(FADING[name])
     words = [
         sys.executable,
         "-c",

@@ -39,7 +39,7 @@ def mixed(*operands: Tensor, mask: Any = None, key_mask: Any = None, batch: Any 
     """`mixed_rows` a block at a time."""
     q, k = operands[1:3]
     batch = tuple(q.shape[:-3]) if batch is None else batch
-    return blocked_rows("mixed_rows", [*operands, mask, key_mask], q.shape[-2], k.shape[-2], batch, block)
+    return blocked_rows(mixed_rows, [*operands, mask, key_mask], q.shape[-2], k.shape[-2], batch, block)
 
 
 def mixed_plain(P: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Any = None, key_mask: Any = None) -> Tensor:
@@ -60,7 +60,7 @@ def relative_scores_rows(rows: Rows, q: Tensor, k: Tensor, far: Tensor, near: Te
 
 
 def relative(q: Tensor, k: Tensor, far: Tensor, near: Tensor, block: Any = SMALL) -> Tensor:
-    return blocked_rows("relative_scores_rows", [q, k, far, near], q.shape[-2], k.shape[-2], tuple(q.shape[:-2]), block)
+    return blocked_rows(relative_scores_rows, [q, k, far, near], q.shape[-2], k.shape[-2], tuple(q.shape[:-2]), block)
 
 
 def relative_plain(q: Tensor, k: Tensor, far: Tensor, near: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def drawn_rows(rows: Rows, q: Tensor, k: Tensor, noise: Tensor | None) -> Tensor
 def drawn(q: Tensor, k: Tensor, noise: Any = None, quarters: int = 1, training: bool = True) -> Tensor:
     """The same with a dropout of so many quarters."""
     call = (q.shape[-2], k.shape[-2], tuple(q.shape[:-2]), SMALL, training, training, (quarters,))
-    return blocked_rows("drawn_rows", [q, k, noise], *call)
+    return blocked_rows(drawn_rows, [q, k, noise], *call)
 
 
 def same(got: Tensor, want: Tensor, leaves: list[Tensor], near: float = 1e-10) -> None:

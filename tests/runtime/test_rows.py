@@ -16,6 +16,7 @@ from tests.runtime.rows_cases import (
     mixed,
     mixed_operands,
     mixed_plain,
+    mixed_rows,
     relative,
     relative_operands,
     relative_plain,
@@ -57,7 +58,7 @@ def test_one_entry_of_an_operand_stands_for_all_rows() -> None:
     P, _, k, v = mixed_operands(1, 6)
     q, mask = some(2, 2, 1, 4), torch.ones(1, 6, dtype=torch.bool)
     for given in (None, mask, torch.zeros(5, 6)):
-        found = blocked_rows("mixed_rows", [P, q, k, v, given, None], 5, 6, (2,), (2, 1))
+        found = blocked_rows(mixed_rows, [P, q, k, v, given, None], 5, 6, (2,), (2, 1))
         wanted = mixed_plain(P, q, k, v).expand(-1, -1, 5, -1)
         same(found, wanted, [P, q, k, v])
 
@@ -222,7 +223,7 @@ def test_a_result_without_the_query_is_the_same_for_all_rows() -> None:
         return k.softmax(-2).sum(-2, keepdim=True)
 
     k = some(2, 4, 3)
-    same(blocked_rows("mean_rows", [k], 5, 4, (2,), (2, 1)), k.softmax(-2).sum(-2, keepdim=True).expand(2, 5, 3), [k])
+    same(blocked_rows(mean_rows, [k], 5, 4, (2,), (2, 1)), k.softmax(-2).sum(-2, keepdim=True).expand(2, 5, 3), [k])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

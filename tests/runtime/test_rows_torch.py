@@ -17,12 +17,15 @@ import tensornet_attn as ta
 from tensornet_attn.runtime.rows import rows_backward, rows_forward
 from tests.runtime.rows_cases import (
     drawn,
+    drawn_rows,
     mixed,
     mixed_operands,
     mixed_plain,
+    mixed_rows,
     relative,
     relative_operands,
     relative_plain,
+    relative_scores_rows,
     same,
     some,
 )
@@ -36,9 +39,9 @@ def masked_operands(n: int, m: int, batch: int = 2) -> list[Tensor]:
     return [*mixed_operands(n, m, (batch,)), some(n, m) < 1, some(batch, m) < 1]
 
 
-def call_of(given: list[Tensor], tile: str = "mixed_rows", seed: Tensor | None = None, **more: Any) -> tuple[Any, ...]:
+def call_of(given: list[Tensor], tile: str = mixed_rows, seed: Tensor | None = None, **more: Any) -> tuple[Any, ...]:
     """The arguments of `rows_forward`."""
-    q, k = (given[1], given[2]) if tile == "mixed_rows" else given[:2]
+    q, k = (given[1], given[2]) if tile == mixed_rows else given[:2]
     present = [True] * len(given) + [False] * more.get("absent", 0)
     rest = (more.get("training", False), more.get("sizes", []), None)
     return given, seed, tile, present, q.shape[-2], k.shape[-2], [2], [2, 1], *rest
@@ -52,7 +55,7 @@ def test_opcheck(wants: bool) -> None:
     torch.library.opcheck(rows_forward, call_of([*given, mask, key_mask]))
     torch.library.opcheck(rows_forward, call_of(given, absent=2))
     pair = [x.detach().requires_grad_(wants) for x in relative_operands(5, 6)]
-    torch.library.opcheck(rows_forward, call_of(pair, "relative_scores_rows"))
+    torch.library.opcheck(rows_forward, call_of(pair, relative_scores_rows))
 
 
 def test_the_backward_changes_no_operand_and_returns_new_tensors() -> None:
@@ -67,7 +70,7 @@ def test_the_backward_changes_no_operand_and_returns_new_tensors() -> None:
 
 def test_opcheck_of_what_is_drawn() -> None:
     given, seed = [some(2, 5, 3), some(2, 6, 3, seed=1)], torch.tensor(7)
-    torch.library.opcheck(rows_forward, call_of(given, "drawn_rows", seed, absent=1, training=True, sizes=[1]))
+    torch.library.opcheck(rows_forward, call_of(given, drawn_rows, seed, absent=1, training=True, sizes=[1]))
 
 
 @pytest.mark.rotated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,24 @@ def cache_file() -> Path:
 
 
 def cache_key(source: str) -> str:
-    """What a tuned configuration holds for: a text of kernels, the device at hand, versions of torch and triton."""
+    """What a tuned configuration holds for: kernels of a text and of the runtime, device at hand, torch and triton."""
     from importlib import metadata
 
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    parts = [sha256(source.encode()).hexdigest()[:16], device, torch.__version__, metadata.version("triton")]
+    text = "".join([source, *_library()])
+    parts = [sha256(text.encode()).hexdigest()[:16], device, torch.__version__, metadata.version("triton")]
     return "; ".join(parts)
+
+
+@cache
+def _library() -> tuple[str, ...]:
+    """The texts of the kernels of the runtime, and of what launches them."""
+    folder = Path(__file__).parent
+    return tuple(
+        path.read_text(encoding="utf-8") for path in [folder / "configure.py", *sorted(folder.glob("kernels/*.py"))]
+    )
 
 
 def recall(key: str) -> Choices:

@@ -8,6 +8,13 @@ SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99
 REGISTERS = 160  # 32-bit numbers of its own that a thread may hold: of 255, the rest is for addresses and masks
 CHOICES: dict[str, dict] = {}  # tuned configurations, by kernel and sizes
 ASKED: dict[str, list] = {}  # the candidates of each kernel that has been launched, by the same
+CONFIGS: dict = {}  # what kernels of regions have been launched with, by what it was chosen for
+
+
+def choose(choices: dict[str, dict]) -> None:
+    """Lets kernels launch with these from now on."""
+    CHOICES.update(choices)
+    CONFIGS.clear()
 
 
 def target_of() -> int:

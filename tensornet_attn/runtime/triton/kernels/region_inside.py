@@ -181,6 +181,22 @@ def bias_2d(base, i, i_step, i_end, j, j_step, j_end):
 
 
 @triton.jit
+def with_bias(x, SCALE: tl.constexpr, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr, SUMS: tl.constexpr):
+    """Scores that are yet to be scaled; where a mask adds to them, scaled and with what it adds."""
+    if MASK == 2:
+        x = SCALE * x + bias_2d(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
+    return x
+
+
+@triton.jit
+def with_keys(seen, base, m, step, end, KEYS: tl.constexpr, AXIS: tl.constexpr):
+    """Where the key mask of the call allows it too; keys do not stand along AXIS."""
+    if KEYS:
+        seen = seen & tl.expand_dims(load_1d(base, m, step, end) != 0, AXIS)
+    return seen
+
+
+@triton.jit
 def at_keys(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Relative positions as keys, for a block of both: entry (i, j) is x[i, i - j + COLUMNS - 1]."""
     i, j = tl.arange(0, ROWS), tl.arange(0, COLUMNS)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.masks import run_time_mask
-from tensornet_attn.runtime.triton.configure import CHOICES, configured, distinct, interpreted, padded, target_of
+from tensornet_attn.runtime.operations import own_name
+from tensornet_attn.runtime.triton.configure import CONFIGS, configured, distinct, interpreted, padded, target_of
 from tensornet_attn.runtime.triton.kernels.region_need import Held, need_elsewhere, need_of_cores, spread
 from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 
 REGIONS: dict = {}  # name: Region
-CONFIGS: dict = {}  # what kernels have been launched with, by what it was chosen for
 BUSY = 256  # programs that keep a GPU busy
 BLOCKS = (  # rows of a program, its other side, in blocks; warps; stages
     (128, 64, 8, 2),
@@ -90,9 +90,11 @@ class Region:
         return [*own[:-1], self.sides[0], own[-1]] if name in self.tables and self.sides[0] not in own else own
 
 
-def region(name: str, **arguments) -> None:
-    """Makes a region known to `tiled` by its name."""
+def region(name: str, **arguments) -> str:
+    """Makes a region known to `tiled`, and returns the name by which it is: no other region has it."""
+    name = own_name(name, REGIONS)
     REGIONS[name] = Region(**arguments)
+    return name
 
 
 def with_batch(x: Tensor, sizes: list[int], batch: list[int]) -> Tensor:
@@ -126,7 +128,9 @@ class Launch:
         self.programs = {leg: self.sizes[leg] // tiles for leg, tiles in region.heads.items()}
         for leg, tiles in region.heads.items():
             if self.sizes[leg] != tiles if leg in region.whole else self.sizes[leg] % tiles:
-                raise ValueError(f"'{name}' has been made for {tiles} of leg '{leg}', not for {self.sizes[leg]}.")
+                raise ValueError(
+                    f"'{name.split('.')[-1]}' has been made for {tiles} of leg '{leg}', not for {self.sizes[leg]}."
+                )
         self.pairs = self.count * math.prod(self.programs.values())
         self.width = {axis: math.prod(self.sizes[leg] for leg in legs.split()) for axis, legs in region.widths.items()}
         floats = {name: x for name, x in self.given.items() if x is not None and x.is_floating_point()}
@@ -134,7 +138,9 @@ class Launch:
         met = [x for name, x in floats.items() if wide & {*region.operands[name].split()}]  # in products of matrices
         self.dtype = cast or max((x.dtype for x in met or floats.values()), key=lambda kind: torch.finfo(kind).bits)
         if self.dtype == torch.bfloat16 and interpreted():
-            raise ValueError(f"'{name}': the interpreter of triton rounds bfloat16 wrongly; give float16 or float32.")
+            raise ValueError(
+                f"'{name.split('.')[-1]}': the interpreter of triton rounds bfloat16 wrongly; give float16 or float32."
+            )
         longest = max(torch.finfo(x.dtype).bits for x in floats.values())
         self.sums = torch.float64 if longest > 32 else torch.float32
         self.like = given[0]
@@ -204,7 +210,7 @@ class Launch:
         """The blocks of both sides for a kernel, and how a program is compiled."""
         room = {leg: min(padded(length), LARGEST) for leg, length in self.lengths.items()}
         at = (self.name, kind, self.dtype, target_of(), *self.width.values(), *room.values())
-        if CHOICES or at not in CONFIGS:  # what is tuned comes first
+        if at not in CONFIGS:
             CONFIGS[at] = self.chosen(kind, room)
         return CONFIGS[at]
 
