@@ -88,7 +88,8 @@ def report(word: str, target: int) -> None:
     design = ta.load(name, legs={leg: int(size) for leg, size in legs})
     source = emit_source(design, backend="triton", causal=causal or None)
     maps = {
-        own: found.count("[") for own, found in re.findall(r'region\(\n    "(\w+)".*?reads=\[(.*?)\],\n', source, re.S)
+        own: found.count("[")
+        for own, found in re.findall(r"^(\w+) = region\(.*?reads=\[(.*?)\],\s+\w+=", source, re.S | re.M)
     }
     kernels, used_by = list[Any](), resources.used_by
 
