@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tensornet_attn.emit.module import Emitted
     from tensornet_attn.nn.made import Made
     from tensornet_attn.nn.module import CompiledDesign
-    from tensornet_attn.nn.triton.resources import Used
     from tensornet_attn.plan.model import Plan
+    from tensornet_attn.runtime.triton.resources import Used
 
 Overrides = Mapping[str, int | float | str]
 BACKENDS = ("auto", "reference", "torch", "inductor", "triton")
@@ -237,7 +237,7 @@ def compile(
     again = planned if backend == "auto" else None
     module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, again)
     if tune:
-        from tensornet_attn.nn.triton.tune import tune_design
+        from tensornet_attn.nn.tune import tune_design
 
         tune_design(module)
     return module
@@ -249,16 +249,22 @@ def reference(design: Source, causal: bool | None = None, **options: Unpack[Opti
 
 
 def emit_source(
-    design: Source, causal: bool | None = None, backend: str = "auto", **wanted: Unpack[TargetOptions]
+    design: Source,
+    causal: bool | None = None,
+    backend: str = "auto",
+    package: bool = False,
+    **wanted: Unpack[TargetOptions],
 ) -> str:
     """The Python source of a design: one nn.Module that needs torch alone, or triton too where that is the backend.
 
-    `wanted` as in `compile`. Raises InputError for `reference`, which evaluates the diagram and has no source.
+    `package`: instead the text that `compile` loads, which imports `tensornet_attn.runtime`. `wanted` as in `compile`.
+    Raises InputError for `reference`, which evaluates the diagram and has no source.
     """
     if backend == "reference":
         raise InputError("backend 'reference' evaluates the diagram and has no source; ask for 'torch' or 'triton'.")
     design = _design(design)
-    return _emitted(design, plan_of(build(design, causal), backend, target_from(**current(wanted)))).source
+    plan = plan_of(build(design, causal), backend, target_from(**current(wanted)))
+    return _emitted(design, plan, alone=not package).source
 
 
 def kernels(
@@ -275,7 +281,7 @@ def kernels(
     import torch
 
     from tensornet_attn.nn.module import CompiledDesign
-    from tensornet_attn.nn.triton.survey import TARGETS, used_by_module
+    from tensornet_attn.runtime.triton.survey import TARGETS, used_by_module
 
     if target not in TARGETS:
         raise InputError(f"there is no target {target}: {' or '.join(map(str, TARGETS))}.")
@@ -313,7 +319,7 @@ def _planned(
 
     Raises InputError where the target is strict.
     """
-    from tensornet_attn.nn.triton.target import costs_for, on_gpu, reasons_against
+    from tensornet_attn.runtime.triton.target import costs_for, on_gpu, reasons_against
 
     options: TargetOptions = {"device_costs": costs_for(device, dtype), **wanted}
     target = target_from(dtype, **options)
@@ -348,13 +354,14 @@ def _realise(design: Design, plan: Plan) -> Made:
     return Made(emitted.source, run, evaluate)
 
 
-def _emitted(design: Design, plan: Plan) -> Emitted:
+def _emitted(design: Design, plan: Plan, alone: bool = False) -> Emitted:
     from tensornet_attn.draw.text import step_lines
     from tensornet_attn.emit.module import emit
 
     words = design.about, design.source, _origin(design)
     return _sources.get(
-        (plan, plan.graph.to_text(), words), lambda: emit(plan, *words, step_lines(plan.graph), __version__)
+        (plan, plan.graph.to_text(), words, alone),
+        lambda: emit(plan, *words, step_lines(plan.graph), __version__, alone),
     )
 
 

@@ -60,6 +60,11 @@ def test_what_was_just_written_is_fresh(checkout: Path) -> None:
     assert stale(checkout) == []
 
 
+def test_kernels_stand_once(checkout: Path) -> None:
+    """cross has the kernels of mhsa, which it extends; mlp has none."""
+    assert [path.name for path in (checkout / "codegen/baselines/triton").iterdir()] == ["mhsa.py"]
+
+
 def test_a_changed_comment_shows_on_the_pages_alone(edit: Callable[[str, str], dict[str, str]]) -> None:
     found = edit("legs:\n", "# The released code has biases.\nlegs:\n")
     assert sorted(found) == ["docs/designs/cross.md", "docs/designs/mhsa.md"]  # cross refers to its parent's notes
@@ -87,15 +92,14 @@ def test_what_a_removed_design_leaves_behind_is_told(checkout: Path) -> None:
     (checkout / "specs/baselines/cross.yaml").unlink()
     strays = [
         "codegen/baselines/cross.py",
-        "codegen/baselines/triton/cross.py",
         "docs/designs/cross.md",
         "docs/pictures/cross-cost.svg",
         "docs/pictures/cross.svg",
     ]
     found = stale(checkout)
-    assert found[:5] == [f"{path}: no design has this file." for path in strays]
-    assert found[5].startswith("--- docs/designs.md (committed)\n+++ generated\n")
-    assert len(found) == 6
+    assert found[:4] == [f"{path}: no design has this file." for path in strays]
+    assert found[4].startswith("--- docs/designs.md (committed)\n+++ generated\n")
+    assert len(found) == 5
 
 
 def test_a_missing_file_and_an_edited_one_are_told(checkout: Path) -> None:

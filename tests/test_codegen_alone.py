@@ -1,4 +1,7 @@
-"""The committed files of codegen/, each in a process without this package: values and gradients of the reference."""
+"""What `compile -o` writes for every design, in a process without this package: values and gradients of the reference.
+
+The files of codegen/ import the runtime instead: nothing else is different.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tensornet_attn.cli.generate.files import ROOT
+from tensornet_attn.emit.functions import items, library
 from tests.designs.case import N
 from tests.designs.cases import ATTENTION, CASES, drawn, inputs_of, normal
 
 FILES = {path.stem: path for path in sorted((ROOT / "codegen").glob("*/*.py"))}
+TRITON = {path.stem: path for path in sorted((ROOT / "codegen").glob("*/triton/*.py"))}
 # Of kron, whose sizes are no arguments of the class: those of the file.
 SHIPPED = ("mhsa_core", "thsa_elu", "thsa_square")
 FEW = {"moa", "moa_sigmoid", "moa_regularised"}  # their settings choose more experts than the other tests have
@@ -78,10 +83,11 @@ def calls(name: str) -> list[tuple[list[Tensor], dict[str, Tensor]]]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Tensor]]]:
-    """What a process without the package computes with every committed file."""
+    """What a process without the package computes with every file."""
     folder, cases = tmp_path_factory.mktemp("codegen"), {}
-    for name, path in FILES.items():
-        module = oracle(name)
+    for name in FILES:
+        module, path = oracle(name), folder / f"{name}.py"
+        path.write_text(ta.emit_source(name), encoding="utf-8")
         legs = {leg: size for leg, size in module.design.legs.items() if size is not None}
         cases[name] = {"path": str(path), "legs": legs, "state": module.state_dict(), "calls": calls(name)}
     torch.save(cases, folder / "cases.pt")
@@ -96,6 +102,21 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Ten
 
 def test_every_design_has_a_file() -> None:
     assert sorted(FILES) == ta.list_designs()
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_a_file_alone_is_the_committed_one_with_what_it_imports(backend: str) -> None:
+    """Of each design: the same texts, and behind them those of the runtime, with all that they speak of."""
+    for name, path in (FILES if backend == "torch" else TRITON).items():
+        alone = dict(items(ta.emit_source(name, backend=backend)))
+        committed = dict(items(path.read_text(encoding="utf-8")))
+        assert {key: item.text for key, item in committed.items()}.items() <= {
+            key: item.text for key, item in alone.items()
+        }.items(), name
+        carried = alone.keys() - committed.keys()
+        assert carried <= library().keys(), name
+        missing = {word for item in alone.values() for word in item.speaks & library().keys()} - alone.keys()
+        assert missing == set(), name
 
 
 @pytest.mark.rotated

@@ -22,6 +22,7 @@ LAYERS = (
     "cost",
     "plan",
     "emit",
+    "runtime",
     "nn",
     "draw",
     "reference",

@@ -118,7 +118,7 @@ def test_a_model_refuses_options_of_a_single_design(tmp_path: Path) -> None:
 
 
 def test_a_warning_names_the_line_that_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensornet_attn.nn.triton.target.reasons_against", lambda dtype=None: ["there is no GPU"])
+    monkeypatch.setattr("tensornet_attn.runtime.triton.target.reasons_against", lambda dtype=None: ["there is no GPU"])
     for compile_design in (ta.compile, compiler.compile):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")

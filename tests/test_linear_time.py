@@ -87,7 +87,7 @@ def slopes(name: str, causal: bool | None) -> list[float]:
     torch.manual_seed(0)
     module = ta.compile(ta.load(name, legs=case.legs, settings=case.settings), causal=causal)
     runs = [at(module, n, case.legs["f"]) for n in LENGTHS]
-    pairs = [flops(run, module) for run in runs], [allocated(run) for run in runs]
+    pairs = [flops(run) for run in runs], [allocated(run) for run in runs]
     return [math.log(long / short) / math.log(LENGTHS[1] / LENGTHS[0]) for short, long in pairs]
 
 

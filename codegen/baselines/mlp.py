@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tensornet_attn.runtime.draw import xavier_
+
 
 class Mlp(nn.Module):
     def __init__(self, f: int = 512, l: int = 2048, *, device=None, dtype=None):
@@ -33,12 +35,3 @@ class Mlp(nn.Module):
         """x is [... n f]."""
         H = F.relu(x @ self.W1 + self.b1)  # ... n l
         return H @ self.W2 + self.b2  # ... n f
-
-
-def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:
-    """Uniform up to sqrt(6 / (fan_in + fan_out)); fan_in counts the dimensions `summed` by the first product."""
-    fan_in = fan_out = 1
-    for dim, size in enumerate(weight.shape):
-        fan_in, fan_out = (fan_in * size, fan_out) if dim in summed else (fan_in, fan_out * size)
-    bound = (6 / (fan_in + fan_out)) ** 0.5
-    nn.init.uniform_(weight, -bound, bound)

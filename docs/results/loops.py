@@ -23,7 +23,7 @@ from triton import knobs
 
 import tensornet_attn as ta
 from tensornet_attn.compiler import emit_source
-from tensornet_attn.nn.triton import resources
+from tensornet_attn.runtime.triton import resources
 
 LABEL, LINE = re.compile(r"\s*(\.L_\w+):"), re.compile(r"\s*/\*[0-9a-f]+\*/\s+(.*?);")
 JUMP = re.compile(r"BRA.*?`\((\.L_\w+)\)")
@@ -88,7 +88,8 @@ def report(word: str, target: int) -> None:
     design = ta.load(name, legs={leg: int(size) for leg, size in legs})
     source = emit_source(design, backend="triton", causal=causal or None)
     maps = {
-        own: found.count("[") for own, found in re.findall(r'region\(\n    "(\w+)".*?reads=\[(.*?)\],\n', source, re.S)
+        own: found.count("[")
+        for own, found in re.findall(r"^(\w+) = region\(.*?reads=\[(.*?)\],\s+\w+=", source, re.S | re.M)
     }
     kernels, used_by = list[Any](), resources.used_by
 

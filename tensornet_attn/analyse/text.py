@@ -12,8 +12,8 @@ from tensornet_attn.analyse.repeat import repeated_tokens
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.model import Tensor as Leaf
-from tensornet_attn.nn.functions.constants import sinusoid
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.runtime.positions import sinusoid
 
 Tensor = torch.Tensor
 LENGTH, BATCH = 128, 8

@@ -37,7 +37,7 @@ def within(size: float, limit: float) -> None:
 
 def need_kernels(case: Case) -> None:
     """Raises SkippedError where the kernels of backend triton cannot run."""
-    from tensornet_attn.nn.triton.target import interpreting, reasons_against
+    from tensornet_attn.runtime.triton.target import interpreting, reasons_against
 
     reasons = reasons_against(case.torch_dtype)
     if not reasons and not case.on_gpu and not interpreting():

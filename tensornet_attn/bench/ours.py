@@ -38,7 +38,7 @@ def ours(backend: str) -> Callable[[Case, str, float], Contestant]:
 
 def tuned(module: nn.Module) -> None:
     from tensornet_attn.nn.module import CompiledDesign
-    from tensornet_attn.nn.triton.tune import tune_design
+    from tensornet_attn.nn.tune import tune_design
 
     assert isinstance(module, CompiledDesign)
     tune_design(module)

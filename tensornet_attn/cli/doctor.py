@@ -58,7 +58,7 @@ def _kernels() -> str:
     from tensornet_attn.compiler import need_triton
 
     need_triton()
-    from tensornet_attn.nn.triton.survey import FAMILIES, survey, tables
+    from tensornet_attn.runtime.triton.survey import FAMILIES, survey, tables
 
     return tables({family: survey(family) for family in FAMILIES})
 

@@ -70,11 +70,15 @@ def compile_design(
     linear_memory: Linear = False,
     legs: Legs = None,
     settings: Settings = None,
+    package: Annotated[
+        bool, typer.Option("--package", help="Import what is called from tensornet_attn.runtime.")
+    ] = False,
 ) -> None:
     """Write the PyTorch module a design compiles to.
 
-    One file that needs torch alone, or triton too with --backend triton, on standard output unless -o names a file. It
-    is right for every length, whatever it is planned for.
+    One file that needs torch alone, or triton too with --backend triton, on standard output unless -o names a file;
+    with --package the shorter text that runs where tensornet_attn is installed. It is right for every length, whatever
+    it is planned for.
     """
     from tensornet_attn import compiler
     from tensornet_attn.cli.output import write
@@ -84,7 +88,7 @@ def compile_design(
         workload=workload_of(workload, bucket), device_costs=device, n=n, m=m, batch=batch, memory=memory
     )
     wanted |= {"linear_memory": linear_memory}
-    write(output, compiler.emit_source(load(design, legs, settings), causal, backend, **wanted))
+    write(output, compiler.emit_source(load(design, legs, settings), causal, backend, package, **wanted))
 
 
 def schema(

@@ -170,7 +170,7 @@ def _kernels(design: Design, dtype: str, causal: bool | None) -> str:
     if dtype not in KERNEL_DTYPES:
         raise InputError(f"there are no kernels in '{dtype}'; {nearest(dtype, KERNEL_DTYPES)}")
     compiler.need_triton()
-    from tensornet_attn.nn.triton.survey import TARGETS, head, table
+    from tensornet_attn.runtime.triton.survey import TARGETS, head, table
 
     used = [one for target in TARGETS for one in compiler.kernels(design, target, getattr(torch, dtype), causal)]
     if not used:

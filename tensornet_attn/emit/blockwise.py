@@ -278,7 +278,7 @@ def _arguments(
     graph = writer.graph
     texts = [operand.text for operand in operands]
     lengths = [writer.length(graph.query), writer.length(graph.key)]
-    arguments = [f'"{tile}"', f"[{', '.join(texts)}]", *lengths, f"({writer.batch_shape},)", str(block)]
+    arguments = [tile, f"[{', '.join(texts)}]", *lengths, f"({writer.batch_shape},)", str(block)]
     always = any(tensor.role == "noise" and tensor.always for tensor in inner.graph.tensors)
     if "dropped_rows" in inner.functions or "noise_rows" in inner.functions:
         arguments += ["self.training", "True" if always else "self.training"]

@@ -1,4 +1,4 @@
-"""What emitted code stands on, as source text: taken from FILES of `nn`, with all that it speaks of.
+"""What emitted code stands on: imported from `runtime`, or as source text, taken from its FILES with all it speaks of.
 
 Functions, classes and constants are carried by name. A registration, `@op.register_fake def ...` or a top-level call
 such as `op.register_autograd(...)`, is carried with the op that it belongs to.
@@ -10,43 +10,56 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 from symtable import symtable
+from textwrap import wrap
 
-FILES = ("functions/*.py", "triton/configure.py", "triton/kernels/*.py")  # of `nn`
+from tensornet_attn.emit.wrap import WIDTH
+
+RUNTIME = "tensornet_attn.runtime"
+FILES = ("*.py", "triton/configure.py", "triton/kernels/*.py")  # of `runtime`
 
 
 @dataclass(frozen=True)
 class Item:
-    """A top-level statement: its source, the names it speaks of, the op that it registers something for."""
+    """A top-level statement: its source, the names it speaks of, the op that it registers something for, its module."""
 
     text: str
     speaks: frozenset[str]
     owner: str | None = None
+    module: str = ""
 
 
 @cache
 def library() -> dict[str, Item]:
-    """What can be carried, by name, in the order of the files; a bare call is named after its text."""
+    """What can be carried, by name, a file after those that it imports; a bare call is named after its text."""
+    folder = Path(__file__).resolve().parents[1] / RUNTIME.rpartition(".")[2]
+    paths = {_module(path.relative_to(folder)): path for pattern in FILES for path in sorted(folder.glob(pattern))}
+    texts = {module: path.read_text(encoding="utf-8") for module, path in paths.items()}
+    before = {module: [name for name in texts if f"from {name} import" in text] for module, text in texts.items()}
     found: dict[str, Item] = {}
-    for pattern in FILES:
-        for path in sorted((Path(__file__).resolve().parents[1] / "nn").glob(pattern)):
-            found |= dict(items(path.read_text(encoding="utf-8")))
+    for module in TopologicalSorter(before).static_order():
+        found |= dict(items(texts[module], module))
     return found
 
 
-def items(source: str) -> Iterator[tuple[str, Item]]:
+def _module(path: Path) -> str:
+    return ".".join([RUNTIME, *path.with_suffix("").parts])
+
+
+def items(source: str, module: str = "") -> Iterator[tuple[str, Item]]:
     """(name, item) of each top-level statement that is no import and no docstring."""
     for node in ast.parse(source).body:
         text = "\n".join(source.split("\n")[_first_line(node) - 1 : node.end_lineno])
         speaks = spoken_in(text)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name, Item(text, speaks, _owner(node.decorator_list))
+            yield node.name, Item(text, speaks, _owner(node.decorator_list), module)
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            yield ast.unparse(target), Item(text, speaks)
+            yield ast.unparse(target), Item(text, speaks, None, module)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            yield text, Item(text, speaks, _owner([node.value]))
+            yield text, Item(text, speaks, _owner([node.value]), module)
 
 
 def spoken_in(text: str) -> frozenset[str]:
@@ -87,6 +100,24 @@ def names() -> frozenset[str]:
 def spoken() -> frozenset[str]:
     """Every name that these functions speak of, `ValueError` for one: the class may not take it."""
     return frozenset().union(names(), *(item.speaks for item in library().values()))
+
+
+def imported(used: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The lines that import what is used from the runtime, and the texts of functions written for this file alone."""
+    known, texts = library(), sorted(text for text in used if text not in library())
+    wanted = {name for name in used if name in known}
+    wanted |= {name for text in texts for _, item in items(text) for name in item.speaks & known.keys()}
+    by_module: dict[str, list[str]] = {}
+    for name in sorted(wanted):
+        by_module.setdefault(known[name].module, []).append(name)
+    return [line for module in sorted(by_module) for line in _import(module, by_module[module])], texts
+
+
+def _import(module: str, wanted: list[str]) -> list[str]:
+    line = f"from {module} import {', '.join(wanted)}"
+    if len(line) <= WIDTH:
+        return [line]
+    return [f"from {module} import (", *(f"    {part}" for part in wrap(", ".join(wanted), WIDTH - 4)), ")"]
 
 
 def carried(used: Iterable[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """The only place that runs generated text: source to module, with tracebacks that can show it.
 
 A text is loaded once. Its module stays as long as something owns it, and as long as it is one of the `KEPT` used last.
-One that registers operations with torch stays for good: these cannot be taken back while anything may still call them.
+One with functions or kernels that operations of torch call by name stays for good, as one that has such operations of
+its own does: a backward or a compiled graph may still call them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 KEPT = 128  # modules that nothing owns
-REGISTERS = "torch.library."  # in a text that registers operations
+REGISTERS = ("torch.library.", "@block_function(", " = region(")  # in a text of what is registered for good
 _PREFIX = "tensornet_attn._emitted_"
 _owners: Counter[str] = Counter()
 _for_good: set[str] = set()
@@ -49,7 +50,7 @@ def _loaded(source: str, full: str) -> ModuleType:
     except BaseException:
         del sys.modules[full], linecache.cache[file]
         raise
-    if REGISTERS in source:
+    if any(mark in source for mark in REGISTERS):
         _for_good.add(full)
     return module
 

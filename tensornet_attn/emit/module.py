@@ -1,4 +1,4 @@
-"""From a plan to Python source: one readable nn.Module that needs torch alone."""
+"""From a plan to Python source: one readable nn.Module, which imports the runtime or needs torch alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textwrap import wrap
 from tensornet_attn.emit.attention import emit_attention
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import emit_contraction
-from tensornet_attn.emit.functions import carried, spoken
+from tensornet_attn.emit.functions import carried, imported, spoken
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
 from tensornet_attn.emit.kernels import KERNELS
@@ -40,18 +40,27 @@ class Emitted:
 
 
 def emit(
-    plan: Plan, about: str = "", source: str = "", origin: str = "", header: Sequence[str] = (), version: str = ""
+    plan: Plan,
+    about: str = "",
+    source: str = "",
+    origin: str = "",
+    header: Sequence[str] = (),
+    version: str = "",
+    alone: bool = False,
 ) -> Emitted:
-    """The module of a plan. `header` is the printed diagram; `origin` says what the text was generated from."""
+    """The module of a plan. `header` is the printed diagram; `origin` says what the text was generated from.
+
+    `alone`: what the text calls stands in it; otherwise it imports that from `tensornet_attn.runtime`.
+    """
     name = class_name(plan.graph.name, (about, source), spoken())
     writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
-    functions = carried(writer.functions)
+    lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)
     body = "\n".join(line for line in ["", *_indented([*init, "", *forward])])
     code = f"class {name}(nn.Module):{body}"
     head = _docstring(plan.graph, about, origin, header, version)
-    imports = _imports("\n".join([code, *functions]), writer.needs_math)
+    imports = "\n".join([_imports("\n".join([code, *functions]), writer.needs_math), *([""] if lines else []), *lines])
     return Emitted("\n\n\n".join([f"{head}\n\n{imports}", code, *functions]) + "\n", name)
 
 

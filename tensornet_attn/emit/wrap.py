@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 WIDTH = 120
@@ -10,8 +10,11 @@ _INDENT = "    "
 _OPEN, _CLOSE = "([{", ")]}"
 
 
-def wrapped(line: str, indent: int) -> list[str]:
-    """A statement, with its comment, as lines of at most WIDTH columns where that can be, behind `indent` columns."""
+def wrapped(line: str, indent: int, packed: bool = False) -> list[str]:
+    """A statement, with its comment, as lines of at most WIDTH columns where that can be, behind `indent` columns.
+
+    `packed`: arguments stand side by side, as many as a line takes, where a formatter would give each a line.
+    """
     code, mark, comment = line.partition("  # ")
     if indent + len(line) <= WIDTH or not code.strip():
         return [line]
@@ -19,18 +22,33 @@ def wrapped(line: str, indent: int) -> list[str]:
     start, head = _head(bare)
     terms = _split(head, (" + ", " - "))
     if len(terms) > 1 and not code.startswith("def "):
-        lines = [f"{start}(", *(part for term in terms for part in _inner(term, indent)), ")"]
+        lines = [f"{start}(", *(part for term in terms for part in _inner(term, indent, packed)), ")"]
     else:
-        lines = _at_brackets(start, head, indent)
+        lines = _at_brackets(start, head, indent, packed)
     lines[-1] += code[len(bare) :] + mark + comment
     return lines
 
 
-def _inner(text: str, indent: int) -> list[str]:
-    return [_INDENT + part for part in wrapped(text, indent + len(_INDENT))]
+def _inner(text: str, indent: int, packed: bool = False) -> list[str]:
+    return [_INDENT + part for part in wrapped(text, indent + len(_INDENT), packed)]
 
 
-def _at_brackets(start: str, text: str, indent: int) -> list[str]:
+def filled(parts: Iterable[str], room: int) -> list[str]:
+    """Arguments, each with its comma, side by side in lines of so many columns.
+
+    >>> filled(["a,", "b,", "cd,"], 5)
+    ['a, b,', 'cd,']
+    """
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 1 + len(part) <= room:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(part)
+    return lines
+
+
+def _at_brackets(start: str, text: str, indent: int, packed: bool) -> list[str]:
     """`f(` / the arguments, on one line or one each / `)`."""
     groups = list(_groups(text))
     if not groups:
@@ -43,7 +61,8 @@ def _at_brackets(start: str, text: str, indent: int) -> list[str]:
         return [start + before, _INDENT + inside, after]
     parts = _split(inside, (", ",))
     trailing = [f"{part}," for part in parts] if len(parts) > 1 else parts
-    return [start + before, *(line for part in trailing for line in _inner(part, indent)), after]
+    trailing = filled(trailing, WIDTH - indent - len(_INDENT)) if packed else trailing
+    return [start + before, *(line for part in trailing for line in _inner(part, indent, packed)), after]
 
 
 def _head(code: str) -> tuple[str, str]:

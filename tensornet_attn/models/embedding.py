@@ -9,7 +9,7 @@ from torch import nn
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.models.config import Config
-from tensornet_attn.nn.functions.constants import sinusoid
+from tensornet_attn.runtime.positions import sinusoid
 
 Tensor = torch.Tensor
 

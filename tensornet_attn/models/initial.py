@@ -16,7 +16,7 @@ from torch import nn
 from tensornet_attn.graph.fan import summed_dims
 from tensornet_attn.graph.model import Contraction, Graph
 from tensornet_attn.models.block import Block
-from tensornet_attn.nn.functions.start import xavier_
+from tensornet_attn.runtime.draw import xavier_
 
 
 @dataclass(frozen=True)

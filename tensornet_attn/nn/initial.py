@@ -8,7 +8,7 @@ import torch
 
 from tensornet_attn.graph.fan import summed_dims
 from tensornet_attn.graph.model import Function, Graph, Tensor
-from tensornet_attn.nn.functions.start import xavier_
+from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.spec import arithmetic
 
 

@@ -12,8 +12,8 @@ from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.initial import initial
 from tensornet_attn.nn.made import Made, Result
-from tensornet_attn.nn.triton import target
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.runtime.triton import target
 from tensornet_attn.spec import Design
 
 if TYPE_CHECKING:

@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 
-from tensornet_attn.emit.load import load, load_class, unload_with
+from tensornet_attn.emit.load import load_class, unload_with
 from tensornet_attn.emit.module import call_options
 from tensornet_attn.nn.made import Result, Run
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.nn.triton.interpreter import mend_interpreter
-from tensornet_attn.nn.triton.target import interpreting
-from tensornet_attn.nn.triton.tune import recalled
+from tensornet_attn.nn.tune import recalled
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.runtime.triton.target import interpreting, mend_interpreter
 
 Tensor = torch.Tensor
 
@@ -26,7 +25,7 @@ def emitted_run(source: str, class_name: str, plan: Plan, inductor: bool = False
     emitted = load_class(source, class_name, plan.graph.name).forward
     forward = torch.compile(emitted, fullgraph=True) if inductor else emitted
     if plan.backend == "triton" and torch.cuda.is_available():
-        recalled(load(source, plan.graph.name), source)
+        recalled(source)
     options = tuple(name for name, _ in call_options(plan.schedule))
 
     def run(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.nn.functions.constants import sinusoid
+from tensornet_attn.runtime.positions import sinusoid
 
 
 def layer(name: str, **legs) -> torch.nn.Module:

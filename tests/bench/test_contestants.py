@@ -19,7 +19,7 @@ from tensornet_attn.bench.contestants import contestant
 from tensornet_attn.bench.run import Bench, Options
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.graph.model import Attention
-from tensornet_attn.nn.triton.target import interpreting
+from tensornet_attn.runtime.triton.target import interpreting
 from tests.designs.cases import same
 
 QUICK = {"repeats": 3, "seconds": 0.0}

@@ -45,6 +45,8 @@ def test_compile_writes_a_module_of_python(run, tmp_path: Path) -> None:
     text = target.read_text()
     ast.parse(text)
     assert run("compile", "mhsa", "-o", "-").out == text
+    assert "tensornet_attn.runtime" not in text
+    assert "from tensornet_attn.runtime.softmax import attend\n" in run("compile", "mhsa", "--package").out
     assert run("compile", "mhsa", "--causal").out != text
     assert "blockwise" not in run("compile", "talking_heads", "--workload", "decoding").out
     assert run("compile", "mhsa", "--memory", "1MiB").code == 1

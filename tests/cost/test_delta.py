@@ -9,7 +9,7 @@ from torch import Tensor
 from tensornet_attn.cost import cost
 from tensornet_attn.graph.model import Box, Graph, Leg, Step, Use
 from tensornet_attn.graph.model import Tensor as Given
-from tensornet_attn.nn.functions import scan
+from tensornet_attn.runtime import scan
 from tests.work import flops_with
 
 H, D, E = 3, 4, 5

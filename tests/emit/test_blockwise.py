@@ -18,7 +18,7 @@ def test_a_core_is_folded_into_the_query_of_a_block() -> None:
     assert forward_of(source).splitlines()[-12:] == [
         "    # A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward",
         "    y_1 = blockwise(",
-        '        "y_1_rows",',
+        "        y_1_rows,",
         "        [self.C, Q.transpose(-2, -1), K, V.transpose(-2, -1), mask, key_mask],",
         "        n,",
         "        m,",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import tensornet_attn.nn
+import tensornet_attn.runtime
 from tensornet_attn.emit.functions import FILES, items, library
 
 
 def test_no_name_is_given_twice() -> None:
-    folder = Path(str(tensornet_attn.nn.__file__)).parent
+    folder = Path(str(tensornet_attn.runtime.__file__)).parent
     files = [path for pattern in FILES for path in folder.glob(pattern)]
     names = Counter(name for path in files for name, _ in items(path.read_text(encoding="utf-8")))
     assert [name for name, count in names.items() if count > 1] == []

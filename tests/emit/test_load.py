@@ -15,6 +15,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.emit.load import KEPT, load, load_class
+from tensornet_attn.runtime.blockwise import TILES
 
 SOURCE = "class Two:\n    def value(self):\n        return 1 / 0\n"
 
@@ -75,16 +76,43 @@ def test_a_text_that_fails_leaves_nothing() -> None:
     assert not [file for file in linecache.cache if "emitted_wrong" in file]
 
 
-def test_operations_are_registered_once_and_stay() -> None:
-    design = ta.load("sigma_moe", legs={"f": 32})
+def test_functions_that_operations_call_by_name_are_registered_once_and_stay() -> None:
+    design = ta.load("talking_heads", legs={"f": 32})
     first = ta.compile(design)
-    name = load(first.source, "sigma_moe").__name__
+    name = load(first.source, "talking_heads").__name__
+    assert [tile for tile in TILES if tile.startswith(name)] == [f"{name}.y_1_rows"]
     out = first(torch.zeros(1, 3, 32))  # its backward is still to come
     del first
     crowd_out()
     assert name in emitted()
-    assert load(ta.compile(design).source, "sigma_moe") is sys.modules[name]
+    assert load(ta.compile(design).source, "talking_heads") is sys.modules[name]
+    assert [tile for tile in TILES if tile.startswith(name)] == [f"{name}.y_1_rows"]
     out.sum().backward()
+
+
+def test_the_backward_outlives_a_module_that_is_forgotten() -> None:
+    module = ta.compile(ta.load("sigma_moe", legs={"f": 32}))
+    name, out = load(module.source, "sigma_moe").__name__, module(torch.zeros(1, 3, 32))
+    del module
+    crowd_out()
+    assert name not in emitted()
+    out.sum().backward()
+
+
+def test_files_under_one_name_keep_functions_of_their_own() -> None:
+    """Two designs, each with a function `y_1_rows`, imported one after the other under one name."""
+    x, found = torch.randn(2, 3, 512, dtype=torch.float64), []
+    designs = [ta.load(name) for name in ("talking_heads", "thsa")]
+    for design in designs:
+        source, module = ta.emit_source(design, package=True), ModuleType("twice")
+        assert "def y_1_rows(" in source
+        exec(source, module.__dict__)
+        found.append(vars(module)[class_of(source)](dtype=torch.float64))
+    assert list(TILES)[-2:] == ["twice.y_1_rows", "twice.y_1_rows_2"]
+    for design, layer in zip(designs, found, strict=True):
+        oracle = ta.reference(design, dtype=torch.float64)
+        oracle.load_state_dict(layer.state_dict())
+        torch.testing.assert_close(layer(x), oracle(x))
 
 
 def test_a_file_may_be_imported_twice_under_one_name() -> None:

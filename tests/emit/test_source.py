@@ -74,7 +74,8 @@ def test_differential_reads_as_one_would_write_it() -> None:
 
 def test_no_line_is_too_long_and_ruff_finds_nothing(tmp_path: Path) -> None:
     for name in NAMES:
-        (tmp_path / f"{name}.py").write_text(ta.emit_source(name))
+        for package in (False, True):
+            (tmp_path / f"{name}_{package}.py").write_text(ta.emit_source(name, package=package))
     rules = ["check", "--isolated", "--no-cache", "--line-length", "120", "--select", "E,W,F,I,B,RET,PIE,C4,UP"]
     done = subprocess.run(
         [sys.executable, "-m", "ruff", *rules, "--ignore", "E741", "--target-version", "py311", str(tmp_path)],

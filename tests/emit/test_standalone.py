@@ -45,8 +45,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     folder, cases = tmp_path_factory.mktemp("standalone"), {}
     for name in CASES:
         module = compiled(name, "torch")
-        (folder / f"{name}.py").write_text(module.source)
-        class_name = module.source.split("class ")[1].split("(")[0]
+        source = ta.emit_source(module.design, backend="torch")
+        (folder / f"{name}.py").write_text(source)
+        class_name = source.split("class ")[1].split("(")[0]
         cases[name] = {"class": class_name, "state": module.state_dict(), "inputs": inputs_of(name)}
     torch.save(cases, folder / "cases.pt")
     packages = str(Path(torch.__file__).parents[1])  # on sys.path, but no .pth file in it is read

@@ -18,7 +18,7 @@ NO_GPU = "there is no GPU, and triton runs on the CPU only where TRITON_INTERPRE
 def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("tensornet_attn.nn.triton.target.find_spec", lambda name: True)
+    monkeypatch.setattr("tensornet_attn.runtime.triton.target.find_spec", lambda name: True)
 
 
 def test_a_warning_and_the_plan_of_torch(without_gpu: None) -> None:
@@ -39,7 +39,7 @@ def test_strict(without_gpu: None) -> None:
 
 
 def test_not_installed(without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensornet_attn.nn.triton.target.find_spec", lambda name: None)
+    monkeypatch.setattr("tensornet_attn.runtime.triton.target.find_spec", lambda name: None)
     with pytest.warns(UserWarning, match="triton is not installed: 'pip install triton' on Linux"):
         ta.compile("hard_fish", backend="triton")
 
@@ -74,8 +74,8 @@ def test_auto_on_a_gpu(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    monkeypatch.setattr("tensornet_attn.nn.triton.target.find_spec", lambda name: True)
-    monkeypatch.setattr("tensornet_attn.nn.triton.target.on_gpu", lambda device: True)
+    monkeypatch.setattr("tensornet_attn.runtime.triton.target.find_spec", lambda name: True)
+    monkeypatch.setattr("tensornet_attn.runtime.triton.target.on_gpu", lambda device: True)
     plan = ta.compile(name, dtype=dtype).plan
     assert (plan.backend, plan.target.device.name) == (backend, costs)
     if name == "epa":  # experts by Triton, attention of one map as torch has it
@@ -94,11 +94,11 @@ def test_auto_where_a_module_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    monkeypatch.setattr("tensornet_attn.nn.triton.target.find_spec", lambda name: True)
+    monkeypatch.setattr("tensornet_attn.runtime.triton.target.find_spec", lambda name: True)
     module, fixed = ta.compile("hard_fish"), ta.compile("hard_fish", "torch")
     weights = module.state_dict()
     with monkeypatch.context() as there:
-        there.setattr("tensornet_attn.nn.triton.target.on_gpu", lambda device: True)
+        there.setattr("tensornet_attn.runtime.triton.target.on_gpu", lambda device: True)
         both = torch.nn.Sequential(module, fixed).to(torch.bfloat16)
         assert (module.plan.backend, module.plan.target.device.name) == ("triton", "a100-bfloat16")
         assert "@triton.jit" in module.source

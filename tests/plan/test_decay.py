@@ -15,11 +15,11 @@ from torch import Tensor
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
-from tensornet_attn.nn.functions.decay import decay_attention, decayed_reads
-from tensornet_attn.nn.functions.softmax import masked_softmax
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.target import Target
+from tensornet_attn.runtime.decay import decay_attention, decayed_reads
+from tensornet_attn.runtime.softmax import masked_softmax
 
 from .decay_cases import ALONE, FADED, FADING, SHARED, UNFADING, decayed, exp
 from .test_linear import LENGTHS, agree, draw, kernels, lowered, modules
@@ -224,7 +224,7 @@ def test_exported_for_any_length(name: str) -> None:
 @pytest.mark.parametrize("name", ["by gates and distance", "by features"])
 def test_the_source_stands_alone(name: str) -> None:
     """In a process that has nothing but torch: a name that only this package knows would be missed there."""
-    source = ta.compile(FADING[name]).source
+    source = ta.emit_source(FADING[name])
     words = [
         sys.executable,
         "-c",

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensornet_attn.nn.triton.interpreter import mend_interpreter
-from tensornet_attn.nn.triton.target import interpreting
+from tensornet_attn.runtime.triton.target import interpreting, mend_interpreter
 
 NOT_INTERPRETED = {
     "test_compiles.py",

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.nn.triton import cache, configure, tune
+from tensornet_attn.nn import tune
+from tensornet_attn.runtime.triton import cache, configure
 
 ONE = {"linear 64": {"CHUNK": 64, "num_warps": 4, "num_stages": 2}}
 OTHER = {"linear 32": {"CHUNK": 32, "num_warps": 4, "num_stages": 1}}
@@ -69,16 +70,16 @@ def test_a_damaged_file_is_set_aside(text: str) -> None:
 def test_a_module_launches_with_what_was_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configure, "CHOICES", {})
     cache.keep(cache.cache_key("text"), ONE)
-    tune.recalled(configure, "other text")
+    tune.recalled("other text")
     assert configure.CHOICES == {}
-    tune.recalled(configure, "text")
+    tune.recalled("text")
     assert configure.CHOICES == ONE
 
 
 def test_without_a_gpu_nothing_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(InputError) as error:
-        tune.tuned(lambda: None, configure, "text")
+        tune.tuned(lambda: None, "text")
     assert str(error.value) == "tune: there is no GPU to time kernels on; leave it out, and the model chooses."
 
 
@@ -100,5 +101,5 @@ def test_the_fastest_candidate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OutOfResources(300, 200, "shared memory")
         return abs(size - 30)
 
-    assert tune.tuned(call, configure, "text") == {"linear": candidates[2]} == configure.CHOICES
+    assert tune.tuned(call, "text") == {"linear": candidates[2]} == configure.CHOICES
     assert cache.recall(cache.cache_key("text")) == {"linear": candidates[2]}

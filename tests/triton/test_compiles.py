@@ -10,9 +10,9 @@ import torch
 
 from tensornet_attn.cli.doctor import doctor
 from tensornet_attn.errors import InputError, MissingPartError
-from tensornet_attn.nn.triton import resources
-from tensornet_attn.nn.triton.resources import Used, compiling
-from tensornet_attn.nn.triton.survey import DTYPES, FAMILIES, TARGETS, WIDTHS, survey, tables
+from tensornet_attn.runtime.triton import resources
+from tensornet_attn.runtime.triton.resources import Used, compiling
+from tensornet_attn.runtime.triton.survey import DTYPES, FAMILIES, TARGETS, WIDTHS, survey, tables
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
 KERNELS = {
@@ -76,7 +76,7 @@ def test_the_table() -> None:
 
 
 def test_doctor_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("tensornet_attn.nn.triton.survey.FAMILIES", {})
+    monkeypatch.setattr("tensornet_attn.runtime.triton.survey.FAMILIES", {})
     doctor(kernels=True)
     assert capsys.readouterr().out == f"{tables({})}\n"
 

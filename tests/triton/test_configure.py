@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tensornet_attn.nn.triton import configure
+from tensornet_attn.runtime.triton import configure
 
 LARGE = {"BLOCK": 128, "num_warps": 4, "num_stages": 2}
 SMALL = {"BLOCK": 16, "num_warps": 4, "num_stages": 1}

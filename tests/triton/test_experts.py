@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tensornet_attn.nn.functions.experts import expert_rows, expert_sums, routed
-from tensornet_attn.nn.triton.kernels.experts import (
+from tensornet_attn.runtime.experts import expert_rows, expert_sums, routed
+from tensornet_attn.runtime.triton.kernels.experts import (
     sorted_choices,
     triton_expert_rows,
     triton_expert_sums,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tensornet_attn.nn.functions.linear import linear_attention
-from tensornet_attn.nn.triton.kernels.linear import triton_linear, triton_linear_attention, triton_linear_gradients
+from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.triton.kernels.linear import triton_linear, triton_linear_attention, triton_linear_gradients
 from tests.triton.agreement import SIZES, agree, drawn
 
 LENGTHS = [(1, 1), (17, 17), (64, 64), (130, 130), (5, 40), (40, 5)]

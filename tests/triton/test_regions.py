@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
+from tensornet_attn.runtime.triton.kernels import region_launch, regions
 from tests.plan.blockwise_cases import MAPPED, TAKEN, design
 from tests.plan.decay_cases import FORGETTING
 from tests.random_call import Call, assert_same, results
@@ -66,10 +67,11 @@ def test_two_lengths(n: int, m: int, causal: bool) -> None:
         pytest.param({"box": {"mask": ["band(18)"]}}, 50, 70, marks=pytest.mark.slow),
     ],
 )
-def test_blocks_at_no_edge(more: dict[str, Any], n: int, m: int) -> None:
+def test_blocks_at_no_edge(more: dict[str, Any], n: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks, of which some are seen whole: these take no masks."""
     ours, oracle = pair(design(MAPPED, **more))
-    emitted(ours).blocks_for = lambda cores: ((16, 16, 4, 1),)
+    monkeypatch.setattr(region_launch, "blocks_for", lambda cores: ((16, 16, 4, 1),))
+    monkeypatch.setattr(region_launch, "CONFIGS", {})
     same(ours, oracle, [draw(1, n, 6), draw(1, m, 6, seed=1)])
 
 
@@ -142,24 +144,21 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(module, [draw(1, 3, 4).requires_grad_()])
 
 
-def test_a_head_of_many_tiles_is_a_loop_in_the_backward() -> None:
+def test_a_head_of_many_tiles_is_a_loop_in_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, oracle = pair("thsa", legs={"f": 12, "r": 7, "s": 5})
     code = emitted(ours)
-    assert code.REGIONS["y_1_tiles"].loops == {"rows": "r", "keys": "r"}
-    code.BUSY = 6  # programs: then each has several ranks
-    try:
-        same(ours, oracle, [draw(2, 19, 12)])
-    finally:
-        code.BUSY = 256
+    assert region_launch.REGIONS[code.y_1_tiles].loops == {"rows": "r", "keys": "r"}
+    monkeypatch.setattr(region_launch, "BUSY", 6)  # programs: then each has several ranks
+    same(ours, oracle, [draw(2, 19, 12)])
 
 
 def test_operations_of_torch() -> None:
     module, _ = pair("hard_fish", legs=SMALL)
     code = emitted(module)
     shapes = {"Q": (2, 2, 9, 3), "K": (2, 2, 9, 3), "P": (2, 4), "V": (2, 4, 9, 3)}
-    given = [draw(*shapes[name]).requires_grad_() for name in code.REGIONS["y_1_tiles"].operands]
-    call = ("y_1_tiles", [True] * 4, 9, 9, [2], [0.3], False, None)
-    torch.library.opcheck(code.tiles_forward, (given, None, None, None, *call))
+    given = [draw(*shapes[name]).requires_grad_() for name in region_launch.REGIONS[code.y_1_tiles].operands]
+    call = (code.y_1_tiles, [True] * 4, 9, 9, [2], [0.3], False, None)
+    torch.library.opcheck(regions.tiles_forward, (given, None, None, None, *call))
 
 
 def test_compiled_whole() -> None:

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.nn.functions.scan import delta_rule
-from tensornet_attn.nn.triton.kernels import scan
-from tensornet_attn.nn.triton.kernels.scan import triton_delta, triton_delta_gradients, triton_delta_rule
+from tensornet_attn.runtime.scan import delta_rule
+from tensornet_attn.runtime.triton.kernels import scan
+from tensornet_attn.runtime.triton.kernels.scan import triton_delta, triton_delta_gradients, triton_delta_rule
 from tests.triton.agreement import SIZES, agree, drawn
 
 SHAPES = [(1, 1, 3, 1), (17, 17, 3, 16), (64, 64, 40, 3), (130, 130, 16, 3), (5, 40, 1, 3), (40, 5, 3, 16)]

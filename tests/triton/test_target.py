@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensornet_attn.nn.triton import target
+from tensornet_attn.runtime.triton import target
 
 MISSING = "triton is not installed: 'pip install triton' on Linux"
 NO_GPU = "there is no GPU, and triton runs on the CPU only where TRITON_INTERPRET=1 is set"

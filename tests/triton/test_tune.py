@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.emit.load import load
 from tensornet_attn.errors import InputError
-from tensornet_attn.nn.triton import tune
+from tensornet_attn.nn import tune
+from tensornet_attn.runtime.triton import configure
 from tests.triton.agreement import near
 
 NO_GPU = "tune: there is no GPU to time kernels on; leave it out, and the model chooses."
@@ -33,29 +32,23 @@ def _played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune, "_hoisted", once)
 
 
-def kernels(module: ta.CompiledDesign) -> ModuleType:
-    return load(module.source, module.plan.graph.name)
-
-
 @pytest.mark.usefixtures("_played")
 def test_what_is_tuned_is_used_now_and_later() -> None:
     design = ta.load("linear", legs={"f": 16, "h": 2})
     kinds = {"dtype": torch.float64, "n": 64}
     module = ta.compile(design, "triton", causal=True, **kinds)
-    kernels(module).ASKED.clear()
     tune.tune_design(module)
-    space = kernels(module)
-    chosen = {key: candidates[0] for key, candidates in space.ASKED.items()}
-    assert chosen == space.CHOICES
-    assert [key.split()[0] for key in space.CHOICES] == ["linear"]
+    chosen = {key: candidates[0] for key, candidates in configure.ASKED.items()}
+    assert chosen == configure.CHOICES
+    assert [key.split()[0] for key in configure.CHOICES] == ["linear"]
     x = torch.randn(2, 9, 16, dtype=torch.float64)
     wanted = ta.reference(design, causal=True, dtype=torch.float64)
     wanted.load_state_dict(module.state_dict())
     near(module(x), wanted(x))
-    space.CHOICES.clear()
+    configure.CHOICES.clear()
     ta.compile(design, "triton", causal=True, **kinds)
-    assert chosen == space.CHOICES
-    space.CHOICES.clear()
+    assert chosen == configure.CHOICES
+    configure.CHOICES.clear()
 
 
 def test_without_a_gpu_nothing_is_timed() -> None:

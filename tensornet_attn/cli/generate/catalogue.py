@@ -120,6 +120,12 @@ class Catalogue:
             found.setdefault(entry.family, []).append(entry)
         return dict(sorted(found.items()))
 
+    def ancestors(self, entry: Entry) -> Iterator[str]:
+        """The designs that one extends, the nearest first."""
+        while entry.parent in self.entries:
+            entry = self.entries[entry.parent]
+            yield entry.name
+
     def holders(self, name: str) -> list[str]:
         """The designs that say they contain this one."""
         return [entry.name for entry in self if name in entry.design.contains]

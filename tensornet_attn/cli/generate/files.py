@@ -21,17 +21,20 @@ Files = Iterator[tuple[Path, str]]
 
 
 def codegen(catalogue: Catalogue) -> Files:
-    """One readable module a design."""
+    """One readable module a design: the text that `compile` loads."""
     for entry in catalogue:
-        yield Path("codegen", entry.family, f"{entry.name}.py"), compiler.emit_source(entry.design)
+        yield Path("codegen", entry.family, f"{entry.name}.py"), compiler.emit_source(entry.design, package=True)
 
 
 def kernels(catalogue: Catalogue) -> Files:
-    """The same on Triton, where any part of the design has kernels."""
+    """The same on Triton, of each design with kernels of its own: those that it extends have not the same ones."""
+    texts = {entry.name: compiler.emit_source(entry.design, backend="triton", package=True) for entry in catalogue}
+    own = {
+        name: [part for part in text.split("\n\n\n") if part.startswith("@triton.jit")] for name, text in texts.items()
+    }
     for entry in catalogue:
-        text = compiler.emit_source(entry.design, backend="triton")
-        if "@triton.jit" in text:
-            yield Path("codegen", entry.family, "triton", f"{entry.name}.py"), text
+        if own[entry.name] and all(own[name] != own[entry.name] for name in catalogue.ancestors(entry)):
+            yield Path("codegen", entry.family, "triton", f"{entry.name}.py"), texts[entry.name]
 
 
 def pages(catalogue: Catalogue) -> Files:

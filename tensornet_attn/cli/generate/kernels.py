@@ -9,7 +9,7 @@ from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
 from tensornet_attn.cli.generate.markdown import table
 
 if TYPE_CHECKING:
-    from tensornet_attn.nn.triton.resources import Used
+    from tensornet_attn.runtime.triton.resources import Used
 
 TITLE = """\
 # What the kernels of each design use
@@ -26,7 +26,7 @@ outside its registers or a program wants more shared memory than there is.
 
 def kernels_of_designs(catalogue: Catalogue) -> str:
     """The whole page, as Markdown. Raises MissingPartError without triton."""
-    from tensornet_attn.nn.triton.survey import TARGETS, head
+    from tensornet_attn.runtime.triton.survey import TARGETS, head
 
     numbers = [f"{name}, sm_{target}" for target in TARGETS for name in ("registers", "stack", "shared memory")]
     rows = [row for entry in catalogue if (row := _row(entry, TARGETS))]

@@ -9,7 +9,7 @@ from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.emit.values import Value
-from tensornet_attn.emit.wrap import WIDTH
+from tensornet_attn.emit.wrap import WIDTH, filled
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Kernel, Step
 from tensornet_attn.plan.tiles.build import tile_program
@@ -37,7 +37,7 @@ def _arguments(writer: Writer, made: Region) -> list[str]:
     graph, program = writer.graph, made.program
     operands = ", ".join(_operand(writer, program, operand) for operand in program.operands)
     lengths = [writer.length(graph.query), writer.length(graph.key)]
-    found = [f'"{made.name}"', f"[{operands}]", *lengths, f"({writer.batch_shape},)"]
+    found = [made.name, f"[{operands}]", *lengths, f"({writer.batch_shape},)"]
     found += ["mask" if program.masks and takes_mask(graph) else "None", "key_mask" if program.masks else "None"]
     numbers = [writer.number(tree) for tree in made.numbers]
     found += [f"[{', '.join(numbers)}]"] if numbers else []
@@ -73,7 +73,7 @@ def _source(made: Region, sources: dict[str, str]) -> str:
     legs = {name: " ".join(operand_legs(program, o)) for name, o in zip(made.operands, program.operands, strict=True)}
     sizes = {leg: made.graph.leg[leg].size for leg in program.heads}
     arguments = [
-        f'"{made.name}"',
+        f'f"{{__name__}}.{made.name}"',
         f"sides={(program.query, program.key)!r}",
         f"operands={legs!r}",
         f"heads={program.heads!r}",
@@ -96,6 +96,6 @@ def _source(made: Region, sources: dict[str, str]) -> str:
         f"noise={tuple(made.operands[i] for i in made.noise)!r}",
         f"kernels={{{', '.join(f'{kind!r}: {made.name}_{kind}' for kind in sources)}}}",
     ]
-    lines = [f"{_INDENT}{part}," for argument in arguments for part in [argument]]
-    call = "\n".join(["region(", *lines, ")"]).replace("'", '"')
+    lines = [_INDENT + line for line in filled((f"{argument}," for argument in arguments), WIDTH - len(_INDENT))]
+    call = "\n".join([f"{made.name} = region(", *lines, ")"]).replace("'", '"')
     return "\n\n\n".join([*sources.values(), call])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -151,13 +152,11 @@ class KernelText:
             self.line(INSIDE, f"{self.named(node)} = {self.softened(node, node.args[0], node.data[2])}", node)
             return
         text = self.scope.text(node)
-        name = self.named(node)
-        self.line(place, f"{name} = {text}", node)
         for bias in (arg for arg in node.args if arg.op == "bias"):
             scale = scale_of(node)
-            scaled = name if scale is None else f"{self.scope.ref(scale, ())} * {name}"
-            self.line(place, "if MASK == 2:")
-            self.line(place, f"{_INDENT}{name} = {scaled} + {self.bias(bias)}")
+            factor = "1.0" if scale is None else self.scope.ref(scale, ())
+            text = f"with_bias({text}, {factor}, {self.mask_of(bias.data[0])}, MASK, SUMS)"
+        self.line(place, f"{self.named(node)} = {text}", node)
 
     def widths_of(self, node: Node) -> list[str]:
         """Its widths, twice for relative positions: of these there are as many as of queries and keys together."""
@@ -194,10 +193,8 @@ class KernelText:
         others = self.program.others
         steps = {axis: f"mask_step[{i}]" for i, axis in enumerate(self.program.pair, 1 + len(others))}
         sides = ", ".join(f"{axis}, {steps[axis]}, {axis}_end" for axis in self.scope.pair)
-        return f"{self.scope.base('mask', others, places)}, {sides}"
-
-    def bias(self, node: Node) -> str:
-        return f"bias_2d({self.mask_of(node.data[0])}).to(SUMS)"
+        base = self.scope.base("mask", others, places)
+        return f"{base if base.isidentifier() else self.scope.named(base, 'mask_base')}, {sides}"
 
     def look(self, mask: int, places: tuple[int, ...]) -> None:
         """Where a tile of a box may look."""
@@ -276,7 +273,7 @@ class KernelText:
             tile = [*self.sections[FIRST], *self.around(tile), *self.sections[LAST]]
         body = [f'"""{about}"""', *self.opening(last), *tile]
         lines = [part for line in body for part in _indented(line)]
-        head = wrapped(f"def {name}({', '.join(parameters)}):", 0)
+        head = wrapped(f"def {name}({', '.join(parameters)}):", 0, packed=True)
         return "\n".join(["@triton.jit", *head, *lines])
 
     def around(self, lines: list[str]) -> list[str]:
@@ -331,13 +328,14 @@ class KernelText:
 
     def pair_lines(self) -> list[str]:
         n, m = self.program.query, self.program.key
+        apart = f"distance = {self.scope.along(n, f'({n} + ({m}_end - {n}_end))')} - {self.scope.along(m)}"
+        keys = (
+            f"key_mask + batch * key_mask_step[0], {m}, key_mask_step[1], {m}_end, KEYS, {1 - self.scope.pair.index(m)}"
+        )
         found = [
-            f"distance = {self.scope.along(n, f'({n} + ({m}_end - {n}_end))')} - {self.scope.along(m)}",
+            *([apart] if any(re.search(r"\bapart\b", line) for line in self.sections[INSIDE]) else []),
             f"in_bounds = {' & '.join(self.scope.along(axis, f'({axis} < {axis}_end)') for axis in self.scope.pair)}",
-            "visible = in_bounds",
-            "if KEYS:",
-            f"{_INDENT}own = load_1d(key_mask + batch * key_mask_step[0], {m}, key_mask_step[1], {m}_end)",
-            f"{_INDENT}visible &= {self.scope.along(m, '(own != 0)')}",
+            f"visible = with_keys(there, {keys})",
         ]
         edges = self.edges() if any("edge" in line for line in self.sections[INSIDE]) else ()
         return found + [f"edge {'|' if i else ''}= {' | '.join(parts)}" for i, parts in enumerate(edges) if parts]
@@ -359,4 +357,4 @@ class KernelText:
 
 def _indented(line: str) -> list[str]:
     own = len(line) - len(line.lstrip(" "))
-    return [" " * (own + 4) + part for part in wrapped(line.lstrip(" "), own + 4)]
+    return [" " * (own + 4) + part for part in wrapped(line.lstrip(" "), own + 4, packed=True)]

@@ -1,0 +1,95 @@
+"""Configurations by timing on the device: each candidate of each kernel that a call launches, the fastest kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph.pairs import BATCH
+from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.runtime.triton import configure
+from tensornet_attn.runtime.triton.cache import Choices, cache_key, keep, recall
+
+RUNS = 5  # timed calls of a candidate, after one that compiles; the shortest counts
+NEVER = float("inf")
+
+
+def tuned(call: Callable[[], object], source: str) -> Choices:
+    """Times a call with each candidate of its kernels in turn; the fastest is launched from now on, and kept on disk.
+
+    `source`: the text that has the kernels. A candidate that does not fit the device is passed over. Raises InputError
+    without a GPU, where times say nothing.
+    """
+    if not torch.cuda.is_available():
+        raise InputError("tune: there is no GPU to time kernels on; leave it out, and the model chooses.")
+    configure.ASKED.clear()
+    configure.CONFIGS.clear()  # so that the call asks for all of them
+    call()
+    found: Choices = {}
+    for key, candidates in list(configure.ASKED.items()):
+        times = [_time(call, key, one) for one in candidates]
+        if min(times) < NEVER:
+            found[key] = candidates[times.index(min(times))]
+            configure.choose({key: found[key]})
+    keep(cache_key(source), found)
+    return found
+
+
+def tune_design(design: CompiledDesign) -> Choices:
+    """Tunes the kernels of a compiled design at the lengths and the batch that it is planned for, and its backward.
+
+    States that a call stores and generators of random numbers are afterwards what they were before. Raises InputError
+    where the plan has no Triton kernels, and where there is no GPU.
+    """
+    plan = design.plan
+    if plan.backend != "triton":
+        raise InputError(f"{plan.graph.name}: tune, but the plan runs on '{plan.backend}': only 'triton' is timed.")
+    like, states = next(design.parameters()), {name: x.clone() for name, x in design.named_buffers()}
+    sizes = {leg.name: leg.size or 1 for leg in plan.graph.legs} | dict(plan.target.sizes(plan.graph))
+    shapes = [(sizes[BATCH], *(sizes[leg] for leg in tensor.legs)) for tensor in plan.graph.of_role("input")]
+    draw = torch.Generator(like.device).manual_seed(0)
+    inputs = [torch.randn(shape, generator=draw, device=like.device, dtype=like.dtype) for shape in shapes]
+
+    def call() -> None:
+        out = design(*inputs)
+        if plan.target.backward:
+            torch.autograd.grad(out.sum(), list(design.parameters()), allow_unused=True)
+
+    with torch.random.fork_rng([like.device] if like.is_cuda else []):
+        found = tuned(call, design.source)
+    for name, x in design.named_buffers():
+        x.copy_(states[name])
+    return found
+
+
+def recalled(source: str) -> None:
+    """Lets the kernels of a text launch with what was tuned for them on this device."""
+    if found := recall(cache_key(source)):
+        configure.choose(found)
+
+
+def _time(call: Callable[[], object], key: str, config: dict[str, int]) -> float:
+    """Milliseconds of the call where one kernel has this configuration; NEVER where that does not fit."""
+    from triton.runtime.errors import OutOfResources
+
+    before = dict(configure.CHOICES)
+    configure.choose({key: config})
+    try:
+        call()
+        return min(_hoisted(call) for _ in range(RUNS))
+    except OutOfResources:
+        return NEVER
+    finally:
+        configure.CHOICES.clear()
+        configure.choose(before)
+
+
+def _hoisted(call: Callable[[], object]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)

@@ -1,0 +1,108 @@
+"""Softmax attention within a band of positions, in blocks: time and memory grow with the band, not with the keys.
+
+A block of queries meets one span of keys: from `before` positions ahead of its first query to `after` past its last.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
+from tensornet_attn.runtime.softmax import fused_attention
+
+
+def attend_band(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    left: int,
+    right: int,
+    block: int,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+    tied: bool = False,
+) -> Tensor:
+    """softmax(scale q k^T + mask) v, a query seeing keys at most `left` positions before it and `right` after it.
+
+    q [..., n, h, d], k [..., m, g, d], v [..., m, g, e] -> [..., n, h, e]; g divides h: consecutive query heads share a
+    key and value head. `mask` and its `batch` dimensions as in `run_time_mask`, key_mask [..., m]. `tied`: n is m.
+    """
+    n, m = q.shape[-3], k.shape[-3]
+    first = 0 if tied else m - n  # position of the first query
+    place = (n, first, block, max(left, 0), max(right, 0))
+    keep = band_keep(k, key_mask, left, right, place)
+    bias = None
+    if mask is not None:
+        allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, place))
+        keep = keep & allowed
+    some = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; a row of the last block may stand beyond the queries
+    bounds = keep | ~some
+    if bias is not None:
+        bounds = torch.where(bounds, bias.to(q.dtype), float("-inf"))
+    count = max(2, -(-n // block))
+    q = F.pad(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
+    operands = (q, key_spans(k, place), key_spans(v, place), bounds)
+    batch = q.shape[:-4]
+    if any(t.ndim != q.ndim or t.shape[:-4] != batch for t in operands):  # as in `fused_attention`
+        batch = torch.broadcast_shapes(*(t.shape[:-4] for t in operands))
+    q, k, v, bounds = (blocks_together(t, batch) for t in operands)
+    out = fused_attention(*(t.transpose(-2, -3) for t in (q, k, v)), bounds, scale, dropout, False)
+    out = out.unflatten(0, (*batch, count))  # ... blocks h block e
+    if bias is not None and out.numel() == 0:
+        out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
+    if mask is not None or key_mask is not None or min(left, right) < 0 or not tied:
+        out = torch.where(some, out, 0)  # elsewhere each query sees its own position
+    return F.pad(out.transpose(-2, -3).flatten(-4, -3), (0, 0, 0, 0, 0, n - count * block))  # a width below 0 crops
+
+
+def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:
+    """The keys that each block of queries meets, zeros past both ends: [..., m, g, d] -> [..., blocks, span, g, d]."""
+    n, first, block, before, after = place
+    count, more = (
+        max(2, -(-n // block)),
+        -(-(before + after) // block),
+    )  # a span reaches into `more` blocks beyond its first
+    ahead = before - first
+    beyond = (count + more) * block - ahead - x.shape[-3]
+    x = F.pad(x, (0, 0, 0, 0, ahead, beyond))
+    # Slices side by side, for the sake of the backward: that of unfold takes three times as long.
+    parts = [x.narrow(-3, i * block, count * block).unflatten(-3, (count, block)) for i in range(more + 1)]
+    parts[-1] = parts[-1].narrow(-3, 0, before + after + block - more * block)
+    return torch.cat(parts, -3)
+
+
+def blocks_together(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """The blocks of all batch elements side by side: [batch..., blocks, i, j, k] -> [one batch, i, j, k].
+
+    By way of one dimension: of a batch that is known, traced at any length, one view would ask whether the number of
+    blocks divides it, which torch.export refuses as a condition on the length.
+    """
+    x = x.expand(*batch, *x.shape[-4:])
+    inner = math.prod(x.shape[-3:])
+    return x.reshape(-1).view(math.prod(x.shape[:-3]), inner).unflatten(1, x.shape[-3:])
+
+
+def band_keep(
+    k: Tensor, key_mask: Tensor | None, left: int, right: int, place: tuple[int, int, int, int, int]
+) -> Tensor:
+    """Where the band and the key mask both allow it: [..., blocks, 1, block, span]."""
+    _, _, block, before, after = place
+    there = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
+    there = key_spans(there[..., None, None], place)[..., 0, 0][..., None, None, :]
+    past = torch.arange(-before, block + after, device=k.device) - torch.arange(block, device=k.device)[:, None]
+    return there & (past >= -left) & (past <= right)
+
+
+def mask_in_spans(mask: Tensor, m: int, place: tuple[int, int, int, int, int]) -> Tensor:
+    """A mask [n, m] or [..., h, n, m] at the pairs that meet in blocks: [..., blocks, h, block, span]."""
+    n, first, block, before, after = place
+    count = max(2, -(-n // block))
+    query = torch.arange(count * block, device=mask.device).unflatten(0, (count, block))  # blocks block
+    key = query[:, :1] + first + torch.arange(-before, block + after, device=mask.device)  # blocks span
+    pairs = mask[..., query.clamp(max=n - 1)[:, :, None], key.clamp(0, m - 1)[:, None]]  # ... h blocks block span
+    return pairs.unsqueeze(-3) if mask.ndim == 2 else pairs.transpose(-3, -4)

@@ -1,0 +1,170 @@
+"""Linear attention whose scores decay, q k^T exp(a - b): what is summed stands under a scale of its own, as in softmax.
+
+Of the keys before a chunk exp(low - b) is summed, low the least b of them: no term is above 1, and exp(a - low), by
+which queries read it, is no larger than what the scores of the key with that b decay by. a and b are numbers of a query
+and a key, or of each of their features (w of them: 1, or as many as features).
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensornet_attn.runtime.linear import added_reads, causal_reads, key_reads, seen_terms, stretch_of
+from tensornet_attn.runtime.maps import kept, normalized
+from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
+from tensornet_attn.runtime.softmax import masked_softmax
+
+GROUP = 4  # chunks
+
+
+def decay_attention(
+    terms: list[tuple[Tensor, ...]],
+    v: Tensor,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    heads: int = 0,
+    eps: float = 0.0,
+    normalize: bool = True,
+    softmax: bool = False,
+    causal: bool = False,
+    chunk: int = 64,
+) -> Tensor:
+    """`linear_attention` of terms (q, k, a, b), a [..., n, w] and b [..., m, w], and of others (q, k).
+
+    `softmax`: of the one term, whose q and k are ones, softmax(a - b), which no a changes.
+    """
+    if mask is not None:
+        own = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
+        keep, bias = visible(own, mask, key_mask, batch, heads)
+        if softmax:
+            return masked_softmax(terms[0][2] - terms[0][3].mT, keep, bias).to(v.dtype) @ v
+        scores = sum(decayed_scores(*term, keep) if len(term) > 2 else term[0] @ term[1].mT for term in terms)
+        return (normalized(scores, keep, eps) if normalize else kept(scores, keep)) @ v
+    terms = seen_terms(terms, key_mask, heads)
+    if key_mask is not None:  # a key that is not visible decays from everything, whatever its own number
+        seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
+        terms = [(*term[:-1], torch.where(seen, term[-1], torch.inf)) if len(term) > 2 else term for term in terms]
+    if softmax:
+        ((q, k, a, b),) = terms
+        least = b.detach().cummin(-2).values.clamp(max=torch.finfo(b.dtype).max) if causal else least_of(b)
+        least = F.pad(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
+        terms = [(q, k, a - a.detach() + least, b)]  # no exp(a - b) that counts is above 1
+    return added_reads(decay_reads, terms, v, eps, normalize, causal, chunk)
+
+
+def decay_reads(
+    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """What each term reads, and the sums of its rows, which those that decay leave out where not `rows`."""
+    found, width = [], v.shape[-1]
+    wider = torch.cat((v, torch.ones_like(v[..., :1])), -1) if rows else v
+    for q, k, *decay in terms:
+        if not decay:
+            found.append(causal_reads(q, k, v, chunk) if causal else key_reads(q, k, v))
+        elif not causal:
+            found.append(key_reads(*decayed_sides(q, k, *decay), v))
+        else:
+            many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, *decay))))
+            stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(many * GROUP, chunk)
+            found.append(decayed_reads(q, k, wider, *decay, stretch, chunk).tensor_split((width,), -1))
+    return found
+
+
+def decayed_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: int, chunk: int) -> Tensor:
+    """Scores sum_d q k exp(a - b) times values over the keys not later than the query; the last stands at the last key.
+
+    q [..., n, d], k [..., m, d], v [..., m, e], a [..., n, w], b [..., m, w] -> [..., n, e]. `stretch` keys at a time,
+    in `chunk`s; 0: all at once, for traced code, where a loop would fix the length.
+    """
+    n, m = q.shape[-2], k.shape[-2]
+    q, a = F.pad(q, (0, 0, m - n, 0)), F.pad(a, (0, 0, m - n, 0), value=-torch.inf)
+    parts, before = [], None
+    whole = [(q, k, v, a, b)]
+    for part in zip(*(t.split(stretch, -2) for t in whole[0]), strict=True) if 0 < stretch < m else whole:
+        out, before = decayed_chunks(*part, chunk, before, 0 if stretch else 1)
+        parts.append(out)
+    return F.pad(parts[0] if len(parts) == 1 else torch.cat(parts, -2), (0, 0, n - m, 0))
+
+
+def decayed_chunks(
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: int, before: tuple | None, least: int
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """What as many queries as keys read of these and of what stood before, and what stands now with its scale.
+
+    GROUP chunks are a group, of which there are `least` at least more than one: traced, no size is 1 for some lengths
+    alone.
+    """
+    m, size, wide = k.shape[-2], GROUP * chunk, torch.promote_types(q.dtype, torch.float32)
+    groups = (m + (least + 1) * size - 1) // size
+    pads = zip((q, k, v, a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)
+    padded = (F.pad(t, (0, 0, 0, groups * size - m), value=pad) for t, pad in pads)
+    q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in padded)  # ... s c i d
+    low = least_of(b).squeeze(-2).cummin(-2).values  # ... s c w
+    first = least_of(b[..., :1, 0, :1, :]).squeeze(-2) if before is None else before[1]  # as the first key
+    ends = torch.minimum(low[..., -1, :].cummin(-2).values, first)  # ... s w
+    start = torch.cat((first, ends), -2)[..., :-1, None, :]  # ... s 1 w
+    low = torch.minimum(low, start)
+    scales = torch.cat((start, low), -2)  # ... s (c + 1) w: before each chunk, and after the last
+    old, new = scales[..., :-1, None, :], low[..., None, :]
+    read = q * (a - old).to(wide).exp().to(q.dtype)
+    a, b = (a - new).to(wide), (b - new).to(wide)  # small numbers, whatever the position
+    adds = ((k * (-b).exp().to(k.dtype)).mT @ v).to(wide)
+    held, after = decayed_sums(adds, low, scales, None if before is None else before[0])
+    out = decayed_scores(q, k, a, b, ~ahead(chunk, chunk, a.device)) @ v + read @ held.to(v.dtype)
+    out = F.pad(out.flatten(-4, -2), (0, 0, 0, m - groups * size))
+    return out, (after, ends[..., -1:, :])
+
+
+def decayed_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What is held before each chunk, of what each adds [..., s, c, d, e], and after all of them [..., w, 1, (d/w e)].
+
+    Chunk i adds under the scale `low` [..., s, c, w], what is held is under `scales` [..., s, c + 1, w], which do not
+    grow: of chunk i there is exp(scale - low[i]) times what it adds. A matrix for each group, and one for the groups.
+    """
+    (d, e), w = adds.shape[-2:], low.shape[-1]
+    low, scales = low.movedim(-1, -3), scales.movedim(-1, -3)  # ... w s c
+    adds = adds.unflatten(-2, (w, d // w)).movedim(-3, -5).flatten(-2)  # ... w s c (d/w e)
+    inside = decay_factor(scales, low, adds.dtype) @ adds  # ... w s (c + 1) (d/w e)
+    start, end = scales[..., 0], scales[..., -1]
+    held = decay_factor(start, end, adds.dtype) @ inside[..., -1, :]  # ... w s (d/w e): before each group
+    if before is not None:
+        held = held + (start - start[..., :1]).to(adds.dtype).exp()[..., None] * before
+    after = inside[..., -1:, -1, :] + (end - start).to(adds.dtype).exp()[..., -1:, None] * held[..., -1:, :]
+    since = (scales[..., :-1] - start[..., None]).to(adds.dtype).exp()
+    every = inside[..., :-1, :] + since[..., None] * held[..., None, :]
+    return every.unflatten(-1, (d // w, e)).movedim(-5, -3).flatten(-3, -2), after
+
+
+def decay_factor(scales: Tensor, low: Tensor, dtype: torch.dtype) -> Tensor:
+    """exp(scales[j] - low[i]) where i < j, 0 elsewhere: [..., j, i]."""
+    later = ahead(low.shape[-1], scales.shape[-1], low.device).mT
+    return (scales[..., :, None] - low[..., None, :]).masked_fill(~later, -torch.inf).to(dtype).exp()
+
+
+def decayed_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | None) -> Tensor:
+    """Scores [..., n, m] where `keep` says so, 0 elsewhere, where exp(a - b) may be too large a number."""
+    one = a.shape[-1] == b.shape[-1] == 1
+    by = a - b.mT if one else a[..., :, None, :] - b[..., None, :, :]
+    if keep is not None:
+        by = by.masked_fill(~keep if one else ~keep[..., None], -torch.inf)
+    by = by.exp().to(q.dtype)
+    return q @ k.mT * by if one else (q[..., :, None, :] * by * k[..., None, :, :]).sum(-1)
+
+
+def decayed_sides(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys for scores that decay by exp(a - b) over all keys."""
+    low, wide = least_of(b), torch.promote_types(q.dtype, torch.float32)
+    return q * (a - low).to(wide).exp().to(q.dtype), k * (low - b).to(wide).exp().to(k.dtype)
+
+
+def least_of(b: Tensor) -> Tensor:
+    """The least number of the keys, a finite one where all are infinite: [..., m, w] -> [..., 1, w]."""
+    return b.detach().amin(-2, keepdim=True).clamp(max=torch.finfo(b.dtype).max)
+
+
+def ahead(rows: int, columns: int, device: torch.device) -> Tensor:
+    """True where the column is later than the row: [rows, columns]."""
+    return torch.arange(columns, device=device) > torch.arange(rows, device=device)[:, None]

@@ -1,0 +1,269 @@
+"""Products with the experts that a topk has chosen: rows sorted by expert, one matmul an expert, rows put back."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensornet_attn.runtime.maps import top_indices
+from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.products import product_dtype
+
+
+def top_chosen(of: Tensor, by: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`of` at the k largest entries of `by` along the last dimension, and where these stand: [..., k] each."""
+    values, ranked = torch.broadcast_tensors(of, by)
+    chosen = top_indices(ranked, k, -1)
+    gates = values.gather(-1, chosen)
+    if by is not of:  # so that what `by` is made of gets gradients of zero
+        gates = torch.where(chosen >= 0, gates, ranked.gather(-1, chosen))
+    return gates, chosen
+
+
+def expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False) -> Tensor:
+    """The sum over k of gates * x weight[h, chosen]: [..., h, o], or summed over h as well (`total`): [..., o].
+
+    x [..., h or 1, k or 1, c], weight [h, e, c, o], gates and chosen [..., h, k]; or all without the dimension h.
+    """
+    if weight.ndim == 3:
+        return expert_sums(x.unsqueeze(-3), weight[None], gates.unsqueeze(-2), chosen.unsqueeze(-2), True)
+    out = expert_product(x, weight, gates, chosen, 1 if total else len(weight), 1).squeeze(-2)
+    return out.squeeze(-2) if total else out
+
+
+def expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
+    """x weight[h, chosen]: x [..., h or 1, k or 1, c], weight [h, e, c, o], chosen [..., h, k] -> [..., h, k, o].
+
+    Or all of these without the dimension h.
+    """
+    if weight.ndim == 3:
+        return expert_rows(x.unsqueeze(-3), weight[None], chosen.unsqueeze(-2)).squeeze(-3)
+    return expert_product(x, weight, None, chosen, *chosen.shape[-2:])
+
+
+def expert_product(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
+    """`routed` for any leading dimensions, under autocast in its dtype: [..., heads, slots, o]."""
+    lead = chosen.shape[:-2]
+    if x.shape[:-3] != lead:
+        lead = torch.broadcast_shapes(x.shape[:-3], lead)
+        x, chosen = x.expand(*lead, *x.shape[-3:]), chosen.expand(*lead, *chosen.shape[-2:])
+        gates = gates if gates is None else gates.expand(*lead, *gates.shape[-2:])
+    dtype = product_dtype(weight)
+    x, weight = x.to(dtype).reshape(-1, *x.shape[-3:]), weight.to(dtype)
+    gates = gates if gates is None else gates.to(dtype).reshape(-1, *gates.shape[-2:])
+    compute = routed if torch.compiler.is_compiling() else Routed.apply
+    out = compute(x, weight, gates, chosen.reshape(-1, *chosen.shape[-2:]), heads, slots)
+    return out.reshape(*lead, heads, slots, weight.shape[-1])
+
+
+@torch.library.custom_op(operation("routed"), mutates_args=())
+def routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
+    """gates * x weight[h, chosen] for t tokens: x [t, h or 1, k or 1, c], weight [h, e, c, o], chosen [t, h, k].
+
+    The result is [t, heads, slots, o]: summed over h where `heads` is 1, over k where `slots` is 1.
+    """
+    out = x.new_empty(len(x), heads, slots, weight.shape[-1], dtype=sum_dtype(x, len(weight) // heads))
+    taken = x.flatten(0, 2)
+    for head in range(len(weight) if len(x) else 0):
+        order, place, ends = by_expert(chosen[:, head], weight.shape[1])
+        source, rows = row_numbers(x, chosen, head)[order], x.new_empty(len(order), weight.shape[-1])
+        for experts, part in pieces(ends, grouped_at_once(x, weight)):
+            put_product(rows[part], taken.index_select(0, source[part]), weight[head, experts], ends)
+        add_head(out, head, put_back(rows, place, None if gates is None else gates[:, head], slots))
+    return out.to(x.dtype)
+
+
+@routed.register_fake
+def routed_shape(x, weight, gates, chosen, heads, slots):
+    """A tensor like the result."""
+    return x.new_empty(x.shape[0], heads, slots, weight.shape[-1])
+
+
+@torch.library.custom_op(operation("routed_gradients"), mutates_args=())
+def routed_gradients(
+    gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, wanted: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and gates, from that of the result of `routed`, where they are `wanted`.
+
+    The gradient of a gate is the inner product of its row of x with what that row gets, so that these are two products
+    of the size of the forward one, and x weight is not computed again.
+    """
+    dx = x.new_empty(x.shape, dtype=sum_dtype(x, len(weight) // x.shape[1]))
+    dweight, dgates = weight.new_zeros(weight.shape), x.new_zeros(chosen.shape)
+    given, taken = gradient.flatten(0, 2), x.flatten(0, 2)
+    for head in range(len(weight) if len(x) else 0):
+        order, place, ends = by_expert(chosen[:, head], weight.shape[1])
+        target, source = row_numbers(gradient, chosen, head)[order], row_numbers(x, chosen, head)[order]
+        back, dots = x.new_empty(len(order), x.shape[-1]), x.new_empty(len(order))
+        gate = None if gates is None else gates[:, head].flatten()[order, None]
+        for experts, part in pieces(ends, grouped_at_once(x, weight)):
+            after, rows = given.index_select(0, target[part]), taken.index_select(0, source[part])
+            if wanted[0] or wanted[2]:
+                put_product(back[part], after, weight[head, experts].mT, ends)
+            if wanted[1]:
+                put_outer(dweight[head, experts], rows, after, None if gate is None else gate[part], ends)
+            if wanted[2]:
+                torch.sum(rows.mul_(back[part]), -1, out=dots[part])
+        if wanted[0]:
+            add_head(dx, head, put_back(back, place, None if gates is None else gates[:, head], x.shape[2]))
+        if wanted[2]:
+            dgates[:, head] = dots[place]
+    return dx.to(x.dtype), dweight, dgates
+
+
+@routed_gradients.register_fake
+def routed_gradient_shapes(gradient, x, weight, gates, chosen, wanted):
+    """Tensors like the gradients."""
+    return x.new_empty(x.shape), weight.new_empty(weight.shape), x.new_empty(chosen.shape)
+
+
+def routed_save(ctx, inputs, output):
+    """Keeps the operands, and nothing that is sorted."""
+    ctx.save_for_backward(*inputs[:4])
+
+
+def routed_autograd(ctx, gradient):
+    """The gradients of the operands that want one."""
+    wanted = list(ctx.needs_input_grad[:3])
+    compute = routed_gradients if torch.compiler.is_compiling() else RoutedGradients.apply
+    found = compute(gradient.contiguous(), *ctx.saved_tensors, wanted)
+    return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None
+
+
+routed.register_autograd(routed_autograd, setup_context=routed_save)
+
+
+def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, heads: int, slots: int) -> Tensor:
+    """`routed` with all experts computed, in plain code: it has derivatives of every order."""
+    every = torch.einsum("thkc,heco->thkeo", x.expand(-1, len(weight), -1, -1), weight)
+    place = chosen[..., None, None].expand(*chosen.shape, 1, weight.shape[-1])
+    picked = every.expand(-1, -1, chosen.shape[-1], -1, -1).gather(3, place).squeeze(3) * gates[..., None]
+    picked = picked.sum(2, keepdim=True) if slots == 1 else picked
+    return picked.sum(1, keepdim=True) if heads == 1 else picked
+
+
+def routed_twice(ctx, *seconds):
+    """The gradients of `routed_gradients`, by those of plain code."""
+    gradient, x, weight, gates, chosen = ctx.saved_tensors
+    known = chosen.new_ones(chosen.shape, dtype=x.dtype) if gates is None else gates
+
+    def again(gradient, *operands):
+        def plain(*some):
+            return routed_of_all(*some, chosen, *gradient.shape[1:3])
+
+        return torch.func.vjp(plain, *operands)[1](gradient)
+
+    found = torch.func.vjp(again, gradient, x, weight, known)[1](seconds)
+    return *found[:3], None if gates is None else found[3], None, None
+
+
+def routed_keep_all(ctx, inputs, output):
+    """Keeps all tensors."""
+    ctx.save_for_backward(*inputs[:5])
+
+
+routed_gradients.register_autograd(routed_twice, setup_context=routed_keep_all)
+
+
+class Routed(torch.autograd.Function):
+    """`routed` for code that runs as it is read, where the transforms of torch.func want a Function."""
+
+    generate_vmap_rule = True
+    forward, setup_context, backward = staticmethod(routed), staticmethod(routed_save), staticmethod(routed_autograd)
+
+
+class RoutedGradients(torch.autograd.Function):
+    """`routed_gradients`, likewise."""
+
+    generate_vmap_rule = True
+    forward, setup_context = staticmethod(routed_gradients), staticmethod(routed_keep_all)
+    backward = staticmethod(routed_twice)
+
+
+@routed.register_vmap
+def routed_each(info, dims, *arguments):
+    """One element of the mapped dimension after another."""
+    return torch.stack([routed(*one) for one in each_mapped(info, dims, arguments)]), 0
+
+
+@routed_gradients.register_vmap
+def routed_gradients_each(info, dims, *arguments):
+    """One element of the mapped dimension after another."""
+    found = [routed_gradients(*one) for one in each_mapped(info, dims, arguments)]
+    return tuple(torch.stack(same) for same in zip(*found, strict=True)), (0, 0, 0)
+
+
+def each_mapped(info, dims, arguments):
+    """The arguments of each element of a mapped dimension."""
+    for i in range(info.batch_size):
+        yield [
+            one.select(dim, i) if isinstance(one, Tensor) and dim is not None else one
+            for one, dim in zip(arguments, dims, strict=True)
+        ]
+
+
+def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The order that sorts choices [t, k] by expert, where each choice stands in it, where each expert's end."""
+    found, order = chosen.flatten().sort(stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    ends = torch.searchsorted(found, torch.arange(experts, device=found.device), right=True)
+    return order, place.view(chosen.shape), ends
+
+
+def row_numbers(x: Tensor, chosen: Tensor, head: int) -> Tensor:
+    """The rows of x [t, h or 1, k or 1, c], numbered from the first, that the choices of a head take: [t * k]."""
+    tokens, heads, slots, _ = x.shape
+    first = torch.arange(tokens, device=x.device) * heads + head % heads
+    slot = torch.arange(chosen.shape[-1], device=x.device) % slots
+    return (first[:, None] * slots + slot).flatten()
+
+
+def put_back(rows: Tensor, place: Tensor, gates: Tensor | None, slots: int) -> Tensor:
+    """Sorted rows times their gates [t, k], where the tokens stand: [t, slots, o]; one slot sums over k."""
+    if slots == 1:
+        return F.embedding_bag(place, rows, per_sample_weights=gates, mode="sum")[:, None]
+    return rows[place] if gates is None else rows[place] * gates[..., None]
+
+
+def sum_dtype(x: Tensor, terms: int) -> torch.dtype:
+    """The dtype in which that many heads are added."""
+    return torch.promote_types(x.dtype, torch.float32) if terms > 1 else x.dtype
+
+
+def add_head(out: Tensor, head: int, part: Tensor) -> None:
+    """Adds what a head gives [t, slots, o] to its place in [t, heads or 1, slots, o]; the first one there is stored."""
+    place = out[:, head % out.shape[1]]
+    place.copy_(part) if head < out.shape[1] else place.add_(part)
+
+
+def grouped_at_once(x: Tensor, weight: Tensor) -> bool:
+    """Whether one kernel does the matmuls of all experts: on a GPU, in bfloat16, dimensions of whole 16 bytes."""
+    return x.is_cuda and x.dtype == torch.bfloat16 and weight.shape[-1] % 8 == 0 and weight.shape[-2] % 8 == 0
+
+
+def pieces(ends: Tensor, at_once: bool) -> list[tuple[slice, slice]]:
+    """Experts and their rows that are done together: all, or each expert by itself, whose rows then stay in cache."""
+    if at_once:
+        return [(slice(None), slice(None))]
+    bounds = [0, *ends.tolist()]
+    return [(slice(e, e + 1), slice(bounds[e], bounds[e + 1])) for e in range(len(ends))]
+
+
+def put_product(out: Tensor, rows: Tensor, weight: Tensor, ends: Tensor) -> None:
+    """rows weight[e], for rows of one expert or of all in order: rows [r, c], weight [1 or e, c, o], out [r, o]."""
+    if len(weight) == 1:
+        torch.mm(rows, weight[0], out=out)
+    else:
+        out.copy_(F.grouped_mm(rows, weight, offs=ends.int()))
+
+
+def put_outer(out: Tensor, rows: Tensor, after: Tensor, gates: Tensor | None, ends: Tensor) -> None:
+    """The sum of gates rows^T after for each expert: rows [r, c], after [r, o], gates [r, 1], out [1 or e, c, o]."""
+    if gates is not None and rows.shape[-1] < after.shape[-1]:
+        rows = rows * gates
+    elif gates is not None:
+        after = after * gates
+    if len(out) == 1:
+        torch.mm(rows.mT, after, out=out[0])
+    else:
+        out.copy_(F.grouped_mm(rows.mT, after, offs=ends.int()))

@@ -1,0 +1,247 @@
+"""Attention whose scores are products of query and key features: the keys are summed first, nothing is n by m."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensornet_attn.runtime.maps import added, kept, masked_sum, normalized
+from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
+from tensornet_attn.runtime.products import exact_products
+
+
+def linear_attention(
+    terms: list[tuple[Tensor, ...]],
+    v: Tensor,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    heads: int = 0,
+    eps: float = 0.0,
+    normalize: bool = True,
+    causal: bool = False,
+    chunk: int = 64,
+) -> Tensor:
+    """Scores, divided by their row sums and eps if `normalize`, times values: v [..., m, e] -> [..., n, e].
+
+    The scores are the sum over `terms` (q, k) of q k^T, q [..., n, d] and k [..., m, d]. In a term (q, k, core), core
+    [..., g, h], the features are g groups side by side and the values h heads: the scores of head h are the sum over g
+    of core[g, h] times those of group g. `batch` and `heads` count dimensions before the sequence. With a `mask` the
+    scores are made: it may hide any pair.
+    """
+    if mask is not None:
+        return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
+    return added_reads(term_reads, seen_terms(terms, key_mask, heads), v, eps, normalize, causal, chunk)
+
+
+def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: int) -> list[tuple[Tensor, ...]]:
+    """The terms, in which keys that are not visible are 0."""
+    if key_mask is None:
+        return terms
+    seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
+    return [(q, torch.where(seen, k, 0), *rest) for q, k, *rest in terms]
+
+
+def added_reads(
+    reads, terms: list[tuple[Tensor, ...]], v: Tensor, eps: float, normalize: bool, causal: bool, chunk: int
+) -> Tensor:
+    """What `reads` says that terms read, added up, and divided by the sums of their rows if `normalize`."""
+    if not normalize:
+        return total_of([read for read, _ in reads(terms, v, causal, chunk, False)])
+    if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
+        return divided_reads(reads(terms, v, causal, chunk, True), eps)
+    with exact_products(v):  # products and row sums nearly cancel in the gradient: neither is rounded before
+        wide = torch.promote_types(v.dtype, torch.float32)
+        terms = [tuple(x.to(torch.promote_types(x.dtype, wide)) for x in term) for term in terms]
+        return divided_reads(reads(terms, v.to(wide), causal, chunk, True), eps).to(v.dtype)
+
+
+def term_reads(
+    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """What each term reads, and the sums of its rows, wanted or not."""
+    return [causal_reads(q, k, v, chunk, *core) if causal else key_reads(q, k, v, *core) for q, k, *core in terms]
+
+
+def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """q S and q z, z [..., d, 1]: on a CPU in one product, on a GPU in two, whose tensor cores want even widths."""
+    if q.device.type != "cpu":
+        return q @ S, q @ z
+    z = z.expand(*S.shape[:-1], 1)  # keys may lack legs that values have
+    return (q @ torch.cat([S, z], -1)).split([S.shape[-1], 1], -1)
+
+
+def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
+    """The sum of what the terms read, divided by the sum of their rows."""
+    out, total = (total_of(parts) for parts in zip(*reads, strict=True))  # ... n e; ... n h
+    total = total + eps
+    total = torch.where(total == 0, float("inf"), total)[..., None]  # what is divided by it is 0, in its gradient too
+    return (out.unflatten(-1, (total.shape[-2], -1)) * total.reciprocal()).flatten(-2)  # cheaper than to divide
+
+
+def total_of(parts) -> Tensor:
+    """The sum, without a pass over memory that adds 0 to the first one."""
+    found = parts[0]
+    for part in parts[1:]:
+        found = found + part
+    return found
+
+
+def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Scores times values [..., n, e], and the sums of the scores' rows [..., n, h], h = 1 without a core."""
+    S, z = k.mT @ v, k.sum(-2, keepdim=True)
+    return joint_reads(q, S, z.mT) if core is None else (q @ mixed_state(S, core), row_sums(q, z, core))
+
+
+def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The same over the keys that are not later than the query; the last query stands at the last key.
+
+    One stretch of keys after another, so that what is made of it stays in the caches; traced code, where a loop would
+    fix the length, takes all at once.
+    """
+    n, m = q.shape[-2], k.shape[-2]
+    traced = torch.compiler.is_compiling()
+    stretch = m if traced else stretch_of(math.prod(v.shape[:-2]), chunk, core)
+    q = F.pad(q, (0, 0, m - n, 0))
+    parts, before = [], None
+    for part in [(q, k, v)] if m <= stretch else zip(*(t.split(stretch, -2) for t in (q, k, v)), strict=True):
+        out, rows, before = chunk_reads(*part, chunk, core, before, 1 if traced else 0)
+        parts.append((out, rows))
+    found = parts[0] if len(parts) == 1 else [torch.cat(same, -2) for same in zip(*parts, strict=True)]
+    return tuple(F.pad(t, (0, 0, n - m, 0)) for t in found)
+
+
+def stretch_of(heads: int, chunk: int, core: Tensor | None = None) -> int:
+    """Keys whose scores are about 2 ** 19 numbers, in whole chunks; `heads` counts batch elements too."""
+    scores = chunk * (1 if core is None else sum(core.shape[-2:])) * max(1, heads)
+    return chunk * max(4, (1 << 19) // (scores * chunk))
+
+
+def chunk_reads(
+    q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None, before: tuple | None, least: int
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """What as many queries as keys read of these and of what stood before: values, row sums, and what stands now.
+
+    Inside a chunk the scores are made; what lies before a chunk is one state, a cumulative sum over chunks, of
+    which there are `least` at least more than one: traced, no size is 1 for some lengths alone.
+    """
+    m = k.shape[-2]
+    chunks = (m + (least + 1) * chunk - 1) // chunk
+    q, k, v = (F.pad(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk)) for t in (q, k, v))
+    core = None if core is None else core.unsqueeze(-3)
+    scores = linear_scores(q, k, core).tril()
+    (S, S_after), (z, z_after) = (
+        sums(each, old) for each, old in zip((k.mT @ v, k.sum(-2, keepdim=True)), before or (None, None), strict=True)
+    )
+    out = scores_read(scores, v, core) + q @ mixed_state(S, core)
+    rows = scores.sum(-1, keepdim=True) if core is None else scores.sum(-1).mT
+    rows = rows + row_sums(q, z, core)
+    out, rows = (F.pad(t.flatten(-3, -2), (0, 0, 0, m - chunks * chunk)) for t in (out, rows))
+    return out, rows, (S_after, z_after)
+
+
+def sums(each: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sum of what lies before each chunk [..., chunks, d, e], and of all; at first it is `before`, or nothing."""
+    wide = torch.promote_types(each.dtype, torch.float32)
+    if before is None:
+        found = F.pad(each, (0, 0, 0, 0, 1, 0)).cumsum(-3, dtype=wide)
+    else:
+        found = torch.cat([before, each], -3).cumsum(-3, dtype=wide)
+    return found.to(each.dtype)[..., :-1, :, :], found[..., -1:, :, :]
+
+
+def mixed_state(S: Tensor, core: Tensor | None) -> Tensor:
+    """core[g, h] S[(g d), (h e)]: a state as the heads read it."""
+    if core is None:
+        return S
+    g, h = core.shape[-2:]
+    S = S.unflatten(-1, (h, -1)).unflatten(-3, (g, -1))  # ... g d h e
+    return (S * core[..., :, None, :, None]).flatten(-4, -3).flatten(-2)
+
+
+def row_sums(q: Tensor, z: Tensor, core: Tensor | None = None) -> Tensor:
+    """The sums of the scores' rows [..., n, h] by z, the sum of the keys: q [..., n, (g d)], z [..., 1, (g d)]."""
+    if core is None:
+        return q @ z.mT
+    return (q * z).unflatten(-1, (core.shape[-2], -1)).sum(-1) @ core
+
+
+def linear_scores(q: Tensor, k: Tensor, core: Tensor | None = None) -> Tensor:
+    """[..., n, m], with a core [..., h, n, m]."""
+    if core is None:
+        return q @ k.mT
+    q, k = (t.unflatten(-1, (core.shape[-2], -1)).movedim(-2, -3) for t in (q, k))  # ... g n d
+    scores = q @ k.mT
+    return (core.mT @ scores.flatten(-2)).unflatten(-1, scores.shape[-2:])
+
+
+def scores_read(scores: Tensor, v: Tensor, core: Tensor | None) -> Tensor:
+    """Scores times values, those of several heads side by side: [..., n, (h e)]."""
+    if core is None:
+        return scores @ v
+    v = v.unflatten(-1, (core.shape[-1], -1)).movedim(-2, -3)  # ... h m e
+    return (scores @ v).movedim(-3, -2).flatten(-2)
+
+
+def dense_linear(
+    terms: list[tuple[Tensor, ...]],
+    v: Tensor,
+    mask: Tensor,
+    key_mask: Tensor | None,
+    batch: int,
+    heads: int,
+    eps: float,
+    normalize: bool,
+    causal: bool,
+) -> Tensor:
+    """The same with every score made, for a mask [n, m], [batch..., n, m] or [batch..., heads..., n, m]."""
+    cores = [core for _, _, *rest in terms for core in rest]
+    parts = [linear_scores(q, k, *core) for q, k, *core in terms]
+    if cores:
+        parts = [part if len(term) > 2 else part.unsqueeze(-3) for part, term in zip(parts, terms, strict=True)]
+    scores = total_of(parts)
+    own = causal_mask(scores.shape[-2], scores.shape[-1], v.device) if causal else None
+    keep, _ = visible(own, mask, key_mask, batch, heads + bool(cores))
+    maps = normalized(scores, keep, eps) if normalize else kept(scores, keep)
+    return scores_read(maps, v, cores[0] if cores else None)
+
+
+def heads_ordered(mask: Tensor | None, batch: int, order: tuple[int, ...], mixed: int) -> Tensor | None:
+    """A mask that names other legs, these in the given order, the last `mixed` as one: [batch..., heads..., n, m]."""
+    if mask is None or mask.ndim <= batch + 2:
+        return mask
+    last = len(order) + 2
+    mask = mask.movedim(tuple(i - last for i in order), tuple(range(-last, -2)))
+    return mask.flatten(-2 - mixed, -3) if mixed > 1 else mask
+
+
+def cumulative_sums(
+    terms: list[tuple[Tensor, Tensor]],
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    heads: int = 0,
+    causal: bool = False,
+    wide: bool = False,
+) -> Tensor:
+    """The sum over the visible keys of q k^T, added up over `terms`: q [..., n, d], k [..., m, d] -> [..., n].
+
+    `batch` and `heads` count dimensions before the sequence. With a `mask` the products are made: it may hide any pair.
+    `wide`: in float32 at least, for what differences are taken of.
+    """
+    if wide:
+        terms = [tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in term) for term in terms]
+    if mask is not None:
+        scores = sum(q @ k.mT for q, k in terms)
+        own = causal_mask(scores.shape[-2], scores.shape[-1], scores.device) if causal else None
+        keep, bias = visible(own, mask, key_mask, batch, heads)
+        return masked_sum(added(scores, bias), keep)
+    terms = seen_terms(terms, key_mask, heads)
+    return sum((q * (summed_so_far(k, q.shape[-2]) if causal else k.sum(-2, keepdim=True))).sum(-1) for q, k in terms)
+
+
+def summed_so_far(k: Tensor, n: int) -> Tensor:
+    """The keys [..., m, d] up to each of n queries, the last of which stands at the last key, summed: [..., n, d]."""
+    total = k.cumsum(-2, dtype=torch.promote_types(k.dtype, torch.float32)).to(k.dtype)
+    return F.pad(total, (0, 0, n - k.shape[-2], 0))

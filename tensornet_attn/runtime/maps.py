@@ -1,0 +1,160 @@
+"""Maps of a tensor: elementwise, norms, sums and weights over what is visible, the largest entries.
+
+A row that sees nothing gives zeros, with gradients of zero.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Traced, `elu` and `softplus` are made of other calls: of the gradients of torch's own, tracing knows the strides wrong
+# where x and the gradient that arrives are laid out differently, and a view of them fails when the program runs.
+# What is added and divided stands in float32 at least, as inside torch's own.
+
+
+def elu1(x: Tensor) -> Tensor:
+    """elu(x) + 1 without its cancellation: exp(x) below zero, x + 1 above."""
+    return x.clamp(max=0).exp() + x.relu() if torch.compiler.is_compiling() else Elu1.apply(x)
+
+
+class Elu1(torch.autograd.Function):
+    """`elu1` where nothing fuses its steps: it keeps its result alone, as its derivative is that, but at most 1."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        """The value."""
+        return x.clamp(max=0).exp_().add_(x.relu())
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Keeps the result."""
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx, g):
+        """The gradient of x."""
+        return ctx.saved_tensors[0].clamp(max=1) * g
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        """The change of the result with that of x."""
+        return ctx.saved_tensors[0].clamp(max=1) * tangent
+
+
+def elu1_neg(x: Tensor) -> Tensor:
+    """elu(-x) + 1."""
+    return elu1(-x)
+
+
+def reciprocal(x: Tensor) -> Tensor:
+    """1 / x, and 0 where x is 0, in its gradient too."""
+    return torch.where(x == 0, 0, torch.where(x == 0, 1, x).reciprocal())
+
+
+def elu(x: Tensor) -> Tensor:
+    """x above zero, exp(x) - 1 below."""
+    if not torch.compiler.is_compiling():
+        return F.elu(x)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide.clamp(max=0).expm1() + wide.relu()).to(x.dtype)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    if not torch.compiler.is_compiling():
+        return F.softplus(x)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.logaddexp(wide, torch.zeros_like(wide)).to(x.dtype)
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """cap tanh(x / cap): between -cap and cap."""
+    return cap * torch.tanh(x / cap)
+
+
+def rms_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
+    """x / sqrt(mean(x ** 2) + eps)."""
+    x = x.movedim(dim, -1)
+    return F.rms_norm(x, x.shape[-1:], eps=eps).movedim(-1, dim)
+
+
+def layer_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(variance + eps)."""
+    if torch.compiler.is_compiling():  # tracing knows the strides of torch's gradient wrong; see `maps`
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return rms_norm(wide - wide.mean(dim, keepdim=True), dim, eps).to(x.dtype)
+    x = x.movedim(dim, -1)
+    return F.layer_norm(x, x.shape[-1:], eps=eps).movedim(-1, dim)
+
+
+def l1_norm(x: Tensor, dim: int, eps: float = 0.0) -> Tensor:
+    """x / (sum of absolute values + eps); zeros stay zeros."""
+    return divided(x, x.abs().sum(dim, keepdim=True) + eps)
+
+
+def l2_norm(x: Tensor, dim: int, eps: float = 0.0) -> Tensor:
+    """x / (root of the sum of squares + eps); zeros stay zeros."""
+    return divided(x, torch.linalg.vector_norm(x, dim=dim, keepdim=True) + eps)
+
+
+def divided(x: Tensor, total: Tensor) -> Tensor:
+    """x / total; a zero total gives zeros, with gradients of zero."""
+    zero = total == 0
+    return torch.where(zero, 0, x / torch.where(zero, 1, total))
+
+
+def kept(x: Tensor, keep: Tensor | None = None) -> Tensor:
+    """x where visible, zeros elsewhere."""
+    return x if keep is None else torch.where(keep, x, 0)
+
+
+def normalized(scores: Tensor, keep: Tensor | None = None, eps: float = 0.0) -> Tensor:
+    """scores / (row sum + eps) over the visible keys: [..., n, m]."""
+    scores = kept(scores, keep)
+    return divided(scores, scores.sum(-1, keepdim=True) + eps)
+
+
+def masked_sum(x: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The sum of the visible entries: [..., m] -> [...]."""
+    return kept(x, keep).sum(-1)
+
+
+def masked_mean(x: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The mean of the visible entries: [..., m] -> [...]."""
+    return x.mean(-1) if keep is None else kept(x, keep).sum(-1) / keep.sum(-1).clamp(min=1)
+
+
+def masked_max(x: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The largest visible entry, equal ones sharing its gradient: [..., m] -> [...]."""
+    if keep is None:
+        return x.amax(-1)
+    return torch.where(keep.any(-1), torch.where(keep, x, torch.finfo(x.dtype).min).amax(-1), 0)
+
+
+def masked_logsumexp(x: Tensor, keep: Tensor | None = None) -> Tensor:
+    """log of the sum of exp of the visible entries: [..., m] -> [...]."""
+    if keep is None:
+        return x.logsumexp(-1)
+    return torch.where(keep.any(-1), torch.where(keep, x, torch.finfo(x.dtype).min).logsumexp(-1), 0)
+
+
+def added(x: Tensor, bias: Tensor | None) -> Tensor:
+    """x + bias, where there is one."""
+    return x if bias is None else x + bias.to(x.dtype)
+
+
+def top_indices(by: Tensor, k: int, dim: int) -> Tensor:
+    """Where the k largest entries stand, largest first."""
+    return by.sort(dim=dim, descending=True, stable=True).indices.narrow(dim, 0, k)
+
+
+def top_entries(values: Tensor, by: Tensor, k: int, dim: int) -> Tensor:
+    """`values` at the k largest entries of `by` along `dim`, zeros elsewhere."""
+    values, by = torch.broadcast_tensors(values, by)
+    none = torch.zeros_like(by, dtype=torch.bool)
+    chosen = none.scatter(dim, top_indices(by, k, dim), True)
+    zeros = torch.where(none, by, 0)  # so that what `by` is made of gets gradients of zero
+    return torch.where(chosen, values, zeros)

@@ -1,0 +1,80 @@
+"""Where queries and keys stand, and what is made of it: tables, rotations, relative positions as keys.
+
+The last query stands at the last key.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def query_positions(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """m - n ... m - 1: [n]; keys stand at 0 ... m - 1."""
+    return torch.arange(m - n, m, device=device)
+
+
+def exactly(positions: Tensor) -> Tensor:
+    """Positions as numbers of which products keep every digit that matters: float64, where the device has it."""
+    return positions.to(torch.float32 if positions.device.type == "mps" else torch.float64)
+
+
+def distance(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """Query position minus key position: [n, m], integers."""
+    return query_positions(n, m, device)[:, None] - torch.arange(m, device=device)
+
+
+def sinusoid(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """Entry 2i is sin(p * 10000 ** (-2i / width)), 2i + 1 its cosine: [p, width]."""
+    positions, entry = exactly(positions), torch.arange(width, device=positions.device)  # late angles are large
+    angle = positions[:, None] * 10000.0 ** (-2 * (entry // 2).to(positions.dtype) / width)
+    return torch.where(entry % 2 == 0, angle.sin(), angle.cos()).to(dtype)
+
+
+def alibi_slopes(heads: int, device: torch.device | None, dtype: torch.dtype) -> Tensor:
+    """2 ** (-8 i / heads), i from 1; between powers of two, filled from the next power (Press et al. 2022): [heads]."""
+    power = 2 ** (heads.bit_length() - 1)
+    steps = [8 * i / power for i in range(1, power + 1)] + [4 * i / power for i in range(1, 2 * (heads - power), 2)]
+    return torch.tensor([2.0**-step for step in steps], device=device, dtype=dtype)
+
+
+def rotate(x: Tensor, positions: Tensor, sequence_dim: int, along_dim: int, base: float, width: int) -> Tensor:
+    """The first `width` entries turned by the positions on `sequence_dim`: (a cos - b sin, b cos + a sin)."""
+    y = x.movedim((sequence_dim, along_dim), (-2, -1))  # ... n d
+    cos, sin = rotations(positions, base, width, x.dtype)
+    a, b, rest = y.split([width // 2, width // 2, y.shape[-1] - width], -1)
+    y = torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
+    return y.movedim((-2, -1), (sequence_dim, along_dim))
+
+
+def rotations(positions: Tensor, base: float, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of position * base ** (-2 i / width): [n, width / 2] each."""
+    exact = torch.float32 if positions.device.type == "mps" else torch.float64  # angles are large at late positions
+    pairs = torch.arange(width // 2, device=positions.device, dtype=exact)
+    angles = positions[:, None] * base ** (-2 * pairs / width)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def relative_to_key(x: Tensor, n: int, m: int, reach: int | None = None) -> Tensor:
+    """y[i, j] = x[i, position(i) - position(j)]: [..., n or 1, p] -> [..., n, m].
+
+    p runs from 1 - n to m - 1, or from -reach to reach, its ends standing for all that is beyond.
+    One row for all queries ([..., 1, p]) gives a matrix that is constant along its diagonals.
+    """
+    if reach is not None and x.device.type == "cpu" and x.shape[-2] == n:
+        return from_table(x, torch.arange(m - n, m), m, reach)
+    if reach is not None:
+        x = x.index_select(-1, torch.arange(1 - n, m, device=x.device).clamp(-reach, reach) + reach)
+    x = F.pad(x.flip(-1), (0, 2)).expand(*x.shape[:-2], n, n + m + 1)
+    # More columns, read in rows one entry shorter: each row starts one entry earlier than the row above.
+    rows = x.flatten(-2)[..., n - 1 : n - 1 + n * (n + m)]
+    return rows.unflatten(-1, (n, n + m))[..., :m]
+
+
+def from_table(x: Tensor, at: Tensor, m: int, reach: int) -> Tensor:
+    """y[i, j] = x[i, at[i] - j], -reach and reach standing for what is beyond: [..., n, 2 reach + 1] -> [..., n, m].
+
+    An index per pair, which all heads share: on a CPU several times as fast as rows of all relative positions.
+    """
+    far = at[:, None] - torch.arange(m, device=x.device)
+    index = far.clamp(-reach, reach) + reach
+    return x.gather(-1, index.expand(*x.shape[:-1], m))

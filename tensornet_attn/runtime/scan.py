@@ -1,0 +1,197 @@
+"""Fast weights written by the delta rule (Schlag et al. 2021), in chunks of keys: time and memory linear in the keys.
+
+What the keys of a chunk write solves a triangular system (WY form, after Yang et al. 2024), all chunks at once; only
+the fast weights between chunks are computed one after another. Values and gradients are each one operation: no traced
+graph holds a number of chunks, and what the backward keeps are the operands alone.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensornet_attn.runtime.maps import divided
+from tensornet_attn.runtime.operations import mapped_first, operation
+from tensornet_attn.runtime.products import exact_products
+
+
+def delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    key_mask: Tensor | None = None,
+    normalize: str = "none",
+    eps: float = 0.0,
+    chunk: int = 64,
+) -> Tensor:
+    """S += rate (v - S k) k^T, read by q: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m] -> [..., n, e].
+
+    `chunk` keys at a time; in float32 at least, under autocast too.
+    """
+    n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
+    q, k, v, rate = (t.to(torch.promote_types(dtype, torch.float32)) for t in (q, k, v, rate))
+    if key_mask is not None:
+        k, rate = torch.where(key_mask[..., None], k, 0), torch.where(key_mask, rate, 0)
+    if normalize == "none":
+        return read_in_chunks(q, k, v, rate, chunk).to(dtype)
+    z = k.cumsum(-2)
+    used, rate = keys_by_sum(k, z, rate, key_mask, eps) if normalize == "both" else (k, rate)
+    z = F.pad(z, (0, 0, n - m, 0))  # as the last query stands at the last key; a negative width crops
+    return divided(read_in_chunks(q, used, v, rate, chunk), (z * q).sum(-1, keepdim=True) + eps).to(dtype)
+
+
+def keys_by_sum(k: Tensor, z: Tensor, rate: Tensor, key_mask: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """k / (z'.k + eps) and rate (z'.k), z' the sum of the keys before; z'.k counts as 1 at the first visible key."""
+    scale = (F.pad(z, (0, 0, 1, -1)) * k).sum(-1)  # ... m
+    seen = torch.ones_like(scale, dtype=torch.bool) if key_mask is None else key_mask.expand_as(scale)
+    scale = torch.where(seen.cumsum(-1) > 1, scale, 1)
+    return divided(k, scale[..., None] + eps), rate * scale
+
+
+def read_in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int) -> Tensor:
+    """The delta rule without its sums: operands that broadcast, as `delta_rule` takes them."""
+    operands = q, k, v, rate[..., None]
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in operands))
+    whole = [x.expand(*batch, -1, -1) for x in operands]
+    return delta_reads(*whole, chunk) if torch.compiler.is_compiling() else DeltaReads.apply(*whole, chunk)
+
+
+@torch.library.custom_op(operation("delta_reads"), mutates_args=())
+def delta_reads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int) -> Tensor:
+    """What the queries read: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m, 1] -> [..., n, e]."""
+    shape, chunks = (*q.shape[:-1], v.shape[-1]), -(-k.shape[-2] // chunk)
+    q, k, v, rate = (in_chunks(x, chunks, chunk) for x in (q, k, v, rate))
+    with exact_products(k):
+        undone, writes, _ = chunk_writes(k, v, rate)
+        held = held_before(chunk_keeps(k, undone), k.mT @ writes)
+        return from_chunks(q @ held + (q @ k.mT).tril_() @ (writes - undone @ held), shape)
+
+
+@torch.library.custom_op(operation("delta_gradients"), mutates_args=())
+def delta_gradients(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k, v and rate from that of what is read."""
+    with exact_products(k):
+        return gradients_by_chunks(g, q, k, v, rate, chunk)
+
+
+def gradients_by_chunks(g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int) -> tuple[Tensor, ...]:
+    """`delta_gradients` as plain tensor code, which has gradients of its own; `g_x` is the gradient of x."""
+    shapes, width = [x.shape for x in (q, k, v, rate)], k.shape[-1]
+    g, q, k, v, rate = (in_chunks(x, -(-k.shape[-2] // chunk), chunk) for x in (g, q, k, v, rate))
+    undone, writes, system = chunk_writes(k, v, rate)
+    keeps = chunk_keeps(k, undone)
+    held = held_before(keeps, k.mT @ writes)
+    written = writes - undone @ held
+    g_scores, g_written = (g @ written.mT).tril_(), (q @ k.mT).tril_().mT @ g
+    g_after = held_before(keeps.mT.flip(1), (q.mT @ g - undone.mT @ g_written).flip(1)).flip(
+        1
+    )  # of what a chunk leaves
+    g_writes = g_written + k @ g_after
+    g_solved = torch.cat((-g_writes @ held.mT, g_writes), -1)
+    g_rated = torch.linalg.solve_triangular(system.mT, g_solved, upper=True, unitriangular=True)
+    g_system = (g_rated @ torch.cat((undone, writes), -1).mT).tril_(-1)
+    g_key, g_value = g_rated[..., :width] - g_system @ k, g_rated[..., width:]  # of rate k and rate v
+    g_k = written @ g_after.mT + g_scores.mT @ q - g_system.mT @ (rate * k) + rate * g_key
+    g_rate = (g_key * k).sum(-1, keepdim=True) + (g_value * v).sum(-1, keepdim=True)
+    found = g @ held.mT + g_scores @ k, g_k, rate * g_value, g_rate
+    return tuple(from_chunks(x, shape) for x, shape in zip(found, shapes, strict=True))
+
+
+def chunk_writes(k: Tensor, v: Tensor, rate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A chunk writes `writes - undone S` at its keys: undone [..., c, d], writes [..., c, e], their system [..., c, c].
+
+    The system has ones on its diagonal and zeros above, which stand in no memory: no solver looks there.
+    """
+    rated = rate * torch.cat((k, v), -1)
+    system = rated[..., : k.shape[-1]] @ k.mT
+    solved = torch.linalg.solve_triangular(system, rated, upper=False, unitriangular=True)
+    return *solved.split((k.shape[-1], v.shape[-1]), -1), system
+
+
+def chunk_keeps(k: Tensor, undone: Tensor) -> Tensor:
+    """What a chunk makes of the fast weights before it, `1 - k^T undone`: [..., d, d]."""
+    return torch.eye(k.shape[-1], dtype=k.dtype, device=k.device) - k.mT @ undone
+
+
+def held_before(keeps: Tensor, adds: Tensor) -> Tensor:
+    """The fast weights before each chunk, S = keeps S + adds from zeros: adds [batch, chunks, d, e] -> the same."""
+    S, held = torch.zeros_like(adds[:, 0]), []
+    for keep, add in zip(keeps.unbind(1), adds.unbind(1), strict=True):
+        held.append(S)
+        S = torch.baddbmm(add, keep, S)
+    return torch.stack(held, 1)
+
+
+def in_chunks(x: Tensor, chunks: int, chunk: int) -> Tensor:
+    """[..., length, d] -> [batch, chunks, chunk, d]: the last rows, with zeros before them where there are fewer."""
+    x = F.pad(x, (0, 0, chunks * chunk - x.shape[-2], 0))
+    return x.reshape(math.prod(x.shape[:-2]), chunks, chunk, x.shape[-1])
+
+
+def from_chunks(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[batch, chunks, chunk, d] -> this shape [..., length, d]: the last rows, or zeros before them."""
+    x = x.flatten(1, 2)
+    return F.pad(x, (0, 0, shape[-2] - x.shape[1], 0)).reshape(shape).contiguous()
+
+
+@delta_reads.register_fake
+def delta_reads_shape(q, k, v, rate, chunk):
+    """The shape of what is read."""
+    return q.new_empty((*q.shape[:-1], v.shape[-1]))
+
+
+@delta_gradients.register_fake
+def delta_gradients_shapes(g, *operands):
+    """The shapes of the gradients."""
+    return tuple(x.new_empty(x.shape) for x in operands[:4])
+
+
+@delta_reads.register_vmap
+def delta_reads_mapped(info, dims, *given):
+    """One more batch dimension."""
+    return delta_reads(*mapped_first(info, dims, given)), 0
+
+
+@delta_gradients.register_vmap
+def delta_gradients_mapped(info, dims, *given):
+    """One more batch dimension."""
+    return delta_gradients(*mapped_first(info, dims, given)), (0, 0, 0, 0)
+
+
+def delta_keep(ctx, inputs, output):
+    """Keeps the operands."""
+    *operands, ctx.chunk = inputs
+    ctx.save_for_backward(*operands)
+
+
+def delta_autograd(ctx, g):
+    """The gradients of the operands."""
+    return *DeltaGradients.apply(g, *ctx.saved_tensors, ctx.chunk), None
+
+
+def delta_second_backward(ctx, *g):
+    """The gradients of the gradients, by those of plain tensor code."""
+    with exact_products(g[0]):
+        return *torch.func.vjp(lambda *x: gradients_by_chunks(*x, ctx.chunk), *ctx.saved_tensors)[1](g), None
+
+
+delta_reads.register_autograd(delta_autograd, setup_context=delta_keep)
+
+
+class DeltaReads(torch.autograd.Function):
+    """`delta_reads` for code that runs as it is read, where the transforms of torch.func want a Function."""
+
+    generate_vmap_rule = True
+    forward, setup_context, backward = staticmethod(delta_reads), staticmethod(delta_keep), staticmethod(delta_autograd)
+
+
+class DeltaGradients(torch.autograd.Function):
+    """`delta_gradients`, likewise."""
+
+    generate_vmap_rule = True
+    forward, setup_context = staticmethod(delta_gradients), staticmethod(delta_keep)
+    backward = staticmethod(delta_second_backward)

@@ -1,0 +1,109 @@
+"""Softmax attention over the last dimension; a row that sees nothing gives zeros, with gradients of zero."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensornet_attn.runtime.masks import both, causal_mask
+
+
+def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    """softmax(scores + bias) over the keys where `keep`, zeros elsewhere: [..., n, m]."""
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if keep is None:
+        return scores.softmax(-1)
+    # The least finite number: with -inf an empty row would be NaN before it is cleared, and its gradient after.
+    weights = torch.where(keep, scores, torch.finfo(scores.dtype).min).softmax(-1)
+    return torch.where(keep, weights, 0)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+    causal: bool = False,
+    keys: int = 1,
+) -> Tensor:
+    """softmax(scale q k^T + bias) v, fused: q [..., h, n, d], k [..., g, m, d], v [..., g, m, e] -> [..., h, n, e].
+
+    `keep` and `bias` broadcast to [..., h, n, m]; g divides h: consecutive query heads share a key and value head; each
+    of the three may have one head for all.
+    With several `keys` a position, k has them one after another, [..., g, keys m, d], and they share v, keep and bias.
+    """
+    n, m = q.shape[-2], k.shape[-2] // keys
+    if keys > 1:
+        keep = both(keep, causal_mask(n, m, q.device)) if causal else keep
+        causal, v = False, torch.cat([v] * keys, -2)
+        keep, bias = (None if t is None else torch.cat([t] * keys, -1) for t in (keep, bias))
+    fused = empty = False
+    if causal and keep is None and bias is None and n == m:  # tested by `if`: traced lengths make no plain bool
+        fused = True
+    elif keep is not None or (causal and n > m):
+        empty = True
+    if causal and not fused:
+        keep = both(keep, causal_mask(n, m, q.device))
+    some = keep.any(-1, keepdim=True) if empty else None  # ... n 1
+    mask = keep if some is None else keep | ~some
+    if bias is not None:
+        mask = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), float("-inf"))
+    out = fused_attention(q, k, v, mask, scale, dropout, fused)
+    if bias is not None and out.numel() == 0:
+        out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
+    return out if some is None else torch.where(some, out, 0)
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float, causal: bool
+) -> Tensor:
+    """scaled_dot_product_attention for any batch and widths: the fused kernels want four dimensions and one width."""
+    if scale <= 0:  # the fused kernels multiply the minus infinity of a causal mask by it
+        q, scale = q * scale, 1.0
+    operands = (q, k, v) if mask is None or mask.ndim < 4 else (q, k, v, mask)
+    batch = q.shape[:-3]
+    if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # tuples would compare sizes before lengths
+        batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
+    heads, width, out_width = max(k.shape[-3], v.shape[-3]), max(q.shape[-1], v.shape[-1]), v.shape[-1]
+    q, k, v = (four_dimensions(laid_out(widened(t, width)), batch) for t in (q, k, v))
+    if k.shape[1] != v.shape[1]:
+        k, v = (t.expand(-1, heads, -1, -1) for t in (k, v))
+    if q.shape[1] < heads:
+        q = q.expand(-1, heads, -1, -1)
+    if mask is not None and mask.ndim > 2:
+        mask = four_dimensions(mask, batch)
+    grouped = {"enable_gqa": True} if q.shape[1] != heads else {}
+    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, **grouped)
+    if out_width != width:
+        out = out[..., :out_width]
+    return out if len(batch) == 1 else out.reshape(*batch, *out.shape[1:])
+
+
+def over_heads(x: Tensor, *heads: int) -> Tensor:
+    """x with one dimension for each head leg, 1 where it is the same for all, with all of them as one.
+
+    [..., h or 1, g or 1, m, d] -> [..., h g, m, d]
+    """
+    dims = len(heads)
+    return x.expand(*x.shape[: -dims - 2], *heads, *x.shape[-2:]).flatten(-dims - 2, -3)
+
+
+def four_dimensions(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """[batch..., h, n, d] as [one batch, h, n, d]."""
+    if len(batch) == 1 and x.ndim == 4 and x.shape[:-3] == batch:
+        return x
+    x = x.expand(*batch, *[1] * (3 - x.ndim), *x.shape[-3:])
+    return x.flatten(0, -4) if batch else x[None]
+
+
+def laid_out(x: Tensor) -> Tensor:
+    """x with its last dimension's numbers side by side: the fused kernels take no other, and torch makes all scores."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def widened(x: Tensor, width: int) -> Tensor:
+    """x with zeros after its last entries."""
+    return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))

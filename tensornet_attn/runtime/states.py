@@ -1,0 +1,106 @@
+"""Sums over the keys k v^T for few heads, mixed into states that many heads of queries read: nothing is n by m."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensornet_attn.runtime.linear import joint_reads, sums
+from tensornet_attn.runtime.maps import kept
+from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
+
+
+def mixed_states(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None,
+    mix: Tensor,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    causal: bool = False,
+    chunk: int = 32,
+) -> Tensor:
+    """q_h times the sum over g of mix[h, g] S_g, where S_g is the sum over the visible keys of k_g v_g^T.
+
+    q [..., h, n, d], k [..., g, m, d], v [..., g, m, e], mix [h, g] -> [..., h, n, e]; without v the keys are summed
+    alone, and e is 1. `batch` counts the dimensions of the batch. With a `mask` the scores are made: it may hide any
+    pair.
+    """
+    if mask is not None:
+        return dense_states(q, k, v, mix, mask, key_mask, batch, causal)
+    if key_mask is not None:
+        k = torch.where(key_keep(key_mask, 1, query=False)[..., None], k, 0)
+    return causal_states(q, k, v, mix, chunk) if causal else q @ mixed_heads(mix, summed_keys(k, v))
+
+
+def mixed_states_and_blockwise(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mix: Tensor,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    causal: bool = False,
+    chunk: int = 32,
+) -> tuple[Tensor, Tensor]:
+    """`mixed_states` with v, and without it as [..., h, n]: one state is read, and scores are made once."""
+    if mask is not None or causal:
+        wider = torch.cat([v, torch.ones_like(v[..., :1])], -1)
+        read, rows = mixed_states(q, k, wider, mix, mask, key_mask, batch, causal, chunk).split([v.shape[-1], 1], -1)
+    else:
+        k = k if key_mask is None else torch.where(key_keep(key_mask, 1, query=False)[..., None], k, 0)
+        read, rows = joint_reads(q, *(mixed_heads(mix, summed_keys(k, each)) for each in (v, None)))
+    return read, rows.squeeze(-1)
+
+
+def summed_keys(k: Tensor, v: Tensor | None) -> Tensor:
+    """The sum of k v^T over the keys: [..., d, e]."""
+    return k.sum(-2, keepdim=True).mT if v is None else k.mT @ v
+
+
+def read_values(scores: Tensor, v: Tensor | None) -> Tensor:
+    """Scores times values, or their sums over the keys: [..., n, e]."""
+    return scores.sum(-1, keepdim=True) if v is None else scores @ v
+
+
+def mixed_heads(mix: Tensor, S: Tensor) -> Tensor:
+    """mix[h, g] S_g: [..., g, d, e] -> [..., h, d, e]."""
+    return (mix @ S.flatten(-2)).unflatten(-1, S.shape[-2:])
+
+
+def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: int) -> Tensor:
+    """Over the keys that are not later than the query; the last query stands at the last key.
+
+    Inside a chunk the scores are made, head by head of the keys, those of all queries in one product; what lies before
+    a chunk is one state.
+    """
+    n, m = q.shape[-2], k.shape[-2]
+    least = 1 if torch.compiler.is_compiling() else 0  # traced, no size is 1 for some lengths alone
+    chunks = (m + (least + 1) * chunk - 1) // chunk
+    q = F.pad(q, (0, 0, m - n, 0))
+    q, k, v = (
+        None if t is None else F.pad(t, (0, 0, 0, chunks * chunk - m)).unflatten(-2, (chunks, chunk)) for t in (q, k, v)
+    )
+    before, _ = sums(summed_keys(k, v), None)  # ... g chunks d e
+    q = q.movedim(-4, -3)  # ... chunks h C d
+    out = (q @ mixed_heads(mix, before.movedim(-3, -4))).flatten(-3, -2)  # ... chunks (h C) e
+    rows = q.flatten(-3, -2)
+    for g in range(k.shape[-4]):
+        scores = (rows @ k[..., g, :, :, :].mT).unflatten(-2, (-1, chunk)).tril() * mix[:, g, None, None]
+        out = out + read_values(scores.flatten(-3, -2), None if v is None else v[..., g, :, :, :])
+    out = out.unflatten(-2, (-1, chunk)).movedim(-3, -4)  # ... h chunks C e
+    return F.pad(out.flatten(-3, -2), (0, 0, n - m, m - chunks * chunk))
+
+
+def dense_states(
+    q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, mask: Tensor, key_mask: Tensor | None, batch: int, causal: bool
+) -> Tensor:
+    """The same with every score made, for a mask [n, m] or [batch..., n, m]."""
+    own = causal_mask(q.shape[-2], k.shape[-2], k.device) if causal else None
+    keep, _ = visible(own, mask, key_mask, batch, 1)
+    out = 0
+    for g in range(k.shape[-3]):
+        scores = kept(q @ k[..., g, None, :, :].mT, keep)
+        out = out + mix[:, g, None, None] * read_values(scores, None if v is None else v[..., g, None, :, :])
+    return out

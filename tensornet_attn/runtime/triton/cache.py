@@ -1,0 +1,84 @@
+"""Tuned configurations on disk: one JSON file, keyed by what the kernels are, the device, and the versions beneath."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tensornet_attn.cost.devices import calibration_file
+from tensornet_attn.files import write_whole
+
+Choices = dict[str, dict[str, int]]  # kernel and sizes: what it is launched with
+
+
+def cache_file() -> Path:
+    """`tensornet-attn/kernels.json` under XDG_CACHE_HOME, or under ~/.cache."""
+    return calibration_file().with_name("kernels.json")
+
+
+def cache_key(source: str) -> str:
+    """What a tuned configuration holds for: kernels of a text and of the runtime, device at hand, torch and triton."""
+    from importlib import metadata
+
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    text = "".join([source, *_library()])
+    parts = [sha256(text.encode()).hexdigest()[:16], device, torch.__version__, metadata.version("triton")]
+    return "; ".join(parts)
+
+
+@cache
+def _library() -> tuple[str, ...]:
+    """The texts of the kernels of the runtime, and of what launches them."""
+    folder = Path(__file__).parent
+    return tuple(
+        path.read_text(encoding="utf-8") for path in [folder / "configure.py", *sorted(folder.glob("kernels/*.py"))]
+    )
+
+
+def recall(key: str) -> Choices:
+    """The configurations kept under a key; none where there are none. A damaged file is set aside, with a warning."""
+    return _read(cache_file()).get(key, {})
+
+
+def keep(key: str, choices: Choices) -> Path:
+    """Adds configurations to those kept under a key, the file whole or not at all, and returns it."""
+    path = cache_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = _read(path)
+    known[key] = known.get(key, {}) | choices
+    write_whole(path, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
+    return path
+
+
+def _read(path: Path) -> dict[str, Choices]:
+    """What a file has; nothing, where there is none or where it is damaged and has been set aside."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        found = None
+    if _whole(found):
+        return dict(found)
+    aside = path.with_suffix(".damaged")
+    os.replace(path, aside)
+    warnings.warn(f"{path} is damaged and has been moved to {aside.name}: kernels are tuned anew.", stacklevel=4)
+    return {}
+
+
+def _whole(found: Any) -> bool:
+    """Whether this is a table of tables of configurations with numbers that a launch may have."""
+    if not isinstance(found, dict) or not all(isinstance(choices, dict) for choices in found.values()):
+        return False
+    configs = [config for choices in found.values() for config in choices.values()]
+    return all(
+        isinstance(config, dict) and config and all(type(size) is int and 0 < size <= 65536 for size in config.values())
+        for config in configs
+    )

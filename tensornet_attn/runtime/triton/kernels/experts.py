@@ -1,0 +1,237 @@
+"""Products with chosen experts by Triton kernels: one launch for the experts of all heads; beside `experts`."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tensornet_attn.runtime.experts import each_mapped, routed_of_all
+from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.products import product_dtype
+from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
+from tensornet_attn.runtime.triton.kernels.experts_kernels import (
+    expert_counts,
+    expert_order,
+    expert_outers,
+    expert_products,
+)
+from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
+
+COUNTED = 256  # choices of a program that counts those of each expert
+COUNTERS = 32  # experts of it
+EXPERTS = (
+    (128, 64, 128, 8, 3),
+    (64, 64, 128, 8, 3),
+    (64, 64, 64, 4, 3),
+    (64, 32, 64, 4, 2),
+    (32, 32, 32, 4, 1),
+    (16, 16, 16, 4, 1),
+)
+
+
+def triton_expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False) -> Tensor:
+    """`expert_sums` of the same arguments."""
+    if weight.ndim == 3:
+        return triton_expert_sums(x.unsqueeze(-3), weight[None], gates.unsqueeze(-2), chosen.unsqueeze(-2), True)
+    out = triton_expert_product(x, weight, gates, chosen, 1 if total else len(weight), 1).squeeze(-2)
+    return out.squeeze(-2) if total else out
+
+
+def triton_expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
+    """`expert_rows` of the same arguments."""
+    if weight.ndim == 3:
+        return triton_expert_rows(x.unsqueeze(-3), weight[None], chosen.unsqueeze(-2)).squeeze(-3)
+    return triton_expert_product(x, weight, None, chosen, *chosen.shape[-2:])
+
+
+def triton_expert_product(
+    x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int
+) -> Tensor:
+    """`expert_product` of the same arguments: [..., heads, slots, o]."""
+    lead = torch.broadcast_shapes(x.shape[:-3], chosen.shape[:-2])
+    dtype = product_dtype(weight)
+    x, weight = x.to(dtype).expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:]), weight.to(dtype)
+    chosen = chosen.expand(*lead, *chosen.shape[-2:]).reshape(-1, *chosen.shape[-2:])
+    if gates is not None:
+        gates = gates.to(dtype).expand(*lead, *gates.shape[-2:]).reshape(-1, *gates.shape[-2:])
+    return triton_routed(x, weight, gates, chosen, heads, slots).reshape(*lead, heads, slots, weight.shape[-1])
+
+
+@torch.library.custom_op(operation("triton_routed"), mutates_args=())
+def triton_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
+    """`routed` of the same arguments: [t, heads, slots, o], rows of all heads in one launch."""
+    with torch.cuda.device_of(x):
+        out = grouped(x, weight, gates, sorted_choices(chosen, weight))[0]
+        return summed(out.view(*chosen.shape, out.shape[-1]), heads, slots)
+
+
+@torch.library.custom_op(operation("triton_routed_gradients"), mutates_args=())
+def triton_routed_gradients(
+    gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, wanted: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and gates, where they are `wanted`, as `routed_gradients` has them; else zeros."""
+    with torch.cuda.device_of(gradient):
+        choices = sorted_choices(chosen, weight)
+        back, dots = None, None
+        if wanted[0] or wanted[2]:
+            back, dots = grouped(gradient, weight.mT, gates, choices, x if wanted[2] else None)
+        dx = x.new_zeros(x.shape) if back is None else summed(back.view(*chosen.shape, back.shape[-1]), *x.shape[1:3])
+        dweight = outer(x, gradient, gates, weight, choices) if wanted[1] else torch.zeros_like(weight)
+        dgates = x.new_zeros(chosen.shape) if dots is None else dots.sum(0).view(chosen.shape).to(x.dtype)
+        return dx, dweight, dgates
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Choices [t, h, k] sorted by expert: `order` of all t h k; `before`: see the kernels; blocks, experts, h, k."""
+
+    order: Tensor
+    before: Tensor
+    blocks: int
+    experts: int
+    heads: int
+    slots: int
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Of choices, of blocks, of experts."""
+        return len(self.order), self.blocks, self.experts
+
+
+def sorted_choices(chosen: Tensor, weight: Tensor) -> Choices:
+    """The choices [t, h, k] of experts of a weight [h, e, c, o], sorted by counting. Nothing waits for the device."""
+    _, heads, slots = chosen.shape
+    chosen, count, each = chosen.contiguous(), chosen.numel(), weight.shape[1]
+    experts, blocks = heads * each, max(1, -(-count // COUNTED))
+    counts = torch.empty(experts * blocks, device=chosen.device, dtype=torch.int32)
+    order = torch.empty(count, device=chosen.device, dtype=torch.int32)
+    tile = min(COUNTERS, padded(experts))
+    grid, how = (blocks, -(-experts // tile)), {"BLOCK": COUNTED, "EXPERTS": tile, "num_warps": 4}
+    sizes = count, blocks, heads, slots, each
+    expert_counts[grid](chosen, counts, *sizes, **how)
+    before = counts.cumsum(0, dtype=torch.int32)
+    if count:
+        expert_order[grid](chosen, counts, before, order, *sizes, **how)
+    return Choices(order, before, blocks, experts, heads, slots)
+
+
+def summed(rows: Tensor, heads: int, slots: int) -> Tensor:
+    """What each choice gives [t, h, k, o], summed over h where `heads` is 1 and over k where `slots` is 1."""
+    over = [dim for dim, size in ((1, heads), (2, slots)) if size == 1 and rows.shape[dim] != 1]
+    return rows.sum(over, keepdim=True) if over else rows
+
+
+def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
+    """What the kernels are launched with for operands like x of these widths."""
+    size = x.element_size()
+    candidates = [
+        {"ROWS": min(most, padded(rows)), "INNER": min(inner, padded(width)), "OUTER": min(outer, padded(out_width)),
+         "num_warps": warps, "num_stages": stages} for most, inner, outer, warps, stages in EXPERTS
+    ]  # fmt: skip
+
+    def need(ROWS: int, INNER: int, OUTER: int, **launch: int) -> tuple[int, int]:
+        most = max(ROWS, INNER)  # the gradient of the weight holds a block INNER by OUTER
+        return (most * OUTER + INNER * (ROWS + OUTER)) * held_for(size), size * (ROWS * INNER + most * OUTER)
+
+    sizes = (width, out_width, min(padded(rows), 128), str(x.dtype).removeprefix("torch."))
+    kinds = {"DTYPE": tile_type(sums_of(x)), "PRECISION": "ieee"}
+    return configured("experts", sizes, distinct(candidates), need) | kinds
+
+
+def grouped(
+    given: Tensor, weight: Tensor, gates: Tensor | None, choices: Choices, other: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """gates * given weight[e] for each choice [choices, o], and parts of its products with the rows of `other`.
+
+    given [t, h or 1, k or 1, c], weight [h, e, c, o] by its strides, other [t, h or 1, k or 1, o]. There are no more
+    tiles than full ones and one for each expert: nothing waits for the device to count them.
+    """
+    width, out_width = weight.shape[-2:]
+    count = len(choices.order)
+    config, given = experts_config(given, width, out_width, count), given.contiguous()
+    out, columns = given.new_empty(count, out_width), -(-out_width // config["OUTER"])
+    dots = None if other is None else given.new_empty(columns, count, dtype=sums_of(given))
+    if out.numel():
+        rows = None if other is None else other.contiguous()
+        weight = weight.flatten(0, 1)
+        expert_products[(-(-count // config["ROWS"]) + choices.experts, columns)](
+            given, weight, None if gates is None else gates.contiguous(), out, rows, dots, choices.order,
+            choices.before, *choices.counts, *weight.stride(), width, out_width, choices.heads, choices.slots,
+            *given.shape[1:3], *((1, 1) if other is None else other.shape[1:3]), EXPERTS=padded(choices.experts),
+            **config,
+        )  # fmt: skip
+    return out, dots
+
+
+def outer(x: Tensor, gradient: Tensor, gates: Tensor | None, weight: Tensor, choices: Choices) -> Tensor:
+    """The sums of gates x^T gradient over the choices of each expert, as weight [h, e, c, o] is."""
+    width, out_width = weight.shape[-2:]
+    config, out = experts_config(x, width, out_width, len(choices.order)), weight.new_empty(weight.shape)
+    if out.numel():
+        expert_outers[(choices.experts, -(-width // config["INNER"]), -(-out_width // config["OUTER"]))](
+            x.contiguous(), gradient.contiguous(), None if gates is None else gates.contiguous(), out,
+            choices.order, choices.before, *choices.counts[:2], width, out_width, choices.heads, choices.slots,
+            *x.shape[1:3], *gradient.shape[1:3], **config,
+        )  # fmt: skip
+    return out
+
+
+@triton_routed.register_fake
+def triton_routed_shape(x, weight, gates, chosen, heads, slots):
+    """A tensor like the result."""
+    return x.new_empty(x.shape[0], heads, slots, weight.shape[-1])
+
+
+@triton_routed_gradients.register_fake
+def triton_routed_gradient_shapes(gradient, x, weight, gates, chosen, wanted):
+    """Tensors like the gradients."""
+    return x.new_empty(x.shape), weight.new_empty(weight.shape), x.new_empty(chosen.shape)
+
+
+def triton_routed_save(ctx, inputs, output):
+    """Keeps the operands, and nothing that is sorted."""
+    ctx.save_for_backward(*inputs[:4])
+
+
+def triton_routed_autograd(ctx, gradient):
+    """The gradients of the operands that want one."""
+    wanted = list(ctx.needs_input_grad[:3])
+    found = triton_routed_gradients(gradient.contiguous(), *ctx.saved_tensors, wanted)
+    return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None
+
+
+def triton_routed_keep_all(ctx, inputs, output):
+    """Keeps all tensors."""
+    ctx.save_for_backward(*inputs[:5])
+
+
+def triton_routed_twice(ctx, *seconds):
+    """The gradients of the gradients, by those of plain code."""
+    gradient, x, weight, gates, chosen = ctx.saved_tensors
+    known = chosen.new_ones(chosen.shape, dtype=x.dtype) if gates is None else gates
+
+    def again(gradient, *operands):
+        def plain(*some):
+            return routed_of_all(*some, chosen, *gradient.shape[1:3])
+
+        return torch.func.vjp(plain, *operands)[1](gradient)
+
+    found = torch.func.vjp(again, gradient, x, weight, known)[1](seconds)
+    return *found[:3], None if gates is None else found[3], None, None
+
+
+triton_routed.register_autograd(triton_routed_autograd, setup_context=triton_routed_save)
+triton_routed_gradients.register_autograd(triton_routed_twice, setup_context=triton_routed_keep_all)
+
+
+@triton_routed.register_vmap
+def triton_routed_each(info, dims, *arguments):
+    """One element of the mapped dimension after another."""
+    return torch.stack([triton_routed(*one) for one in each_mapped(info, dims, arguments)]), 0
+
+
+@triton_routed_gradients.register_vmap
+def triton_routed_gradients_each(info, dims, *arguments):
+    """One element of the mapped dimension after another."""
+    found = [triton_routed_gradients(*one) for one in each_mapped(info, dims, arguments)]
+    return tuple(torch.stack(same) for same in zip(*found, strict=True)), (0, 0, 0)

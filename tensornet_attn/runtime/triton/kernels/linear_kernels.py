@@ -1,0 +1,157 @@
+"""Kernels of linear attention in chunks: sums of the keys of each chunk, then what each chunk of queries reads.
+
+The gradients are linear attention again, with other operands: one kernel reads them all.
+"""
+
+import triton
+import triton.language as tl
+
+from tensornet_attn.runtime.triton.kernels.tiles import product
+
+
+@triton.jit
+def linear_sums(
+    keys, values, scale, weight, sums, total,
+    keys_batch, keys_head, keys_row, values_batch, values_head, values_row,
+    heads, length, first, features, width, parts,
+    span: tl.constexpr, DTYPE: tl.constexpr,
+    PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """sums = (scale keys)^T values and total = the sum of weight keys, over the rows of each part of span chunks.
+
+    keys [b, h, length, features], values [b, h, length, width], scale and weight [b h, length] -> sums
+    [b h, parts, features, width], total [b h, parts, features], where they are given. Row i stands at position
+    `first` + i.
+    """
+    part, lead = (tl.program_id(0) % parts).to(tl.int64), (tl.program_id(0) // parts).to(tl.int64)
+    f = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
+    e = tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
+    keys += lead // heads * keys_batch + lead % heads * keys_head
+    values += lead // heads * values_batch + lead % heads * values_head
+    found, added = tl.zeros([FEATURES, WIDTH], DTYPE), tl.zeros([FEATURES], DTYPE)
+    for chunk in range(part * span, tl.minimum(part * span + span, tl.cdiv(first + length, CHUNK))):
+        row = chunk * CHUNK + tl.arange(0, CHUNK) - first
+        there = (row >= 0) & (row < length)
+        k = tl.load(keys + row[None, :] * keys_row + f[:, None], there[None, :] & (f < features)[:, None], 0.0)
+        if total is not None:
+            one = tl.load(weight + lead * length + row, there, 0.0)[None, :] if weight is not None else 1.0
+            added += tl.sum(k.to(DTYPE) * one, 1)
+        if scale is not None:
+            k = k.to(DTYPE) * tl.load(scale + lead * length + row, there, 0.0)[None, :]
+        if sums is not None:
+            v = tl.load(values + row[:, None] * values_row + e[None, :], there[:, None] & (e < width)[None, :], 0.0)
+            found += product(k, v, PRECISION)
+    place = (lead * parts + part) * features + f
+    if sums is not None:
+        tl.store(sums + place[:, None] * width + e[None, :], found, (f < features)[:, None] & (e < width)[None, :])
+    if total is not None:
+        tl.store(total + place, added, (f < features) & (tl.program_id(2) == 0))
+
+
+@triton.jit
+def sums_before(sums, parts, size, REVERSE: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+    """Each part becomes the sum of the parts before it, in place, or after it: sums [b h, parts, size]."""
+    lead, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    running = tl.zeros([BLOCK], DTYPE)
+    for step in range(parts):
+        part = parts - 1 - step if REVERSE else step
+        at = sums + (lead * parts + part) * size + place
+        own = tl.load(at, place < size, 0.0)
+        tl.store(at, running, place < size)
+        running += own
+
+
+@triton.jit
+def linear_reads(
+    left, right, values, sums, total, scale, bias, out, inverse,
+    left_batch, left_head, left_row, right_batch, right_head, right_row, values_batch, values_head, values_row,
+    sums_feature, sums_value, parts, heads, length, others, left_first, right_first, features, width, chunks, start,
+    CAUSAL: tl.constexpr, PAIRS: tl.constexpr, LATER: tl.constexpr, EPS: tl.constexpr,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """out = scores values, where scores = scale (left right^T) + bias, over the rows that `left` may see.
+
+    left [b, h, length, features], right [b, h, others, features], values [b, h, others, width] -> out [b, h, length,
+    width], one chunk of `left` a program. CAUSAL: a row sees those at its position and before, LATER: and after. Those
+    of its own chunk give scores (PAIRS); of the other ones `sums` [b h, parts, features, width] is right^T values, by
+    its strides, and `total` the sum of `right` [b h, parts, features], with a bias that of `values`.
+
+    scale and bias [b h, .] are those of queries, which are left, or right if LATER. With an `inverse` [b h, length]
+    the result is divided by the sums of the scores and EPS, and 1 over that is stored there, 0 where it is 0.
+    """
+    chunk, lead = (tl.program_id(0) % chunks + start).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
+    position = chunk * CHUNK + tl.arange(0, CHUNK)
+    i, j = position - left_first, position - right_first
+    on_left, on_right = (i >= 0) & (i < length), (j >= 0) & (j < others)
+    e = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    left += lead // heads * left_batch + lead % heads * left_head
+    right += lead // heads * right_batch + lead % heads * right_head
+    values += lead // heads * values_batch + lead % heads * values_head
+    part = lead * parts + (chunk if CAUSAL else 0)
+    summed = (chunk >= 0) & (chunk < parts) if CAUSAL else chunk >= start
+    scores, read = tl.zeros([CHUNK, CHUNK], DTYPE), tl.zeros([CHUNK, WIDTH], DTYPE)
+    rows = tl.zeros([CHUNK], DTYPE)
+    for begin in range(0, features, FEATURES):
+        f = begin + tl.arange(0, FEATURES)
+        x = tl.load(left + i[:, None] * left_row + f[None, :], on_left[:, None] & (f < features)[None, :], 0.0)
+        if PAIRS:
+            y = tl.load(right + j[None, :] * right_row + f[:, None], on_right[None, :] & (f < features)[:, None], 0.0)
+            scores += product(x, y, PRECISION)
+        if sums is not None:
+            s = tl.load(
+                sums + part * features * width + f[:, None] * sums_feature + e[None, :] * sums_value,
+                (f < features)[:, None] & (e < width)[None, :] & summed,
+                0.0,
+            )
+            read += product(x, s, PRECISION)
+        if inverse is not None:
+            z = tl.load(total + part * features + f, (f < features) & summed, 0.0)
+            rows += tl.sum(x.to(DTYPE) * z[None, :], 1)
+    if scale is not None:
+        if LATER:
+            scores *= tl.load(scale + lead * others + j, on_right, 0.0)[None, :]
+        else:
+            own = tl.load(scale + lead * length + i, on_left, 0.0)[:, None]
+            scores, read = scores * own, read * own
+    if bias is not None:
+        z = tl.load(total + part * width + e, (e < width) & summed, 0.0)
+        if LATER:
+            scores += tl.load(bias + lead * others + j, on_right, 0.0)[None, :]
+            read += z[None, :]
+        else:
+            own = tl.load(bias + lead * length + i, on_left, 0.0)[:, None]
+            scores, read = scores + own, read + own * z[None, :]
+    if PAIRS:
+        past = position[:, None] - position[None, :]
+        scores = tl.where((past <= 0 if LATER else past >= 0) & on_right[None, :], scores, 0.0)
+        v = tl.load(values + j[:, None] * values_row + e[None, :], on_right[:, None] & (e < width)[None, :], 0.0)
+        read += product(scores, v, PRECISION)
+    if inverse is not None:
+        rows += tl.sum(scores, 1) + EPS
+        whole = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
+        read *= whole[:, None]
+        tl.store(inverse + lead * length + i, whole, on_left & (tl.program_id(1) == 0))
+    out += (lead * length + i)[:, None] * width + e[None, :]
+    tl.store(out, read, on_left[:, None] & (e < width)[None, :])
+
+
+@triton.jit
+def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width, DTYPE: tl.constexpr,
+                 ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+    """out = -factor times the inner products of rows: a and b [b, h, length, width], the others [b h, length].
+
+    Without a factor, 1 times.
+    """
+    blocks = tl.cdiv(length, ROWS)
+    lead = (tl.program_id(0) // blocks).to(tl.int64)
+    i = (tl.program_id(0) % blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    found = tl.zeros([ROWS], DTYPE)
+    for begin in range(0, width, WIDTH):
+        e = begin + tl.arange(0, WIDTH)
+        there = (i < length)[:, None] & (e < width)[None, :]
+        x = tl.load(a + lead // heads * a_batch + lead % heads * a_head + i[:, None] * a_row + e[None, :], there, 0.0)
+        y = tl.load(b + (lead * length + i)[:, None] * width + e[None, :], there, 0.0)
+        found += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
+    if factor is not None:
+        found *= -tl.load(factor + lead * length + i, i < length, 0.0)
+    tl.store(out + lead * length + i, found, i < length)

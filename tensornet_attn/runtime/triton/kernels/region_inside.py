@@ -1,0 +1,283 @@
+"""What kernels of queries x keys call: parts of tensors, one product, softmax rows, masks, random numbers."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_1d(base, i, step, end):
+    """The numbers at i of a row, zeros after its end."""
+    return tl.load(base + i * step, i < end, 0)
+
+
+@triton.jit
+def load_2d(base, i, i_step, i_end, j, j_step, j_end):
+    """The numbers at (i, j), zeros after the ends."""
+    return tl.load(base + i[:, None] * i_step + j[None, :] * j_step, (i < i_end)[:, None] & (j < j_end)[None, :], 0)
+
+
+@triton.jit
+def store_1d(base, i, step, end, x):
+    """Writes the numbers at i, none after the end."""
+    tl.store(base + i * step, x, i < end)
+
+
+@triton.jit
+def store_2d(base, i, i_step, i_end, j, j_step, j_end, x):
+    """Writes the numbers at (i, j), none after the ends."""
+    tl.store(base + i[:, None] * i_step + j[None, :] * j_step, x, (i < i_end)[:, None] & (j < j_end)[None, :])
+
+
+@triton.jit
+def dot_of(a, b, DOT: tl.constexpr, SUMS: tl.constexpr):
+    """a b in the dtype of the operands, added in that of sums."""
+    return tl.dot(a.to(DOT), b.to(DOT), input_precision="ieee", out_dtype=SUMS)
+
+
+@triton.jit
+def exp_of(x):
+    """exp(x), by the instruction that in_bounds is."""
+    return tl.exp2(1.4426950408889634 * x)
+
+
+@triton.jit
+def where_visible(x, visible, edge, other):
+    """x where it is visible, else another number. Where a block is at no edge, all of it is visible."""
+    if edge:
+        x = tl.where(visible, x, other)
+    return x
+
+
+@triton.jit
+def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, m_i, l_i):
+    """A block of maps that lack a factor of each row; what all before is multiplied with; the m_i, the sum so far.
+
+    Scores are yet to be scaled, but for MASK 2, where a mask has been added to them. The m_i is in units of log 2.
+    """
+    if (SCALE > 0) & (MASK != 2):
+        part, alpha, new = powers(where_visible(scores, visible, edge, float("-inf")), SCALE, m_i)
+    else:
+        part, alpha, new = powers(scaled(scores, SCALE, MASK, visible, edge), 1.0, m_i)
+    return part, alpha, new, l_i * alpha + tl.sum(part, 1)
+
+
+@triton.jit
+def powers(scores, SCALE: tl.constexpr, m_i):
+    """exp(SCALE scores) without a factor of each row, what that changes for all before, and the m_i."""
+    alpha, new = higher(tl.max(scores, 1), SCALE, m_i)
+    return power(scores, SCALE, new), alpha, new
+
+
+@triton.jit
+def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge):
+    """Scores as `online` takes them, scaled; minus infinity where they are not visible."""
+    if MASK != 2:
+        scores = SCALE * scores
+    return where_visible(scores, visible, edge, float("-inf"))
+
+
+@triton.jit
+def higher(found, SCALE: tl.constexpr, m_i):
+    """What all before is multiplied with where SCALE found is the m_i of a block, and the m_i of both."""
+    new = tl.maximum(m_i, (1.4426950408889634 * SCALE) * found)
+    return tl.exp2(m_i - tl.where(new == float("-inf"), 0.0, new)), new
+
+
+@triton.jit
+def power(scores, SCALE: tl.constexpr, m_i):
+    """exp(SCALE scores) without a factor of each row, 2 ** m_i."""
+    shift = tl.where(m_i == float("-inf"), 0.0, m_i)[:, None]
+    return tl.exp2((1.4426950408889634 * SCALE) * scores - shift)
+
+
+@triton.jit
+def log_sum(m_i, l_i):
+    """The log of the sum of each row, of the sum without 2 ** m_i; zero where a row sees nothing."""
+    some = l_i > 0
+    return 0.6931471805599453 * (tl.where(some, m_i, 0.0) + tl.log2(tl.where(some, l_i, 1.0)))
+
+
+@triton.jit
+def inverse_of(l_i, eps):
+    """What rows are multiplied with that are divided by their sum and eps: zero where these are zero."""
+    whole = l_i + eps
+    return tl.where(whole == 0, 0.0, 1 / tl.where(whole == 0, 1.0, whole))
+
+
+@triton.jit
+def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, lse):
+    """Softmax rows from the logs of their sums, zeros where they see nothing. Scores are scaled as in `online`."""
+    if MASK == 2:
+        power = 1.4426950408889634 * scores - 1.4426950408889634 * lse
+    else:
+        power = (1.4426950408889634 * SCALE) * scores - 1.4426950408889634 * lse
+    return tl.exp2(where_visible(power, visible, edge, float("-inf")))
+
+
+@triton.constexpr_function
+def parts_of(rows, columns, parts):
+    """How many numbers `in_parts` makes of a tile."""
+    return (rows, 2 * rows, rows * columns // 4)[parts]
+
+
+@triton.jit
+def in_parts(x, PARTS: tl.constexpr):
+    """Parts of the sum of a tile. PARTS 0: its rows; 1: what threads have of it where tensor cores made it, those at
+    (i, j), (i, j + 1), both 8 rows below, and all that stand 8 columns further; 2: but for the last, where warps have
+    columns distance."""
+    if PARTS == 0:
+        found = tl.sum(x, 1)
+    else:
+        x = tl.reshape(x, (x.shape[0] // 16, 2, 8, x.shape[1] // 8, 4, 2))
+        x = tl.sum(tl.sum(x, 5), 1)
+        if PARTS == 1:
+            x = tl.sum(x, 2)
+        found = tl.reshape(x, (x.numel,))
+    return found
+
+
+@triton.jit
+def power_of(x, P: tl.constexpr):
+    """x ** P: of negative numbers where P is a whole one, else NaN."""
+    if P == 0:
+        found = x * 0 + 1
+    elif P == 1:
+        found = x
+    elif P == 2:
+        found = x * x
+    elif P == 3:
+        found = x * x * x
+    else:
+        found = exp_of(P * tl.log(tl.abs(x)))
+        if P % 2 == 1:
+            found = tl.where(x < 0, -found, found)
+        elif P % 2 != 0:
+            found = tl.where(x < 0, float("nan"), found)
+    return found
+
+
+@triton.jit
+def log_add(a, b):
+    """log(exp(a) + exp(b))."""
+    m_i = tl.maximum(a, b)
+    return m_i + tl.log(exp_of(a - m_i) + exp_of(b - m_i))
+
+
+@triton.jit
+def allowed(visible, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
+    """Where the mask of the call allows it too: MASK 0, none; 1, of zeros and ones; 2, minus infinity forbids."""
+    if MASK == 1:
+        visible = visible & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != 0)
+    if MASK == 2:
+        visible = visible & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != float("-inf"))
+    return visible
+
+
+@triton.jit
+def bias_2d(base, i, i_step, i_end, j, j_step, j_end):
+    """What a mask adds where it allows to look."""
+    found = load_2d(base, i, i_step, i_end, j, j_step, j_end)
+    return tl.where(found == float("-inf"), 0.0, found)
+
+
+@triton.jit
+def with_bias(x, SCALE: tl.constexpr, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr, SUMS: tl.constexpr):
+    """Scores that are yet to be scaled; where a mask adds to them, scaled and with what it adds."""
+    if MASK == 2:
+        x = SCALE * x + bias_2d(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
+    return x
+
+
+@triton.jit
+def with_keys(visible, base, m, step, end, KEYS: tl.constexpr, AXIS: tl.constexpr):
+    """Where the key mask of the call allows it too; keys do not stand along AXIS."""
+    if KEYS:
+        visible = visible & tl.expand_dims(load_1d(base, m, step, end) != 0, AXIS)
+    return visible
+
+
+@triton.jit
+def at_keys(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Relative positions as keys, for a block of both: entry (i, j) is x[i, i - j + COLUMNS - 1]."""
+    i, j = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    return tl.gather(x, i[:, None] - j[None, :] + COLUMNS - 1, 1)
+
+
+@triton.jit
+def at_places(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PLACES: tl.constexpr):
+    """Keys as relative positions, zeros where no key stands: what `at_keys` takes."""
+    i, p = tl.arange(0, ROWS), tl.arange(0, PLACES)
+    j = i[:, None] - p[None, :] + COLUMNS - 1
+    found = tl.gather(x, tl.minimum(tl.maximum(j, 0), COLUMNS - 1), 1)
+    return tl.where((j >= 0) & (j < COLUMNS), found, 0.0)
+
+
+@triton.jit
+def entries(base, n, n_step, distance, step, REACH: tl.constexpr, in_bounds):
+    """Of a table of distances, of each query n its own where they have one, the entries at these distances."""
+    far = tl.minimum(tl.maximum(distance, -REACH), REACH) + REACH
+    return tl.load(base + n * n_step + far * step, in_bounds, 0)
+
+
+@triton.jit
+def store_entries(base, n, distance, REACH: tl.constexpr, in_bounds, x, before, after, ADD: tl.constexpr):
+    """Writes what each query has at the distances between the ends, and adds to what it has at both ends.
+
+    ADD: to what the same program wrote before.
+    """
+    at, inside = base + n * (2 * REACH + 1) + distance + REACH, in_bounds & (distance > -REACH) & (distance < REACH)
+    found = x
+    if ADD:
+        found += tl.load(at, inside, 0)
+        tl.debug_barrier()  # all have read before any writes
+    tl.store(at, found, inside)
+    before += tl.sum(tl.where(in_bounds & (distance <= -REACH), x, 0.0), 1)
+    return before, after + tl.sum(tl.where(in_bounds & (distance >= REACH), x, 0.0), 1)
+
+
+@triton.jit
+def uniform(n, m, lead, stream, seed):
+    """Two tiles of uniform numbers, the same for the same query n and key m in every kernel."""
+    across, down = (n * 0 + m).to(tl.uint32), (n + m * 0).to(tl.uint32)
+    rest = across * 0
+    a, b, _, _ = tl.philox(tl.load(seed), across, down, rest + lead.to(tl.uint32), rest + stream)
+    return tl.uint_to_uniform_float(a), tl.uint_to_uniform_float(b)
+
+
+@triton.jit
+def gaussian_of(a, b):
+    """Gaussian numbers from two tiles of uniform ones, without tl.log and tl.cos: these have branches, and spill."""
+    bits = tl.maximum(a, 1e-7).to(tl.int32, bitcast=True)
+    power = (bits - 0x3F3504F3) >> 23  # a is 2 ** power times a number from sqrt(1 / 2) to sqrt(2)
+    rest = (bits - (power << 23)).to(tl.float32, bitcast=True)
+    x = (rest - 1) / (rest + 1)
+    s = x * x
+    log = 0.6931471805599453 * power + 2 * x * (1 + s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s / 9))))
+    y = 6.283185307179586 * (tl.abs(b - 0.5) - 0.25)  # sin(y) is cos(2 pi b), and y at m_i pi / 2
+    s = y * y
+    sine = y * (1 - s / 6 * (1 - s / 20 * (1 - s / 42 * (1 - s / 72 * (1 - s / 110)))))
+    return tl.sqrt(-2 * log) * sine
+
+
+@triton.jit
+def noise_2d(
+    base, i, i_step, i_end, j, j_step, j_end, n, m, lead, stream, seed, std, DRAW: tl.constexpr, GIVEN: tl.constexpr,
+    SUMS: tl.constexpr,
+):  # fmt: skip
+    """The noise that is given at (i, j), else fresh Gaussian numbers times std, else zeros."""
+    found = tl.zeros((i.shape[0], j.shape[0]), SUMS)
+    if GIVEN:
+        found = load_2d(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
+    elif DRAW:
+        a, b = uniform(n, m, lead, stream, seed)
+        found = std * gaussian_of(a, b).to(SUMS)
+    return found
+
+
+@triton.jit
+def dropped(x, n, m, lead, stream, seed, probability, TRAIN: tl.constexpr):
+    """Entries dropped while training, the rest scaled up."""
+    if TRAIN:
+        a, _ = uniform(n, m, lead, stream, seed)
+        x = tl.where(a >= probability, x / (1 - probability), 0.0)
+    return x

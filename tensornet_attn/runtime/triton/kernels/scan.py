@@ -1,0 +1,273 @@
+"""The delta rule by Triton kernels, in chunks of keys; beside `delta_rule`."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensornet_attn.runtime.maps import divided
+from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.products import exact_products
+from tensornet_attn.runtime.scan import delta_rule, keys_by_sum
+from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
+from tensornet_attn.runtime.triton.kernels.linear_launch import Chunked, chunk_sums, read_chunks, row_sums_gradient
+from tensornet_attn.runtime.triton.kernels.scan_kernels import chunk_solutions, delta_gradients_end, delta_states
+from tensornet_attn.runtime.triton.kernels.tiles import (
+    batch_and_heads,
+    common_dtype,
+    in_batch_dimension,
+    precision_of,
+    sums_of,
+    tile_type,
+    width_first,
+)
+
+DEEPEST = 128  # width of keys whose states a program holds
+DELTA = (
+    (64, 64, 4, 3),
+    (64, 64, 4, 2),
+    (64, 32, 4, 3),
+    (64, 64, 8, 2),
+    (32, 32, 4, 2),
+    (32, 32, 4, 1),
+    (32, 32, 8, 1),
+    (32, 16, 4, 1),
+    (32, 16, 8, 1),
+)
+
+
+def triton_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    key_mask: Tensor | None = None,
+    normalize: str = "none",
+    eps: float = 0.0,
+    chunk: int = 64,
+) -> Tensor:
+    """`delta_rule` of the same arguments, which itself takes wider keys; the kernels choose their own chunk."""
+    if k.shape[-1] > DEEPEST:
+        return delta_rule(q, k, v, rate, key_mask, normalize, eps, chunk)
+    n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
+    wide = torch.promote_types(dtype, torch.float32)
+    rate = rate.to(wide)
+    if key_mask is not None:
+        k, rate = torch.where(key_mask[..., None], k, 0), torch.where(key_mask, rate, 0)
+    if normalize != "both":
+        return delta_by_heads(q, k, v, rate, normalize == "read", eps).to(dtype)
+    held = torch.bfloat16 if dtype == torch.bfloat16 else wide  # gradients that are divided are too small for float16
+    q, k = q.to(wide), k.to(wide)
+    z = k.cumsum(-2)
+    used, rate = keys_by_sum(k, z, rate, key_mask, eps)
+    z = F.pad(z, (0, 0, n - m, 0))  # as the last query stands at the last key; a negative width crops
+    read = delta_by_heads(q.to(held), used.to(held), v.to(held), rate, False, 0.0)
+    return divided(read.to(wide), (z * q).sum(-1, keepdim=True) + eps).to(dtype)
+
+
+def delta_by_heads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool, eps: float) -> Tensor:
+    """The delta rule, to `normalize` read by query and the sum of keys: operands that broadcast."""
+    lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2], rate.shape[:-1])
+    dtype = common_dtype(q, k, v)
+    operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
+    out = triton_delta(*operands, batch_and_heads(rate[..., None], lead), normalize, eps)[0]
+    return out.reshape(*lead, *out.shape[-2:])
+
+
+@torch.library.custom_op(operation("triton_delta"), mutates_args=())
+def triton_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool, eps: float) -> tuple[Tensor, Tensor]:
+    """What the queries read: q [b, h, n, d], k [b, h, m, d], v [b, h, m, e], rate [b, h, m, 1] -> [b, h, n, e].
+
+    To `normalize` it is divided by q z + eps, z the sum of keys so far; 1 over that is the second result, [b, h, n].
+    """
+    with torch.cuda.device_of(q):
+        q, k, v = map(width_first, (q, k, v))
+        how = delta_chunked(k, k.shape[-1], v.shape[-1])
+        undone, writes, _ = solve_chunks(k, v, rate.contiguous(), how)
+        states, written = scan_chunks(k, writes, undone, how)
+        _, total = chunk_sums(k, None, how, total=True) if normalize else (None, None)
+        out, inverse = read_chunks(q, k, written, states.mT, how, total, eps=eps if normalize else None)
+        return out, q.new_empty(0, dtype=sums_of(q)) if inverse is None else inverse
+
+
+@torch.library.custom_op(operation("triton_delta_gradients"), mutates_args=())
+def triton_delta_gradients(
+    g: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    out: Tensor,
+    inverse: Tensor,
+    normalize: bool,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k, v and rate from that of what is read; `moved` is -1 times that of the writes.
+
+    To `normalize`, g becomes inverse g, and queries and keys get the gradient r of the row sums, as linear attention
+    has it: scores that are read by the writes are g written^T + r.
+    """
+    with torch.cuda.device_of(g):
+        g, q, k, v, rate = *map(width_first, (g, q, k, v)), rate.contiguous()
+        how, kept, (n, m) = delta_chunked(k, k.shape[-1], v.shape[-1]), kept_in(k), (q.shape[-2], k.shape[-2])
+        bias, seen, asked = None, None, None
+        if normalize:
+            bias = row_sums_gradient(g, out, inverse)
+            g = g * inverse[..., None]
+            _, seen = chunk_sums(k, None, how, total=True)
+            _, asked = chunk_sums(q, None, how, None, bias, m - n, m, later=True, total=True)
+        g = g.to(kept)
+        undone, writes, solved = solve_chunks(k, v, rate, how, True)
+        states, written = scan_chunks(k, writes, undone, how)
+        g_written, _ = read_chunks(k, q, g, None, how, later=True, dtype=kept)
+        after, moved = scan_chunks(undone, g_written, k, how, (q, g))
+        dq, _ = read_chunks(g, written, k, states, how, seen, bias=bias, dtype=q.dtype)
+        dk, _ = read_chunks(written, g, q, after, how, asked, bias=bias, later=True, dtype=kept)
+        return dq, *gradients_end(k, v, rate, (undone, writes, moved, states, solved, dk), how)
+
+
+def kept_in(*given: Tensor) -> torch.dtype:
+    """The dtype of what kernels keep for other kernels: sums of many outgrow float16, and not bfloat16."""
+    return torch.bfloat16 if any(x.dtype == torch.bfloat16 for x in given) else sums_of(given[0])
+
+
+def delta_chunked(k: Tensor, features: int, width: int) -> Chunked:
+    """The launch for keys like k of these widths; a chunk is a power of two, and has two halves of 16 rows or more."""
+    size, rows, deep = kept_in(k).itemsize, padded(min(k.shape[-2], 64), 32), padded(features)
+    candidates = [
+        {"CHUNK": min(chunk, rows), "BLOCK": min(block, padded(max(features, width))),
+         "num_warps": warps, "num_stages": stages} for chunk, block, warps, stages in DELTA
+    ]  # fmt: skip
+
+    def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
+        staged = size * CHUNK * (3 * deep + 2 * BLOCK)
+        if size < 4:  # as compiling for sm_80 and sm_90 has shown
+            return (CHUNK * (CHUNK + BLOCK + deep) + 2 * BLOCK * deep) * 2 // 3, staged
+        return (CHUNK * (CHUNK + BLOCK + 2 * deep) + BLOCK * deep) * held_for(size), staged
+
+    sizes = (features, width, rows, str(k.dtype).removeprefix("torch."))
+    config = dict(configured("delta", sizes, distinct(candidates), need))
+    return Chunked(True, config.pop("CHUNK"), config.pop("BLOCK"), tuple(config.items()))
+
+
+def products_of(k: Tensor) -> str:
+    """How products of float32 are computed beside operands like k."""
+    return "bf16x3" if k.dtype == torch.bfloat16 else precision_of(k)
+
+
+def solve_chunks(
+    k: Tensor, v: Tensor, rate: Tensor, how: Chunked, keep: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """undone [b, h, m, d], writes [b, h, m, e]; to `keep`, the inverse of each chunk's system, [b h, chunks c, c]."""
+    batch, heads, length, features = k.shape
+    width, chunks, kept = v.shape[-1], -(-length // how.chunk), kept_in(k)
+    undone, writes = k.new_empty(k.shape, dtype=kept), v.new_empty(v.shape, dtype=kept)
+    inverse = k.new_empty(batch * heads, chunks * how.chunk, how.chunk, dtype=kept) if keep else None
+    if rate.numel():
+        config = how.widths(features, width)
+        half = config.pop("CHUNK") // 2
+        chunk_solutions[(batch * heads * chunks,)](
+            k, v, rate, undone, writes, inverse, *k.stride()[:3], *v.stride()[:3],
+            heads, length, features, width, chunks, LEVELS=half.bit_length() - 1,
+            DTYPE=tile_type(sums_of(k)), PRECISION=products_of(k), HALF=half, **config,
+        )  # fmt: skip
+    return undone, writes, inverse
+
+
+def scan_chunks(
+    adds: Tensor, given: Tensor, takes: Tensor, how: Chunked, more: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The states before each chunk [b h, chunks, e, d] and what is moved into them, as `delta_states` says.
+
+    With `more`, two operands of queries, from the last chunk to the first.
+    """
+    batch, heads, length, features = adds.shape
+    width, chunks = given.shape[-1], -(-length // how.chunk)
+    left, right = (adds, given) if more is None else more
+    states, moved = given.new_empty(batch * heads, chunks, width, features), torch.empty_like(given)
+    config = how.widths(features, width) | {"FEATURES": padded(features)}
+    if states.numel():
+        delta_states[(batch * heads, -(-width // config["WIDTH"]))](
+            adds, given, takes, left, right, states, moved,
+            *adds.stride()[:3], *takes.stride()[:3], *left.stride()[:3], *right.stride()[:3],
+            heads, length, left.shape[-2], length - left.shape[-2], features, width, chunks,
+            LATER=more is not None, DTYPE=tile_type(sums_of(given)), PRECISION=precision_of(adds, takes, left),
+            **config,
+        )  # fmt: skip
+    return states, moved
+
+
+def gradients_end(
+    k: Tensor, v: Tensor, rate: Tensor, found: tuple[Tensor, ...], how: Chunked
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of k, v and rate, from all that has been `found`, as `delta_gradients_end` says."""
+    batch, heads, length, features = k.shape
+    width, chunks = v.shape[-1], -(-length // how.chunk)
+    dk, dv, drate = k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(rate)
+    if rate.numel():
+        delta_gradients_end[(batch * heads * chunks,)](
+            k, v, rate, *found, dk, dv, drate, *k.stride()[:3], *v.stride()[:3],
+            heads, length, features, width, chunks,
+            DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k), **how.widths(features, width),
+        )  # fmt: skip
+    return dk, dv, drate
+
+
+@triton_delta.register_fake
+def triton_delta_shape(q, k, v, rate, normalize, eps):
+    """The shapes of what is read, and of the inverse row sums."""
+    rows = q.shape[:-1] if normalize else (0,)
+    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
+
+
+@triton_delta_gradients.register_fake
+def triton_delta_gradients_shapes(g, q, k, v, rate, out, inverse, normalize, eps):
+    """The shapes of the gradients."""
+    return tuple(x.new_empty(x.shape) for x in (q, k, v, rate))
+
+
+def triton_delta_keep(ctx, inputs, output):
+    """Keeps the operands and the results."""
+    *operands, ctx.normalize, ctx.eps = inputs
+    ctx.save_for_backward(*operands, *output)
+
+
+def triton_delta_autograd(ctx, g, _):
+    """The gradients of the operands."""
+    return *triton_delta_gradients(g, *ctx.saved_tensors, ctx.normalize, ctx.eps), None, None
+
+
+def triton_delta_keep_all(ctx, inputs, output):
+    """Keeps what the gradients are made of."""
+    *operands, _, _, ctx.normalize, ctx.eps = inputs
+    ctx.save_for_backward(*operands)
+
+
+def triton_delta_twice(ctx, *seconds):
+    """The gradients of the gradients, by those of plain tensor code."""
+
+    def plain(q, k, v, rate):
+        return delta_rule(q, k, v, rate[..., 0], None, "read" if ctx.normalize else "none", ctx.eps)
+
+    def gradients(g, *operands):
+        return torch.func.vjp(plain, *operands)[1](g)
+
+    with exact_products(seconds[0]):
+        return *torch.func.vjp(gradients, *ctx.saved_tensors)[1](seconds), None, None, None, None
+
+
+triton_delta.register_autograd(triton_delta_autograd, setup_context=triton_delta_keep)
+triton_delta_gradients.register_autograd(triton_delta_twice, setup_context=triton_delta_keep_all)
+
+
+@triton_delta.register_vmap
+def triton_delta_mapped(info, dims, *given):
+    """One more batch dimension."""
+    found = triton_delta(*in_batch_dimension(info, dims, given))
+    return tuple(x.unflatten(0, (info.batch_size, -1)) if x.numel() else x for x in found), (0, 0 if given[4] else None)
+
+
+@triton_delta_gradients.register_vmap
+def triton_delta_gradients_mapped(info, dims, *given):
+    """One more batch dimension."""
+    found = triton_delta_gradients(*in_batch_dimension(info, dims, given))
+    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0, 0, 0, 0)

@@ -1,0 +1,212 @@
+"""Kernels of the delta rule in chunks: the triangular system of each chunk, the fast weights between, the gradients.
+
+What queries read and most gradients are linear attention: `linear_reads` makes them. What stands between kernels is
+kept as `undone` and the like are: in bfloat16 where operands are, else in float32 at least. Sums never are.
+"""
+
+import triton
+import triton.language as tl
+
+from tensornet_attn.runtime.triton.kernels.tiles import product
+
+
+@triton.jit
+def rows_of(base, row, step, length, f, width):
+    """The tile [rows, columns] of a tensor at these places, zeros beyond its ends."""
+    return tl.load(base + row[:, None] * step + f[None, :], (row < length)[:, None] & (f < width)[None, :], 0.0)
+
+
+@triton.jit
+def store_rows(base, row, width, length, f, x):
+    """Writes a tile into a tensor whose rows lie side by side, nothing beyond its ends."""
+    tl.store(base + row[:, None] * width + f[None, :], x, (row < length)[:, None] & (f < width)[None, :])
+
+
+@triton.jit
+def solved_system(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
+    """The inverse of 1 + what `system` has below the diagonal, [ROWS, ROWS], of 2 ** LEVELS rows.
+
+    That of two blocks on the diagonal and what joins them is T - T N T, from blocks of one row on.
+    """
+    place = tl.arange(0, ROWS)
+    solved = tl.where(place[:, None] == place[None, :], tl.full([ROWS, ROWS], 1.0, DTYPE), 0.0)
+    solved -= tl.where((place[:, None] % 2 == 1) & (place[None, :] == place[:, None] - 1), system, 0.0)
+    for level in range(1, LEVELS):
+        down, across = place[:, None] >> level, place[None, :] >> level
+        between = tl.where((down % 2 == 1) & (across == down - 1), system, 0.0)
+        solved -= product(product(solved, between, PRECISION), solved, PRECISION)
+    return solved
+
+
+@triton.jit
+def chunk_solutions(
+    keys, values, rate, undone, writes, inverse,
+    keys_batch, keys_head, keys_row, values_batch, values_head, values_row, heads, length, features, width, chunks,
+    LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    HALF: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """undone = T (rate k) and writes = T (rate v) of each chunk, T the inverse of 1 + rate k k^T below the diagonal.
+
+    keys [b, h, length, features], values [b, h, length, width], rate [b h, length] -> undone and writes [b h, length,
+    .], T [b h, chunks, 2 HALF, 2 HALF], where there is room for it. The halves of a chunk are solved by themselves: T
+    joins them by -T N T.
+    """
+    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
+    place, begin = tl.arange(0, HALF), chunk * (2 * HALF)
+    more = length - begin
+    keys += lead // heads * keys_batch + lead % heads * keys_head + begin * keys_row
+    values += lead // heads * values_batch + lead % heads * values_head + begin * values_row
+    undone += (lead * length + begin) * features
+    writes += (lead * length + begin) * width
+    rate += lead * length + begin
+    top, low = tl.zeros([HALF, HALF], DTYPE), tl.zeros([HALF, HALF], DTYPE)
+    join = tl.zeros([HALF, HALF], DTYPE)
+    for first in range(0, features, FEATURES):
+        f = first + tl.arange(0, FEATURES)
+        a = rows_of(keys, place, keys_row, more, f, features)
+        b = rows_of(keys, place + HALF, keys_row, more, f, features)
+        top += product(a, tl.trans(a), PRECISION)
+        low += product(b, tl.trans(b), PRECISION)
+        join += product(b, tl.trans(a), PRECISION)
+    above = tl.load(rate + place, place < more, 0.0)[:, None]
+    below = tl.load(rate + place + HALF, place + HALF < more, 0.0)[:, None]
+    top = solved_system(above * top, HALF, LEVELS, DTYPE, PRECISION)
+    low = solved_system(below * low, HALF, LEVELS, DTYPE, PRECISION)
+    join = -product(product(low, below * join, PRECISION), top, PRECISION)
+    KEPT = undone.dtype.element_ty
+    top, low, join = top.to(KEPT), low.to(KEPT), join.to(KEPT)
+    if inverse is not None:
+        square = inverse + (lead * chunks + chunk) * (4 * HALF * HALF) + place[:, None] * (2 * HALF) + place[None, :]
+        tl.store(square, top)
+        tl.store(square + HALF, tl.zeros([HALF, HALF], KEPT))
+        tl.store(square + 2 * HALF * HALF, join)
+        tl.store(square + 2 * HALF * HALF + HALF, low)
+    for first in range(0, features, FEATURES):
+        f = first + tl.arange(0, FEATURES)
+        a = (above * rows_of(keys, place, keys_row, more, f, features).to(DTYPE)).to(KEPT)
+        b = (below * rows_of(keys, place + HALF, keys_row, more, f, features).to(DTYPE)).to(KEPT)
+        store_rows(undone, place, features, more, f, product(top, a, PRECISION))
+        found = product(join, a, PRECISION) + product(low, b, PRECISION)
+        store_rows(undone, place + HALF, features, more, f, found)
+    for first in range(0, width, WIDTH):
+        e = first + tl.arange(0, WIDTH)
+        a = (above * rows_of(values, place, values_row, more, e, width).to(DTYPE)).to(KEPT)
+        b = (below * rows_of(values, place + HALF, values_row, more, e, width).to(DTYPE)).to(KEPT)
+        store_rows(writes, place, width, more, e, product(top, a, PRECISION))
+        found = product(join, a, PRECISION) + product(low, b, PRECISION)
+        store_rows(writes, place + HALF, width, more, e, found)
+
+
+@triton.jit
+def delta_states(
+    adds, given, takes, left, right, states, moved,
+    adds_batch, adds_head, adds_row, takes_batch, takes_head, takes_row,
+    left_batch, left_head, left_row, right_batch, right_head, right_row,
+    heads, length, others, first, features, width, chunks,
+    LATER: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """S becomes S + adds^T moved, moved = given - takes S, chunk after chunk; `states` has S^T before each chunk.
+
+    adds and takes [b, h, length, features], given and moved [b h, length, width], states [b h, chunks, width,
+    features]. LATER: from the last chunk on, with -given, and left^T right added: left [b, h, others, features] and
+    right [b, h, others, width], whose row i stands at position `first` + i.
+
+    All that follows from S is transposed, so that it is the left factor of the next product: each warp has rows of its
+    own, which never leave its registers.
+    """
+    lead, f = tl.program_id(0).to(tl.int64), tl.arange(0, FEATURES)
+    e, place = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH), tl.arange(0, CHUNK)
+    adds += lead // heads * adds_batch + lead % heads * adds_head
+    takes += lead // heads * takes_batch + lead % heads * takes_head
+    left += lead // heads * left_batch + lead % heads * left_head
+    right += lead // heads * right_batch + lead % heads * right_head
+    given += lead * length * width
+    moved += lead * length * width
+    states += lead * chunks * width * features
+    KEPT = states.dtype.element_ty
+    state = tl.zeros([WIDTH, FEATURES], DTYPE)
+    for step in range(chunks):
+        chunk = lead * 0 + (chunks - 1 - step if LATER else step)  # in 64 bits
+        begin = chunk * CHUNK
+        more = length - begin
+        kept = state.to(KEPT)
+        store_rows(states + chunk * width * features, e, features, width, f, kept)
+        take = rows_of(takes + begin * takes_row, place, takes_row, more, f, features)
+        own = tl.trans(rows_of(given + begin * width, place, width, more, e, width)).to(DTYPE)
+        own = (-own if LATER else own) - product(kept, tl.trans(take), PRECISION)
+        own = own.to(KEPT)
+        store_rows(moved + begin * width, place, width, more, e, tl.trans(own))
+        add = rows_of(adds + begin * adds_row, place, adds_row, more, f, features)
+        state += product(own, add, PRECISION)
+        if LATER:
+            i, j = (
+                begin - first,
+                others + first - begin,
+            )  # the row of the chunk's first position, and how many there are
+            on, at = ((place >= -i) & (place < j))[:, None], place[:, None]
+            x = tl.load(left + i * left_row + at * left_row + f[None, :], on & (f < features)[None, :], 0.0)
+            y = tl.load(right + i * right_row + at * right_row + e[None, :], on & (e < width)[None, :], 0.0)
+            state += product(tl.trans(y), x, PRECISION)
+
+
+@triton.jit
+def delta_gradients_end(
+    keys, values, rate, undone, writes, moved, states, inverse,
+    keys_part, keys_gradient, values_gradient, rate_gradient,
+    keys_batch, keys_head, keys_row, values_batch, values_head, values_row, heads, length, features, width, chunks,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The gradients of keys, values and rate by way of rate k and rate v; that of keys with the part that is there.
+
+    T^T moved S^T is that of rate k, which takes the place of undone; T^T (-moved) that of rate v; minus their products
+    with undone and writes that of the system, below the diagonal. keys_part [b, h, length, features], states [b h,
+    chunks, width, features].
+    """
+    chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
+    place, start = tl.arange(0, CHUNK), chunk * CHUNK
+    more, rows = length - start, lead * length + start
+    KEPT = undone.dtype.element_ty
+    keys += lead // heads * keys_batch + lead % heads * keys_head + start * keys_row
+    values += lead // heads * values_batch + lead % heads * values_head + start * values_row
+    undone += rows * features
+    keys_part += rows * features
+    keys_gradient += rows * features
+    writes += rows * width
+    moved += rows * width
+    values_gradient += rows * width
+    states += (lead * chunks + chunk) * width * features
+    rates = tl.load(rate + rows + place, place < more, 0.0)[:, None]
+    square = inverse + (lead * chunks + chunk) * (CHUNK * CHUNK) + place[:, None] * CHUNK + place[None, :]
+    back = tl.trans(tl.load(square))
+    system, of_rate = tl.zeros([CHUNK, CHUNK], DTYPE), tl.zeros([CHUNK], DTYPE)
+    for begin in range(0, width, WIDTH):
+        e = begin + tl.arange(0, WIDTH)
+        own = -product(back, rows_of(moved, place, width, more, e, width), PRECISION)
+        wrote = rows_of(writes, place, width, more, e, width)
+        system += product(own.to(KEPT), tl.trans(wrote), PRECISION)
+        of_rate += tl.sum(own * rows_of(values, place, values_row, more, e, width).to(DTYPE), 1)
+        store_rows(values_gradient, place, width, more, e, own * rates)
+    for begin in range(0, features, FEATURES):
+        f = begin + tl.arange(0, FEATURES)
+        found = tl.zeros([CHUNK, FEATURES], DTYPE)
+        for first in range(0, width, WIDTH):
+            e = first + tl.arange(0, WIDTH)
+            own = rows_of(moved, place, width, more, e, width)
+            found += product(own, rows_of(states, e, features, width, f, features), PRECISION)
+        found = product(back, found.to(KEPT), PRECISION).to(KEPT)
+        took = rows_of(undone, place, features, more, f, features)
+        system += product(found, tl.trans(took), PRECISION)
+        tl.debug_barrier()  # each thread has read what stands there
+        store_rows(undone, place, features, more, f, found)
+    system = tl.where(place[:, None] > place[None, :], system, 0.0).to(KEPT)
+    tl.debug_barrier()
+    for begin in range(0, features, FEATURES):
+        f = begin + tl.arange(0, FEATURES)
+        k = rows_of(keys, place, keys_row, more, f, features)
+        found = rows_of(undone, place, features, more, f, features).to(DTYPE) - product(system, k, PRECISION)
+        of_rate += tl.sum(found * k.to(DTYPE), 1)
+        found = rates * found - product(tl.trans(system), (rates * k.to(DTYPE)).to(KEPT), PRECISION)
+        found += rows_of(keys_part, place, features, more, f, features).to(DTYPE)
+        store_rows(keys_gradient, place, features, more, f, found)
+    tl.store(rate_gradient + rows + place, of_rate, place < more)

@@ -1,0 +1,131 @@
+"""Kernels compiled at their default configurations for GPUs that need not be there, and tables of what they use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.runtime.triton.configure import SHARED
+from tensornet_attn.runtime.triton.resources import Used, compiling
+
+TARGETS = (80, 90)
+WIDTHS = (16, 64, 128)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+ROWS = 256  # as many as the largest tile has, and more
+
+
+def survey(
+    family: str,
+    targets: Iterable[int] = TARGETS,
+    widths: Iterable[int] = WIDTHS,
+    dtypes: Iterable[torch.dtype] = DTYPES,
+) -> list[Used]:
+    """What each kernel of a family uses, forward and backward: see FAMILIES. Nothing is run."""
+    found: dict[Used, None] = {}
+    for target in targets:
+        with compiling(target) as used:
+            for dtype in dtypes:
+                for width in widths:
+                    for out in FAMILIES[family](width, dtype):
+                        out.sum().backward()
+            found |= dict.fromkeys(used)
+    return list(found)
+
+
+def used_by_module(module: nn.Module, graph: Graph, target: int) -> list[Used]:
+    """What each kernel of a module uses, forward and backward, with 256 queries and keys. Nothing is run."""
+    dtype = next((weight.dtype for weight in module.parameters()), torch.get_default_dtype())
+    size = {leg.name: leg.size or ROWS for leg in graph.legs}
+    inputs = [
+        torch.zeros(1, *(size[leg] for leg in tensor.legs), dtype=dtype, requires_grad=True)
+        for tensor in graph.of_role("input")
+    ]
+    with compiling(target) as used:
+        module(*inputs).sum().backward()
+    return used
+
+
+def _leaves(count: int, *shape: int, dtype: torch.dtype) -> list[Tensor]:
+    return [torch.zeros(shape, dtype=dtype, requires_grad=True) for _ in range(count)]
+
+
+def _linear(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
+
+    q, k, v = _leaves(3, 1, ROWS, width, dtype=dtype)
+    for causal in (True, False):
+        for normalize in (True, False):
+            yield triton_linear_attention([(q, k)], v, normalize=normalize, causal=causal)
+
+
+def _delta(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.runtime.triton.kernels.scan import triton_delta_rule
+
+    q, k, v = _leaves(3, 1, ROWS, width, dtype=dtype)
+    (rate,) = _leaves(1, 1, ROWS, dtype=dtype)
+    for normalize in ("none", "read"):
+        yield triton_delta_rule(q, k, v, rate, normalize=normalize)
+
+
+def _experts(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.runtime.triton.kernels.experts import triton_expert_rows, triton_expert_sums
+
+    (x,), (weight,), (gates,) = (
+        _leaves(1, *shape, dtype=dtype) for shape in ((ROWS, 1, width), (4, width, width), (ROWS, 2))
+    )
+    chosen = torch.arange(2 * ROWS).view(ROWS, 2) % 4
+    yield triton_expert_sums(x, weight, gates, chosen)
+    yield triton_expert_rows(x, weight, chosen)
+
+
+FAMILIES: dict[str, Callable[[int, torch.dtype], Iterator[Tensor]]] = {
+    "linear attention": _linear,
+    "delta rule": _delta,
+    "grouped experts": _experts,
+}
+
+
+def head() -> list[str]:
+    """What numbers of a table mean, and the version they hold for."""
+    import triton
+
+    return [
+        f"With triton {triton.__version__}. Registers and stack (bytes) are those of a thread, shared memory (bytes) "
+        "that of a program: the most of the variants with these tiles.",
+        f"A GPU has {' and '.join(f'{1024 * SHARED[t]:,} bytes (sm_{t})' for t in TARGETS)} of it for a program.",
+    ]
+
+
+def table(used: list[Used]) -> list[str]:
+    """What kernels use, as the lines of a table in Markdown."""
+    lines = [f"| {' | '.join(_HEAD)} |", f"|{' --- |' * len(_HEAD)}"]
+    return lines + [f"| {' | '.join(_row(one))} |" for one in _most(used)]
+
+
+def tables(found: dict[str, list[Used]]) -> str:
+    """A table for each family, in Markdown; the versions they hold for stand first."""
+    sections = [["", f"## {family.capitalize()}", "", *table(used)] for family, used in found.items()]
+    return "\n".join([*head(), *(line for lines in sections for line in lines)])
+
+
+def _most(used: list[Used]) -> list[Used]:
+    """One for each kernel, dtype and tiles: the most that any of its variants uses."""
+    found: dict[tuple[str, str, str, int, int], Used] = {}
+    for one in used:
+        key = (one.kernel, one.operands, one.sizes, one.target, one.warps)
+        other = found.get(key, one)
+        most = {name: max(getattr(one, name), getattr(other, name)) for name in ("registers", "stack", "shared")}
+        found[key] = replace(one, **most)
+    return list(found.values())
+
+
+_HEAD = ("kernel", "tensors", "tiles", "target", "warps", "registers", "stack", "shared memory")
+
+
+def _row(one: Used) -> list[str]:
+    numbers = [str(one.warps), str(one.registers), str(one.stack), f"{one.shared:,}"]
+    return [f"`{one.kernel}`", one.operands, one.sizes.lower(), f"sm_{one.target}", *numbers]
