@@ -91,7 +91,7 @@ MUTATIONS = (
         'return _both(seen, own) if box.kind == "keep" else seen',
         "return own",
         "What a mask hides from a softmax is not hidden before the maps in front of it.",
-        ("test_hidden.py",),
+        ("graph/test_hidden.py::test_what_is_seen", "test_hidden.py::test_every_map_in_every_box"),
     ),
     Mutation(
         "graph/signs.py",
@@ -135,7 +135,7 @@ MUTATIONS = (
         "Term(other.coefficient, (b,))",
         "Term(one.coefficient, (b,))",
         "Two products with the same keys are gathered with the coefficient of one of them.",
-        (f"{SCORES}[False-gathered]",),
+        (f"{SCORES}[False-gathered with signs]",),
     ),
     Mutation(
         "rewrite/relu.py",
@@ -157,7 +157,7 @@ MUTATIONS = (
         "found[_ordered(scene, (*op.scores, *op.value.legs))] += 1",
         "pass",
         "The cost of fused attention leaves out the product with the values.",
-        ("cost/test_against_torch.py::test_flops_are_those_that_torch_counts[mhsa]",),
+        ("cost/test_cost.py::test_work",),
     ),
     Mutation(
         "cost/memory.py",
@@ -193,14 +193,7 @@ MUTATIONS = (
         "box.masks,",
         "(),",
         "Fused attention forgets the design's own mask.",
-        ("plan/test_fuse.py",),
-    ),
-    Mutation(
-        "plan/fuse.py",
-        'else Binary("*", coefficient, scale)',
-        "else scale",
-        "Fused attention loses a coefficient of the scores beside the scale of the softmax.",
-        ("plan/test_fuse.py",),
+        ("plan/test_band.py::test_refused_with_the_reason_and_still_right[too wide]",),
     ),
     Mutation(
         "plan/price.py",
@@ -249,14 +242,14 @@ MUTATIONS = (
         "Number(1 / len(tiles))",
         "Number(1)",
         "A mean over heads in tiles is a sum.",
-        ("triton/test_regions.py::test_every_kind_of_call[a softmax over heads]",),
+        ("triton/test_regions.py::test_every_kind_of_call[less the mean of the heads]",),
     ),
     Mutation(
         "plan/tiles/maps.py",
         '"{d} * (1 - {y} * {y})"',
         '"{d} * (1 + {y} * {y})"',
         "The gradient of tanh in tiles has a wrong sign.",
-        ("triton/test_hidden.py::test_every_map_in_every_box",),
+        ("triton/test_hidden.py::test_every_map_in_every_box[softmax over tanh, a map of it, causal]",),
     ),
     # The text of modules
     Mutation(
@@ -271,7 +264,7 @@ MUTATIONS = (
         'return " & ".join(calls)',
         'return " | ".join(calls)',
         "Of two masks of a design one is enough to look.",
-        (f"{PLAIN}[band-True-torch]",),
+        ("plan/test_rows.py::test_the_result_is_the_same[5-5-the mean and the sum over keys]",),
     ),
     Mutation(
         "emit/attention.py",
@@ -307,7 +300,7 @@ MUTATIONS = (
         "seen(total, i, legs, piece, call).add_(one)",
         "seen(total, i, legs, piece, call).copy_(one)",
         "Keys get the gradient of the last block of rows alone.",
-        ("nn/test_rows.py::test_values_and_gradients_in_blocks_that_need_not_divide_n",),
+        ("nn/test_rows.py::test_values_and_gradients_in_blocks_that_need_not_divide_n[block0-8-8]",),
     ),
     Mutation(
         "nn/functions/linear.py",
@@ -414,7 +407,7 @@ MUTATIONS = (
         "return left[0] * right[0], left[1] * right[1]",
         "return left[0] * right[1], left[1] * right[0]",
         "The shape of a Kronecker product is that of another one.",
-        ("special",),
+        ("special/test_edges.py::test_a_design_is_its_special_case_at_the_weights_it_names[thsa-mhsa-False]",),
     ),
     Mutation(
         "convert/values.py",

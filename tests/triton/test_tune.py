@@ -15,6 +15,8 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.nn.triton import tune
 from tests.triton.agreement import near
 
+pytestmark = pytest.mark.rotated
+
 NO_GPU = "tune: there is no GPU to time kernels on; leave it out, and the model chooses."
 NO_KERNELS = "linear: tune, but the plan runs on 'torch': only 'triton' is timed."
 
