@@ -22,8 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
 
-from tests.mutations.mutations import MUTATIONS, Mutation
+from tests.mutations.around import AROUND
+from tests.mutations.compiler import COMPILER
+from tests.mutations.model import Mutation
 
+MUTATIONS = (*COMPILER, *AROUND)
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = (
     "tensornet_attn",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutations.__main__ import main
-from tests.mutations.mutations import MUTATIONS, Mutation
+from tests.mutations.__main__ import MUTATIONS, main
+from tests.mutations.model import Mutation
 
 ROOT = Path(__file__).resolve().parents[2]
 
