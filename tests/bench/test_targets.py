@@ -106,6 +106,7 @@ def test_experts_have_no_more_parameters_than_the_dense_layer_they_are_matched_w
     assert 0.9 < parameters(build(design)) / parameters(build(mhsa)) <= 1
 
 
+@pytest.mark.rotated
 def test_the_table_of_targets(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = (
         targets._one("mhsa", "sdpa", 1e-9, {"f": 8, "h": 2}, n=4),

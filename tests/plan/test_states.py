@@ -100,6 +100,7 @@ def hold(source: dict[str, Any]) -> None:
         agree(ours, oracle, inputs, mask=draw(*batch, n, m, seed=4) > 0)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", MIXED)
 def test_few_states_are_mixed_before_many_heads_read_them(name: str, causal: bool) -> None:

@@ -360,6 +360,7 @@ print(int(peak.split()[1]) / 1024, "torch" in sys.modules, problems[0].code)
 """
 
 
+@pytest.mark.rotated
 def test_memory_of_a_whole_process(tmp_path: Path) -> None:
     for title in (
         "10,000 keys",
