@@ -6,13 +6,10 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn import compiler
 from tensornet_attn.graph import build
-from tensornet_attn.plan import fuse
-from tensornet_attn.plan.cache import Kept
 from tensornet_attn.rewrite.engine import CAP, Rule, rewritten
 from tensornet_attn.rewrite.scores import RULES
-from tests.designs.cases import CASES, compiled, drawn, inputs_of, same
+from tests.designs.cases import drawn, same
 from tests.plan.fading_cases import FORGETTING
 
 FIRED = {
@@ -127,16 +124,6 @@ def test_rewritten_designs_are_the_same_function(title: str, causal: bool) -> No
         output.square().sum().backward()
     for (name, mine), theirs in zip(module.named_parameters(), oracle.parameters(), strict=True):
         same(mine.grad, theirs.grad, name)
-
-
-@pytest.mark.parametrize("name", [name for name in FIRED if FIRED[name]])
-def test_shipped_designs_with_and_without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, (x,) = compiled(name, "torch"), inputs_of(name)
-    monkeypatch.setattr(fuse, "RULES", ())
-    monkeypatch.setattr(compiler, "_plans", Kept(most=1))
-    plain = compiled(name, "torch")
-    same(module(x), plain(x), "output")
-    assert CASES[name].causal
 
 
 def test_a_constant_of_the_query_is_dropped_where_its_weights_stay_in_use() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
+from tensornet_attn.emit.load import load
 from tests.plan.fading_cases import FORGETTING
 from tests.plan.rows_cases import MAPPED, TAKEN, design
 from tests.random_call import Call, assert_same, results
@@ -27,7 +27,7 @@ QUICK = (
 
 def emitted(module: Any) -> Any:
     """The Python module of a compiled design."""
-    return sys.modules[module._run.__closure__[0].cell_contents.__module__]
+    return load(module.source, module.plan.graph.name)
 
 
 @pytest.mark.parametrize("n", [64, pytest.param(130, marks=pytest.mark.slow)])
