@@ -124,7 +124,7 @@ AROUND = (
         "return left[0] * right[0], left[1] * right[1]",
         "return left[0] * right[1], left[1] * right[0]",
         "The shape of a Kronecker product is that of another one.",
-        ("special/test_edges.py::test_a_design_is_its_special_case_at_the_weights_it_names[thsa-mhsa-False]",),
+        ("special/test_edges.py::test_a_design_is_its_special_case_at_the_weights_it_names[hard_gfish-mhsa-False]",),
     ),
     Mutation(
         "convert/values.py",
