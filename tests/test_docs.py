@@ -20,15 +20,8 @@ LANGUAGES = {"yaml", "python", "console", "text", "sh"}
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(#[^)\s]*)?\)|<img [^>]*src=\"([^\"]+)\"")
 
 
-TRAINING = ("search.md", "train.md")  # pages whose commands train for seconds: a quarter of these each day
-
-
 def by_kind(kind: str) -> pytest.MarkDecorator:
-    blocks = [
-        pytest.param(block, marks=[pytest.mark.rotated] * (kind == "console" and block.page.name in TRAINING))
-        for block in docs.all_blocks(kind)
-    ]
-    return pytest.mark.parametrize("block", blocks, ids=lambda block: block.id)
+    return pytest.mark.parametrize("block", docs.all_blocks(kind), ids=lambda block: block.id)
 
 
 @pytest.fixture
@@ -71,6 +64,7 @@ def test_a_mistake_gets_the_answer_shown(block: Block, tmp_path: Path, agree) ->
     agree(shown, problems(tmp_path / f"{docs.name_of(block)}.yaml"))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("page", docs.PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agree) -> None:  # type: ignore[no-untyped-def]
     docs.write_designs(page, tmp_path)
@@ -84,6 +78,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
             agree(shown, printed)
 
 
+@pytest.mark.rotated
 @by_kind("console")
 def test_commands_say_what_is_shown(block: Block, tmp_path: Path, agree) -> None:  # type: ignore[no-untyped-def]
     docs.write_designs(block.page, tmp_path)

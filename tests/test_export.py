@@ -16,6 +16,8 @@ import tensornet_attn as ta
 from tests.designs.cases import drawn
 from tests.regions import EACH, MASKED, SHORT, gradients, inputs_of, key_mask_of, made, quick
 
+pytestmark = pytest.mark.rotated
+
 SIZES = [(2, 24), (5, 33), (1, 64), (2, 3), (7, 130)]
 F32 = torch.float32
 

@@ -14,6 +14,8 @@ from tests.plan.decay_cases import ALONE, FADING, SHARED
 from tests.plan.test_cumsum import SUMS
 from tests.regions import EACH, MASKED, SHORT, SLICE, draws, gradients, inputs_of, key_mask_of, made, quick, writes
 
+pytestmark = pytest.mark.rotated
+
 F32 = torch.float32
 SHAPES = [(1, 16), (2, 24), (3, 40), (5, 33), (2, 64)]  # (batch, n): the first two may compile
 

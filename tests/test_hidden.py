@@ -38,6 +38,7 @@ def turned(place: int) -> tuple[Case, torch.dtype, float]:
     return next(case for case in cases if case.possible), (torch.float32, F64)[place % 2], BAD[place % len(BAD)]
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("place", range(len(MAPS) * len(BOXES)), ids=lambda place: str(turned(place)[0]))
 def test_every_map_in_every_box(place: int) -> None:
     case, dtype, bad = turned(place)
@@ -161,7 +162,8 @@ def differs(data: dict[str, Any], seed: int, causal: bool | None = None) -> None
     assert_same(results_of(second, inputs, options), wanted)
 
 
-@settings(max_examples=60, suppress_health_check=filtered)
+@pytest.mark.rotated
+@settings(max_examples=30, suppress_health_check=filtered)
 @given(seeds)
 def test_hiding_changes_nothing_else(seed: int) -> None:
     """Nothing counts as hidden that somebody sees: where all is finite, a random design is what it is without it."""
@@ -169,6 +171,7 @@ def test_hiding_changes_nothing_else(seed: int) -> None:
     differs(data, seed, causal_of(data, random.Random(seed)))
 
 
+@pytest.mark.rotated
 @settings(max_examples=100, suppress_health_check=filtered)
 @given(seeds)
 def test_hiding_changes_nothing_else_of_pairs(seed: int) -> None:

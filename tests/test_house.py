@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import networkx
@@ -47,9 +48,10 @@ RUNS_TEXT = f"{PACKAGE}/emit/load.py"  # the only module that runs generated tex
 LINES = 600
 
 
-def modules(root: Path) -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted((root / PACKAGE).rglob("*.py")):
-        yield path.relative_to(root), ast.parse(path.read_text(encoding="utf-8"), str(path))
+@cache
+def modules(root: Path) -> list[tuple[Path, ast.Module]]:
+    paths = sorted((root / PACKAGE).rglob("*.py"))
+    return [(path.relative_to(root), ast.parse(path.read_text(encoding="utf-8"), str(path))) for path in paths]
 
 
 def layer_of(module: str) -> str:

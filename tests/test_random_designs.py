@@ -62,7 +62,7 @@ def causal_of(data: dict[str, Any], draw: random.Random) -> bool | None:
     return True
 
 
-@settings(max_examples=150, suppress_health_check=filtered)
+@settings(max_examples=60, suppress_health_check=filtered)
 @given(seeds)
 def test_a_compiled_design_is_the_reference(seed: int) -> None:
     data, draw = checked(seed), random.Random(seed)
@@ -87,13 +87,13 @@ def reaching(graph: Graph) -> set[str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, suppress_health_check=filtered)
+@settings(max_examples=600, suppress_health_check=filtered)
 @given(seeds)
 def test_many_compiled_designs_are_the_reference(seed: int) -> None:
     test_a_compiled_design_is_the_reference.hypothesis.inner_test(seed)
 
 
-@settings(max_examples=50, suppress_health_check=filtered)
+@settings(max_examples=20, suppress_health_check=filtered)
 @given(seeds)
 def test_other_names_and_stored_orders_mean_the_same(seed: int) -> None:
     data, draw = checked(seed), random.Random(seed)

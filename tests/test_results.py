@@ -17,6 +17,8 @@ from tensornet_attn.study.evolve import draft
 from tensornet_attn.study.read import read
 from tensornet_attn.tasks import task_named
 
+pytestmark = pytest.mark.rotated
+
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
 

@@ -56,6 +56,7 @@ def test_a_layer_equals_the_reference(name: str, causal: bool | None) -> None:
     agree(by_hand(name, causal, reference.state_dict()), reference, inputs_of(name))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "causal"), ONE_CALL)
 def test_a_layer_by_sdpa_equals_the_reference(name: str, causal: bool | None) -> None:
     reference = compiled(name, "reference", causal)
@@ -69,6 +70,7 @@ def test_a_longer_context(name: str, attend: Callable) -> None:
     agree(layer, reference, [x[:, : N - 2], context])
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", NOISY)
 def test_noise_stands_where_the_design_has_it(name: str, causal: bool) -> None:

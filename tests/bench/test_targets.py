@@ -108,11 +108,12 @@ def test_experts_have_no_more_parameters_than_the_dense_layer_they_are_matched_w
     assert 0.9 < parameters(build(design)) / parameters(build(mhsa)) <= 1
 
 
+@pytest.mark.rotated
 def test_the_table_of_targets(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = (
-        targets._one("mhsa", "sdpa", 1e-9, {"f": 8, "h": 2}, n=4),
-        targets._one("thsa", "eager", 1e9, {"f": 8, "r": 4, "s": 4}, n=4),
-        targets._one("thsa", "sdpa", 1.0, {"f": 8, "r": 4, "s": 4}, n=4),
+        Target("mhsa", (Ratio(1e-9, ("sdpa",)),), {"f": 8, "h": 2}, n=4),
+        Target("thsa", (Ratio(1e9, ("eager",)),), {"f": 8, "r": 4, "s": 4}, n=4),
+        Target("thsa", (Ratio(1.0, ("sdpa",)),), {"f": 8, "r": 4, "s": 4}, n=4),
     )
     monkeypatch.setattr(targets, "TARGETS", few)
     target = tmp_path / "targets.json"

@@ -19,6 +19,7 @@ def text(tmp_path) -> str:
     return str(path)
 
 
+@pytest.mark.rotated
 def test_a_report_on_a_shipped_design(run, text: str, tmp_path) -> None:
     target = tmp_path / "report.html"
     assert run("analyse", "mhsa", "--text", text, "-o", str(target), *SMALL) == (0, "", "")
@@ -35,6 +36,7 @@ def test_a_report_on_a_shipped_design(run, text: str, tmp_path) -> None:
     assert "; causal." in run("analyse", "mhsa", "--text", text, "--causal", *SMALL).out
 
 
+@pytest.mark.rotated
 def test_a_report_on_a_file_with_settings_and_experts(run, text: str, tmp_path) -> None:
     (tmp_path / "own.yaml").write_text("tensornet: 1\nname: own\nextends: epa\n")
     options = ("--legs", "f=16,h=2", "--set", "k=3", "--length", "8", "--band", "3")
@@ -60,6 +62,7 @@ def test_a_report_on_a_checkpoint(run, text: str, tmp_path) -> None:
     assert "a checkpoint has its sizes and settings." in refused.err
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["cross", "transformer_xl"])
 def test_designs_with_two_inputs(run, text: str, name: str) -> None:
     outcome = run("analyse", name, "--text", text, *SMALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,10 @@ def test_doctor(run) -> None:
 def test_doctor_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     from tensornet_attn.cli import doctor
 
-    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
     monkeypatch.setattr("shutil.which", lambda name: None)
     report = doctor.examine()
     assert report["versions"]["pydantic"] == "missing: install tensornet-attn again"

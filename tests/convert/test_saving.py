@@ -76,6 +76,7 @@ def test_a_model_that_could_not_be_converted_saves_as_before(tmp_path: Path) -> 
     assert (tmp_path / "model" / "config.json").exists()
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("design", ["thsa", "fish"])
 @pytest.mark.parametrize("name", models.MODELS)
 def test_what_the_error_says_to_do_works(name: str, design: str, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def test_siblings_face_the_same_way(name: str) -> None:
     assert high == level < low
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", list_designs())
 def test_legs_leave_every_frame_in_one_order(name: str) -> None:
     scene, wires = edges(flatten(build(load(name))))

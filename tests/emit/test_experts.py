@@ -49,6 +49,7 @@ def test_how_it_reads() -> None:
     ]
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(
     "name", ["epa", *(pytest.param(name, marks=pytest.mark.slow) for name in SIZES if name != "epa")]
 )
@@ -136,6 +137,7 @@ print(len(modules))
 """
 
 
+@pytest.mark.rotated
 def test_several_files_stand_alone_in_one_process(tmp_path: Path) -> None:
     cases = {}
     for name in SIZES:

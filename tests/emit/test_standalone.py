@@ -74,6 +74,7 @@ def test_values_and_gradients(name: str, results: dict[str, dict]) -> None:
     torch.testing.assert_close(found["one"], y.detach()[0], **close)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_one_seed_gives_the_same_weights(name: str, results: dict[str, dict]) -> None:
     case = CASES[name]

@@ -42,6 +42,7 @@ def test_the_text_of_mhsa():
     assert to_text(ta.build(ta.load("mhsa"))) == MHSA
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 @pytest.mark.parametrize("causal", [None, True])
 def test_shipped_designs_read_back(name, causal):

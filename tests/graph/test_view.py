@@ -59,6 +59,7 @@ def test_a_leg_has_the_name_of_its_tensor_and_of_its_use():
     assert [data for _, _, data in found.in_edges("K:m", data=True)] == [{"label": "n", "role": "factor", "use": 0}]
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_bipartite_and_in_order(name):
     graph = ta.build(ta.load(name))

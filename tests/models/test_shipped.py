@@ -35,6 +35,7 @@ def test_a_name_is_that_of_one_file_and_no_design_has_that_of_a_model() -> None:
     assert not {*NAMES} & {*ta.list_designs()}
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_says_its_name_what_it_is_and_where_it_is_from(name: str) -> None:
     assert ta.models.check(name) == []
@@ -116,6 +117,7 @@ def test_every_printed_row_has_a_file() -> None:
     assert {file for file, *_ in ROWS} == {name for name in NAMES if "wikitext" not in name and "lra" not in name}
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("row", [row for row in ROWS if row[1] == "parameters"], ids=ids)
 def test_parameters_are_those_of_the_paper(row: tuple[str, str, Compared, dict[str, str]]) -> None:
     file, _, number, cells = row
@@ -142,6 +144,7 @@ def test_macs_are_those_of_the_paper(row: tuple[str, str, Compared, dict[str, st
         assert number.shown == cells["MACs"]
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("row", ROWS, ids=ids)
 def test_a_row_differs_from_its_file_in_heads_data_and_one_width_alone(
     row: tuple[str, str, Compared, dict[str, str]],
@@ -242,6 +245,7 @@ def shapes(spec: ta.models.ModelSpec, role: str) -> list[tuple[str, dict[str, An
     return [(design.hash, dict(design.legs), dict(design.settings)) for design in designs]
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", SAME)
 def test_a_named_file_is_the_common_one_with_another_design(name: str) -> None:
     base, overrides = SAME[name]

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 import tensornet_attn as ta
 from tests.designs.cases import CASES, drawn, normal, steadied
 
+pytestmark = pytest.mark.rotated
+
 F64 = torch.float64
 EVEN = ("mlp", "sigma_moe", "mhsa_rope", "gqa_rope", "epa_rope", "differential")  # no attention, or an even leg
 PRIMES = {

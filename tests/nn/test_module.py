@@ -26,6 +26,7 @@ def same(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.rotated
 @everything
 def test_state_dicts_are_those_of_the_design_on_every_backend(name: str) -> None:
     modules = [compiled(name, backend) for backend in BACKENDS]
@@ -39,6 +40,7 @@ def test_state_dicts_are_those_of_the_design_on_every_backend(name: str) -> None
     modules[1].load_state_dict(modules[0].state_dict())
 
 
+@pytest.mark.rotated
 @everything
 def test_one_seed_gives_the_same_weights_on_every_backend(name: str) -> None:
     case, states = CASES[name], []
@@ -50,6 +52,7 @@ def test_one_seed_gives_the_same_weights_on_every_backend(name: str) -> None:
         assert torch.equal(value, states[1][key]), key
 
 
+@pytest.mark.rotated
 @backends
 @everything
 def test_any_number_of_batch_dimensions(name: str, backend: str) -> None:
@@ -83,6 +86,7 @@ def test_masks_may_have_several_forms(name: str) -> None:
     same(module(*xs, mask=mask & keys[:, None]), module(*xs, mask=mask, key_mask=keys))
 
 
+@pytest.mark.rotated
 @backends
 @pytest.mark.parametrize("name", ATTENTION)
 def test_rows_that_see_nothing_give_finite_gradients(name: str, backend: str) -> None:
@@ -121,6 +125,7 @@ def test_a_pickle_carries_the_design_and_no_code() -> None:
     assert done.stdout == b"mhsa True\n"
 
 
+@pytest.mark.rotated
 @everything
 def test_modules_live_on_meta_and_in_other_dtypes(name: str) -> None:
     case = CASES[name]
@@ -133,6 +138,7 @@ def test_modules_live_on_meta_and_in_other_dtypes(name: str) -> None:
     assert ta.compile(design, "torch").to(F64)(*inputs_of(name)).dtype == F64
 
 
+@pytest.mark.rotated
 @everything
 def test_autocast(name: str) -> None:
     module, xs = compiled(name, "torch").float(), [x.float().requires_grad_() for x in inputs_of(name)]

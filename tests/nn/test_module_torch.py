@@ -18,6 +18,7 @@ def same(got: object, want: object) -> None:
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_weights_may_be_given_to_the_call(name: str) -> None:
     module, other, xs = compiled(name, "torch"), compiled(name, "torch", seed=5), inputs_of(name)

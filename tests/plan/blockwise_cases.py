@@ -95,6 +95,7 @@ TAKEN = {
     "top keys": design(A={"topk": "m", "k": 1, "of": {"map": "sigmoid", "of": SCORES}}),
     "a norm along the keys": design(A={"l2norm": "m", "eps": 0.1, "of": SCORES}),
     "a softmax over heads": design(A={"softmax": "h", "of": SCORES}),
+    "less the mean of the heads": design("U[h n m] - 0.5 * U2[n m] -> h n m", U=SCORES, U2={"mean": "h", "of": "U"}),
     "kept": design(A={"keep": "m", "of": {"map": "sigmoid", "of": SCORES}}),
     "kept, times a map of the distance": design(
         A={"keep": "m", "of": "U[h n m] U2[h n m] -> h n m"},

@@ -8,18 +8,14 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn import compiler
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Attention, Kernel
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.plan.absorb import ABSORBED
-from tensornet_attn.plan.make import _planned, make_plan
+from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.target import WORKLOADS, Target
-from tensornet_attn.plan.ways import WAYS
-from tensornet_attn.rewrite.absorb import RULES
-from tensornet_attn.rewrite.engine import everywhere
 from tests.designs.cases import drawn, normal, same
 
 TWO = {"x": "n f", "memory": "m f"}
@@ -168,12 +164,8 @@ def test_a_limit_of_memory_may_leave_keys_as_written() -> None:
 def modules(title: str, workload: str, causal: bool, device: str) -> list[CompiledDesign]:
     """The plan of the small design and its reference, with the same weights."""
     design = ta.load(DESIGNS[title], legs={"f": 12, "h": 3, **SMALL[title]})
-    return beside_reference(design, make_plan(build(design, causal), "torch", Target(workload, DEVICES[device])))
-
-
-def beside_reference(design: ta.Design, made: Plan) -> list[CompiledDesign]:
-    oracle = drawn(ta.reference(design, made.graph.causal, dtype=torch.float64))
-    module = CompiledDesign(design, made, compiler._realise, dtype=torch.float64).eval()
+    oracle = drawn(ta.reference(design, causal, dtype=torch.float64))
+    module = ta.compile(design, "torch", causal, dtype=torch.float64, workload=workload, device_costs=device).eval()
     assert list(module.state_dict()) == list(oracle.state_dict())
     module.load_state_dict(oracle.state_dict())
     return [module, oracle]  # type: ignore[list-item]
@@ -201,19 +193,6 @@ def test_every_plan_is_the_same_function(title: str, workload: str, causal: bool
         assert workload != "decoding" or title == "gated" or absorbed(pair[0].plan)
         for n, m in ((1, 7), (5, 5), (3, 8), (6, 4)):
             agree(pair, masks_of(masks, n, m), n, m)
-
-
-@pytest.mark.parametrize("masks", ["none", "mask", "key mask"])
-@pytest.mark.parametrize("title", DESIGNS)
-def test_everything_absorbed_is_the_same_function(title: str, masks: str) -> None:
-    """Whatever it costs: the rules at every place, down to the inputs."""
-    design = ta.load(DESIGNS[title], legs={"f": 12, "h": 3, **SMALL[title]})
-    graph, target = build(design), Target("decoding")
-    bare, trace = everywhere(graph, RULES)
-    assert trace
-    pair = beside_reference(design, _planned(graph, bare, "torch", target, target.sizes(graph), WAYS[0]))
-    for n, m in ((1, 7), (3, 8), (6, 4)):
-        agree(pair, masks_of(masks, n, m), n, m)
 
 
 def agree(pair: list[CompiledDesign], masks: dict[str, torch.Tensor], n: int, m: int) -> None:

@@ -55,6 +55,7 @@ def agree(ours: Any, oracle: Any, inputs: list[Tensor], **call: Any) -> None:
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", TAKEN)
 def test_no_tensor_of_queries_and_keys_is_left(name: str) -> None:
     schedule = plan_of(TAKEN[name]).schedule

@@ -13,24 +13,22 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
-from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
-from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.target import Target
 from tensornet_attn.runtime.decay import decay_attention, decayed_reads
 from tensornet_attn.runtime.softmax import masked_softmax
 
 from .decay_cases import ALONE, FADED, FADING, SHARED, UNFADING, decayed, exp
-from .test_linear import LENGTHS, agree, draw, kernels, lowered, modules
+from .test_linear import CHOSEN, agree, draw, modules
 
 SHAPES = [(5, 5), (3, 40), (40, 3), (70, 70), (1, 1)]
 
 
 @pytest.mark.parametrize("name", FADING)
 def test_the_keys_are_summed_first_and_the_result_is_the_same(name: str) -> None:
-    assert kernels(lowered(FADING[name])) == ["linear"]
     ours, oracle = modules(FADING[name], False)
+    assert f"A.o: {CHOSEN}" in ours.explain()
     shapes = [(n, m) for n, m in SHAPES if n == m or not build(ta.load(FADING[name])).tied]
     for (n, m), batch in zip(shapes, itertools.cycle([(2,), ()]), strict=False):
         inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
@@ -60,8 +58,8 @@ def test_a_softmax_that_compares_nothing(name: str, causal: bool) -> None:
     source = json.loads(json.dumps(ALONE[name]))
     if not causal:
         del source["diagram"]["A"]["mask"]
-    assert kernels(lowered(source)) == (["linear"] if causal or "the size" not in name else [])
     ours, oracle = modules(source, False)
+    assert (f"A.o: {CHOSEN}" in ours.explain()) == (causal or "the size" not in name)
     shapes = [(n, m) for n, m in SHAPES if n == m or not build(ta.load(source)).tied]
     for n, m in shapes:
         inputs, keys = [draw(2, n, 4), draw(2, m, 4, seed=1)], draw(2, m, seed=2) > -0.3
@@ -96,17 +94,17 @@ def test_compiled(name: str) -> None:
 @pytest.mark.parametrize("name", UNFADING)
 def test_refused_with_the_reason_and_still_right(name: str) -> None:
     source, reason = UNFADING[name]
-    graph = build(ta.load(source))
-    made = lower_linear(graph, LENGTHS, GENERIC)
-    assert (made.graph, made.refused) == (graph, {"A": (reason,)})
-    agree(*modules(source, False), [draw(2, 5, 4), draw(2, 6, 4, seed=1)])
+    ours, oracle = modules(source, False)
+    assert (CHOSEN if reason is None else f"\n    not linear attention: {reason}") in ours.explain()
+    assert (CHOSEN in ours.explain()) == (reason is None)
+    agree(ours, oracle, [draw(2, 5, 4), draw(2, 6, 4, seed=1)])
 
 
 def test_over_all_keys() -> None:
     source = decayed(D=exp("q[n h] - k[m h] -> h n m"))
     del source["diagram"]["A"]["mask"]
-    assert kernels(lowered(source)) == ["linear"]
     ours, oracle = modules(source, False)
+    assert f"A.o: {CHOSEN}" in ours.explain()
     agree(ours, oracle, [draw(2, 5, 4), draw(2, 7, 4, seed=1)], key_mask=draw(2, 7, seed=2) > -0.3)
 
 
@@ -197,9 +195,8 @@ def test_triton_keeps_kernels_of_its_own_where_sequences_are_not_long() -> None:
         (region,) = (r for r in plan.regions if "decay by 'D'" in r.chosen or "Triton kernels" in r.chosen)
         ways.append((region.backend, "decay" in region.chosen))
     assert ways == [("torch", True), ("triton", False), ("torch", True), ("triton", False)]
-    made = lower_linear(graph, {"n": 128, "m": 128}, GENERIC, decay=16)
-    (reason,) = made.refused["A"]
-    assert reason.startswith("its kernels know no scores that decay, as by 'D'; with torch it would take")
+    reason = "\n    not linear attention: its kernels know no scores that decay, as by 'D'; with torch it would take "
+    assert reason in make_plan(graph, "triton", Target(n=128, m=128)).explain()
 
 
 def test_the_kernels_of_a_softmax_of_numbers_of_keys() -> None:

@@ -147,6 +147,7 @@ def test_what_fusing_makes() -> None:
     assert softmax_boxes(fused) == []
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_schedules_are_primitive_and_a_second_run_changes_nothing(name: str) -> None:
     plan = make_plan(build(ta.load(name)))

@@ -125,6 +125,7 @@ def test_an_outer_product_is_taken_where_it_is_cheapest():
     assert order(factors, result, {"i": 2, "j": 2, "k": 50, "l": 50}, WORK).flops == 4 + 2 * 10_000
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("length", [1, 1024])
 def test_a_shipped_design_is_never_dearer_than_left_to_right(name, length):

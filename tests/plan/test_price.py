@@ -28,6 +28,7 @@ def measured(name: str, backend: str, backward: bool) -> int:
         return peak(lambda: layer(x)) + weights + 4 * N * F
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("workload", ["training", "prefill"])
 @pytest.mark.parametrize("name", DESIGNS)
 def test_peaks_are_predicted_within_a_factor_of_two(name: str, workload: str) -> None:

@@ -11,14 +11,10 @@ import torch
 import yaml
 
 import tensornet_attn as ta
-from tensornet_attn.cost.devices import GENERIC
-from tensornet_attn.graph import build
-from tensornet_attn.plan.linear import lower_linear
-from tensornet_attn.plan.states import lower_states
 
 from .linear_cases import positive
 from .test_decay import SHAPES
-from .test_linear import LENGTHS, agree, draw, kernels, modules
+from .test_linear import CHOSEN, agree, draw, modules
 
 STATE = "one[n] Kg[m g d] Vg[m g e] -> n m g d e"
 OUT = "O[n h e] Wo[h e f] -> n f"
@@ -104,16 +100,14 @@ def hold(source: dict[str, Any]) -> None:
         agree(ours, oracle, inputs, mask=draw(*batch, n, m, seed=4) > 0)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", MIXED)
 def test_few_states_are_mixed_before_many_heads_read_them(name: str, causal: bool) -> None:
     source = causal_too(MIXED[name], causal)
-    made = lower_states(build(ta.load(source)), {**LENGTHS, "n": 4096, "m": 4096}, GENERIC)
-    assert kernels(made.graph) == ["states"], made.refused
-    (told,) = made.chosen.values()
     chunks = ", in chunks of 16" if causal else ""
-    assert told.startswith("mixed states: the keys are summed first, and mixed over 'g' before they are read" + chunks)
-    assert lower_states(made.graph, LENGTHS, GENERIC).graph == made.graph
+    told = f": mixed states: the keys are summed first, and mixed over 'g' before they are read{chunks}"
+    assert told in ta.compile(source, n=4096, m=4096).explain()
     hold(source)
 
 
@@ -121,9 +115,7 @@ def test_few_states_are_mixed_before_many_heads_read_them(name: str, causal: boo
 @pytest.mark.parametrize("name", MAPS)
 def test_states_of_the_heads_that_read_them_are_linear_attention(name: str, causal: bool) -> None:
     source = causal_too(MAPS[name], causal)
-    sizes = {**LENGTHS, "n": 4096, "m": 4096}
-    made = lower_states(build(ta.load(source)), sizes, GENERIC)
-    assert kernels(lower_linear(made.graph, sizes, GENERIC).graph) == ["linear"]
+    assert f": {CHOSEN}" in ta.compile(source, n=4096, m=4096).explain()
     hold(source)
 
 
@@ -131,8 +123,7 @@ def test_states_of_the_heads_that_read_them_are_linear_attention(name: str, caus
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_states_stay(name: str, causal: bool) -> None:
     source = causal_too(OTHERS[name], causal)
-    graph = build(ta.load(source))
-    assert lower_states(graph, LENGTHS, GENERIC).graph == graph
+    assert "mixed states" not in ta.compile(source).explain()
     hold(source)
 
 

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn import compiler
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.graph import build
-from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.plan.make import _planned, make_plan
+from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.target import WORKLOADS, Target
 from tensornet_attn.plan.ways import WAYS
@@ -25,10 +23,9 @@ def plan(name: str, backend: str = "torch", legs: dict[str, int] | None = None, 
     return make_plan(build(ta.load(name, legs=legs)), backend, Target(**target))
 
 
-def agrees_with_the_reference(name: str, made: Plan, design: ta.Design) -> None:
+def agrees_with_the_reference(name: str, module: ta.CompiledDesign) -> None:
     """Output, and gradients of all inputs and weights, in float64."""
-    module = drawn(CompiledDesign(design, made, compiler._realise, dtype=torch.float64), 0, CASES[name].positive)
-    layers, grads = [module, compiled(name, "reference")], []
+    layers, grads = [drawn(module, 0, CASES[name].positive), compiled(name, "reference")], []
     for layer in layers:
         inputs = [x.requires_grad_() for x in inputs_of(name)]
         out = layer(*inputs)
@@ -43,16 +40,20 @@ def agrees_with_the_reference(name: str, made: Plan, design: ta.Design) -> None:
 @pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_every_plan_computes_the_design(name: str) -> None:
+    """For every workload and device, and for limits of memory that leave each of the ways to plan."""
     design = ta.load(name, legs=CASES[name].legs, settings=CASES[name].settings)
-    graph, seen = build(design), {make_plan(build(design)).schedule}
-    tried = [
-        make_plan(graph, "torch", Target(workload, DEVICES[device])) for workload in WORKLOADS for device in DEVICES
+    wanted: list[dict[str, Any]] = [
+        {"workload": workload, "device_costs": one} for workload in WORKLOADS for one in DEVICES
     ]
-    tried += [_planned(graph, graph, "torch", Target(), Target().sizes(graph), way) for way in WAYS]
-    for made in tried:
-        if made.schedule not in seen:
-            seen.add(made.schedule)
-            agrees_with_the_reference(name, made, design)
+    wanted += [
+        {"memory": offer.bytes} for offer in ta.compile(design, "torch", dtype=torch.float64, memory=2**50).plan.offers
+    ]
+    seen: set[str] = set()
+    for own in wanted:
+        module = ta.compile(design, "torch", dtype=torch.float64, **own)
+        if module.source not in seen:
+            seen.add(module.source)
+            agrees_with_the_reference(name, module)
 
 
 def test_buckets_differ_in_lengths_and_choice() -> None:

@@ -55,7 +55,7 @@ def same(got: list[Tensor], want: list[Tensor]) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9 * scale)
 
 
-@settings(max_examples=150, suppress_health_check=filtered)
+@settings(max_examples=40, suppress_health_check=filtered)
 @given(seeds)
 def test_a_simple_diagram_is_the_diagram(seed: int) -> None:
     graph, call = drawn(seed)
@@ -70,7 +70,7 @@ def test_a_simple_diagram_is_the_diagram(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", [group.name for group in CHOICES if group.name != "one projection"])
-@settings(max_examples=60, suppress_health_check=filtered)
+@settings(max_examples=40, suppress_health_check=filtered)
 @given(seed=seeds)
 def test_a_choice_is_the_diagram(name: str, seed: int) -> None:
     graph, call = drawn(seed)

@@ -6,13 +6,10 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn import compiler
 from tensornet_attn.graph import build
-from tensornet_attn.plan import fuse
-from tensornet_attn.plan.cache import Cache
 from tensornet_attn.rewrite.engine import CAP, Rule, rewritten
 from tensornet_attn.rewrite.scores import RULES
-from tests.designs.cases import CASES, compiled, drawn, inputs_of, same
+from tests.designs.cases import drawn, same
 from tests.plan.decay_cases import FORGETTING
 
 FIRED = {
@@ -129,16 +126,6 @@ def test_rewritten_designs_are_the_same_function(title: str, causal: bool) -> No
         same(mine.grad, theirs.grad, name)
 
 
-@pytest.mark.parametrize("name", [name for name in FIRED if FIRED[name]])
-def test_shipped_designs_with_and_without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, (x,) = compiled(name, "torch"), inputs_of(name)
-    monkeypatch.setattr(fuse, "RULES", ())
-    monkeypatch.setattr(compiler, "_plans", Cache(most=1))
-    plain = compiled(name, "torch")
-    same(module(x), plain(x), "output")
-    assert CASES[name].causal
-
-
 def test_a_constant_of_the_query_is_dropped_where_its_weights_stay_in_use() -> None:
     own = variant("mhsa", "Q[n h d] K[m h d] + q2[n h] -> h n m")
     own["diagram"] = {"q2": "Q[n h d] Q[n h d] -> n h"} | own["diagram"]
@@ -170,6 +157,7 @@ def test_a_mixture_of_keys_is_one_softmax_where_nothing_stands_between(more: dic
     assert bool(rewritten(build(design), "A", RULES)[1]) is fired
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("design", ["alibi", FORGETTING], ids=["positions", "sums of gates"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, "autocast"])
 def test_numbers_that_grow_with_the_length_cost_no_digits(design: object, dtype: torch.dtype | str) -> None:

@@ -96,6 +96,7 @@ def test_what_is_drawn_is_drawn_alike_in_a_compiled_backward() -> None:
     same(found, drawn(q, k), [q, k])
 
 
+@pytest.mark.rotated
 def test_export_with_free_batch_and_lengths() -> None:
     class Layer(nn.Module):
         def forward(self, *given: Tensor) -> Tensor:

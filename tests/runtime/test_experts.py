@@ -153,6 +153,7 @@ def layer_operands(*lead: int) -> list[Tensor]:
     return [torch.randn(shape, requires_grad=True) for shape in shapes]
 
 
+@pytest.mark.rotated
 def test_one_graph_for_all_lengths() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -170,6 +171,7 @@ def test_one_graph_for_all_lengths() -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.rotated
 def test_export_with_dynamic_batch_and_length() -> None:
     class Layer(torch.nn.Module):
         def forward(self, x: Tensor, weight: Tensor, back: Tensor, logits: Tensor) -> Tensor:

@@ -152,6 +152,7 @@ class Rule(nn.Module):
         return delta_rule(q, k, v, rate, None, "both", 0.1, 4)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_with_any_batch_and_length(strict: bool) -> None:
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1)

@@ -99,6 +99,7 @@ def test_moves_make_shipped_designs(case: tuple[Any, ...]) -> None:
     assert ta.load(design.to_yaml()).hash == design.hash
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_a_sketch_is_its_design(name: str) -> None:
     design = ta.load(name)
@@ -132,6 +133,7 @@ def try_all(name: str, each: int, run: int) -> None:
             finite(made)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["mhsa", "gqa", "linear", "hard_fish", "mla", "epa"])
 def test_moves_where_they_apply(name: str) -> None:
     try_all(name, 2, 6)

@@ -183,6 +183,7 @@ def test_a_path_of_another_space(path: tuple[Choice, ...], message: str) -> None
         assert str(caught.value) == message
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("seed", range(24))
 def test_a_proposal_compiles_to_the_reference(seed: int) -> None:
     agrees(propose(load(SPACE), 0, seed).design, seed)

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 
 import tensornet_attn as ta
-
-
-def timed(check: Callable[[], list[ta.Problem]]) -> list[ta.Problem]:
-    taken = []
-    for _ in range(3):  # a busy machine slows even processor time
-        start = time.process_time()
-        problems = check()
-        taken.append(time.process_time() - start)
-        if taken[-1] < 0.5:
-            break
-    assert min(taken) < 0.5
-    return problems
-
+from tests.bounded import bounded
 
 ARITHMETIC = {
     "number": [
@@ -41,14 +26,19 @@ ARITHMETIC = {
 }  # fmt: skip
 
 
+def codes_of(text: str) -> list[str]:
+    """The codes of the problems of a text as a size; as a scale and as a coefficient it is checked, too."""
+    codes = [problem.code for problem in ta.check("mhsa", legs={"f": text, "h": 1})]
+    data = ta.load("mhsa").as_dict() | {"contains": {}}
+    data["diagram"]["A"]["scale"] = text
+    ta.check(data)
+    data["diagram"]["Q"] = f"({text}) * x[n f] Wq[f h d] -> n h d"
+    ta.check(data)
+    return codes
+
+
 @pytest.mark.parametrize(
     ("text", "code"), [pytest.param(text, code, id=text[:20]) for code, texts in ARITHMETIC.items() for text in texts]
 )
 def test_hostile_arithmetic(text: str, code: str | None) -> None:
-    codes = [problem.code for problem in timed(lambda: ta.check("mhsa", legs={"f": text, "h": 1}))]
-    assert codes == ([code] if code else [])
-    data = ta.load("mhsa").as_dict() | {"contains": {}}
-    data["diagram"]["A"]["scale"] = text
-    timed(lambda: ta.check(data))
-    data["diagram"]["Q"] = f"({text}) * x[n f] Wq[f h d] -> n h d"
-    timed(lambda: ta.check(data))
+    assert bounded(codes_of, text) == ([code] if code else [])

@@ -258,6 +258,7 @@ def test_a_circle_of_three(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_design_is_fine_and_reads_back(name: str) -> None:
     loaded = ta.load(name)

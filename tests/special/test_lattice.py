@@ -95,6 +95,7 @@ def test_the_order_of_tuformer_at_equal_sizes() -> None:
     }
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("edge", sorted(ta.special_cases().edges), ids=" ".join)
 def test_an_edge_holds_at_equal_sizes_where_its_entry_changes_none(edge: tuple[str, str]) -> None:
     """The general design is made at the sizes that its entry gives, and compared with the one of its file."""

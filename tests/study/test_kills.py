@@ -23,6 +23,8 @@ from tests.study.kills import (
     workers_of,
 )
 
+pytestmark = pytest.mark.rotated
+
 
 def test_workers_that_are_killed_twice(tmp_path: Path) -> None:
     out = tmp_path / "out"

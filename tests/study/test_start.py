@@ -18,6 +18,8 @@ from tensornet_attn.study.team import Team
 from tests.study import functions, made
 from tests.study.engine import opened
 
+pytestmark = pytest.mark.rotated
+
 SMALL: dict[str, Any] = {"trials": 3, "population": 2, "finalists": 0}
 
 

@@ -13,6 +13,8 @@ from tensornet_attn.train import layers
 from tensornet_attn.train.trained import open_run
 from tests.train import runs
 
+pytestmark = pytest.mark.rotated
+
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -30,6 +30,7 @@ def config(folder: Path, **changes: object) -> dict[str, object]:
     return runs.small(task="uea", options={"path": str(folder)}, **changes)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("pooling", ["mean", "concat"])
 def test_a_design_learns_to_tell_series_apart(folder: Path, tmp_path: Path, pooling: str) -> None:
     more = {"steps": 60, "batch": 16, "lr": 0.01, "width": 16, "mlp": "mlp", "eval_every": 60}

@@ -12,6 +12,8 @@ from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear, triton_linear_attention, triton_linear_gradients
 from tests.triton.agreement import SIZES, agree, drawn
 
+pytestmark = pytest.mark.rotated
+
 LENGTHS = [(1, 1), (17, 17), (64, 64), (130, 130), (5, 40), (40, 5)]
 SHAPES = [(17, 17, 3, 16), (64, 64, 16, 1), (130, 130, 1, 3), (5, 40, 16, 40), (40, 5, 64, 3)]  # n, m, widths
 

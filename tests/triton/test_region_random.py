@@ -13,6 +13,8 @@ from tests.random_call import Call, assert_same, results, usable
 from tests.random_design import random_design
 from tests.test_random_designs import causal_of, checked, filtered, pair
 
+pytestmark = pytest.mark.rotated
+
 seeds = st.integers(0, 2**32)
 
 

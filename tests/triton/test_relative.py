@@ -14,6 +14,8 @@ from tensornet_attn.graph import build
 from tests.plan.blockwise_cases import READ, SCORES, design
 from tests.triton.regions import F64, draw, on_triton, pair, same
 
+pytestmark = pytest.mark.rotated
+
 SMALL = {"f": 12, "h": 2}
 FAR = {"far": {"legs": "l d", "value": "sinusoid"}}
 

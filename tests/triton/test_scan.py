@@ -14,6 +14,8 @@ from tensornet_attn.runtime.triton.kernels import scan
 from tensornet_attn.runtime.triton.kernels.scan import triton_delta, triton_delta_gradients, triton_delta_rule
 from tests.triton.agreement import SIZES, agree, drawn
 
+pytestmark = pytest.mark.rotated
+
 SHAPES = [(1, 1, 3, 1), (17, 17, 3, 16), (64, 64, 40, 3), (130, 130, 16, 3), (5, 40, 1, 3), (40, 5, 3, 16)]
 MODES = pytest.mark.parametrize("mode", ["none", "read", "both"])
 

@@ -14,6 +14,8 @@ from tensornet_attn.nn import tune
 from tensornet_attn.runtime.triton import configure
 from tests.triton.agreement import near
 
+pytestmark = pytest.mark.rotated
+
 NO_GPU = "tune: there is no GPU to time kernels on; leave it out, and the model chooses."
 NO_KERNELS = "linear: tune, but the plan runs on 'torch': only 'triton' is timed."
 

@@ -1,0 +1,171 @@
+"""Mutations of what modules call, of kernels, of the search, of special cases, conversion and training."""
+
+from __future__ import annotations
+
+from tests.mutations.model import Mutation
+
+PLAIN = "designs/test_designs.py::test_a_design_equals_its_plain_loops"
+KEYS = "designs/test_designs.py::test_keys_may_be_masked_even_all_of_a_row"
+CROSS = "designs/test_designs.py::test_cross_attention_puts_the_last_query_at_the_last_key"
+TILES = "triton/test_region_designs.py::test_values_and_gradients"
+MOVES = "search/test_moves.py::test_moves_make_shipped_designs"
+
+AROUND = (
+    # Functions that modules call
+    Mutation(
+        "nn/functions/rows.py",
+        "seen(total, i, legs, piece, call).add_(one)",
+        "seen(total, i, legs, piece, call).copy_(one)",
+        "Keys get the gradient of the last block of rows alone.",
+        ("nn/test_rows.py::test_values_and_gradients_in_blocks_that_need_not_divide_n[block0-8-8]",),
+    ),
+    Mutation(
+        "nn/functions/linear.py",
+        "scores = linear_scores(q, k, core).tril()",
+        "scores = linear_scores(q, k, core)",
+        "Causal linear attention sees later keys of the same chunk.",
+        (f"{PLAIN}[linear-True-torch]",),
+    ),
+    Mutation(
+        "nn/functions/scan.py",
+        "- g_system.mT @ (rate * k) + rate * g_key",
+        "+ rate * g_key",
+        "The gradient of the keys of a delta rule lacks what they erase.",
+        (f"{PLAIN}[fast_weight2-True-torch]",),
+    ),
+    Mutation(
+        "nn/functions/band.py",
+        "(past >= -left)",
+        "(past > -left)",
+        "A band is narrower on its left side than it says.",
+        ("plan/test_band.py::test_blocks_and_the_result_is_the_same",),
+    ),
+    Mutation(
+        "nn/functions/experts.py",
+        "rows = rows * gates",
+        "pass",
+        "The gradient of the weights of experts forgets the gates.",
+        ("plan/test_experts.py::test_values_and_gradients[batch1-epa_o]",),
+    ),
+    Mutation(
+        "nn/functions/decay.py",
+        "held = held + (start - start[..., :1])",
+        "held = held - (start - start[..., :1])",
+        "What was held before a stretch of keys is taken away from what decays.",
+        ("plan/test_fading.py::test_fading_by_any_numbers",),
+    ),
+    Mutation(
+        "nn/functions/softmax.py",
+        "return out if some is None else torch.where(some, out, 0)",
+        "return out",
+        "A row that sees nothing reads the mean of all values.",
+        (f"{KEYS}[mhsa-torch]",),
+    ),
+    Mutation(
+        "nn/functions/positions.py",
+        "return torch.arange(m - n, m, device=device)",
+        "return torch.arange(n, device=device)",
+        "With fewer queries than keys the first query stands at the first key.",
+        (CROSS,),
+    ),
+    Mutation(
+        "nn/functions/topk.py",
+        "descending=True, stable=True",
+        "descending=False, stable=True",
+        "The smallest gates are chosen.",
+        (f"{PLAIN}[head_gated-False-torch]",),
+    ),
+    # Kernels
+    Mutation(
+        "nn/triton/kernels/linear_kernels.py",
+        "past <= 0 if LATER else past >= 0",
+        "past <= 0 if LATER else past > 0",
+        "A kernel of causal linear attention leaves out the key at the query.",
+        ("triton/test_linear.py::test_a_key_mask[True]",),
+    ),
+    Mutation(
+        "nn/triton/kernels/scan_kernels.py",
+        "own = (-own if LATER else own) - product",
+        "own = (-own if LATER else own) + product",
+        "A kernel of the delta rule adds what is stored instead of taking it away.",
+        ("triton/test_scan.py::test_values_and_gradients[130-130-16-3-none]",),
+    ),
+    Mutation(
+        "nn/triton/kernels/experts_kernels.py",
+        "found *= tl.load(gates + choice, there, 0.0).to(DTYPE)[:, None]",
+        "found *= 1.0",
+        "A kernel of chosen experts forgets the gates.",
+        ("triton/test_experts.py::test_values_and_gradients",),
+    ),
+    Mutation(
+        "nn/triton/kernels/region_inside.py",
+        "return 0.6931471805599453 * (",
+        "return 1.4426950408889634 * (",
+        "Kernels keep the sums of rows in the wrong unit, which the backward alone reads.",
+        (f"{TILES}[19-mhsa]",),
+    ),
+    # Search, special cases, conversion, training
+    Mutation(
+        "search/moves/core.py",
+        'parse(f"{rows} ** -0.5")',
+        'parse(f"{rows} ** 0.5")',
+        "The move that adds a core scales scores up.",
+        (f"{MOVES}[thsa-mhsa-core]",),
+    ),
+    Mutation(
+        "search/moves/gates.py",
+        '} ** -0.5)"\n    sketch, weight',
+        '} ** 0.5)"\n    sketch, weight',
+        "The move that adds experts starts its gates far too large.",
+        (f"{MOVES}[epa-mhsa-experts]",),
+    ),
+    Mutation(
+        "special/value.py",
+        "return left[0] * right[0], left[1] * right[1]",
+        "return left[0] * right[1], left[1] * right[0]",
+        "The shape of a Kronecker product is that of another one.",
+        ("special/test_edges.py::test_a_design_is_its_special_case_at_the_weights_it_names[hard_gfish-mhsa-False]",),
+    ),
+    Mutation(
+        "convert/values.py",
+        "return torch.kron(left, right)",
+        "return torch.kron(right, left)",
+        "A design starts from attention with heads and components exchanged.",
+        ("special/test_edges.py::test_a_design_is_its_special_case_at_the_weights_it_names[thsa-mhsa-False]",),
+    ),
+    Mutation(
+        "convert/families/plain.py",
+        'biases["bq"] = biases["bq"] * factor',
+        "pass",
+        "A converted model with an unusual scale keeps the bias of its queries as it was.",
+        ("convert/test_read.py::test_other_scales_of_gpt2_go_into_the_queries",),
+    ),
+    Mutation(
+        "convert/masks.py",
+        "return visible.tril() if causal else visible",
+        "return visible",
+        "A converted causal model keeps a mask where a key mask would do, or is refused.",
+        ("convert/test_masks.py::test_hidden_keys_become_a_key_mask",),
+    ),
+    Mutation(
+        "train/metrics.py",
+        'if line["step"] <= step',
+        'if line["step"] < step',
+        "A run that goes on from a checkpoint loses the line of its last step.",
+        ("train/test_resume.py::test_a_run_that_is_killed_twice", "train/test_metrics.py"),
+    ),
+    Mutation(
+        "train/schedule.py",
+        "return run.lr * step / run.warmup",
+        "return run.lr",
+        "The learning rate does not rise from zero.",
+        ("tensornet_attn/train/schedule.py",),
+    ),
+    Mutation(
+        "tasks/score.py",
+        "parts = {name: (a[0] + b[0], a[1] + b[1])",
+        "parts = {name: (a[0] + b[0], max(a[1], b[1]))",
+        "The mean of several batches is their sum.",
+        ("tasks/test_score.py::test_perplexity_is_that_of_the_whole_not_the_mean_of_parts",),
+    ),
+)

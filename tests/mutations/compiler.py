@@ -1,0 +1,252 @@
+"""Mutations of the language, the checker, the reference, rewriting, costs, planning, and the text of modules."""
+
+from __future__ import annotations
+
+from tests.mutations.model import Mutation
+
+PLAIN = "designs/test_designs.py::test_a_design_equals_its_plain_loops"
+TILES = "triton/test_region_designs.py::test_values_and_gradients"
+RULE = "rewrite/test_rules.py::test_a_rule_alone"
+SCORES = "rewrite/test_scores.py::test_rewritten_designs_are_the_same_function"
+SUMMED = "plan/test_linear.py::test_the_keys_are_summed_first_and_the_result_is_the_same"
+DECAYING = "plan/test_fading.py::test_the_keys_are_summed_first_and_the_result_is_the_same"
+
+COMPILER = (
+    # The language and the checker
+    Mutation(
+        "spec/arithmetic.py",
+        'return Negative(inner) if sign == "-" else inner',
+        "return inner",
+        "A sign in front of a number is lost.",
+        ("spec/test_language.py::test_sizes_follow_python",),
+    ),
+    Mutation(
+        "spec/arithmetic.py",
+        "parse_sum(stream, _BINDING[op] + 1)",
+        "parse_sum(stream, _BINDING[op])",
+        "a - b - c is read as a - (b - c).",
+        ("spec/test_language.py::test_sizes_follow_python",),
+    ),
+    Mutation(
+        "spec/sizes.py",
+        '"size": 2 * value + 1',
+        '"size": 2 * value',
+        "A table of relative positions has one entry too few.",
+        ("spec/test_language.py::test_every_kind_of_leg_and_its_resolved_size",),
+    ),
+    Mutation(
+        "graph/causal.py",
+        "return function.name in _KEEP_ZEROS",
+        "return True",
+        "The checker lets later keys through where a map makes zeros into other numbers.",
+        ("graph/test_check_causal.py::test_a_leak_is_found",),
+    ),
+    Mutation(
+        "graph/hidden.py",
+        'return _both(seen, own) if box.kind == "keep" else seen',
+        "return own",
+        "What a mask hides from a softmax is not hidden before the maps in front of it.",
+        ("graph/test_hidden.py::test_what_is_seen", "test_hidden.py::test_every_map_in_every_box"),
+    ),
+    Mutation(
+        "graph/signs.py",
+        "found[1] ** 2 < 4 * found[0] * found[2]",
+        "found[1] ** 2 > 4 * found[0] * found[2]",
+        "A polynomial with roots is taken for one that is never negative, and the warning is lost.",
+        ("graph/test_signs.py",),
+    ),
+    # The reference
+    Mutation(
+        "reference_boxes.py",
+        "return distance.abs() <= numbers[0]",
+        "return distance.abs() < numbers[0]",
+        "A band is narrower than it says.",
+        (f"{PLAIN}[band-False-reference]",),
+    ),
+    Mutation(
+        "reference_boxes.py",
+        "(v[place] - dot(S, key))",
+        "(v[place])",
+        "The delta rule adds and takes nothing away.",
+        (f"{PLAIN}[fast_weight2-True-reference]",),
+    ),
+    Mutation(
+        "reference_boxes.py",
+        "(a * cos - b * sin, b * cos + a * sin, rest)",
+        "(a * cos + b * sin, b * cos - a * sin, rest)",
+        "Rotary positions turn the other way, which scores alone do not show.",
+        ("test_reference_boxes.py::test_rope_turns_pairs_by_the_position",),
+    ),
+    # Rewriting
+    Mutation(
+        "rewrite/simplify.py",
+        'scale = times(term.coefficient, box.number("scale"))',
+        "scale = term.coefficient",
+        "The scale of a softmax is lost where its scores have one of their own.",
+        (f"{RULE}[scale of the scores]",),
+    ),
+    Mutation(
+        "rewrite/scores.py",
+        "Term(other.coefficient, (b,))",
+        "Term(one.coefficient, (b,))",
+        "Two products with the same keys are gathered with the coefficient of one of them.",
+        (f"{SCORES}[False-gathered with signs]",),
+    ),
+    Mutation(
+        "rewrite/relu.py",
+        "negative = Contraction((Term(Negative(ONE), (use,)),))",
+        "negative = Contraction((Term(ONE, (use,)),))",
+        "relu of a product loses the part where both factors are negative.",
+        (f"{RULE}[relu of a weight]",),
+    ),
+    Mutation(
+        "rewrite/products.py",
+        "terms[at : at + 1] = found[0]",
+        "terms[at : at + 1] = found[0][:1]",
+        "A product with a sum keeps the first term of the sum alone.",
+        (f"{RULE}[distribution]",),
+    ),
+    # Costs
+    Mutation(
+        "cost/work.py",
+        "found[_ordered(scene, (*op.scores, *op.value.legs))] += 1",
+        "pass",
+        "The cost of fused attention leaves out the product with the values.",
+        ("cost/test_cost.py::test_work",),
+    ),
+    Mutation(
+        "cost/memory.py",
+        "if b.name in scene.learned",
+        "if a.name in scene.learned",
+        "What the backward keeps is counted for the wrong factor.",
+        ("cost/test_cost.py::test_a_frozen_weight_saves_no_input",),
+    ),
+    Mutation(
+        "cost/linear.py",
+        "found[(query, *read, *parts.result)] += chunk",
+        "pass",
+        "The cost of causal linear attention leaves out what scores inside a chunk read.",
+        ("cost/test_linear.py::test_formulas[linear-True]",),
+    ),
+    Mutation(
+        "cost/experts.py",
+        "k if leg == product.expert else leg",
+        "leg",
+        "A product with chosen experts costs what all experts cost.",
+        ("cost/test_experts.py::test_the_formula_has_the_number_of_chosen_experts",),
+    ),
+    Mutation(
+        "cost/devices.py",
+        "max(flops * self.bandwidth, moved * self.rate)",
+        "min(flops * self.bandwidth, moved * self.rate)",
+        "A step takes the lesser of its work and its traffic.",
+        ("cost/test_devices.py::test_a_balance_of_each",),
+    ),
+    # Planning
+    Mutation(
+        "plan/fuse.py",
+        "box.masks,",
+        "(),",
+        "Fused attention forgets the design's own mask.",
+        ("plan/test_band.py::test_refused_with_the_reason_and_still_right[too wide]",),
+    ),
+    Mutation(
+        "plan/price.py",
+        "KEEPS, AGAIN = (3, 3), (4, 3)",
+        "KEEPS, AGAIN = (1, 1), (1, 1)",
+        "A training step is priced like a forward.",
+        ("plan/test_price.py::test_a_longer_run_takes_longer_and_a_backward_more",),
+    ),
+    Mutation(
+        "plan/target.py",
+        '"decoding": Workload(1, 4096, backward=False)',
+        '"decoding": Workload(4096, 4096, backward=False)',
+        "Decoding is planned for as many queries as keys, and no weights are absorbed.",
+        ("plan/test_absorb.py::test_mla_at_decoding_attends_to_its_latent",),
+    ),
+    Mutation(
+        "plan/linear.py",
+        "terms.append(Term(term.coefficient, tuple(uses)))",
+        "terms.append(Term(ONE, tuple(uses)))",
+        "Linear attention loses the coefficients of its scores.",
+        (f"{SUMMED}[scaled, with eps-False]",),
+    ),
+    Mutation(
+        "plan/decay.py",
+        "term if graph.key not in sides else negated(term)",
+        "term",
+        "Scores grow by the numbers of keys that they should decay by.",
+        (f"{DECAYING}[by numbers of a query and of a key]",),
+    ),
+    Mutation(
+        "plan/normalized.py",
+        "() if eps == Number(0) else (Term(eps, ()),)",
+        "()",
+        "A normalised blend of maps loses its eps.",
+        ("plan/test_normalized.py::test_no_map_of_a_normalized_blend_is_made[with eps-False]",),
+    ),
+    Mutation(
+        "plan/tiles/derive.py",
+        "self.nodes.add([d, self.nodes.mul(self.minus, rows)])",
+        "d",
+        "The gradient of a softmax in tiles lacks the sum of A dA.",
+        (f"{TILES}[19-mhsa]",),
+    ),
+    Mutation(
+        "plan/tiles/build.py",
+        "Number(1 / len(tiles))",
+        "Number(1)",
+        "A mean over heads in tiles is a sum.",
+        ("triton/test_regions.py::test_every_kind_of_call[less the mean of the heads]",),
+    ),
+    Mutation(
+        "plan/tiles/maps.py",
+        '"{d} * (1 - {y} * {y})"',
+        '"{d} * (1 + {y} * {y})"',
+        "The gradient of tanh in tiles has a wrong sign.",
+        ("triton/test_hidden.py::test_every_map_in_every_box[softmax over tanh, a map of it, causal]",),
+    ),
+    # The text of modules
+    Mutation(
+        "emit/contract.py",
+        'f"-{text}" if known == -1',
+        "text if known == -1",
+        "A coefficient of -1 is written as nothing.",
+        (f"{PLAIN}[differential-False-torch]",),
+    ),
+    Mutation(
+        "emit/masks.py",
+        'return " & ".join(calls)',
+        'return " | ".join(calls)',
+        "Of two masks of a design one is enough to look.",
+        ("plan/test_rows.py::test_the_result_is_the_same[5-5-the mean and the sum over keys]",),
+    ),
+    Mutation(
+        "emit/attention.py",
+        'options += ["causal=True"] if causal else []',
+        "options += []",
+        "Fused attention of a causal design sees later keys.",
+        (f"{PLAIN}[mhsa-True-torch]",),
+    ),
+    Mutation(
+        "emit/rows.py",
+        "coefficient = scale if first.coefficient == ONE",
+        "coefficient = ONE if first.coefficient == ONE",
+        "Attention in blocks of queries loses the scale of its softmax.",
+        (f"{PLAIN}[transformer_xl-False-torch]", f"{PLAIN}[talking_heads-False-torch]"),
+    ),
+    Mutation(
+        "emit/triton/forward.py",
+        "{name} = {name} * fade_{place}{sides} + ",
+        "{name} = {name} + ",
+        "A kernel adds blocks of keys whose maps lack different factors.",
+        (f"{TILES}[19-mhsa]", "triton/test_regions.py::test_lengths[64]"),
+    ),
+    Mutation(
+        "emit/triton/region.py",
+        'sign = "+" if fixed == n else "-"',
+        'sign = "-" if fixed == n else "+"',
+        "With fewer queries than keys a kernel loops over the wrong blocks.",
+        ("triton/test_regions.py::test_two_lengths",),
+    ),
+)

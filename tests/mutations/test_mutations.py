@@ -1,0 +1,47 @@
+"""The list of mutations fits the tree: each change can be made, and its tests are there. Making them is `__main__`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.mutations.__main__ import MUTATIONS, main
+from tests.mutations.model import Mutation
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("one", MUTATIONS, ids=lambda one: f"{one.file}: {one.breaks}")
+def test_each_can_be_made_and_its_tests_are_there(one: Mutation) -> None:
+    text = (ROOT / one.path).read_text()
+    changed = one.applied(text)
+    assert changed != text
+    ast.parse(changed)
+    for node in one.nodes:
+        path, _, rest = node.partition("::")
+        assert (ROOT / path).exists(), path
+        name = rest.partition("[")[0]
+        assert not name or f"\ndef {name}(" in (ROOT / path).read_text(), node
+
+
+def test_there_are_enough_and_no_two_are_one() -> None:
+    assert len(MUTATIONS) >= 40
+    assert len({(one.file, one.old) for one in MUTATIONS}) == len(MUTATIONS)
+    assert all(one.breaks.endswith(".") for one in MUTATIONS)
+
+
+def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", "Kronecker"]) == 0
+    assert (
+        capsys.readouterr().out
+        == "tensornet_attn/special/value.py: The shape of a Kronecker product is that of another one.\n"
+    )
+    assert main(["no such text"]) == 2
+    assert capsys.readouterr().out == "there is no such mutation.\n"
+
+
+@pytest.mark.slow
+def test_all_are_caught() -> None:
+    assert main([]) == 0
