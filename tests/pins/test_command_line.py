@@ -48,7 +48,7 @@ CHOICES = [
     ("cost mhsa --dtype", ("float64", "float32", "bfloat16", "float16")),
     ("cost mhsa --over h=1,2 --measure", ("macs", "parameters", "peak", "routed", "saved", "training")),
     pytest.param("cost --table", ("epa", "fish", "mgk", "tuformer", "fmm", "swin"), marks=pytest.mark.slow),
-    ("lattice mhsa --format", ("txt", "dot")),
+    pytest.param("lattice mhsa --format", ("txt", "dot"), marks=pytest.mark.slow),
     ("draw mhsa -o - --format", ("txt", "dot", "mmd")),
 ]
 

@@ -40,7 +40,7 @@ def told(mode: Mode) -> str:
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("name", NAMES)
-def test_plans(name: str, file: str, pinned: Pinned) -> None:
+def test_plans_and_prices(name: str, file: str, pinned: Pinned) -> None:
     """Modes with equal plans share the lines; those of the slow file may be in the quick one."""
     plans: dict[tuple[str, ...], list[str]] = {}
     for mode in quick(name):
@@ -53,18 +53,19 @@ def test_plans(name: str, file: str, pinned: Pinned) -> None:
             head = f"# {told(mode)}{elsewhere(plan(name, *mode))}{known.get(lines, '')}"
             plans.setdefault(() if lines in known else lines, []).append(head)
     pinned.check(file, name, [line for lines, heads in plans.items() for line in (*heads, *lines)])
+    slow = file == "plans_slow.txt"
+    shown = modes(name)[len(quick(name)) :] if slow else quick(name)
+    pinned.check("prices_slow.txt" if slow else "prices.txt", name, prices(name, shown))
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("name", NAMES)
-def test_prices(name: str, file: str, pinned: Pinned) -> None:
+def prices(name: str, shown: list[Mode]) -> list[str]:
     """Predicted seconds on the generic device, peak of bytes, and what the backward needs."""
     found = []
-    for mode in modes(name)[len(quick(name)) :] if file == "plans_slow.txt" else quick(name):
+    for mode in shown:
         made = plan(name, *mode)
         line = f"{told(mode)}: {price(made).seconds:.12g} s, {price(made).bytes} bytes"
         found.append(f"{line}; kept {saved_line(made)}" if mode[1] == "training" else line)
-    pinned.check(file.replace("plans", "prices"), name, found)
+    return found
 
 
 @pytest.mark.parametrize("file", ["plans.txt", "plans_slow.txt", "prices.txt", "prices_slow.txt"])
