@@ -9,7 +9,7 @@ TILES = "triton/test_region_designs.py::test_values_and_gradients"
 RULE = "rewrite/test_rules.py::test_a_rule_alone"
 SCORES = "rewrite/test_scores.py::test_rewritten_designs_are_the_same_function"
 SUMMED = "plan/test_linear.py::test_the_keys_are_summed_first_and_the_result_is_the_same"
-DECAYING = "plan/test_fading.py::test_the_keys_are_summed_first_and_the_result_is_the_same"
+DECAYING = "plan/test_decay.py::test_the_keys_are_summed_first_and_the_result_is_the_same"
 
 COMPILER = (
     # The language and the checker
@@ -219,7 +219,7 @@ COMPILER = (
         'return " & ".join(calls)',
         'return " | ".join(calls)',
         "Of two masks of a design one is enough to look.",
-        ("plan/test_rows.py::test_the_result_is_the_same[5-5-the mean and the sum over keys]",),
+        ("plan/test_blockwise.py::test_the_result_is_the_same[5-5-the mean and the sum over keys]",),
     ),
     Mutation(
         "emit/attention.py",
@@ -229,7 +229,7 @@ COMPILER = (
         (f"{PLAIN}[mhsa-True-torch]",),
     ),
     Mutation(
-        "emit/rows.py",
+        "emit/blockwise.py",
         "coefficient = scale if first.coefficient == ONE",
         "coefficient = ONE if first.coefficient == ONE",
         "Attention in blocks of queries loses the scale of its softmax.",
@@ -237,7 +237,7 @@ COMPILER = (
     ),
     Mutation(
         "emit/triton/forward.py",
-        "{name} = {name} * fade_{place}{sides} + ",
+        "{name} = {name} * alpha_{place}{sides} + ",
         "{name} = {name} + ",
         "A kernel adds blocks of keys whose maps lack different factors.",
         (f"{TILES}[19-mhsa]", "triton/test_regions.py::test_lengths[64]"),

@@ -335,7 +335,7 @@ class KernelText:
         found = [
             *([apart] if any(re.search(r"\bapart\b", line) for line in self.sections[INSIDE]) else []),
             f"in_bounds = {' & '.join(self.scope.along(axis, f'({axis} < {axis}_end)') for axis in self.scope.pair)}",
-            f"visible = with_keys(there, {keys})",
+            f"visible = with_keys(in_bounds, {keys})",
         ]
         edges = self.edges() if any("edge" in line for line in self.sections[INSIDE]) else ()
         return found + [f"edge {'|' if i else ''}= {' | '.join(parts)}" for i, parts in enumerate(edges) if parts]
