@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from tensornet_attn.runtime import experts, rows, scan
+from tensornet_attn.runtime import blockwise, experts, scan
 
 
 def flops(run: Callable[[], object]) -> int:
     """FLOPs of all products that `run` makes, also inside the custom operations of the runtime."""
-    return flops_with(run, [one for part in (experts, rows, scan) for one in vars(part).values()])
+    return flops_with(run, [one for part in (blockwise, experts, scan) for one in vars(part).values()])
 
 
 def flops_with(run: Callable[[], object], operations: Any) -> int:

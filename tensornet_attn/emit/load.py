@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 KEPT = 128  # modules that nothing owns
-REGISTERS = ("torch.library.", "@row_tile(", " = region(")  # in a text of what is registered for good
+REGISTERS = ("torch.library.", "@block_function(", " = region(")  # in a text of what is registered for good
 _PREFIX = "tensornet_attn._emitted_"
 _owners: Counter[str] = Counter()
 _for_good: set[str] = set()

@@ -15,7 +15,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.emit.load import KEPT, load, load_class
-from tensornet_attn.runtime.rows import TILES
+from tensornet_attn.runtime.blockwise import TILES
 
 SOURCE = "class Two:\n    def value(self):\n        return 1 / 0\n"
 

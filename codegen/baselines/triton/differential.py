@@ -131,7 +131,7 @@ def O_of_1_tiles_forward(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K1_tile = load_2d(
             K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
@@ -175,7 +175,7 @@ def O_of_1_tiles_rows(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K1_tile = load_2d(
             K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
@@ -221,7 +221,7 @@ def O_of_1_tiles_keys(
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         there = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q1_tile = load_2d(
@@ -284,7 +284,7 @@ def O_of_3_tiles_forward(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K2_tile = load_2d(
             K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
@@ -329,7 +329,7 @@ def O_of_3_tiles_rows(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K2_tile = load_2d(
             K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
@@ -376,7 +376,7 @@ def O_of_3_tiles_keys(
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         there = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q2_tile = load_2d(

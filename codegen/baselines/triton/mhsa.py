@@ -90,7 +90,7 @@ def y_1_tiles_forward(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -131,7 +131,7 @@ def y_1_tiles_rows(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -174,7 +174,7 @@ def y_1_tiles_keys(
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         there = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d

@@ -171,7 +171,7 @@ def y_1_tiles_statistics(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
@@ -489,7 +489,7 @@ def y_1_tiles_forward(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
@@ -855,7 +855,7 @@ def y_1_tiles_sums(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
@@ -1230,7 +1230,7 @@ def y_1_tiles_numbers(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         V_tile_1 = load_2d(
@@ -1684,7 +1684,7 @@ def y_1_tiles_numbers_2(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
@@ -2460,7 +2460,7 @@ def y_1_tiles_rows(
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             there = (n < n_end)[:, None] & (m < m_end)[None, :]
-            visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
@@ -2929,7 +2929,7 @@ def y_1_tiles_keys(
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             there = (m < m_end)[:, None] & (n < n_end)[None, :]
-            visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
             lse_1 = load_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end)

@@ -218,7 +218,7 @@ def y_1_tiles_forward(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 4 * W2_step[2]).to(SUMS)  # a number
@@ -697,7 +697,7 @@ def y_1_tiles_numbers(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
@@ -1332,7 +1332,7 @@ def y_1_tiles_numbers_2(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
@@ -2168,7 +2168,7 @@ def y_1_tiles_numbers_3(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
@@ -2976,7 +2976,7 @@ def y_1_tiles_rows(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         W2_0_3 = tl.load(W2_base).to(SUMS)  # a number
@@ -3774,7 +3774,7 @@ def y_1_tiles_keys(
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         there = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
         lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)

@@ -132,7 +132,7 @@ def y_1_tiles_forward(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_2 = dot_of(A_of_p1_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
@@ -280,7 +280,7 @@ def y_1_tiles_rows(
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_2 = dot_of(A_of_p1_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
@@ -473,7 +473,7 @@ def y_1_tiles_keys(
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         there = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
         lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)

@@ -138,7 +138,7 @@ def A_V_2_tiles_forward(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 5) | (first + m_end - n_end - start - m_block < -1)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -186,7 +186,7 @@ def A_V_2_tiles_rows(
         m = start + tl.arange(0, m_block)
         apart = (n + (m_end - n_end))[:, None] - m[None, :]
         there = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 5) | (first + m_end - n_end - start - m_block < -1)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -236,7 +236,7 @@ def A_V_2_tiles_keys(
         n = start + tl.arange(0, n_block)
         apart = (n + (m_end - n_end))[None, :] - m[:, None]
         there = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(there, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first + n_block > 5) | (start + m_end - n_end - first - m_block < -1)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)

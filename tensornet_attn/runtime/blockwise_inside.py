@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from tensornet_attn.runtime.blockwise import Rows
 from tensornet_attn.runtime.positions import from_table, relative_to_key
-from tensornet_attn.runtime.rows import Rows
 
 
 def distance_rows(rows: Rows) -> Tensor:
