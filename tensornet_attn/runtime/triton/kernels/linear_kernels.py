@@ -149,7 +149,9 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width
     for begin in range(0, width, WIDTH):
         e = begin + tl.arange(0, WIDTH)
         in_bounds = (i < length)[:, None] & (e < width)[None, :]
-        x = tl.load(a + lead // heads * a_batch + lead % heads * a_head + i[:, None] * a_row + e[None, :], in_bounds, 0.0)
+        x = tl.load(
+            a + lead // heads * a_batch + lead % heads * a_head + i[:, None] * a_row + e[None, :], in_bounds, 0.0
+        )
         y = tl.load(b + (lead * length + i)[:, None] * width + e[None, :], in_bounds, 0.0)
         found += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
     if factor is not None:
