@@ -14,6 +14,7 @@ import tensornet_attn as ta
 from tensornet_attn.cli.generate.files import ROOT
 from tests.designs.case import N
 from tests.designs.cases import ATTENTION, CASES, drawn, inputs_of, normal
+from tests.shipped import asked_for
 
 FILES = {path.stem: path for path in sorted((ROOT / "codegen").glob("*/*.py"))}
 # Of kron, whose sizes are no arguments of the class: those of the file.
@@ -77,10 +78,10 @@ def calls(name: str) -> list[tuple[list[Tensor], dict[str, Tensor]]]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Tensor]]]:
-    """What a process without the package computes with every committed file."""
+def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, list[list[Tensor]]]:
+    """What a process without the package computes with the committed files."""
     folder, cases = tmp_path_factory.mktemp("codegen"), {}
-    for name, path in FILES.items():
+    for name, path in ((name, path) for name, path in FILES.items() if name in asked_for(request)):
         module = oracle(name)
         legs = {leg: size for leg, size in module.design.legs.items() if size is not None}
         cases[name] = {"path": str(path), "legs": legs, "state": module.state_dict(), "calls": calls(name)}
