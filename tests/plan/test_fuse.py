@@ -117,6 +117,7 @@ def graph_of(diagram: dict[str, Any]) -> Graph:
     return build(ta.load(data))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_shipped_designs(name: str) -> None:
     graph = build(ta.load(name))
