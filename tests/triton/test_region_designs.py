@@ -30,7 +30,6 @@ def kernels(name: str) -> list[ta.graph.model.Step]:  # type: ignore[name-define
 TAKEN = taken()
 
 
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in TAKEN])
 @pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.slow), 19])
 def test_values_and_gradients(name: str, n: int) -> None:
