@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Of the slow tests of kernels, `make test` runs another slice each day; all workers run that of the day it began.
-SLICES, LONG_SLICES = 180, {"test_region_sizes.py": 720}  # some of whose tests take a minute
-PARTS = 4  # of the tests that are marked as rotated one each day, of those marked as rotated(8) one of eight
+SLICES, LONG_SLICES = 180, {"test_region_sizes.py": 720, "test_numbers.py": 720}  # some of whose tests take a minute
+PARTS = 8  # of the tests that are marked as rotated: one each day
 os.environ.setdefault("TENSORNET_TEST_SLICE", str(date.today().toordinal()))
 
 # Derandomized: a failure seen once is seen again. No deadline: a loaded machine is no failure.
@@ -38,8 +38,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         slices = LONG_SLICES.get(item.path.name, SLICES)
         if item.nodeid.startswith("tests/triton/") and (zlib.crc32(item.nodeid.encode()) - today) % slices == 0:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "slow"]
-        rotated = item.get_closest_marker("rotated")
-        if rotated and (zlib.crc32(item.nodeid.encode()) - today) % (rotated.args or (PARTS,))[0]:
+        elif item.get_closest_marker("rotated") and (zlib.crc32(item.nodeid.encode()) - today) % PARTS:
             item.add_marker(pytest.mark.slow)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import pytest
+
 import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Graph
@@ -33,3 +35,9 @@ def graph_of(name: str, causal: bool | None = None) -> Graph:
 def attentions() -> tuple[str, ...]:
     """Those with queries and keys."""
     return tuple(name for name in ta.list_designs() if None not in (graph_of(name).query, graph_of(name).key))
+
+
+def asked_for(request: pytest.FixtureRequest) -> set[str]:
+    """The designs for which a test of this module is among those that run: `name` is its parameter."""
+    own = (item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path)
+    return {item.callspec.params["name"] for item in own if hasattr(item, "callspec")}

@@ -18,6 +18,7 @@ from tensornet_attn.cli.generate.files import ROOT
 from tensornet_attn.emit.functions import items, library
 from tests.designs.case import N
 from tests.designs.cases import ATTENTION, CASES, drawn, inputs_of, normal
+from tests.shipped import asked_for
 
 FILES = {path.stem: path for path in sorted((ROOT / "codegen").glob("*/*.py"))}
 TRITON = {path.stem: path for path in sorted((ROOT / "codegen").glob("*/triton/*.py"))}
@@ -82,10 +83,10 @@ def calls(name: str) -> list[tuple[list[Tensor], dict[str, Tensor]]]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Tensor]]]:
-    """What a process without the package computes with every file."""
+def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, list[list[Tensor]]]:
+    """What a process without the package computes with the files."""
     folder, cases = tmp_path_factory.mktemp("codegen"), {}
-    for name in FILES:
+    for name in (name for name in FILES if name in asked_for(request)):
         module, path = oracle(name), folder / f"{name}.py"
         path.write_text(ta.emit_source(name), encoding="utf-8")
         legs = {leg: size for leg, size in module.design.legs.items() if size is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ TORCH_WHEN_NEEDED = {"compiler", "cli", "__init__"}  # inside functions only
 NETWORK = {"socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "requests", "httpx", "aiohttp", "urllib3"}
 RUNS_TEXT = f"{PACKAGE}/emit/load.py"  # the only module that runs generated text
 LINES = 600
+CLOCK = re.compile(r"\btime\.(?:perf_counter|process_time|time)\b|\bfrom time import.*")
 
 
 @cache
@@ -190,6 +192,12 @@ def import_by_name_violations(root: Path) -> list[str]:
     return found
 
 
+def clock_violations(root: Path) -> list[str]:
+    """Clocks whose reading a test might compare with a bound, which a busy machine breaks; to wait, time.monotonic."""
+    paths = sorted((root / "tests").rglob("*.py"))
+    return [f"{p.relative_to(root)}: {m[0]}" for p in paths for m in CLOCK.finditer(p.read_text(encoding="utf-8"))]
+
+
 RULES = [
     layer_violations,
     cycle_violations,
@@ -199,6 +207,7 @@ RULES = [
     network_violations,
     execution_violations,
     size_violations,
+    clock_violations,
 ]
 
 
@@ -233,6 +242,12 @@ def test_a_mistake_is_caught(
     (found,) = rule(tmp_path)
     assert found.startswith(f"{PACKAGE}/{name}:")
     assert found.endswith(message)
+
+
+def test_a_clock_in_a_test_is_found(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_a.py").write_text("end = time.monotonic() + 300\nassert time" + ".time() < start + 2\n")
+    assert clock_violations(tmp_path) == ["tests/test_a.py: time" + ".time"]
 
 
 ALLOWED = [

@@ -118,6 +118,7 @@ def test_the_designs_and_models_of_a_row_are_shipped(row: Row) -> None:
     assert {*re.findall(r"\b[TFMNE]\d+\b", row.ours)} <= {other.id for other in ROWS}
 
 
+@pytest.mark.rotated
 def test_every_row_has_a_command_but_those_that_are_not_supported(folder: Path) -> None:
     called = {call.row for paper in PAPERS for call in calls(paper, folder)}
     assert called == {row.id for row in ROWS if row.ours != "–"}
@@ -154,6 +155,7 @@ WITH_COMMANDS = [row.id for row in ROWS if row.ours != "–"]
 FILES = sorted((PAGE.parent / "reproduce").glob("*.yaml"))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("row", WITH_COMMANDS)
 def test_the_commands_of_a_row_name_what_there_is(row: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)

@@ -222,6 +222,7 @@ def test_several_sections_have_links_and_everything_is_escaped() -> None:
         assert raw not in text
 
 
+@pytest.mark.rotated
 def test_a_core_that_is_not_defined_is_said_and_so_is_what_has_no_entropy() -> None:
     child = {"tensornet": 1, "name": "own", "extends": "mhsa", "legs": {"f": 16, "h": "head 2"}}
     child |= {"diagram": {"A": {"keep": "m", "of": "Q[n h d] K[m h d] + x[n f] x[m f] -> h n m"}}}

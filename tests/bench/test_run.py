@@ -237,6 +237,7 @@ def test_where_the_reference_itself_is_unsure_more_is_allowed() -> None:
     assert measured(case, *EVERY)[0].entry("eager").status == "measured"
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(("name", "random"), [("mhsa", False), ("fish", True), ("mgk_em", True)])
 def test_which_designs_train_at_random(name: str, random: bool) -> None:
     assert case_of(name).random is random
@@ -250,6 +251,7 @@ def test_dropout_is_random_as_well() -> None:
     assert Case(design, 4).random
 
 
+@pytest.mark.rotated
 def test_both_inputs_are_given_and_a_default_is_not() -> None:
     assert [list(x.shape) for x in case_of("cross").inputs()] == [[2, 6, 12], [2, 6, 12]]
     assert len(case_of("transformer_xl").inputs()) == 1

@@ -179,6 +179,7 @@ def test_a_rehearsal_has_everything_that_a_run_on_a_gpu_has(run, tmp_path: Path,
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
 
+@pytest.mark.rotated
 def test_results_stand_in_the_file_before_the_run_is_over(run, tmp_path: Path, monkeypatch) -> None:
     from tensornet_attn.bench.run import Bench
 

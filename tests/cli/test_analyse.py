@@ -183,6 +183,7 @@ def test_subjects_that_are_none(run, text: str, tmp_path) -> None:
     assert run("analyse", "mlp", "--text", text, "--legs", "f=8") == (1, "", f"{wanted}no topk.\n")
 
 
+@pytest.mark.rotated
 def test_usage_and_a_place_that_cannot_be_written(run, text: str, tmp_path) -> None:
     assert run("analyse", "mhsa").code == 2
     assert run("analyse", "mhsa", "--text", text, "--length", "0").code == 2

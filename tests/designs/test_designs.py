@@ -49,7 +49,7 @@ def _with_memory() -> list[str]:
     return [name for name in ATTENTION if len(CASES[name].inputs) == 1 and "memory" in shipped(name).inputs]
 
 
-@pytest.mark.rotated(8)
+@pytest.mark.rotated
 @backends
 @pytest.mark.parametrize(("n", "m"), [(3, 6), (5, 2)])
 @pytest.mark.parametrize("name", _with_memory())

@@ -11,6 +11,7 @@ import torch
 
 import tensornet_attn as ta
 from tests.designs.cases import CASES, compiled, inputs_of
+from tests.shipped import asked_for
 
 PROGRAM = """
 import importlib.util, sys
@@ -40,10 +41,10 @@ print("tensornet_attn" in sys.modules)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
-    """What a process without the package computes with every emitted file."""
+def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, dict]:
+    """What a process without the package computes with the emitted files."""
     folder, cases = tmp_path_factory.mktemp("standalone"), {}
-    for name in CASES:
+    for name in (name for name in CASES if name in asked_for(request)):
         module = compiled(name, "torch")
         source = ta.emit_source(module.design, backend="torch")
         (folder / f"{name}.py").write_text(source)
@@ -55,7 +56,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
         [sys.executable, "-I", "-S", "-c", PROGRAM, str(folder), packages], capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
-    return {name: torch.load(folder / f"{name}.pt") for name in CASES}
+    return {name: torch.load(folder / f"{name}.pt") for name in cases}
 
 
 @pytest.mark.rotated

@@ -67,6 +67,7 @@ def test_the_name_of_a_design_is_no_model_and_that_of_a_model_no_design() -> Non
     assert str(error.value).startswith("there is no shipped design 'fast_transformer'; ")
 
 
+@pytest.mark.rotated
 def test_the_fast_transformer_consists_of_the_shipped_experts() -> None:
     for name in ("fast_transformer", "fast_transformer_259m"):
         for block in ta.models.load(name).stacks["layers"]:
@@ -192,6 +193,7 @@ WORDS = {  # rows of FMMformer's tables 2 and 3, of MGK's section 3.2: the file,
 }  # fmt: skip
 
 
+@pytest.mark.rotated
 def test_the_language_models_of_wikitext_are_those_of_the_tables() -> None:
     numbers = [n for name in ("fmm", "mgk") for n in compared(name).numbers if n.count.unit == "parameters"]
     found = {n.row.model: n for n in numbers if n.row.where != "equations" and "BERT" not in n.row.model}
@@ -202,6 +204,7 @@ def test_the_language_models_of_wikitext_are_those_of_the_tables() -> None:
         assert as_printed(count, wanted, rounding=Rounding(step=10)) == wanted
 
 
+@pytest.mark.rotated
 def test_the_page_on_models_has_them_all_with_their_parameters() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "models.md").read_text()
     table = page.partition("| model | attention |")[2].partition("\n\n")[0].splitlines()[2:]
@@ -287,6 +290,7 @@ def test_moa_has_the_losses_of_its_chunk_alone_and_the_positions_of_moa_with_sig
     assert module.design.loss_weights == alone.design.loss_weights
 
 
+@pytest.mark.rotated
 def test_a_context_is_twice_a_chunk_or_one() -> None:
     for name in NAMES:
         spec = ta.models.load(name)

@@ -121,9 +121,9 @@ AROUND = (
     ),
     Mutation(
         "special/value.py",
-        "return left[0] * right[0], left[1] * right[1]",
-        "return left[0] * right[1], left[1] * right[0]",
-        "The shape of a Kronecker product is that of another one.",
+        'return (1, len(arguments)) if function.name == "row"',
+        'return (len(arguments), 1) if function.name == "row"',
+        "A row of numbers in a Kronecker product is a column.",
         ("special/test_edges.py::test_a_design_is_its_special_case_at_the_weights_it_names[hard_gfish-mhsa-False]",),
     ),
     Mutation(

@@ -34,10 +34,8 @@ def test_there_are_enough_and_no_two_are_one() -> None:
 
 def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "Kronecker"]) == 0
-    assert (
-        capsys.readouterr().out
-        == "tensornet_attn/special/value.py: The shape of a Kronecker product is that of another one.\n"
-    )
+    told = "tensornet_attn/special/value.py: A row of numbers in a Kronecker product is a column.\n"
+    assert capsys.readouterr().out == told
     assert main(["no such text"]) == 2
     assert capsys.readouterr().out == "there is no such mutation.\n"
 

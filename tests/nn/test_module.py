@@ -115,6 +115,7 @@ def test_copies_and_pickles_compute_the_same(name: str) -> None:
     assert not torch.equal(others[0](*xs), module(*xs))
 
 
+@pytest.mark.rotated
 def test_a_pickle_carries_the_design_and_no_code() -> None:
     data = pickle.dumps(compiled("mhsa", "torch"))
     texts = [argument for _, argument, _ in pickletools.genops(data) if isinstance(argument, str)]

@@ -25,6 +25,7 @@ def test_weights_may_be_given_to_the_call(name: str) -> None:
     same(functional_call(module, other.state_dict(), tuple(xs)), other(*xs))
 
 
+@pytest.mark.rotated
 @slow_rule
 @pytest.mark.parametrize("name", CASES)
 def test_vmap_over_the_batch(name: str) -> None:
@@ -47,6 +48,7 @@ def test_gradients_of_every_example(name: str) -> None:
         same({key: value[i] for key, value in each.items()}, dict(zip(weights, alone, strict=True)))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["mhsa", "linear", "epa"])
 def test_export_with_any_batch_and_length(name: str) -> None:
     module, xs = compiled(name, "torch"), inputs_of(name)
@@ -57,6 +59,7 @@ def test_export_with_any_batch_and_length(name: str) -> None:
         same(program.module()(x), module(x))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_checkpointing(name: str) -> None:
     module, xs = compiled(name, "torch"), [x.requires_grad_() for x in inputs_of(name)]

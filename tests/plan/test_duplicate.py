@@ -51,6 +51,7 @@ def test_which_get_scores_of_their_own(name: str) -> None:
         assert (made == graph) == (not wanted)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("causal", [False, True])
 def test_values_and_gradients(name: str, causal: bool) -> None:

@@ -111,6 +111,7 @@ def test_few_states_are_mixed_before_many_heads_read_them(name: str, causal: boo
     hold(source)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", MAPS)
 def test_states_of_the_heads_that_read_them_are_linear_attention(name: str, causal: bool) -> None:
@@ -119,6 +120,7 @@ def test_states_of_the_heads_that_read_them_are_linear_attention(name: str, caus
     hold(source)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_states_stay(name: str, causal: bool) -> None:

@@ -55,6 +55,7 @@ def same(got: list[Tensor], want: list[Tensor]) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9 * scale)
 
 
+@pytest.mark.rotated
 @settings(max_examples=40, suppress_health_check=filtered)
 @given(seeds)
 def test_a_simple_diagram_is_the_diagram(seed: int) -> None:
@@ -69,6 +70,7 @@ def test_a_simple_diagram_is_the_diagram(seed: int) -> None:
         same(output(made, call, leaves, options), output(graph, call, leaves, options))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", [group.name for group in CHOICES if group.name != "one projection"])
 @settings(max_examples=40, suppress_health_check=filtered)
 @given(seed=seeds)

@@ -27,6 +27,7 @@ from tests.runtime.blockwise_cases import (
 BLOCKS = [(1, 1), (2, 1), (3, 1), (4, 1), (16, 1), (1, 30), (1, 1000), (2, 30, 100)]
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_values_and_gradients_in_blocks_that_need_not_divide_n(n: int, m: int, block: tuple[int, ...]) -> None:
@@ -155,6 +156,7 @@ def test_pieces_have_rows_of_one_element_where_they_can(
         assert {piece[:2] for piece in pieces_of([x[0]], [(-2, 0, 0, 2)], call)} == alone
 
 
+@pytest.mark.rotated
 def test_noise_and_dropout_are_drawn_alike_in_the_backward() -> None:
     q, k = some(2, 5, 3), some(2, 6, 3, seed=1)
 
@@ -198,6 +200,7 @@ def test_gradients_against_differences() -> None:
     assert gradcheck(relative, tuple(relative_operands(3, 4, (1,))))
 
 
+@pytest.mark.rotated
 def test_second_derivatives() -> None:
     assert gradgradcheck(mixed, tuple(mixed_operands(3, 4, (1,))))
     assert gradgradcheck(relative, tuple(relative_operands(3, 4, (1,))))

@@ -37,6 +37,7 @@ def operands(
     return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("tokens", [0, 1, 7])
 @pytest.mark.parametrize(("e", "k"), [(1, 1), (2, 2), (5, 1), (5, 2), (30, 3)])
 def test_values_and_gradients(tokens: int, e: int, k: int) -> None:
@@ -66,6 +67,7 @@ def test_what_needs_no_gradient_gets_none(fixed: int) -> None:
     torch.testing.assert_close(one, other, **EXACT)
 
 
+@pytest.mark.rotated
 def test_the_ops_are_what_torch_wants() -> None:
     (x, weight, gates), chosen = operands(7, 3, 5, 2), choices(7, 3, 5, 2)
     torch.library.opcheck(routed, (x, weight, gates, chosen, 3, 1))

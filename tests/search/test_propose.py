@@ -97,6 +97,7 @@ def test_choices_without_a_place_drop_out() -> None:
     assert (found.design.name, found.design.about) == ("linear_mix", "linear; f = 16; h = 4; mix(e=2) at A.")
 
 
+@pytest.mark.rotated
 def test_mutants_are_neighbours_and_children_have_both_parents_choices() -> None:
     space = load(SPACE)
     for number in range(8):
@@ -147,6 +148,7 @@ def test_seeds_are_the_bases() -> None:
     assert [to_text(one.path) for one in wide] == ["mhsa; h = 8"]
 
 
+@pytest.mark.rotated
 def test_a_base_beyond_the_bounds_is_made_smaller() -> None:
     data = {"space": 1, "base": ["mhsa", "linear"], "legs": {"f": 16, "h": [1, 2], "d": [4, 8, 16]}}
     free, bounded = (load({**data, "bounds": {"n": 16, **more}}) for more in ({}, {"macs": 16000}))
@@ -157,6 +159,7 @@ def test_a_base_beyond_the_bounds_is_made_smaller() -> None:
     assert seeds(load({**data, "bounds": {"n": 16, "macs": 10}})) == []
 
 
+@pytest.mark.rotated
 def test_a_base_beyond_the_bounds_comes_to_lie_at_them() -> None:
     data = {
         "space": 1,
@@ -218,6 +221,7 @@ EMPTY: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(("space", "message"), EMPTY, ids=["macs", "parameters", "checker"])
 def test_an_empty_space(space: dict[str, Any], message: str) -> None:
     with pytest.raises(ta.InputError) as caught:

@@ -80,6 +80,7 @@ def test_designs_that_contain_each_other_share_a_box() -> None:
 TUFORMER = ("thsa", "thsa_kron", "skip_left", "skip_right", "mhsa", "trainable_heads_only", "heads_only")
 
 
+@pytest.mark.rotated
 def test_the_order_of_tuformer_at_equal_sizes() -> None:
     """Figs. 4c and 6: which of its designs is more expressive than which, all with f, h, d of mhsa and R = H D."""
     graph = ta.special_cases(equal_sizes=True)

@@ -33,6 +33,7 @@ def taken(store: Store, study: Study) -> Claim | None:
     return claim(store, trial.number, study, load(study.space), note)
 
 
+@pytest.mark.rotated
 def test_slots_in_order_and_no_design_twice(tmp_path: Path) -> None:
     study = made.study(trials=4)
     store = opened(tmp_path, study)
@@ -44,6 +45,7 @@ def test_slots_in_order_and_no_design_twice(tmp_path: Path) -> None:
         assert len({one.proposal.essence for one in drafts if one.arm == arm}) == 4
 
 
+@pytest.mark.rotated
 def test_many_at_once(tmp_path: Path) -> None:
     study = made.study(trials=3)
     opened(tmp_path, study)
@@ -116,6 +118,7 @@ def test_heartbeats_that_have_stopped(tmp_path: Path) -> None:
     assert store.look()[1] == []
 
 
+@pytest.mark.rotated
 def test_a_small_space_ends_early(tmp_path: Path) -> None:
     """Two designs, and each arm has both; what is left over belongs to nobody."""
     study = made.study(space={"space": 1, "base": "mhsa", "legs": {"f": 8, "h": [2, 4]}}, trials=10, finalists=1)
@@ -134,6 +137,7 @@ def test_a_small_space_ends_early(tmp_path: Path) -> None:
     assert complete(study, [*finished, *done], store.exhausted)
 
 
+@pytest.mark.rotated
 def test_a_space_with_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("tensornet_attn.search.propose"), "ATTEMPTS", 16)
     study = made.study(bounds={"macs": {"most": 1.0}})

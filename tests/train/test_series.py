@@ -39,6 +39,7 @@ def test_a_design_learns_to_tell_series_apart(folder: Path, tmp_path: Path, pool
     assert open_run(tmp_path / "out").judge("test").means()["accuracy"] >= 0.8
 
 
+@pytest.mark.rotated
 def test_precisions_and_parts_take_numbers_too(folder: Path, tmp_path: Path) -> None:
     losses = []
     for name, more in (
