@@ -26,9 +26,9 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.errors import DesignError
 from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Kernel, Step, Use
 from tensornet_attn.graph.pairs import BATCH, split_products
-from tensornet_attn.plan.aim import aim_of
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.price import Price, price_of
+from tensornet_attn.plan.target import target_from
 from tensornet_attn.spec.arithmetic import Arith, evaluate, names, to_text
 from tests.shipped import graph_of
 
@@ -50,7 +50,7 @@ BACKENDS = ("torch", "inductor", "triton")
 @cache
 def plan(design: str, backend: str, workload: str, causal: bool) -> Plan:
     """The plan of a shipped design on the generic device, which no calibration changes."""
-    return plan_of(graph_of(design, causal), backend, aim_of(bucket=workload, device_costs="generic"))
+    return plan_of(graph_of(design, causal), backend, target_from(workload=workload, device_costs="generic"))
 
 
 def plan_lines(made: Plan) -> tuple[str, ...]:
@@ -70,10 +70,10 @@ def elsewhere(made: Plan) -> str:
 
 def saved_line(made: Plan) -> str:
     """What the backward of a plan needs: results and operands by name, and the elements that are kept besides."""
-    writer, sizes = _Writer(made), made.aim.sizes(made.graph)
+    writer, sizes = _Writer(made), made.target.sizes(made.graph)
     known = {leg.name: leg.size for leg in made.schedule.legs if leg.size is not None}
     schedule = split_products(made.schedule)
-    scene = Scene(schedule, known | {leg: size for leg, size in sizes.items() if leg != BATCH}, made.aim.batch)
+    scene = Scene(schedule, known | {leg: size for leg, size in sizes.items() if leg != BATCH}, made.target.batch)
     kept: dict[str, int] = {}
     for step in schedule.steps:
         kept |= saved(scene, step)
@@ -84,7 +84,7 @@ def saved_line(made: Plan) -> str:
 
 def price(made: Plan) -> Price:
     """Predicted seconds and peak of bytes."""
-    return price_of(made.schedule, made.aim.sizes(made.graph), made.aim)
+    return price_of(made.schedule, made.target.sizes(made.graph), made.target)
 
 
 def _by_number(name: str) -> tuple[bool, int, str]:

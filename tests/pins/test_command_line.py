@@ -43,7 +43,7 @@ def test_no_pin_without_a_command(pinned: Pinned) -> None:
 
 CHOICES = [
     ("explain mhsa --backend", ("auto", "reference", "torch", "inductor", "triton")),
-    ("explain mhsa --bucket", ("training", "prefill", "decoding")),
+    ("explain mhsa --workload", ("training", "prefill", "decoding")),
     ("explain mhsa --device", ("generic", "flops", "cpu", "h200", "h200-bfloat16", "a100", "a100-bfloat16")),
     ("cost mhsa --dtype", ("float64", "float32", "bfloat16", "float16")),
     ("cost mhsa --over h=1,2 --measure", ("macs", "parameters", "peak", "routed", "saved", "training")),
