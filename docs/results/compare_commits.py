@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,7 @@ AGAIN = 2  # times that a design which is too slow is measured once more
 SAMPLE = 0.02  # seconds of one measurement; faster calls are repeated until one takes as long
 
 WORKER = r'''
-import gc, json, os, sys, time
+import gc, json, os, re, sys, time
 answers = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)  # whatever is printed goes to standard error
 import torch
@@ -49,7 +50,8 @@ def inputs(design, n, batch, device):
     """Numbers of N(0, 1) for the inputs that must be given, n on every leg without a size."""
     torch.manual_seed(1)
     given = [one for one in design.inputs.values() if one.default is None]
-    return [torch.randn(batch, *(design.legs.get(leg) or n for leg in one.legs)).to(device) for one in given]
+    shapes = [[design.legs[leg] or n for leg in re.findall(r"\w+", str(one.legs))] for one in given]
+    return [torch.randn(batch, *shape).to(device) for shape in shapes]
 
 def prepare(name, n, batch, backend, device):
     held.clear()
@@ -254,6 +256,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     given = parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that worktrees are removed then too
     rows = []
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="compare_commits_")))
