@@ -34,7 +34,6 @@ LAYERS = (
     "train",
     "compare",
     "search",
-    "study",
     "cli",
 )
 SAME_LAYER = {"reference_boxes": "reference"}  # one layer in two modules

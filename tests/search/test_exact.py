@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.search.exact import essence
+from tensornet_attn.search.build import essence
 from tensornet_attn.search.sketch import sketch_of
 
 EQUAL: list[tuple[str, dict[str, Any], str]] = [
