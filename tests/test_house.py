@@ -25,6 +25,7 @@ LAYERS = (
     "draw",
     "reference",
     "compiler",
+    "report",
     "models",
     "tasks",
     "checkpoint",

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 from itertools import product
 from math import prod
 from statistics import median
 from typing import Any
 
-from tensornet_attn import compiler
-from tensornet_attn.analyse import html
-from tensornet_attn.compare.look import STYLE
-from tensornet_attn.errors import InputError, MissingPartError
+from tensornet_attn.errors import InputError
+from tensornet_attn.report.page import Table, page
 from tensornet_attn.search.build import Proposal, Refused, finished, moved, start
 from tensornet_attn.search.path import Choice, Path, of_kind, to_text
 from tensornet_attn.search.propose import propose
@@ -91,15 +88,12 @@ class Survey:
 
     def to_html(self) -> str:
         """A page of HTML in one file, with a picture of each sample where Graphviz is there."""
-        head = [*self._lines()]
-        body = [html.heading(1, head[0]), *(html.paragraph(line, "note") for line in head[1:])]
         ranges = self.ranges()
         rows = [[word, *(f"{ranges[c][i]:,.0f}" for c in COSTS)] for i, word in enumerate(("least", "median", "most"))]
-        rows.append(["bounds", *self._bounds()])
-        body.append(html.table(["", *(cost.replace("_", " ") for cost in COSTS)], rows, "Costs of the samples."))
-        cards = "".join(_card(sample) for sample in self.samples)
-        body += [html.heading(2, "Samples"), f'<div class="designs">{cards}</div>']
-        return html.page(self.space.name, body, STYLE)
+        header = ["", *(cost.replace("_", " ") for cost in COSTS)]
+        costs = Table(header, [*rows, ["bounds", *self._bounds()]], "Costs of the samples.")
+        own = {"lines": list(self._lines()), "costs": costs, "samples": self.samples}
+        return page("space.html", self.space.name, to_text=to_text, COSTS=COSTS, **own)
 
 
 def survey(space: Space, samples: int = 12, seed: int = 0) -> Survey:
@@ -118,18 +112,6 @@ def survey(space: Space, samples: int = 12, seed: int = 0) -> Survey:
         for proposal in every(space):
             found.setdefault(proposal.essence, proposal)
     return Survey(space, size, tuple(found.values())[:samples])
-
-
-def _card(sample: Proposal) -> str:
-    """A sample: its picture, or why there is none, its path and its costs; its YAML folded away."""
-    costs = ", ".join(f"{cost.replace('_', ' ')} {getattr(sample.price, cost):,}" for cost in COSTS)
-    try:
-        drawing = compiler.picture(sample.design, "svg").decode()
-    except MissingPartError as error:
-        drawing = html.paragraph(f"No picture: {error}", "note")
-    words = f"<b>{escape(to_text(sample.path))}</b><br>{escape(costs)}"
-    text = f"<details><summary>YAML</summary><pre>{escape(sample.design.to_yaml())}</pre></details>"
-    return f'<figure class="card"><div>{drawing}</div><figcaption>{words}{text}</figcaption></figure>'
 
 
 FEW = 200  # paths that are walked one by one

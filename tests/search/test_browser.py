@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tensornet_attn.search import Space
-from tensornet_attn.search.report.page import page
+from tensornet_attn.search.page import page
 from tensornet_attn.search.study import Study
 from tensornet_attn.search.trial import Trial
 from tests.search.report_made import made

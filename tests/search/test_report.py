@@ -15,15 +15,15 @@ import tensornet_attn as ta
 from tensornet_attn import compiler
 from tensornet_attn.compare.spread import mean_of
 from tensornet_attn.errors import MissingPartError
+from tensornet_attn.report import svg as scale
+from tensornet_attn.report.page import note
 from tensornet_attn.search import Space, to_text
+from tensornet_attn.search import page as pages
 from tensornet_attn.search.effects import Effect
+from tensornet_attn.search.findings import find
+from tensornet_attn.search.page import changed_lines, page, pictures, sentences, slim
+from tensornet_attn.search.plots import forest
 from tensornet_attn.search.rank import front
-from tensornet_attn.search.report import pictures, scale
-from tensornet_attn.search.report.diff import difference
-from tensornet_attn.search.report.findings import find
-from tensornet_attn.search.report.forest import forest
-from tensornet_attn.search.report.page import page
-from tensornet_attn.search.report.summary import sentences
 from tensornet_attn.search.study import Study
 from tensornet_attn.search.trial import BOUND, Result, Trial
 from tests.search.report_made import made
@@ -70,7 +70,7 @@ def test_every_trial_has_a_card_a_row_and_a_point(small: Made, text: str) -> Non
 
 
 def test_texts_are_escaped(small: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "MOST", 0)
+    monkeypatch.setattr(pages, "MOST", 0)
     study, space, trials = small
     told = "RuntimeError: shapes <4x1> & <8x2> do not fit."
     text = page(study, replace(space, name="<b>", about="a & b"), [replace(trials[0], state="failed", reason=told)])
@@ -130,19 +130,19 @@ def test_without_graphviz_a_sentence_stands_in_place_of_each_picture(
 
 
 def test_pictures_have_room_on_the_page_the_best_first(small: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "MOST", 20_000)
+    monkeypatch.setattr(pages, "MOST", 20_000)
     study, _, trials = small
     best = front(study, trials)
-    drawn = pictures.pictures([*best, *trials])
+    drawn = pictures([*best, *trials])
     assert drawn[best[0].essence].startswith("<svg")
-    assert list(drawn.values())[-1] == f'<p class="note">{pictures.LEFT_OUT.replace(chr(39), "&#x27;")}</p>'
+    assert list(drawn.values())[-1] == note(pages.LEFT_OUT)
     assert sum(len(one) for one in drawn.values() if one.startswith("<svg")) < 20_000 + 60_000
 
 
 def test_a_small_picture_says_what_the_large_one_says() -> None:
     design = ta.load("hard_fish")
     whole = compiler.picture(design).decode()
-    small = pictures.slim(whole)
+    small = slim(whole)
     assert len(small) < 0.75 * len(whole)
     assert _texts(small) == _texts(whole)
 
@@ -153,14 +153,13 @@ def _texts(drawing: str) -> list[str]:
 
 def test_the_difference_of_a_design_from_its_base() -> None:
     base = ta.load("mhsa")
-    found = difference(base.as_dict(), ta.load("mhsa", legs={"h": 2}))
-    assert re.findall(r'<span class="(\w+)">(.*?)</span>', found) == [
+    assert changed_lines(base.as_dict(), ta.load("mhsa", legs={"h": 2})) == [
         ("same", "    f: 512"),
         ("less", "-   h: head 8"),
         ("more", "+   h: head 2"),
         ("same", "    d: f / h"),
     ]
-    assert difference(base.as_dict(), base) == '<p class="note">As its base is.</p>'
+    assert changed_lines(base.as_dict(), base) == []
 
 
 def test_a_trial_beyond_a_bound_is_no_failure(small: Made) -> None:
@@ -199,7 +198,7 @@ def test_accuracies_near_one_are_told_apart() -> None:
 
 
 def test_qualities_of_a_function_may_have_any_size(small: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "MOST", 0)
+    monkeypatch.setattr(pages, "MOST", 0)
     study, space, trials = small
     own = study.model_copy(update={"rungs": (*study.rungs[:1], study.rungs[1].model_copy(update={"task": "my:task"}))})
     large = [replace(one, results=tuple(_times(result, 50) for result in one.results)) for one in trials]

@@ -16,10 +16,9 @@ import tensornet_attn as ta
 from tensornet_attn import compiler
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.search import Space, load, results
+from tensornet_attn.search import page as pages
+from tensornet_attn.search.findings import find, folder
 from tensornet_attn.search.rank import confirmed, front
-from tensornet_attn.search.report import pictures
-from tensornet_attn.search.report.findings import find
-from tensornet_attn.search.report.words import folder
 from tensornet_attn.search.study import Study
 from tensornet_attn.search.trial import Trial, trial_from
 from tests.compare.folders import folder as run_folder
@@ -36,7 +35,7 @@ def small() -> Made:
 
 @pytest.fixture(autouse=True)
 def _no_pictures_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "MOST", 0)
+    monkeypatch.setattr(pages, "MOST", 0)
 
 
 def runs(trials: Iterable[Trial], out: Path) -> None:

@@ -1,22 +1,10 @@
-"""How costs, qualities, tasks and arms are called on the page, and how their numbers are written."""
+"""How numbers, times and lists are written on a page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tensornet_attn.search.study import Rung
-from tensornet_attn.search.study_file import callable_task
-from tensornet_attn.search.trial import Trial
-
 UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-ARMS = {"evolution": "evolution", "random": "random search"}
-NAMES = {
-    "macs": "multiply-adds of a forward call",
-    "parameters": "parameters",
-    "activations": "floats kept for backward",
-    "decoding_state": "floats of the decoding state",
-    "latency": "seconds of a forward and a backward call",
-}
 
 
 def short(value: float) -> str:
@@ -48,38 +36,8 @@ def score(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def task(rung: Rung) -> str:
-    """
-    >>> task(Rung(task="mqar", options={"length": 64, "pairs": 4}))
-    'mqar (length 64, pairs 4)'
-    """
-    options = ", ".join(f"{name} {value}" for name, value in rung.options.items())
-    return f"{rung.task} ({options})" if options else rung.task
-
-
-def measure(rung: Rung) -> str:
-    """What the quality of a rung is; more is better. What a user's function returns has no name of its own."""
-    if callable_task(rung.task):
-        return "quality"
-    return "accuracy" if rung.measure == "accuracy" else "minus the loss, nats"
-
-
-def counts(rung: Rung) -> str:
-    """
-    >>> counts(Rung(task="mqar", score="mean"))
-    'accuracy, mean of the rates'
-    """
-    return f"{measure(rung)}, {rung.score} of the rates" if len(rung.rates) > 1 else measure(rung)
-
-
 def column(name: str) -> str:
     return name.replace("_", " ")
-
-
-def origin(trial: Trial) -> str:
-    """How a trial was proposed: `mutate of 12`."""
-    parents = joined(str(slot) for slot in trial.parents)
-    return f"{trial.how} of {parents}" if parents else trial.how
 
 
 def joined(words: Iterable[str]) -> str:
@@ -119,9 +77,3 @@ def drop(value: float) -> str:
     ('a drop of 0.0214', 'a rise of 0.0030')
     """
     return f"a {'drop' if value >= 0 else 'rise'} of {abs(value):.4f}"
-
-
-def folder(trial: Trial) -> str:
-    """The name of the folder of a design of the front: `062_mhsa_delta`."""
-    name = next(line.removeprefix("name:").strip() for line in trial.design.splitlines() if line.startswith("name:"))
-    return f"{trial.slot:03}_{name}"

@@ -1,4 +1,4 @@
-"""What a study has come to, put together once for all parts of its report."""
+"""What a study has come to, put together once for all parts of its report; and how the report calls it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tensornet_attn.errors import MissingPartError
+from tensornet_attn.report.words import joined
 from tensornet_attn.search.effects import Effect, effects
 from tensornet_attn.search.rank import Confirmed, confirmed, front, hypervolumes
 from tensornet_attn.search.space import Space
-from tensornet_attn.search.study import ARMS, Study
+from tensornet_attn.search.study import ARMS, Rung, Study
+from tensornet_attn.search.study_file import callable_task
 from tensornet_attn.search.trial import BOUND, COMPLETE, Trial
+
+ARM_NAMES = {"evolution": "evolution", "random": "random search"}
+MEANINGS = {  # of objectives
+    "macs": "multiply-adds of a forward call",
+    "parameters": "parameters",
+    "activations": "floats kept for backward",
+    "decoding_state": "floats of the decoding state",
+    "latency": "seconds of a forward and a backward call",
+}
 
 
 @dataclass(frozen=True)
@@ -64,12 +74,9 @@ class Findings:
         return [trial for trial in self.proposals if trial.arm == arm]
 
     @cached_property
-    def volumes(self) -> Mapping[str, Sequence[float]] | str:
-        """The hypervolume of each arm after each of its evaluations; a sentence where the part for it is missing."""
-        try:
-            return {arm: hypervolumes(self.study, self.proposals, arm) for arm in self.study.arms}
-        except MissingPartError as error:
-            return str(error)
+    def volumes(self) -> Mapping[str, Sequence[float]]:
+        """The hypervolume of each arm after each of its evaluations."""
+        return {arm: hypervolumes(self.study, self.proposals, arm) for arm in self.study.arms}
 
     @cached_property
     def effects(self) -> Sequence[Effect]:
@@ -81,3 +88,39 @@ def find(study: Study, space: Space, trials: Iterable[Trial]) -> Findings:
     known = tuple(sorted(trials, key=lambda trial: trial.slot))
     proposals = tuple(trial for trial in known if trial.arm in ARMS)
     return Findings(study, space, known, proposals, tuple(front(study, known)), tuple(confirmed(study, known)))
+
+
+def task(rung: Rung) -> str:
+    """
+    >>> task(Rung(task="mqar", options={"length": 64, "pairs": 4}))
+    'mqar (length 64, pairs 4)'
+    """
+    options = ", ".join(f"{name} {value}" for name, value in rung.options.items())
+    return f"{rung.task} ({options})" if options else rung.task
+
+
+def measure(rung: Rung) -> str:
+    """What the quality of a rung is; more is better. What a user's function returns has no name of its own."""
+    if callable_task(rung.task):
+        return "quality"
+    return "accuracy" if rung.measure == "accuracy" else "minus the loss, nats"
+
+
+def counts(rung: Rung) -> str:
+    """
+    >>> counts(Rung(task="mqar", score="mean"))
+    'accuracy, mean of the rates'
+    """
+    return f"{measure(rung)}, {rung.score} of the rates" if len(rung.rates) > 1 else measure(rung)
+
+
+def origin(trial: Trial) -> str:
+    """How a trial was proposed: `mutate of 12`."""
+    parents = joined(str(slot) for slot in trial.parents)
+    return f"{trial.how} of {parents}" if parents else trial.how
+
+
+def folder(trial: Trial) -> str:
+    """The name of the folder of a design of the front: `062_mhsa_delta`."""
+    name = next(line.removeprefix("name:").strip() for line in trial.design.splitlines() if line.startswith("name:"))
+    return f"{trial.slot:03}_{name}"
