@@ -1,7 +1,8 @@
 """A Gaussian process over paths: what the values of designs tell about those of others, and how surely.
 
-The covariance of two paths is the square of a Tanimoto coefficient: what they choose alike over what either chooses.
-Numbers are alike by their ratio. The share of noise is that under which the values are most likely.
+The process is scikit-learn's; the kernel is ours. The covariance of two paths is the square of a Tanimoto coefficient:
+what they choose alike over what either chooses. Numbers are alike by their ratio. The share of noise is that under
+which the values are most likely.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from math import exp, log2
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import Kernel
 
 from tensornet_attn.search.path import Choice, Path
 from tensornet_attn.search.values import Value
@@ -20,6 +23,23 @@ Array = NDArray[np.floating]
 Chosen = Mapping[tuple[str, ...], Value | None]
 
 
+class Likeness(Kernel):  # type: ignore[misc]
+    """How alike paths are, which stand here by their places: row by row that of a known one with all."""
+
+    def __init__(self, table: Array):
+        self.table = table
+
+    def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Array:
+        asked, known = X[:, 0].astype(int), (X if Y is None else Y)[:, 0].astype(int)
+        return self.table[np.ix_(known, asked)].T
+
+    def diag(self, X: Array) -> Array:
+        return np.ones(len(X))
+
+    def is_stationary(self) -> bool:
+        return False
+
+
 def regressed(paths: Sequence[Path], values: Sequence[float], others: Sequence[Path]) -> tuple[Array, Array]:
     """The mean and the deviation of each of the others, given the values of some paths, at least one.
 
@@ -27,27 +47,16 @@ def regressed(paths: Sequence[Path], values: Sequence[float], others: Sequence[P
     """
     mean, scale = float(np.mean(values)), float(np.std(values))
     found = (np.asarray(values, dtype=np.float64) - mean) / (scale or 1.0)
-    known, asked = [_chosen(path) for path in paths], [_chosen(path) for path in others]
-    between = _covariance(known, asked)
-    factor, weights = _likeliest(_covariance(known, known), found)
-    told = np.linalg.solve(factor, between)
-    left = np.maximum(1.0 - np.square(told).sum(0), 0.0)
-    return mean + scale * (between.T @ weights), scale * np.sqrt(left)
-
-
-def _likeliest(covariance: Array, values: Array) -> tuple[Array, Array]:
-    """The Cholesky factor, and the weights that it gives to values, under the noise that makes them most likely."""
-    ways: list[tuple[float, Array, Array]] = []
-    for noise in NOISES:
-        factor: Array = np.linalg.cholesky(covariance + noise * np.eye(len(values)))
-        weights = np.linalg.solve(factor.T, np.linalg.solve(factor, values))
-        ways.append((-0.5 * float(values @ weights) - float(np.log(np.diag(factor)).sum()), factor, weights))
-    _, factor, weights = max(ways, key=lambda way: way[0])
-    return factor, weights
-
-
-def _covariance(ones: Sequence[Chosen], others: Sequence[Chosen]) -> Array:
-    return np.array([[_tanimoto(one, other) for other in others] for one in ones]).reshape(len(ones), len(others)) ** 2
+    known = [_chosen(path) for path in paths]
+    every = [*known, *map(_chosen, others)]
+    kernel = Likeness(np.array([[_tanimoto(one, other) for other in every] for one in known]) ** 2)
+    places = np.arange(len(every), dtype=np.float64)[:, None]
+    processes = [GaussianProcessRegressor(kernel, alpha=noise, optimizer=None) for noise in NOISES]
+    for process in processes:
+        process.fit(places[: len(known)], found)
+    likeliest = max(processes, key=lambda process: process.log_marginal_likelihood_value_)
+    expected, deviation = likeliest.predict(places[len(known) :], return_std=True)
+    return mean + scale * expected, scale * deviation
 
 
 def _tanimoto(one: Chosen, other: Chosen) -> float:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from math import exp, log
 
 from tensornet_attn.search.build import Proposal
-from tensornet_attn.search.gaussian import regressed
 from tensornet_attn.search.path import Path
 from tensornet_attn.search.rank import EDGE, even, hypervolume, unit
 from tensornet_attn.search.study import Study
@@ -60,6 +59,8 @@ def guess(known: Sequence[tuple[Path, Values]], candidates: Sequence[Proposal]) 
 
 def _hopes(pairs: Sequence[tuple[Path, float]], paths: Sequence[Path]) -> list[float]:
     """For each path the mean of what is to be had, of which more is better, and deviations more; given pairs."""
+    from tensornet_attn.search.gaussian import regressed  # scikit-learn takes a second to import
+
     mean, deviation = regressed([path for path, _ in pairs], [value for _, value in pairs], paths)
     hopes = mean + OPTIMISM * deviation
     return [round(hope, 12) for hope in hopes.tolist()]  # what is equal but for rounding keeps its order

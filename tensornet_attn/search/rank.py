@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from math import ceil, inf, isfinite, log1p
 
+import numpy as np
+
 from tensornet_attn.compare.spread import Mean, mean_of
-from tensornet_attn.errors import MissingPartError
 from tensornet_attn.search.study import ARMS, Study
 from tensornet_attn.search.trial import BOUND, COMPLETE, Point, Trial, broken, excess, point, points, values_at
 
@@ -22,14 +22,9 @@ def ranks(points: Sequence[Point]) -> list[int]:
     >>> ranks([(1, 3), (2, 2), (2, 3), (3, 3)])
     [0, 0, 1, 2]
     """
-    found: dict[Point, int] = {}
-    for one in sorted(set(points)):  # none that comes later dominates one that came before
-        found[one] = max((rank + 1 for other, rank in found.items() if _dominates(other, one)), default=0)
-    return [found[one] for one in points]
+    import moocore
 
-
-def _dominates(one: Point, other: Point) -> bool:
-    return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+    return [int(rank) for rank in moocore.pareto_rank(np.array(points))] if points else []
 
 
 def crowding(points: Sequence[Point]) -> list[float]:
@@ -108,17 +103,14 @@ def front(study: Study, trials: Iterable[Trial]) -> list[Trial]:
 
 
 def hypervolume(points: Sequence[Point], reference: Point) -> float:
-    """The volume that points dominate, up to a reference; all to be minimised. Raises MissingPartError.
+    """The volume that points dominate, up to a reference; all to be minimised.
 
     >>> hypervolume([(0.0, 0.5), (0.5, 0.0)], (1.0, 1.0))
     0.75
     """
-    if find_spec("moocore") is None:
-        raise MissingPartError("hypervolumes need moocore: pip install 'tensornet-attn[search]'.")
-    import moocore  # type: ignore[import-untyped]
+    import moocore
 
-    inside = [one for one in points if all(mine < end for mine, end in zip(one, reference, strict=True))]
-    return float(moocore.hypervolume(inside, ref=list(reference))) if inside else 0.0
+    return float(moocore.hypervolume(np.array(points), ref=reference)) if points else 0.0
 
 
 def hypervolumes(study: Study, trials: Iterable[Trial], arm: str) -> list[float]:

@@ -16,7 +16,7 @@ from tensornet_attn.search.job import function_named, name_of
 from tensornet_attn.search.path import to_text
 from tensornet_attn.search.rank import Confirmed, confirmed, front
 from tensornet_attn.search.read import load
-from tensornet_attn.search.store import NAME, Running, Store, need_optuna, open_store, reached
+from tensornet_attn.search.store import NAME, Running, Store, need_parts, open_store, reached
 from tensornet_attn.search.study import CONFIG, DATABASE, Study, prepare
 from tensornet_attn.search.study_file import SHORT, callable_task, read
 from tensornet_attn.search.team import Team
@@ -118,7 +118,7 @@ def search(
     Raises TypeError for another key, DesignError and InputError for what is wrong with space, task, bounds, folder or
     storage, and where all trials fail; MissingPartError; KeyboardInterrupt when all workers have ended.
     """
-    need_optuna()
+    need_parts()
     given = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
     chosen = {key: value for key, value in given.items() if value is not None} | options
     if workers < 1:

@@ -120,7 +120,7 @@ def open_store(url: str, study: Study, name: str = NAME, worker: Identity | None
 
     Raises MissingPartError, and InputError where it cannot be reached or holds another study.
     """
-    need_optuna()
+    need_parts()
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     from tensornet_attn.search.database import database, shown
@@ -175,10 +175,11 @@ def reached(where: str) -> Iterator[None]:
         ) from error
 
 
-def need_optuna() -> None:
+def need_parts() -> None:
     """Raises MissingPartError."""
-    if find_spec("optuna") is None:
-        raise MissingPartError("a search needs optuna: pip install 'tensornet-attn[search]'.")
+    for module, name in (("optuna", "optuna"), ("moocore", "moocore"), ("sklearn", "scikit-learn")):
+        if find_spec(module) is None:
+            raise MissingPartError(f"a search needs {name}: pip install 'tensornet-attn[search]'.")
 
 
 class _Quiet:
