@@ -38,7 +38,7 @@ LAYERS = (
     "cli",
 )
 SAME_LAYER = {"reference_boxes": "reference"}  # one layer in two modules
-WITHOUT_TORCH = FREE | {"spec", "graph", "special", "rewrite", "cost", "plan", "emit", "draw"}
+WITHOUT_TORCH = FREE | {"spec", "graph", "special", "rewrite", "cost", "plan", "emit", "draw", "report"}
 TORCH_WHEN_NEEDED = {"compiler", "cli", "__init__"}  # inside functions only
 NETWORK = {"socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "requests", "httpx", "aiohttp", "urllib3"}
 RUNS_TEXT = f"{PACKAGE}/emit/load.py"  # the only module that runs generated text

@@ -2,10 +2,9 @@
 
 from tensornet_attn.search.build import Proposal, Refused, built
 from tensornet_attn.search.moves import MOVES, Move, apply
-from tensornet_attn.search.path import Choice, Path, as_data, from_data, to_text
 from tensornet_attn.search.propose import cross, mutate, propose, seeds
 from tensornet_attn.search.read import check, load
-from tensornet_attn.search.space import COSTS, Bounds, Price, Space, price
+from tensornet_attn.search.space import COSTS, Bounds, Choice, Path, Price, Space, as_data, from_data, price, to_text
 from tensornet_attn.search.survey import Size, Survey, size_of, survey
 
 __all__ = [

@@ -11,9 +11,21 @@ from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Use
 from tensornet_attn.search.moves import MOVES
-from tensornet_attn.search.path import Choice, Path, as_data, base_of, of_kind, to_text
 from tensornet_attn.search.sketch import Sketch, data_of, on_uses, sketch_of
-from tensornet_attn.search.space import SECTIONS, Price, Space, ordered, price, with_alternative
+from tensornet_attn.search.space import (
+    SECTIONS,
+    Choice,
+    Path,
+    Price,
+    Space,
+    as_data,
+    base_of,
+    of_kind,
+    ordered,
+    price,
+    to_text,
+    with_alternative,
+)
 from tensornet_attn.search.wires import FIXED
 from tensornet_attn.spec import Design
 

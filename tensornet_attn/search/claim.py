@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tensornet_attn.search.evolve import Draft, Exhausted, draft
-from tensornet_attn.search.path import to_text
 from tensornet_attn.search.rank import confirmations
-from tensornet_attn.search.space import Space
+from tensornet_attn.search.space import Space, to_text
 from tensornet_attn.search.store import STALE, Running, Store
 from tensornet_attn.search.study import Study
 from tensornet_attn.search.trial import Trial

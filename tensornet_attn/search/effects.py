@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 
 from tensornet_attn.compare.spread import mean_of, quantile
-from tensornet_attn.search.path import Choice, Path
+from tensornet_attn.search.space import Choice, Path
 from tensornet_attn.search.study import ARMS, Study
 from tensornet_attn.search.trial import Trial, values_at
 

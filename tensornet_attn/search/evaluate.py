@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tensornet_attn.search.child import Bound, Nursery
 from tensornet_attn.search.claim import Confirmation
 from tensornet_attn.search.evolve import Draft
 from tensornet_attn.search.job import CLIMB, LATENCY, STATIC, Job
+from tensornet_attn.search.process import Bound, Nursery
 from tensornet_attn.search.rank import promoted
 from tensornet_attn.search.study import Study, log_of
 from tensornet_attn.search.study_file import trained

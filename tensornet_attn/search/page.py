@@ -18,10 +18,9 @@ from tensornet_attn.report.page import Table
 from tensornet_attn.report.svg import Scale, cross, linear, mark
 from tensornet_attn.report.words import clock, column, counted, drop, joined, score, short
 from tensornet_attn.search.findings import ARM_NAMES, Findings, counts, find, folder, measure, origin, task
-from tensornet_attn.search.path import base_of, to_text
 from tensornet_attn.search.plots import forests_of, lead, scatter, trained, volume
 from tensornet_attn.search.rank import Confirmed, order
-from tensornet_attn.search.space import COSTS, Space
+from tensornet_attn.search.space import COSTS, Space, base_of, to_text
 from tensornet_attn.search.study import Rung, Study, yaml_of
 from tensornet_attn.search.trial import COMPLETE, Trial
 from tensornet_attn.spec import Design

@@ -15,8 +15,8 @@ from tensornet_attn.report.svg import cost as cost_scale
 from tensornet_attn.report.words import score, short
 from tensornet_attn.search.effects import ALL, Effect
 from tensornet_attn.search.findings import ARM_NAMES, MEANINGS, Findings, measure, task
-from tensornet_attn.search.path import to_text
 from tensornet_attn.search.rank import eligible
+from tensornet_attn.search.space import to_text
 from tensornet_attn.search.study import Rung
 from tensornet_attn.search.trial import COMPLETE, Trial, larger, values_at
 

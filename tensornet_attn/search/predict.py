@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from math import exp, log
 
 from tensornet_attn.search.build import Proposal
-from tensornet_attn.search.path import Path
 from tensornet_attn.search.rank import EDGE, even, hypervolume, unit
+from tensornet_attn.search.space import Path
 from tensornet_attn.search.study import Study
 from tensornet_attn.search.trial import Trial, excess, point, values_at, values_of
 

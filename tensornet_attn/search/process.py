@@ -1,4 +1,4 @@
-"""Processes as they are known beyond their own machine, and whether one of this machine is still there."""
+"""Processes: how they are known beyond their machine, whether one is still there, and children that may fail or die."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import os
 import platform
 import signal
 import subprocess
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+
+from tensornet_attn.errors import TensornetError
+from tensornet_attn.search.job import CLIMB, Job, NotFiniteError
+from tensornet_attn.search.study_file import callable_task
+from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY
 
 PAUSE = 0.3  # seconds between two looks
 GRACE = 10.0  # seconds that a process has to end when it is asked to
@@ -112,3 +121,158 @@ def kill_group(pid: int) -> None:
             kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
+
+
+# Imported once by the process that children are forked from: each of them would need seconds for it.
+TRAINING = (
+    "tensornet_attn.search.training",
+    "lightning_fabric",
+    "safetensors.torch",
+    "matplotlib.backends.backend_svg",
+)
+FUNCTIONS = ("tensornet_attn.search.job", "tensornet_attn.search.process")
+_LOOK = 0.1  # seconds between looks at a child
+_GIB = 2**30
+_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")  # as torch says it
+
+
+class LostError(Exception):
+    """The trial is not ours any more: its worker was taken for dead."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: what it gave, or a state other than complete and a sentence."""
+
+    state: str
+    value: Any = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a child may take: until when, by `time.monotonic`, and GiB of memory; `lost`: nobody wants it any more."""
+
+    end: float
+    seconds: float
+    gibibytes: float | None = None
+    lost: Callable[[], bool] = lambda: False
+
+
+class Nursery:
+    """Starts children, each forked from one process that has imported what they need."""
+
+    def __init__(self, modules: tuple[str, ...] = TRAINING):
+        self.context = get_context("forkserver")
+        self.context.set_forkserver_preload(list(modules))
+
+    def run(self, job: Job, log: Path, bound: Bound) -> Outcome:
+        """Does a job in a child. Raises LostError; whatever else happens to the child is in the outcome."""
+        receive, send = self.context.Pipe(duplex=False)
+        child = self.context.Process(target=main, args=(send, job, str(log), identity()), daemon=True)
+        child.start()
+        send.close()
+        pid = child.pid
+        assert pid is not None  # it has been started
+        try:
+            return _watched(child, receive, log, bound)
+        finally:
+            kill_group(pid)
+            child.join()
+            receive.close()
+
+
+def _watched(child: Any, receive: Connection, log: Path, bound: Bound) -> Outcome:
+    """What the child says, or what is to be said of it."""
+    looked = time.monotonic()
+    while not wait([receive, child.sentinel], timeout=_LOOK):
+        if time.monotonic() > bound.end:
+            told = f"it took longer than {bound.seconds:g} s: raise 'seconds', or train for fewer steps"
+            return Outcome(LATE, reason=f"{told}.")
+        used = resident(child.pid) / _GIB
+        if bound.gibibytes is not None and used > bound.gibibytes:
+            return Outcome(MEMORY, reason=f"it took {used:.3g} GiB, and may take {bound.gibibytes:g}.")
+        if time.monotonic() - looked > 1:
+            looked = time.monotonic()
+            if bound.lost():
+                raise LostError
+    try:
+        found = receive.recv() if receive.poll() else None
+    except EOFError:
+        found = None
+    if isinstance(found, Outcome):
+        return found
+    child.join()
+    return _ended(child.exitcode, log)
+
+
+def _ended(code: int, log: Path) -> Outcome:
+    """The outcome of a child that ended without a word."""
+    last = last_line(log)
+    said = f"; the last line of '{log}': {last}" if last else f"; '{log}' has no more"
+    if code == -signal.SIGKILL:
+        return Outcome(MEMORY, reason=f"its process was killed, most likely for want of memory{said}")
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return Outcome(FAILED, reason=f"its process {how}{said}")
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+
+def main(send: Connection, job: Job, log: str, worker: Identity) -> None:
+    """The child: does the job and sends its outcome. It ends when its worker does."""
+    os.setpgrp()
+    _write_to(log)
+    end_with(lambda: worker.gone, lambda: kill_group(os.getpid()))
+    send.send(_done(job))
+    send.close()
+
+
+def _write_to(log: str) -> None:
+    """What is printed, by Python or by a library, goes to the log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def _done(job: Job) -> Outcome:
+    try:
+        return Outcome(COMPLETE, _computed(job))
+    except Exception as error:  # whatever it is, it is this trial's
+        traceback.print_exc()
+        return Outcome(state_of(error), reason=sentence(error))
+
+
+def _computed(job: Job) -> Any:
+    """What the job gives; torch is imported where it trains."""
+    if job.kind == CLIMB and callable_task(job.study.rungs[job.rung - 1].task):
+        from tensornet_attn.search.job import called
+
+        return called(job)
+    from tensornet_attn.search.training import compute
+
+    return compute(job)
+
+
+def state_of(error: Exception) -> str:
+    """The state of a trial that an error has ended."""
+    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
+        return MEMORY
+    return DIVERGED if isinstance(error, NotFiniteError) else FAILED
+
+
+def sentence(error: Exception) -> str:
+    """The first line of an error; with its type, where it is none of ours."""
+    first = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
+    return first if isinstance(error, TensornetError) else f"{type(error).__name__}: {first}"

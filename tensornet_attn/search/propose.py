@@ -10,10 +10,9 @@ from typing import TypeVar
 
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.search.build import Proposal, Refused, built, finished, moved, start
-from tensornet_attn.search.path import Choice, Path, base_of, of_kind
 from tensornet_attn.search.roles import maps
 from tensornet_attn.search.sketch import Sketch, sketch_of
-from tensornet_attn.search.space import SECTIONS, Space, fitting, missing
+from tensornet_attn.search.space import SECTIONS, Choice, Path, Space, base_of, fitting, missing, of_kind
 from tensornet_attn.search.values import Value, Values
 from tensornet_attn.tasks.chance import Stream
 

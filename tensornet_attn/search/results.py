@@ -19,9 +19,8 @@ from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.files import write_whole
 from tensornet_attn.search.findings import Findings, find, folder
 from tensornet_attn.search.page import page
-from tensornet_attn.search.path import as_data, to_text
 from tensornet_attn.search.rank import Confirmed
-from tensornet_attn.search.space import Space
+from tensornet_attn.search.space import Space, as_data, to_text
 from tensornet_attn.search.study import Study, study_data
 from tensornet_attn.search.trial import Trial
 from tensornet_attn.spec import Design

@@ -13,9 +13,9 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.search.claim import all_slots, complete
 from tensornet_attn.search.evolve import draft
 from tensornet_attn.search.job import function_named, name_of
-from tensornet_attn.search.path import to_text
 from tensornet_attn.search.rank import Confirmed, confirmed, front
 from tensornet_attn.search.read import load
+from tensornet_attn.search.space import to_text
 from tensornet_attn.search.store import NAME, Running, Store, need_parts, open_store, reached
 from tensornet_attn.search.study import CONFIG, DATABASE, Study, prepare
 from tensornet_attn.search.study_file import SHORT, callable_task, read

@@ -12,11 +12,10 @@ from typing import Any
 from tensornet_attn.errors import InputError
 from tensornet_attn.report.page import Table, page
 from tensornet_attn.search.build import Proposal, Refused, finished, moved, start
-from tensornet_attn.search.path import Choice, Path, of_kind, to_text
 from tensornet_attn.search.propose import propose
 from tensornet_attn.search.roles import maps
 from tensornet_attn.search.sketch import Sketch, sketch_of
-from tensornet_attn.search.space import COSTS, Space, fitting
+from tensornet_attn.search.space import COSTS, Choice, Path, Space, fitting, of_kind, to_text
 from tensornet_attn.search.values import Values
 from tensornet_attn.spec import Design
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tensornet_attn.search.path import to_text
 from tensornet_attn.search.rank import CONFIRM, confirmations
+from tensornet_attn.search.space import to_text
 from tensornet_attn.search.study import ARMS, Study
 from tensornet_attn.search.trial import BOUND, COMPLETE, Trial
 from tensornet_attn.train.progress import clock, say

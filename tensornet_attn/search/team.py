@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensornet_attn.errors import InputError, MissingPartError
-from tensornet_attn.search.child import last_line
-from tensornet_attn.search.process import GRACE, identity, kill_group
+from tensornet_attn.search.process import GRACE, identity, kill_group, last_line
 from tensornet_attn.search.study import LOGS
 
 DEATHS = 5  # workers that may die one after the other, each without a trial finished in between

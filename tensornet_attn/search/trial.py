@@ -8,8 +8,7 @@ from math import inf, isnan
 from statistics import fmean
 from typing import Any
 
-from tensornet_attn.search.path import Path, as_data, from_data
-from tensornet_attn.search.space import COSTS, Price, Space
+from tensornet_attn.search.space import COSTS, Path, Price, Space, as_data, from_data
 from tensornet_attn.search.study import Limit, Score, Study
 
 # How a trial ends. All but the last three have a proposal that was evaluated as far as it went.

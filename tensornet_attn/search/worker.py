@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensornet_attn.errors import InputError, MissingPartError, TensornetError
-from tensornet_attn.search.child import FUNCTIONS, TRAINING, LostError, Nursery
 from tensornet_attn.search.claim import (
     Confirmation,
     awaited,
@@ -25,7 +24,7 @@ from tensornet_attn.search.claim import (
     open_slots,
 )
 from tensornet_attn.search.evaluate import Evaluation
-from tensornet_attn.search.process import Identity, end_with, identity
+from tensornet_attn.search.process import FUNCTIONS, TRAINING, Identity, LostError, Nursery, end_with, identity
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space
 from tensornet_attn.search.store import CLAIM, RECORD, RUNG, Store, open_store, reached

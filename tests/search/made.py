@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensornet_attn.search import Choice, Price
-from tensornet_attn.search.path import Path
+from tensornet_attn.search.space import Path
 from tensornet_attn.search.study import ARMS, Rung, Study
 from tensornet_attn.search.trial import Result, Trial, values_of
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.search.child import Bound, Outcome
 from tensornet_attn.search.claim import Confirmation
 from tensornet_attn.search.evaluate import Evaluation
 from tensornet_attn.search.evolve import Draft, draft
 from tensornet_attn.search.job import CLIMB, LATENCY, STATIC, Job
+from tensornet_attn.search.process import Bound, Outcome
 from tensornet_attn.search.read import load
 from tensornet_attn.search.study import Rung, Study
 from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, FAILED, LATE, MEMORY, Result, Trial, trial_from

@@ -16,8 +16,8 @@ import pytest
 from tensornet_attn.errors import InputError
 from tensornet_attn.search import evolve, load, size_of, to_text
 from tensornet_attn.search.evolve import Draft, Exhausted, draft
-from tensornet_attn.search.path import Path, of_kind
 from tensornet_attn.search.rank import hypervolumes
+from tensornet_attn.search.space import Path, of_kind
 from tensornet_attn.search.study import Limit, Study
 from tensornet_attn.search.trial import DIVERGED, Trial, values_of
 from tests.search.made import SPACE, study, trial

@@ -7,7 +7,7 @@ import pytest
 
 from tensornet_attn.search import Choice
 from tensornet_attn.search.gaussian import regressed
-from tensornet_attn.search.path import Path
+from tensornet_attn.search.space import Path
 from tests.search.made import path
 
 SHARE, GATE, KERNEL = (path("mhsa", move, h=4) for move in ("share", "gate", "kernel"))

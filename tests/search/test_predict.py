@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tensornet_attn.search import Choice, Price, Proposal, load, seeds
-from tensornet_attn.search.path import Path
 from tensornet_attn.search.predict import promising
+from tensornet_attn.search.space import Path
 from tensornet_attn.search.study import Limit, Rung
 from tensornet_attn.search.trial import DIVERGED
 from tests.search.made import RATES, SPACE, path, study, trial
