@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from tensornet_attn.errors import InputError
+from tensornet_attn.report.words import exact
 from tensornet_attn.search.claim import all_slots, complete
 from tensornet_attn.search.evolve import draft
 from tensornet_attn.search.job import function_named, name_of
@@ -72,14 +73,14 @@ class StudyResult:
 
     def _line(self, trial: Trial) -> str:
         values = trial.values or {}
-        told = "  ".join(f"{name} {_number(values[name])}" for name in self.study.objectives if name in values)
+        told = "  ".join(f"{name} {exact(values[name])}" for name in self.study.objectives if name in values)
         known = next((one for one in self.confirmed if one.of == trial.slot), None)
         more = f"  confirmed {known.mean.to_text()}" if known is not None else ""
         return f"  {told}{more}  {to_text(trial.path)}"
 
     def _mean(self, one: Confirmed) -> str:
         path = to_text(self.trial(one.of).path)
-        return f"  quality {one.mean.to_text()}  in the search {_number(one.search)}  {path}"
+        return f"  quality {one.mean.to_text()}  in the search {exact(one.search)}  {path}"
 
 
 def _row(trial: Trial, known: Confirmed | None) -> dict[str, Any]:
@@ -87,10 +88,6 @@ def _row(trial: Trial, known: Confirmed | None) -> dict[str, Any]:
     if known is not None:
         found["confirmed"] = {"mean": known.mean.value, "half": known.mean.half, "drop": known.drop}
     return found
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) and abs(value) >= 10 else f"{value:.4g}"
 
 
 def search(

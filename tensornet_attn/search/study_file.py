@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tensornet_attn import compiler
-from tensornet_attn.errors import DesignError, InputError, nearest
+from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph import build
 from tensornet_attn.models.parts import is_path
 from tensornet_attn.models.refuse import written
@@ -21,10 +21,10 @@ from tensornet_attn.search.study import OBJECTIVES, Limit, Rung, Study, plain, s
 from tensornet_attn.search.trial import larger
 from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.report import Reporter, shown
-from tensornet_attn.spec.sources import text_document
 from tensornet_attn.tasks import list_tasks, task_named
 from tensornet_attn.tasks.reading import read_bytes
 from tensornet_attn.train.config import SIZES, Run
+from tensornet_attn.train.read import file_document, refuse
 from tensornet_attn.train.read import read as read_run
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | None
@@ -39,7 +39,7 @@ def read(source: Source, options: Mapping[str, Any]) -> Study:
     to the file. Raises DesignError with all that is wrong in the file or its space, InputError for anything else.
     """
     document, reporter = _document(source)
-    _refuse(reporter)
+    refuse(reporter, "study")
     options = {key: value for key, value in options.items() if value is not None}
     given = _joined(document.data, options)
     study = _checked(given, document, reporter, options)
@@ -48,24 +48,12 @@ def read(source: Source, options: Mapping[str, Any]) -> Study:
     return fitted(study, load(study.space))
 
 
-def _refuse(reporter: Reporter) -> None:
-    if reporter.failed:
-        raise DesignError(reporter.problems(), "study")
-
-
 def _document(source: Source) -> tuple[Document, Reporter]:
     """What the file says, its paths made absolute."""
     if source is None or isinstance(source, Mapping):
         document = Document(plain(source or {}), "study")
         return document, Reporter(document)
-    name = os.fspath(source)
-    document, reporter = text_document(read_bytes(Path(name)), name, os.path.abspath(name))
-    if {problem.code for problem in reporter.found} & {"empty", "not-a-mapping"}:
-        raise InputError(f"'{name}' holds no study: it is a mapping that begins with 'study: 1'.")
-    if not reporter.failed and document.data.get("study") != 1:
-        given = written(document.data.get("study"))
-        message = f"this package reads version 1 of study files, {given} given."
-        reporter.error("version", message, ("study",), hint="write 'study: 1'.")
+    document, reporter = file_document(source, "study")
     folder = os.path.dirname(document.path or "")
     if "space" in document.data:
         document.data["space"] = _beside(document.data["space"], folder)
@@ -143,7 +131,7 @@ def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, o
                 _report(reporter, raw)
             else:
                 told.append(_option(raw))
-        _refuse(reporter)
+        refuse(reporter, "study")
         raise InputError("\n".join(dict.fromkeys(told))) from error
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.report.page import Table, page
+from tensornet_attn.report.words import column
 from tensornet_attn.search.build import Proposal, Refused, finished, moved, start
 from tensornet_attn.search.propose import propose
 from tensornet_attn.search.roles import maps
@@ -50,10 +51,7 @@ class Survey:
 
     def to_text(self) -> str:
         """What people read."""
-        rows = [["", *(cost.replace("_", " ") for cost in COSTS)]]
-        for place, word in enumerate(("least", "median", "most")):
-            rows.append([word, *(f"{found[place]:,.0f}" for found in self.ranges().values())])
-        rows.append(["bounds", *self._bounds()])
+        rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = (
             "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
@@ -74,6 +72,12 @@ class Survey:
         yield f"size: {self.size.to_text()}"
         yield f"costs at n = {space.bounds.n}, batch {space.bounds.batch}, of the samples below"
 
+    def _rows(self) -> list[list[str]]:
+        """The costs of the samples and the bounds, under their names."""
+        ends = zip(("least", "median", "most"), zip(*self.ranges().values(), strict=True), strict=True)
+        rows = [[word, *(f"{value:,.0f}" for value in values)] for word, values in ends]
+        return [["", *map(column, COSTS)], *rows, ["bounds", *self._bounds()]]
+
     def _bounds(self) -> Iterator[str]:
         limits = {name: (least, most) for name, least, most in self.space.bounds.limits}
         for cost in COSTS:
@@ -87,10 +91,8 @@ class Survey:
 
     def to_html(self) -> str:
         """A page of HTML in one file, with a picture of each sample where Graphviz is there."""
-        ranges = self.ranges()
-        rows = [[word, *(f"{ranges[c][i]:,.0f}" for c in COSTS)] for i, word in enumerate(("least", "median", "most"))]
-        header = ["", *(cost.replace("_", " ") for cost in COSTS)]
-        costs = Table(header, [*rows, ["bounds", *self._bounds()]], "Costs of the samples.")
+        header, *rows = self._rows()
+        costs = Table(header, rows, "Costs of the samples.")
         own = {"lines": list(self._lines()), "costs": costs, "samples": self.samples}
         return page("space.html", self.space.name, to_text=to_text, COSTS=COSTS, **own)
 
