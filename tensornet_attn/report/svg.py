@@ -122,13 +122,13 @@ class Axes:
         pieces += [line(self.x.at(at), self.x.at(at), bottom, bottom + 4, "axis") for at in self.x.ticks]
         pieces.append(line(left, right, bottom, bottom, "axis"))
         pieces += [text(left - 8, self.y.at(at) + 4, value(at), "tick end") for at in self.y.ticks]
-        pieces += [text(self.x.at(at), bottom + 18, tick(at), "tick middle") for at in apart(self.x, tick)]
+        pieces += [text(self.x.at(at), bottom + 18, tick(at), "tick middle") for at in readable_ticks(self.x, tick)]
         pieces.append(text(left - 8, top - 12, y_title, "title"))
         pieces.append(text(right, bottom + 36, x_title, "title end"))
         return "".join(pieces)
 
 
-def apart(scale: Scale, tick: Callable[[float], str]) -> list[float]:
+def readable_ticks(scale: Scale, tick: Callable[[float], str]) -> list[float]:
     """The ticks whose words do not run into those of the one before."""
     found: list[float] = []
     free = float("-inf")
