@@ -31,7 +31,8 @@ class Likeness(Kernel):  # type: ignore[misc]
 
     def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Array:
         asked, known = X[:, 0].astype(int), (X if Y is None else Y)[:, 0].astype(int)
-        return self.table[np.ix_(known, asked)].T
+        likeness: Array = self.table[np.ix_(known, asked)].T
+        return likeness
 
     def diag(self, X: Array) -> Array:
         return np.ones(len(X))

@@ -93,8 +93,10 @@ class Survey:
         """A page of HTML in one file, with a picture of each sample where Graphviz is there."""
         header, *rows = self._rows()
         costs = Table(header, rows, "Costs of the samples.")
-        own = {"lines": list(self._lines()), "costs": costs, "samples": self.samples}
-        return page("space.html", self.space.name, to_text=to_text, COSTS=COSTS, **own)
+        lines, samples = list(self._lines()), self.samples
+        return page(
+            "space.html", self.space.name, lines=lines, costs=costs, samples=samples, to_text=to_text, COSTS=COSTS
+        )
 
 
 def survey(space: Space, samples: int = 12, seed: int = 0) -> Survey:
