@@ -24,7 +24,10 @@ def ranks(points: Sequence[Point]) -> list[int]:
     """
     import moocore
 
-    return [int(rank) for rank in moocore.pareto_rank(np.array(points))] if points else []
+    finite = np.nan_to_num(
+        np.array(points, dtype=np.float64)
+    )  # moocore misplaces infinite values, not the largest ones
+    return [int(rank) for rank in moocore.pareto_rank(finite)] if points else []
 
 
 def crowding(points: Sequence[Point]) -> list[float]:
@@ -110,7 +113,8 @@ def hypervolume(points: Sequence[Point], reference: Point) -> float:
     """
     import moocore
 
-    return float(moocore.hypervolume(np.array(points), ref=reference)) if points else 0.0
+    inside = [one for one in points if all(mine < end for mine, end in zip(one, reference, strict=True))]
+    return float(moocore.hypervolume(inside, ref=list(reference))) if inside else 0.0
 
 
 def hypervolumes(study: Study, trials: Iterable[Trial], arm: str) -> list[float]:

@@ -39,6 +39,7 @@ def test_ranks_are_those_of_the_definition(size: int) -> None:
     for _ in range(30):
         points = [tuple(float(luck.randrange(6)) for _ in range(size)) for _ in range(luck.randrange(25))]
         points += [tuple([inf] * size)] * luck.randrange(3)
+        points += [tuple(luck.choice((inf, 2.0, 3.0)) for _ in range(size)) for _ in range(luck.randrange(9))]
         assert ranks(points) == peeled(points)
 
 
