@@ -172,11 +172,15 @@ def draw(study: Study, curves: Sequence[Curve], title: str) -> bytes:
 
 
 def _panel(axis: Axes, curves: Sequence[Curve], key: str, title: str) -> None:
-    again = [curve for curve in curves if curve.fresh is not None]
-    for place, curve in enumerate(again):
-        _line(axis, curve, key, GREY, 0.8, "" if place else "fresh seeds")
-    for place, curve in enumerate(curve for curve in curves if curve.fresh is None):
-        _line(axis, curve, key, COLOURS[place % len(COLOURS)], 1.2, f"learning rate {curve.run.run.lr:g}")
+    fresh, own = ([curve for curve in curves if (curve.fresh is None) == chosen] for chosen in (False, True))
+    lines = [(curve, GREY, 0.8, "" if place else "fresh seeds") for place, curve in enumerate(fresh)]
+    lines += [
+        (curve, COLOURS[i % len(COLOURS)], 1.2, f"learning rate {curve.run.run.lr:g}") for i, curve in enumerate(own)
+    ]
+    for curve, colour, width, label in lines:
+        found = curve.run.curve(key)
+        few: dict[str, Any] = {"marker": "o", "ms": 3} if len(found) < FEW else {}
+        axis.plot(list(found), list(found.values()), color=colour, lw=width, label=label or None, **few)
     axis.set_xlim(left=0)
     axis.locator_params(axis="x", integer=True)
     axis.set_title(title, loc="left", fontsize=9, color=INK)
@@ -184,14 +188,3 @@ def _panel(axis: Axes, curves: Sequence[Curve], key: str, title: str) -> None:
     axis.tick_params(labelsize=7, colors=INK)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(fontsize=7, frameon=False)
-
-
-def _line(axis: Axes, curve: Curve, key: str, colour: str, width: float, label: str) -> None:
-    steps, values = _points(curve, key)
-    few: dict[str, Any] = {"marker": "o", "ms": 3} if len(steps) < FEW else {}
-    axis.plot(steps, values, color=colour, lw=width, label=label or None, **few)
-
-
-def _points(curve: Curve, key: str) -> tuple[list[int], list[float]]:
-    found = curve.run.curve(key)
-    return list(found), list(found.values())
