@@ -10,13 +10,13 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn import compiler
-from tensornet_attn.plan.cache import Kept
+from tensornet_attn.plan.cache import Cache
 
 
 @pytest.fixture(autouse=True)
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_plans", Kept(most=8))
-    monkeypatch.setattr(compiler, "_sources", Kept(most=8))
+    monkeypatch.setattr(compiler, "_plans", Cache(most=8))
+    monkeypatch.setattr(compiler, "_sources", Cache(most=8))
 
 
 def test_the_same_design_is_planned_and_emitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_names_numbers_backends_and_aims_are_content() -> None:
     others = [
         ta.compile("mhsa", causal=True),
         ta.compile("mhsa", "reference"),
-        ta.compile("mhsa", bucket="decoding"),
+        ta.compile("mhsa", workload="decoding"),
         ta.compile(ta.load("mhsa", legs={"f": 64})),
         ta.compile(ta.load(text.replace("Wq", "Wx"))),
         ta.compile(ta.load(text.replace("d ** -0.5", "2.0"))),
@@ -73,7 +73,7 @@ def test_what_is_refused_is_not_kept() -> None:
 
 
 def test_the_oldest_goes_first() -> None:
-    kept, made = Kept[int](most=2), list[int]()
+    kept, made = Cache[int](most=2), list[int]()
 
     def get(key: int) -> int:
         return kept.get(key, lambda: made.append(key) or key)

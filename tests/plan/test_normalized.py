@@ -13,7 +13,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.plan.normalized import lower_normalized
 
 from .linear_cases import SCORES, design
-from .test_fading import SHAPES
+from .test_decay import SHAPES
 from .test_linear import LENGTHS, agree, draw, modules
 
 NEAR = {"softmax": "m", "mask": ["band(2)"], "of": SCORES}

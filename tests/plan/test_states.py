@@ -17,7 +17,7 @@ from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.states import lower_states
 
 from .linear_cases import positive
-from .test_fading import SHAPES
+from .test_decay import SHAPES
 from .test_linear import LENGTHS, agree, draw, kernels, modules
 
 STATE = "one[n] Kg[m g d] Vg[m g e] -> n m g d e"
@@ -153,7 +153,7 @@ def test_keys_and_values_and_the_same_keys_alone_are_one_call(causal: bool) -> N
     design = ta.load("hard_lfish", legs={"f": 4, "h": 4, "g": 2, "d": 3, "e": 2})
     source = yaml.safe_load(design.to_yaml()) | {"causal": causal}
     forward = ta.emit_source(source).partition("def forward")[2].partition("\n\n\n")[0]
-    assert "KV_read, z_read = mixed_states_and_rows(" in forward
+    assert "KV_read, z_read = mixed_states_and_blockwise(" in forward
     assert "mixed_states(" not in forward
     hold(source)
 

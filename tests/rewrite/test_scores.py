@@ -9,11 +9,11 @@ import tensornet_attn as ta
 from tensornet_attn import compiler
 from tensornet_attn.graph import build
 from tensornet_attn.plan import fuse
-from tensornet_attn.plan.cache import Kept
+from tensornet_attn.plan.cache import Cache
 from tensornet_attn.rewrite.engine import CAP, Rule, rewritten
 from tensornet_attn.rewrite.scores import RULES
 from tests.designs.cases import CASES, compiled, drawn, inputs_of, same
-from tests.plan.fading_cases import FORGETTING
+from tests.plan.decay_cases import FORGETTING
 
 FIRED = {
     "mhsa": [],
@@ -133,7 +133,7 @@ def test_rewritten_designs_are_the_same_function(title: str, causal: bool) -> No
 def test_shipped_designs_with_and_without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, (x,) = compiled(name, "torch"), inputs_of(name)
     monkeypatch.setattr(fuse, "RULES", ())
-    monkeypatch.setattr(compiler, "_plans", Kept(most=1))
+    monkeypatch.setattr(compiler, "_plans", Cache(most=1))
     plain = compiled(name, "torch")
     same(module(x), plain(x), "output")
     assert CASES[name].causal

@@ -1,4 +1,4 @@
-"""Sums over the keys: one running sum where what is summed is a product of sides, and the result is the same."""
+"""Sums over the keys: one cumulative sum where what is summed is a product of sides, and the result is the same."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
-from tensornet_attn.plan.running import lower_running
+from tensornet_attn.plan.cumsum import lower_cumsum
 
-from .fading_cases import CONSTANTS
+from .decay_cases import CONSTANTS
 from .linear_cases import diagram
-from .test_fading import SHAPES
+from .test_decay import SHAPES
 from .test_linear import LENGTHS, agree, draw, kernels, modules
 
 READ = "T[h n] q[n h] Wt[f h] -> n f"
@@ -46,10 +46,10 @@ def test_one_running_sum_and_the_result_is_the_same(name: str, causal: bool) -> 
     source = SUMS[name]
     if causal:
         source = source | {"diagram": source["diagram"] | {"T": source["diagram"]["T"] | {"mask": ["causal"]}}}
-    made = lower_running(build(ta.load(source)), LENGTHS, GENERIC)
-    told = "a running sum over the keys" if causal else "a sum over the keys, once for all queries"
+    made = lower_cumsum(build(ta.load(source)), LENGTHS, GENERIC)
+    told = "a cumulative sum over the keys" if causal else "a sum over the keys, once for all queries"
     assert (kernels(made.graph), made.chosen) == (["sums"], {"T": told})
-    assert lower_running(made.graph, LENGTHS, GENERIC).graph == made.graph
+    assert lower_cumsum(made.graph, LENGTHS, GENERIC).graph == made.graph
     ours, oracle = modules(source, False)
     for (n, m), batch in zip(SHAPES, itertools.cycle([(2,), ()]), strict=False):
         inputs, keys = [draw(*batch, n, 4), draw(*batch, m, 4, seed=1)], draw(*batch, m, seed=2) > -0.3
@@ -62,7 +62,7 @@ def test_one_running_sum_and_the_result_is_the_same(name: str, causal: bool) -> 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_sums_stay(name: str) -> None:
     graph = build(ta.load(OTHERS[name]))
-    assert lower_running(graph, LENGTHS, GENERIC).graph == graph
+    assert lower_cumsum(graph, LENGTHS, GENERIC).graph == graph
     agree(*modules(OTHERS[name], False), [draw(2, 5, 4), draw(2, 6, 4, seed=1)])
 
 
