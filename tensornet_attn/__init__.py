@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from tensornet_attn.convert.model import convert_model
     from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, TensornetError
     from tensornet_attn.graph import Graph, build
+    from tensornet_attn.search.start import search
     from tensornet_attn.spec import json_schema
     from tensornet_attn.special.lattice import special_cases
-    from tensornet_attn.study.start import search
     from tensornet_attn.train.layers import run_sections
     from tensornet_attn.train.start import train
 
@@ -94,9 +94,9 @@ _PLACES = {
     "convert.model": "convert_model",
     "errors": "DesignError InputError MissingPartError Problem TensornetError",
     "graph": "Graph build",
+    "search.start": "search",
     "spec": "json_schema",
     "special.lattice": "special_cases",
-    "study.start": "search",
     "train.layers": "run_sections",
     "train.start": "train",
     "version": "__version__",

@@ -29,6 +29,7 @@ LAYERS = (
     "draw",
     "reference",
     "compiler",
+    "report",
     "models",
     "tasks",
     "checkpoint",
@@ -38,11 +39,10 @@ LAYERS = (
     "train",
     "compare",
     "search",
-    "study",
     "cli",
 )
 SAME_LAYER = {"reference_boxes": "reference", "reference_run": "reference"}  # one layer in three modules
-WITHOUT_TORCH = FREE | {"spec", "graph", "special", "rewrite", "cost", "plan", "emit", "draw"}
+WITHOUT_TORCH = FREE | {"spec", "graph", "special", "rewrite", "cost", "plan", "emit", "draw", "report"}
 TORCH_WHEN_NEEDED = {"compiler", "cli", "__init__"}  # inside functions only
 NETWORK = {"socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "requests", "httpx", "aiohttp", "urllib3"}
 RUNS_TEXT = f"{PACKAGE}/emit/load.py"  # the only module that runs generated text

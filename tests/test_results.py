@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tensornet_attn.search import load
-from tensornet_attn.study.evolve import draft
-from tensornet_attn.study.read import read
+from tensornet_attn.search.evolve import draft
+from tensornet_attn.search.study_file import read
 from tensornet_attn.tasks import task_named
 
 pytestmark = pytest.mark.rotated

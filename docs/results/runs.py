@@ -16,18 +16,17 @@ import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from math import sqrt
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import tensornet_attn as ta
+from tensornet_attn.compare.spread import mean_of
 from tensornet_attn.train.trained import open_run
 
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3)
 WIDTH = 64
-T_95 = 4.303  # Student's t, two degrees of freedom: the 95 % interval of the mean of three
 
 
 @dataclass(frozen=True)
@@ -357,7 +356,8 @@ def rows(base: Path, comparison: Comparison) -> Iterator[str]:
         legs = ", ".join(
             f"{name} {size}" for name, size in {**legs_of(entry, comparison.like), **entry.settings}.items()
         )
-        spread = f"{mean(values):.3f} ± {T_95 * stdev(values) / sqrt(len(values)):.3f}"
+        score_of = mean_of(values)
+        spread = f"{score_of.value:.3f} ± {score_of.half:.3f}"
         each = ", ".join(f"{value:.3f}" for value in values)
         yield (
             f"| {entry.name} | {legs} | {summary['parameters']:,} | {summary['macs_per_token']:,.0f} | {rate:g} | "

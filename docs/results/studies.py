@@ -16,7 +16,7 @@ from statistics import correlation, mean, median, stdev, variance
 from typing import Any
 
 from tensornet_attn.compare.spread import mean_of
-from tensornet_attn.search.path import from_data, to_text
+from tensornet_attn.search.space import from_data, to_text
 
 HERE = Path(__file__).parent / "studies"
 HEADED = ("seed", "threads", "score")

@@ -6,37 +6,37 @@ import math
 
 import torch
 
-from tensornet_attn.analyse import html
 from tensornet_attn.analyse.core import stable_rank
 from tensornet_attn.analyse.eigen import VARIANCE
 from tensornet_attn.analyse.figures import BoxFigures, Measured
 from tensornet_attn.analyse.maps import Maps
 from tensornet_attn.analyse.plot_layers import plot_eigenvalues
 from tensornet_attn.analyse.plots import HEADS, plot_maps, ranks_figure, spectra_figure
+from tensornet_attn.report.page import Block, Table, plot
 
 Tensor = torch.Tensor
 ROWS = 16  # heads in a table; its last line is the mean over all heads
 
 
-def box_report(box: BoxFigures) -> list[str]:
-    """The lines of HTML on one box."""
+def box_report(box: BoxFigures) -> list[Block]:
+    """The tables, plots and sentences on one box."""
     maps, columns = box.maps, _columns(box)
-    lines = [_between(box), _by_head(maps, columns)]
-    lines += [html.paragraph(f"No {title}: {found.why}", "note") for title, (found, _) in columns.items() if found.why]
+    blocks: list[Block] = [_between(box), _by_head(maps, columns)]
+    blocks += [f"No {title}: {found.why}" for title, (found, _) in columns.items() if found.why]
     core = box.core.value
-    lines.append(html.plot(spectra_figure(maps, box.spectra[0], core), _spectra_words(maps, core)))
+    blocks.append(plot(spectra_figure(maps, box.spectra[0], core), _spectra_words(maps, core)))
     words = "How the ranks of all maps, of every head and sequence, are distributed: whole, and with diagonals removed."
-    lines.append(html.plot(ranks_figure(box.ranks, min(maps.values.shape[-2:])), words))
+    blocks.append(plot(ranks_figure(box.ranks, min(maps.values.shape[-2:])), words))
     words = "Eigenvalues of the covariance of all maps, of every head and sequence: a histogram of the largest ones, "
     words += f"their cumulative sum, and that of all. The dashed lines are at {VARIANCE:.0%} of the trace."
-    lines.append(html.plot(plot_eigenvalues(box.eigenvalues), words))
+    blocks.append(plot(plot_eigenvalues(box.eigenvalues), words))
     return [
-        *lines,
-        html.plot(plot_maps(maps), f"Maps averaged over the batch, one colour scale for all{_first(maps)}."),
+        *blocks,
+        plot(plot_maps(maps), f"Maps averaged over the batch, one colour scale for all{_first(maps)}."),
     ]
 
 
-def _between(box: BoxFigures) -> str:
+def _between(box: BoxFigures) -> Table:
     """The figures of the box as a whole."""
     heads, sequences = len(box.maps.labels), len(box.maps.by_head)
     rank = f"{stable_rank(box.core.value):.2f} of {heads}" if box.core.value is not None else box.core.why
@@ -52,7 +52,7 @@ def _between(box: BoxFigures) -> str:
     told = f"{scores.value.components()} {of}" if scores.value is not None else scores.why
     rows.append([f"principal components for {VARIANCE:.0%}, scores before the box", told])
     caption = f"The heads together, averaged over the batch; components are those of all {sequences} x {heads} matrices"
-    return html.table(("figure", "value"), rows, caption)
+    return Table(("figure", "value"), rows, caption)
 
 
 def _columns(box: BoxFigures) -> dict[str, tuple[Measured, int]]:
@@ -63,7 +63,7 @@ def _columns(box: BoxFigures) -> dict[str, tuple[Measured, int]]:
     return columns | ({"induction score": (box.induction, 3)} if box.repeated is not None else {})
 
 
-def _by_head(maps: Maps, columns: dict[str, tuple[Measured, int]]) -> str:
+def _by_head(maps: Maps, columns: dict[str, tuple[Measured, int]]) -> Table:
     shown = maps.labels[:ROWS]
     rows = [
         [label or "the only one", *(_cell(*column, place) for column in columns.values())]
@@ -76,7 +76,7 @@ def _by_head(maps: Maps, columns: dict[str, tuple[Measured, int]]) -> str:
     )
     if len(maps.labels) > 1:
         rows.append(["mean of all heads", *(_cell(*column, None) for column in columns.values())])
-    return html.table(("head", *columns), rows, caption, len(maps.labels) > 1)
+    return Table(("head", *columns), rows, caption, len(maps.labels) > 1)
 
 
 def _cell(figure: Measured, decimals: int, place: int | None) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tensornet_attn.analyse import html
 from tensornet_attn.analyse.eigen import VARIANCE
 from tensornet_attn.analyse.figures import BoxFigures, LayerFigures, averages
 from tensornet_attn.analyse.maps import Maps
 from tensornet_attn.analyse.plot_layers import plot_eigenvalues, plot_induction, plot_max_maps
+from tensornet_attn.report.page import Block, Table, plot
 
 COLUMNS = {
     "effective_heads": "effective heads",
@@ -21,14 +21,12 @@ COLUMNS = {
 }
 
 
-def overview(layers: Sequence[LayerFigures]) -> list[str]:
-    """The lines of HTML; none without attention boxes."""
+def overview(layers: Sequence[LayerFigures]) -> list[Block]:
+    """The table and the plots; none without attention boxes."""
     boxes = [box for layer in layers for box in layer.boxes]
     if not boxes:
         return []
-    lines = [html.heading(2, "All layers")] if len(boxes) > 1 else []
-    if len(boxes) > 1:
-        lines.append(_table(layers, boxes))
+    blocks: list[Block] = [_table(layers, boxes)] if len(boxes) > 1 else []
     names = _names(boxes)
     if len(boxes) > 1:
         words = (
@@ -36,17 +34,17 @@ def overview(layers: Sequence[LayerFigures]) -> list[str]:
         )
         words += f"by index. The dashed lines are at {VARIANCE:.0%} of the trace."
         found = {name: box.eigenvalues for name, box in zip(names, boxes, strict=True)}
-        lines.append(html.plot(plot_eigenvalues(found), words))
+        blocks.append(plot(plot_eigenvalues(found), words))
     words = "The maximum over all heads of the maps of the first sequence, one colour scale for all."
-    lines.append(html.plot(plot_max_maps({name: box.maps for name, box in zip(names, boxes, strict=True)}), words))
+    blocks.append(plot(plot_max_maps({name: box.maps for name, box in zip(names, boxes, strict=True)}), words))
     repeated = {
         name: box.repeated
         for name, box in zip(names, boxes, strict=True)
         if box.repeated is not None and box.induction.value is not None
     }
     if repeated:
-        lines.append(html.plot(plot_induction(repeated), _induction_words(repeated)))
-    return lines
+        blocks.append(plot(plot_induction(repeated), _induction_words(repeated)))
+    return blocks
 
 
 def _induction_words(repeated: dict[str, Maps]) -> str:
@@ -68,14 +66,14 @@ def _names(boxes: Sequence[BoxFigures]) -> list[str]:
     return titles
 
 
-def _table(layers: Sequence[LayerFigures], boxes: Sequence[BoxFigures]) -> str:
+def _table(layers: Sequence[LayerFigures], boxes: Sequence[BoxFigures]) -> Table:
     rows = [[box.title, *(_cell(key, box.summary[key]) for key in COLUMNS)] for box in boxes]
     means = averages(layers)
     rows.append([f"mean of {len(boxes)} boxes", *(_cell(key, means[key], mean=True) for key in COLUMNS)])
     caption = (
         "Every attention box; below, the means over the boxes, as tables 8 and 9 of FiSHformer average over layers."
     )
-    return html.table(("attention box", *COLUMNS.values()), rows, caption, last=True)
+    return Table(("attention box", *COLUMNS.values()), rows, caption, total=True)
 
 
 def _cell(key: str, value: float | None, mean: bool = False) -> str:

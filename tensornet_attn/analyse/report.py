@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tensornet_attn import compiler
-from tensornet_attn.analyse import html
 from tensornet_attn.analyse.box_report import box_report
 from tensornet_attn.analyse.experts import Selections
 from tensornet_attn.analyse.figures import BAND, BoxFigures, Given, LayerFigures, all_figures, averages
@@ -17,8 +15,8 @@ from tensornet_attn.analyse.plots import need_matplotlib
 from tensornet_attn.analyse.section import Section
 from tensornet_attn.analyse.steps import attention_steps
 from tensornet_attn.draw.text import step_lines
-from tensornet_attn.errors import MissingPartError
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.report.page import Block, Table, page, picture, plot
 
 SHOWN = 16  # rows of a table of experts
 
@@ -47,16 +45,10 @@ def report(
 
 def page_of(layers: Sequence[LayerFigures], title: str, notes: Sequence[str]) -> str:
     """The page on figures that have been computed."""
-    body = [html.heading(1, title), *(html.paragraph(note, "note") for note in notes)]
-    if len(layers) > 1:
-        links = (
-            f'<li><a href="#part{i}">{html.escape(layer.section.title)}</a></li>' for i, layer in enumerate(layers)
-        )
-        body.append(f"<nav><ul>{''.join(links)}</ul></nav>")
-    body += overview(layers)
-    for place, layer in enumerate(layers):
-        body += _section(layer, f"part{place}")
-    return html.page(title, body)
+    several = sum(len(layer.boxes) for layer in layers) > 1
+    return page(
+        "analyse.html", title, notes=notes, several=several, overview=overview(layers), layers=list(map(_layer, layers))
+    )
 
 
 def report_data(
@@ -84,18 +76,19 @@ def report_data(
     }
 
 
-def _section(layer: LayerFigures, mark: str) -> list[str]:
+def _layer(layer: LayerFigures) -> dict[str, Any]:
+    """What the template shows of a layer."""
     part, design = layer.section, layer.section.module.design
-    lines = [html.heading(2, part.title, mark), html.paragraph(design.about)]
-    lines += [html.paragraph(text, "note") for text in (_facts(part), design.source, *part.notes) if text]
-    lines.append(_diagram(part.module))
+    blocks: list[Block] = [text for text in (_facts(part), design.source, *part.notes) if text]
+    blocks.append(picture(design, f"Tensor diagram of {design.name}."))
     if not layer.boxes:
-        lines.append(html.paragraph("This design has no attention box, so there are no maps.", "note"))
+        blocks.append("This design has no attention box, so there are no maps.")
     written = {step.name: text for step, text in _written(part.module)}
-    for box in layer.boxes:
-        lines += [html.heading(3, f"Attention box {box.maps.step}"), html.code(written[box.maps.step])]
-        lines += box_report(box)
-    return [*lines, *(_experts(layer.experts, layer.boxes) if layer.experts else [])]
+    boxes = [
+        {"step": box.maps.step, "written": written[box.maps.step], "blocks": box_report(box)} for box in layer.boxes
+    ]
+    experts = _experts(layer.experts, layer.boxes) if layer.experts else []
+    return {"title": part.title, "about": design.about, "blocks": blocks, "boxes": boxes, "experts": experts}
 
 
 def _written(module: CompiledDesign) -> Iterable[tuple[Any, str]]:
@@ -121,23 +114,14 @@ def _facts(part: Section) -> str:
     return f"Design {graph.name}: {sizes}; {count:,} parameters; {causal}. Inputs: {shapes}."
 
 
-def _diagram(module: CompiledDesign) -> str:
-    name = module.design.name
-    try:
-        return html.picture(compiler.picture(module.design, "svg"), f"Tensor diagram of {name}.")
-    except MissingPartError as error:
-        return html.paragraph(f"No picture of the diagram: {error}", "note")
-
-
-def _experts(chosen: dict[str, Selections], boxes: Sequence[BoxFigures]) -> list[str]:
-    lines = [html.heading(3, "Expert selections"), *(html.table(*_usage(found)) for found in chosen.values())]
+def _experts(chosen: dict[str, Selections], boxes: Sequence[BoxFigures]) -> list[Block]:
     beside: Maps | None = boxes[0].maps if boxes else None
     words = "What the first sequence chose: gates in colour, white where an expert was not chosen."
     words += " Selections by query at the right of the attention map, selections by key under it." if beside else ""
-    return [*lines, html.plot(plot_experts(chosen, beside), words)]
+    return [*map(_usage, chosen.values()), plot(plot_experts(chosen, beside), words)]
 
 
-def _usage(found: Selections) -> tuple[list[str], list[list[str]], str]:
+def _usage(found: Selections) -> Table:
     usage = found.usage.double().cpu()
     others = [leg for leg in found.legs if leg != found.position]
     flat = usage.reshape(-1, found.size)[:SHOWN]
@@ -146,7 +130,7 @@ def _usage(found: Selections) -> tuple[list[str], list[list[str]], str]:
     rows = [[name, *(f"{part:.0%}" for part in row.tolist())] for name, row in zip(names, flat, strict=True)]
     caption = f"{found.step}: part of positions that chose each of the {found.size} experts; {k} are chosen each time"
     caption += f" ({k / found.size:.0%} each if even)."
-    return ["head" if others else "", *(f"{found.leg} {i}" for i in range(found.size))], rows, caption
+    return Table(["head" if others else "", *(f"{found.leg} {i}" for i in range(found.size))], rows, caption)
 
 
 def _place(legs: list[str], sizes: Sequence[int], index: int) -> str:

@@ -81,7 +81,7 @@ def search(
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where a user's own module is found
     from tensornet_attn.cli.output import print_json
-    from tensornet_attn.study.start import search as run_study
+    from tensornet_attn.search.start import search as run_study
 
     found = run_study(out=out, config=config, workers=workers, storage=storage, name=name, **given)
     print_json(found.as_dict()) if as_json else print(found)

@@ -16,14 +16,15 @@ from tensornet_attn.compare.table import words
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Dashes = str | tuple[int, tuple[float, ...]]  # as matplotlib takes them
 COLOURS = ("#3b82c4", "#d9534f", "#d98e04", "#3f9c62", "#8f6bc4", "#2aa5b5", "#c05a9d", "#8a7a3d")
-DASHES = ("solid", (0, (4, 2)), (0, (1, 1.5)))  # where there are more rows than colours
+DASHES: tuple[Dashes, ...] = ("solid", (0, (4, 2)), (0, (1, 1.5)))  # where there are more rows than colours
 INK, GRID = "#010203", "#010204"  # stand for the page's own colours
 POINTS = 80  # of a line; more are averaged
 Line = tuple[list[float], list[float], list[float], list[float]]  # steps, mean, least, greatest
 
 
-def style(place: int) -> tuple[str, object]:
+def style(place: int) -> tuple[str, Dashes]:
     """(colour, dashes) of the row at a place."""
     return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+
+from tensornet_attn.errors import MissingPartError
 
 LEVEL = 0.95
 
@@ -54,7 +57,7 @@ class Mean:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """The mean of one or more values."""
+    """The mean of one or more values. Raises MissingPartError for an interval without SciPy."""
     count, mean = len(values), math.fsum(values) / len(values)
     if count == 1:
         return Mean(mean, None, tuple(values))
@@ -65,28 +68,13 @@ def mean_of(values: Sequence[float]) -> Mean:
 def quantile(freedom: int, level: float = LEVEL) -> float:
     """The t that a variable of Student's distribution stays within, in size, with this probability.
 
+    Raises MissingPartError.
+
     >>> [round(quantile(freedom), 3) for freedom in (1, 2, 9, 100)]
     [12.706, 4.303, 2.262, 1.984]
     """
-    low, high = 0.0, 1.0
-    while within(high, freedom) < level:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if within(middle, freedom) < level else (low, middle)
-    return high
+    if find_spec("scipy") is None:
+        raise MissingPartError("intervals over seeds need SciPy: pip install 'tensornet-attn[train]'.")
+    from scipy.special import stdtrit
 
-
-def within(t: float, freedom: int) -> float:
-    """The probability that a variable of Student's distribution is between -t and t.
-
-    Abramowitz and Stegun, 26.7.3 and 26.7.4: a finite sum for every whole number of degrees of freedom.
-    """
-    angle = math.atan2(t, math.sqrt(freedom))
-    cosine, odd = math.cos(angle), freedom % 2
-    term, total = (cosine if odd else 1.0), 0.0
-    for place in range(1 + odd, freedom, 2):
-        total += term
-        term *= cosine**2 * place / (place + 1)
-    total *= math.sin(angle)
-    return 2 / math.pi * (angle + total) if odd else total
+    return float(stdtrit(freedom, (1 + level) / 2))

@@ -1,14 +1,11 @@
 """Spaces of designs: what varies, moves on diagrams, proposals that are functions of a seed and a number."""
 
 from tensornet_attn.search.build import Proposal, Refused, built
-from tensornet_attn.search.count import Size, size_of
 from tensornet_attn.search.moves import MOVES, Move, apply
-from tensornet_attn.search.path import Choice, Path, as_data, from_data, to_text
-from tensornet_attn.search.price import COSTS, Bounds, Price, price
 from tensornet_attn.search.propose import cross, mutate, propose, seeds
 from tensornet_attn.search.read import check, load
-from tensornet_attn.search.space import Space
-from tensornet_attn.search.survey import Survey, survey
+from tensornet_attn.search.space import COSTS, Bounds, Choice, Path, Price, Space, as_data, from_data, price, to_text
+from tensornet_attn.search.survey import Size, Survey, size_of, survey
 
 __all__ = [
     "COSTS", "MOVES", "Bounds", "Choice", "Move", "Path", "Price", "Proposal", "Refused", "Size", "Space", "Survey",

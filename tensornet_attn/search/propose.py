@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import log
+from typing import TypeVar
 
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.search.build import Proposal, Refused, built, finished, moved, start
-from tensornet_attn.search.chance import Luck
-from tensornet_attn.search.path import Choice, Path, base_of, of_kind
 from tensornet_attn.search.roles import maps
 from tensornet_attn.search.sketch import Sketch, sketch_of
-from tensornet_attn.search.space import SECTIONS, Space, fitting, missing
+from tensornet_attn.search.space import SECTIONS, Choice, Path, Space, base_of, fitting, missing, of_kind
 from tensornet_attn.search.values import Value, Values
+from tensornet_attn.tasks.chance import Stream
 
 ATTEMPTS = 160  # drafts of one proposal, before the space is said to be empty
 SEED_DRAFTS = 64  # of a base that breaks a bound
@@ -311,3 +311,30 @@ def completed(space: Space, path: Path, luck: Luck) -> Path:
     """The path with values for what varies in its base and it does not choose: a change of base brings other legs."""
     drawn = (Choice(kind, name, luck.value(space.numbers(kind)[name])) for kind, name in missing(space, path))
     return (*path, *drawn)
+
+
+T = TypeVar("T")
+_VERSION = 1  # changes whenever a seed comes to mean other choices
+
+
+class Luck:
+    """The choices of one attempt at one proposal, in the order in which they are asked for."""
+
+    def __init__(self, purpose: str, seed: int, number: int, attempt: int):
+        self._draws = Stream(f"space/{purpose}", _VERSION, "proposals", seed).at([number], [attempt])
+        self._place = 0
+
+    def unit(self) -> float:
+        """A number strictly between 0 and 1."""
+        self._place += 1
+        return float(self._draws.uniform(self._place, 1)[0, 0])
+
+    def pick(self, items: Sequence[T]) -> T:
+        return items[int(self.unit() * len(items))]
+
+    def value(self, values: Values) -> Value:
+        return values.at(self.unit())
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        order = sorted((self.unit(), place) for place in range(len(items)))
+        return [items[place] for _, place in order]

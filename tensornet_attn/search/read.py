@@ -9,8 +9,7 @@ from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph import examine
 from tensornet_attn.models.parts import inside, opened
 from tensornet_attn.search.moves import MOVES
-from tensornet_attn.search.price import COSTS, Bounds
-from tensornet_attn.search.space import Alternative, Space
+from tensornet_attn.search.space import COSTS, Alternative, Bounds, Space
 from tensornet_attn.search.values import Values, read_values
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.extend import merge

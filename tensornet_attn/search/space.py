@@ -1,17 +1,20 @@
-"""A space of designs: bases, what varies in them, moves, and bounds on what a design may cost."""
+"""A space of designs: bases, what varies, moves, bounds and prices; and the paths of choices that lead through it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-from tensornet_attn.search.path import KINDS, Choice, Path, base_of
-from tensornet_attn.search.price import Bounds
-from tensornet_attn.search.values import Values
+from tensornet_attn import compiler
+from tensornet_attn.cost.decoding import decoding_state
+from tensornet_attn.cost.report import cost_of
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph import Graph
+from tensornet_attn.search.values import Value, Values
 from tensornet_attn.spec.extend import merge
 from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.report import Reporter
@@ -90,3 +93,110 @@ def missing(space: Space, path: Path) -> list[tuple[str, str]]:
 
 def _names(space: Space) -> Mapping[str, Mapping[str, Any]]:
     return {"alternative": space.alternatives, "leg": space.legs, "setting": space.settings}
+
+
+@dataclass(frozen=True)
+class Price:
+    """The costs of a design at `n` queries and keys and a batch.
+
+    `macs`: multiply-adds of a forward call, as planned. `parameters`: trainable ones. `activations`: floats that
+    training keeps for backward, as planned. `decoding_state`: floats that decoding keeps of n tokens, of one sequence.
+    """
+
+    macs: int
+    parameters: int
+    activations: int
+    decoding_state: int
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+COSTS = tuple(field.name for field in fields(Price))
+
+
+def price(graph: Graph, n: int, batch: int = 1) -> Price:
+    """The price of a graph. Raises InputError where a length is above a leg's maximum."""
+    report = cost_of(graph, compiler.plan_of(graph).schedule, n, n, batch)
+    total = report.best.total
+    return Price(total.macs, report.parameters, total.saved_floats, decoding_state(graph, n))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The least and the most that each cost may be, at these sizes; a cost that is not in `limits` is free."""
+
+    n: int = 64
+    batch: int = 1
+    limits: tuple[tuple[str, float, float], ...] = ()
+
+    def broken(self, found: Price) -> str | None:
+        """The first bound that a price breaks, `macs at most 1000000`; None where it keeps to all."""
+        for name, least, most in self.limits:
+            value = getattr(found, name)
+            if value > most:
+                return f"{name} at most {most:,.0f}"
+            if value < least:
+                return f"{name} at least {least:,.0f}"
+        return None
+
+
+KINDS = ("base", "alternative", "leg", "setting", "move")  # in the order in which they are made
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One choice: a base; an alternative at a step; the size of a leg; a setting; or a move at the map of a box.
+
+    `name` is the base, step, leg, setting or move; `value` the alternative or number; `at` and `options` a move's.
+    """
+
+    kind: str
+    name: str
+    value: Value | None = None
+    at: str = ""
+    options: tuple[tuple[str, Value], ...] = ()
+
+    def __str__(self) -> str:
+        if self.kind == "base":
+            return self.name
+        if self.kind == "move":
+            return f"{self.name}({', '.join(f'{key}={value}' for key, value in self.options)}) at {self.at}"
+        return f"{self.name}: {self.value}" if self.kind == "alternative" else f"{self.name} = {self.value}"
+
+
+Path = tuple[Choice, ...]
+
+
+def to_text(path: Path) -> str:
+    """`mhsa; h = 4; share(g=2) at A`."""
+    return "; ".join(map(str, path))
+
+
+def of_kind(path: Path, kind: str) -> Path:
+    return tuple(choice for choice in path if choice.kind == kind)
+
+
+def base_of(path: Path) -> str:
+    """The name of the base that a path starts from. Raises InputError where it has none."""
+    bases = of_kind(path, "base")
+    if not bases:
+        raise InputError("a path begins with a base, e.g. (Choice('base', 'mhsa'),).")
+    return bases[0].name
+
+
+def as_data(path: Path) -> list[dict[str, Any]]:
+    """A path as JSON holds it; `from_data` reads it back."""
+    return [
+        {"kind": c.kind, "name": c.name}
+        | ({} if c.value is None else {"value": c.value})
+        | ({"at": c.at, "options": dict(c.options)} if c.kind == "move" else {})
+        for c in path
+    ]
+
+
+def from_data(data: Sequence[Mapping[str, Any]]) -> Path:
+    """The path of what `as_data` gave."""
+    return tuple(
+        Choice(c["kind"], c["name"], c.get("value"), c.get("at", ""), tuple(c.get("options", {}).items())) for c in data
+    )

@@ -1,23 +1,24 @@
-"""A look into a space: its size, samples with their costs, as text, as JSON, and as a page with pictures."""
+"""A look into a space: how many designs it holds, samples with their costs, as text, JSON, and a page with pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
+from itertools import product
+from math import prod
 from statistics import median
 from typing import Any
 
-from tensornet_attn import compiler
-from tensornet_attn.analyse import html
-from tensornet_attn.compare.look import STYLE
-from tensornet_attn.errors import InputError, MissingPartError
-from tensornet_attn.search.build import Proposal
-from tensornet_attn.search.count import Size, every, size_of
-from tensornet_attn.search.path import to_text
-from tensornet_attn.search.price import COSTS
+from tensornet_attn.errors import InputError
+from tensornet_attn.report.page import Table, page
+from tensornet_attn.report.words import column
+from tensornet_attn.search.build import Proposal, Refused, finished, moved, start
 from tensornet_attn.search.propose import propose
-from tensornet_attn.search.space import Space
+from tensornet_attn.search.roles import maps
+from tensornet_attn.search.sketch import Sketch, sketch_of
+from tensornet_attn.search.space import COSTS, Choice, Path, Space, fitting, of_kind, to_text
+from tensornet_attn.search.values import Values
+from tensornet_attn.spec import Design
 
 TIRED = 24  # proposals that are known already, one after the other, until no more are asked for
 
@@ -50,10 +51,7 @@ class Survey:
 
     def to_text(self) -> str:
         """What people read."""
-        rows = [["", *(cost.replace("_", " ") for cost in COSTS)]]
-        for place, word in enumerate(("least", "median", "most")):
-            rows.append([word, *(f"{found[place]:,.0f}" for found in self.ranges().values())])
-        rows.append(["bounds", *self._bounds()])
+        rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = (
             "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
@@ -74,6 +72,12 @@ class Survey:
         yield f"size: {self.size.to_text()}"
         yield f"costs at n = {space.bounds.n}, batch {space.bounds.batch}, of the samples below"
 
+    def _rows(self) -> list[list[str]]:
+        """The costs of the samples and the bounds, under their names."""
+        ends = zip(("least", "median", "most"), zip(*self.ranges().values(), strict=True), strict=True)
+        rows = [[word, *(f"{value:,.0f}" for value in values)] for word, values in ends]
+        return [["", *map(column, COSTS)], *rows, ["bounds", *self._bounds()]]
+
     def _bounds(self) -> Iterator[str]:
         limits = {name: (least, most) for name, least, most in self.space.bounds.limits}
         for cost in COSTS:
@@ -87,15 +91,12 @@ class Survey:
 
     def to_html(self) -> str:
         """A page of HTML in one file, with a picture of each sample where Graphviz is there."""
-        head = [*self._lines()]
-        body = [html.heading(1, head[0]), *(html.paragraph(line, "note") for line in head[1:])]
-        ranges = self.ranges()
-        rows = [[word, *(f"{ranges[c][i]:,.0f}" for c in COSTS)] for i, word in enumerate(("least", "median", "most"))]
-        rows.append(["bounds", *self._bounds()])
-        body.append(html.table(["", *(cost.replace("_", " ") for cost in COSTS)], rows, "Costs of the samples."))
-        cards = "".join(_card(sample) for sample in self.samples)
-        body += [html.heading(2, "Samples"), f'<div class="designs">{cards}</div>']
-        return html.page(self.space.name, body, STYLE)
+        header, *rows = self._rows()
+        costs = Table(header, rows, "Costs of the samples.")
+        lines, samples = list(self._lines()), self.samples
+        return page(
+            "space.html", self.space.name, lines=lines, costs=costs, samples=samples, to_text=to_text, COSTS=COSTS
+        )
 
 
 def survey(space: Space, samples: int = 12, seed: int = 0) -> Survey:
@@ -116,13 +117,98 @@ def survey(space: Space, samples: int = 12, seed: int = 0) -> Survey:
     return Survey(space, size, tuple(found.values())[:samples])
 
 
-def _card(sample: Proposal) -> str:
-    """A sample: its picture, or why there is none, its path and its costs; its YAML folded away."""
-    costs = ", ".join(f"{cost.replace('_', ' ')} {getattr(sample.price, cost):,}" for cost in COSTS)
-    try:
-        drawing = compiler.picture(sample.design, "svg").decode()
-    except MissingPartError as error:
-        drawing = html.paragraph(f"No picture: {error}", "note")
-    words = f"<b>{escape(to_text(sample.path))}</b><br>{escape(costs)}"
-    text = f"<details><summary>YAML</summary><pre>{escape(sample.design.to_yaml())}</pre></details>"
-    return f'<figure class="card"><div>{drawing}</div><figcaption>{words}{text}</figcaption></figure>'
+FEW = 200  # paths that are walked one by one
+
+
+@dataclass(frozen=True)
+class Size:
+    """`count` designs that differ and keep to the bounds, where `exact`; else paths at most, equal designs included."""
+
+    count: int
+    exact: bool
+
+    def to_text(self) -> str:
+        if self.exact:
+            noun = f"design{'s' * (self.count != 1)}"
+            return f"{self.count:,} {noun}, counted one by one: valid, within bounds, all different"
+        few = f"{self.count:,}" if self.count < 10**12 else f"{self.count:.3g}"
+        return f"at most {few} designs: a bound that counts paths, those without a place and equal ones too"
+
+
+def size_of(space: Space) -> Size:
+    """The size of a space."""
+    most = paths_at_most(space)
+    if most > FEW:
+        return Size(most, exact=False)
+    return Size(len({proposal.essence for proposal in every(space)}), exact=True)
+
+
+def paths_at_most(space: Space) -> int:
+    """No fewer than the paths of the space: what varies in each base, and moves in every order at every map."""
+    places = _maps_at_most(space)
+    options = [places * prod(len(values) for values in given.values()) for given in space.moves.values()]
+    ordered = [1] + [0] * space.most  # by how many moves there are
+    for count in options:
+        for used in range(space.most, 0, -1):
+            ordered[used] += ordered[used - 1] * count * used
+    return sum(_openings(space, base) for base in space.bases) * sum(ordered)
+
+
+def _openings(space: Space, base: str) -> int:
+    data = space.bases[base]
+    alternatives = (1 + len(given) for step, given in fitting(space, base).items())
+    numbers = (
+        len(v) for part in ("legs", "settings") for n, v in getattr(space, part).items() if n in data.get(part, {})
+    )
+    return prod(alternatives) * prod(numbers)
+
+
+def _maps_at_most(space: Space) -> int:
+    """Maps of the base with the most, those that alternatives may add, and those that a split makes."""
+    most = 0
+    for name in space.bases:
+        design, _ = start(space, (Choice("base", name),))
+        most = max(most, len(maps(sketch_of(design))) if isinstance(design, Design) else 0)
+    text = repr(space.alternatives)
+    kernels = space.moves.get("split", {}).get("maps", Values(("",)))
+    split = max(str(kernels[place]).count("+") + 1 for place in range(len(kernels))) if "split" in space.moves else 0
+    return most + text.count("'softmax'") + text.count("'normalize'") + split
+
+
+def every(space: Space) -> Iterator[Proposal]:
+    """Every proposal of a space, equal designs once for each of their paths; for small spaces."""
+    for path in _starts(space):
+        design, kept = start(space, path)
+        if isinstance(design, Refused) or kept != path:  # a choice without a place: the path without it comes as well
+            continue
+        first = sketch_of(design)
+        for sketch, whole in _moved(space, first, kept):
+            found = finished(space, design, sketch if sketch is not first else None, whole)
+            if isinstance(found, Proposal):
+                yield found
+
+
+def _starts(space: Space) -> Iterator[Path]:
+    for base, data in space.bases.items():
+        choices: list[list[Choice | None]] = [
+            [None, *(Choice("alternative", step, name) for name in given)]
+            for step, given in fitting(space, base).items()
+        ]
+        for kind, part in (("leg", "legs"), ("setting", "settings")):
+            numbers = [(n, v) for n, v in space.numbers(kind).items() if n in data.get(part, {})]
+            choices += [[Choice(kind, n, values[place]) for place in range(len(values))] for n, values in numbers]
+        for chosen in product(*choices):
+            yield (Choice("base", base), *(choice for choice in chosen if choice is not None))
+
+
+def _moved(space: Space, sketch: Sketch, path: Path) -> Iterator[tuple[Sketch, Path]]:
+    """The sketch, and every sketch that moves lead to from it."""
+    yield sketch, path
+    used = {choice.name for choice in of_kind(path, "move")}
+    for name in [name for name in space.moves if name not in used and len(used) < space.most]:
+        grids = [[(option, values[i]) for i in range(len(values))] for option, values in space.moves[name].items()]
+        for at, options in product(maps(sketch), product(*grids)):
+            choice = Choice("move", name, at=at.box, options=options)
+            new = moved(space, sketch, choice)
+            if new is not None:
+                yield from _moved(space, new, (*path, choice))

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tensornet_attn.graph.model import Box, Step, Use
-from tensornet_attn.search.sketch import Declared, Sketch
-from tensornet_attn.search.write import on_uses
+from tensornet_attn.search.sketch import Declared, Sketch, on_uses
 from tensornet_attn.spec.arithmetic import evaluate
 
 Slot = tuple[str, int]  # a leg of a tensor or step, by its position

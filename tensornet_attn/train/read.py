@@ -29,7 +29,7 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
     """
     document, reporter = _document(source)
     _check_model(document, reporter, options)
-    _refuse(reporter)
+    refuse(reporter, "run")
     try:
         return Run(**{**document.data, **options})
     except ValidationError as error:
@@ -37,14 +37,15 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
         for raw in error.errors():
             if raw["loc"] and raw["loc"][0] in document.data and raw["loc"][0] not in options:
                 _report(reporter, raw)
-        _refuse(reporter)
+        refuse(reporter, "run")
         given = [_option(raw) for raw in error.errors() if raw["loc"] and raw["loc"][0] in options]
         raise InputError("\n".join(dict.fromkeys(given + wrong))) from error
 
 
-def _refuse(reporter: Reporter) -> None:
+def refuse(reporter: Reporter, kind: str) -> None:
+    """Raises DesignError where something is wrong with a file."""
     if reporter.failed:
-        raise DesignError(reporter.problems(), "run")
+        raise DesignError(reporter.problems(), kind)
 
 
 def _document(source: Source) -> tuple[Document, Reporter]:
@@ -53,19 +54,24 @@ def _document(source: Source) -> tuple[Document, Reporter]:
         return _nothing()
     if isinstance(source, Mapping):
         return document_of(source) if source else _nothing()
-    name = os.fspath(source)
-    document, reporter = text_document(read_bytes(Path(name)), name, os.path.abspath(name))
-    codes = {problem.code for problem in reporter.found}
-    if codes & {"empty", "not-a-mapping"}:
-        raise InputError(f"'{name}' holds no run: it is a mapping that begins with 'run: 1'.")
-    if not reporter.failed and document.data.get("run") != 1:
-        given = written(document.data.get("run"))
-        message = f"this package reads version 1 of run files, {given} given."
-        reporter.error("version", message, ("run",), hint="write 'run: 1'.")
+    document, reporter = file_document(source, "run")
     for key in ("model", "design"):
         value = document.data.get(key)
         if isinstance(value, str) and is_path(value):
             document.data[key] = os.path.join(os.path.dirname(document.path or ""), value)
+    return document, reporter
+
+
+def file_document(source: str | os.PathLike[str], kind: str) -> tuple[Document, Reporter]:
+    """What a file says that begins with its kind and version, `run: 1`. Raises InputError for what is no such file."""
+    name = os.fspath(source)
+    document, reporter = text_document(read_bytes(Path(name)), name, os.path.abspath(name))
+    if {problem.code for problem in reporter.found} & {"empty", "not-a-mapping"}:
+        raise InputError(f"'{name}' holds no {kind}: it is a mapping that begins with '{kind}: 1'.")
+    if not reporter.failed and document.data.get(kind) != 1:
+        given = written(document.data.get(kind))
+        message = f"this package reads version 1 of {kind} files, {given} given."
+        reporter.error("version", message, (kind,), hint=f"write '{kind}: 1'.")
     return document, reporter
 
 

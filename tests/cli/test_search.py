@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tensornet_attn.study import store, team
+from tensornet_attn.search import store, team
 
 SPACE = """\
 space: 1
@@ -17,7 +17,7 @@ base: mhsa
 legs: {f: 16, h: [2, 4]}
 bounds: {n: 16}
 """
-FUNCTION = ("--task", "tests.study.functions:quality", "--trials", "1", "--finalists", "0", "--no-baseline")
+FUNCTION = ("--task", "tests.search.functions:quality", "--trials", "1", "--finalists", "0", "--no-baseline")
 
 
 @pytest.fixture

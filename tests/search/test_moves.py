@@ -10,8 +10,7 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.search.moves import MOVES, apply
 from tensornet_attn.search.roles import maps
-from tensornet_attn.search.sketch import Sketch, sketch_of
-from tensornet_attn.search.write import data_of
+from tensornet_attn.search.sketch import Sketch, data_of, sketch_of
 from tests.search.tiny import finite, tiny
 from tests.shipped import attentions
 

@@ -12,7 +12,7 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.cli.boundary import run
 from tensornet_attn.search import built, load, size_of, survey
-from tensornet_attn.search.count import every, paths_at_most
+from tensornet_attn.search.survey import every, paths_at_most
 
 FEW: dict[str, Any] = {
     "space": 1,

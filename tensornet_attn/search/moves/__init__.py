@@ -10,18 +10,12 @@ from typing import Any
 from tensornet_attn import compiler
 from tensornet_attn.errors import DesignError, InputError, nearest
 from tensornet_attn.search.moves.core import FORMS, core
-from tensornet_attn.search.moves.delta import delta
 from tensornet_attn.search.moves.gates import PROJECTIONS, experts, gate
-from tensornet_attn.search.moves.group import group
-from tensornet_attn.search.moves.kernel import FEATURES, kernel
-from tensornet_attn.search.moves.latent import latent
-from tensornet_attn.search.moves.mix import mix
-from tensornet_attn.search.moves.mixture import KEYS, WAYS, mixture
-from tensornet_attn.search.moves.share import share
-from tensornet_attn.search.moves.split import SIDES, split
+from tensornet_attn.search.moves.heads import group, mix, share
+from tensornet_attn.search.moves.kernel import FEATURES, SIDES, delta, kernel, split
+from tensornet_attn.search.moves.keys import KEYS, WAYS, latent, mixture
 from tensornet_attn.search.roles import maps
-from tensornet_attn.search.sketch import Sketch, sketch_of
-from tensornet_attn.search.write import data_of
+from tensornet_attn.search.sketch import Sketch, data_of, sketch_of
 from tensornet_attn.spec import Design
 
 __all__ = ["MOVES", "Move", "apply", "design_of"]

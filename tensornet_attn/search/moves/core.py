@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensornet_attn.graph.model import Box, Contraction, Use
-from tensornet_attn.search.moves.scores import Side, head_wire, plain_product, set_scale, side, summed_legs
-from tensornet_attn.search.moves.share import mixed_scores
+from tensornet_attn.search.moves.heads import Side, head_wire, mixed_scores, plain_product, set_scale, side, summed_legs
 from tensornet_attn.search.roles import Map, reader
 from tensornet_attn.search.sketch import Sketch
 from tensornet_attn.search.wires import Wire, free, relabel, slot_of, wire

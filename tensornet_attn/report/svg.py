@@ -1,0 +1,180 @@
+"""Plots as SVG in the page's own ink and letters: scales and ticks, the frame of a plot, lines, texts and marks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from markupsafe import Markup
+
+WIDE = 8.0  # between the least and the greatest cost, from which on an axis is logarithmic
+HIGH = 0.97  # accuracy from which on an axis shows .99 and .999 apart
+ERROR = 1e-4  # the least share of errors that is told from none
+RATES = (0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 1)
+TICKS = 6  # about as many as an axis has
+EDGE = 0.04  # of the axis, left free at either end
+
+
+def _same(value: float) -> float:
+    return value
+
+
+def _rate(value: float) -> float:
+    return -math.log10(1 - min(max(value, 0.0), 1.0) + ERROR)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An axis from `first` to `last`, places on the page, for values whose measures are from `low` to `high`."""
+
+    measure: Callable[[float], float]
+    low: float
+    high: float
+    first: float
+    last: float
+    ticks: tuple[float, ...]
+
+    def at(self, value: float) -> float:
+        """The place of a value."""
+        share = (self.measure(value) - self.low) / (self.high - self.low)
+        return self.first + share * (self.last - self.first)
+
+
+def linear(values: Sequence[float], first: float, last: float, zero: bool = False) -> Scale:
+    """An axis for any values; `zero`: it begins at 0.
+
+    >>> linear([0.0, 10.0], 0, 100, zero=True).ticks
+    (0.0, 2.0, 4.0, 6.0, 8.0, 10.0)
+    """
+    return _scale(_same, ([0.0] if zero else []) + list(values), first, last, _round_ticks, zero)
+
+
+def cost(values: Sequence[float], first: float, last: float) -> Scale:
+    """An axis for costs: logarithmic where they differ widely.
+
+    >>> cost([100.0, 5000.0], 0, 100).ticks
+    (100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
+    """
+    wide = values and min(values) > 0 and max(values) / min(values) > WIDE
+    return _scale(math.log10, values, first, last, _decade_ticks) if wide else linear(values, first, last)
+
+
+def near_one(values: Sequence[float]) -> bool:
+    """Whether values are shares, the greatest of them so near 1 that an axis is by the share of errors."""
+    return bool(values) and min(values) >= 0 and HIGH <= max(values) <= 1
+
+
+def rate(values: Sequence[float], first: float, last: float) -> Scale:
+    """An axis for shares by the logarithm of the share of errors, so that .99 and .999 are apart.
+
+    >>> rate([0.4, 0.999], 0, 100).ticks
+    (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
+    """
+    return _scale(_rate, values, first, last, lambda low, high: RATES)
+
+
+def _scale(
+    measure: Callable[[float], float],
+    values: Sequence[float],
+    first: float,
+    last: float,
+    ticks: Callable[[float, float], Sequence[float]],
+    flush: bool = False,
+) -> Scale:
+    ends = [measure(value) for value in values] or [0.0, 1.0]
+    low, high = min(ends), max(ends)
+    if high - low < 1e-12 * max(1.0, abs(high)):
+        low, high = low - (0.5 * abs(low) or 0.5), high + (0.5 * abs(high) or 0.5)
+    room = EDGE * (high - low)
+    low, high = low - (0.0 if flush else room), high + room
+    inside = (tick for tick in ticks(low, high) if low - 1e-9 <= measure(tick) <= high + 1e-9)
+    return Scale(measure, low, high, first, last, tuple(inside))
+
+
+def _round_ticks(low: float, high: float) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10((high - low) / TICKS))
+    step = next((size * power for size in (1, 2, 5, 10) if (high - low) / (size * power) <= TICKS), 10 * power)
+    return [
+        round(place * step, 12) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    ]
+
+
+def _decade_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each power of ten; powers of ten alone where there are many."""
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    return [size * 10.0**power for power in powers for size in ((1, 2, 5) if high - low < 2.5 else (1,))]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Two scales; the corners of the plot are the ends of their axes."""
+
+    x: Scale
+    y: Scale
+
+    def frame(self, x_title: str, y_title: str, tick: Callable[[float], str], value: Callable[[float], str]) -> str:
+        """Grid lines and ticks, written by `tick` along x and `value` along y; titles under x and above y."""
+        left, right, bottom, top = self.x.first, self.x.last, self.y.first, self.y.last
+        pieces = [line(left, right, self.y.at(at), self.y.at(at), "grid") for at in self.y.ticks]
+        pieces += [line(self.x.at(at), self.x.at(at), bottom, bottom + 4, "axis") for at in self.x.ticks]
+        pieces.append(line(left, right, bottom, bottom, "axis"))
+        pieces += [text(left - 8, self.y.at(at) + 4, value(at), "tick end") for at in self.y.ticks]
+        pieces += [text(self.x.at(at), bottom + 18, tick(at), "tick middle") for at in readable_ticks(self.x, tick)]
+        pieces.append(text(left - 8, top - 12, y_title, "title"))
+        pieces.append(text(right, bottom + 36, x_title, "title end"))
+        return "".join(pieces)
+
+
+def readable_ticks(scale: Scale, tick: Callable[[float], str]) -> list[float]:
+    """The ticks whose words do not run into those of the one before."""
+    found: list[float] = []
+    free = float("-inf")
+    for value in scale.ticks:
+        half = 4.0 * len(tick(value)) + 3
+        if scale.at(value) - half >= free:
+            found.append(value)
+            free = scale.at(value) + half
+    return found
+
+
+def drawing(
+    width: float, height: float, pieces: Iterable[str], words: str, kind: str = "plot", role: str = "group"
+) -> Markup:
+    """An SVG of a size; `words` say what it shows."""
+    size = f'viewBox="0 0 {width:g} {height:g}"'
+    return Markup(f'<svg class="{kind}" {size} role="{role}" aria-label="{escape(words)}">{"".join(pieces)}</svg>')
+
+
+def line(x1: float, x2: float, y1: float, y2: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
+
+
+def text(x: float, y: float, words: str, kind: str) -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
+
+
+def steps(points: Iterable[tuple[float, float]], kind: str) -> str:
+    """A line that goes from one place to the next along x first, then along y."""
+    found = list(points)
+    if not found:
+        return ""
+    path = f"M{found[0][0]:.1f},{found[0][1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in found[1:])
+    return f'<path class="{kind}" d="{path}"/>'
+
+
+def mark(arm: str, x: float, y: float, size: float = 5.0) -> Markup:
+    """The mark of an arm: a circle for evolution, a diamond for random search."""
+    if arm == "evolution":
+        return Markup(f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="{size:g}"/>')
+    far = size * 1.25
+    return Markup(
+        f'<path class="mark" d="M{x:.1f},{y - far:.1f}l{far:g},{far:g}l-{far:g},{far:g}l-{far:g},-{far:g}z"/>'
+    )
+
+
+def cross(x: float, y: float, size: float = 3.5) -> Markup:
+    far = f"{2 * size:g}"
+    return Markup(f'<path class="cross" d="M{x - size:.1f},{y - size:.1f}l{far},{far}m0,-{far}l-{far},{far}"/>')

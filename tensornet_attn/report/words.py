@@ -1,0 +1,79 @@
+"""How numbers, times and lists are written on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def short(value: float) -> str:
+    """
+    >>> [short(value) for value in (1572864, 8192, 40_000_000, 576, 0.00125)]
+    ['1.57M', '8.19k', '40M', '576', '0.00125']
+    """
+    for size, unit in UNITS:
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def exact(value: float | None) -> str:
+    """
+    >>> [exact(value) for value in (1572864, 0.00125, None)]
+    ['1,572,864', '0.00125', '']
+    """
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+
+
+def score(value: float | None) -> str:
+    """
+    >>> [score(value) for value in (0.98712, -1.25, 1.0, None)]
+    ['0.9871', '-1.2500', '1.0000', '']
+    """
+    return "" if value is None else f"{value:.4f}"
+
+
+def column(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def joined(words: Iterable[str]) -> str:
+    """
+    >>> [joined(words) for words in ([], ["a"], ["a", "b"], ["a", "b", "c"])]
+    ['', 'a', 'a and b', 'a, b and c']
+    """
+    *first, last = [*words] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def counted(count: int, word: str) -> str:
+    """
+    >>> counted(1, "design"), counted(1200, "design")
+    ('1 design', '1,200 designs')
+    """
+    return f"{count:,} {word}{'s' * (count != 1)}"
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> [clock(seconds) for seconds in (4.2, 75, 5400)]
+    ['4.2 s', '1 min 15 s', '1 h 30 min']
+    """
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def drop(value: float) -> str:
+    """How much less the confirmed quality is than the one that the search has seen.
+
+    >>> drop(0.0214), drop(-0.003)
+    ('a drop of 0.0214', 'a rise of 0.0030')
+    """
+    return f"a {'drop' if value >= 0 else 'rise'} of {abs(value):.4f}"

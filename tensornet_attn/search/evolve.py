@@ -1,0 +1,188 @@
+"""Proposals of a study: the design of a slot as a pure function of the study, the slot, and what is finished.
+
+Evolution begins with the bases and some random designs. Then it is aging evolution: a parent is the best of a few that
+are drawn from the last trials, and of some mutants, children with another parent, and random designs, the one that
+promises most is the proposal. Aging forgets lucky measurements, but a study has tens of trials and not thousands; so
+the best ones of all stay among the parents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.search.build import Proposal
+from tensornet_attn.search.predict import promising
+from tensornet_attn.search.propose import Luck, cross, mutate, propose, seeds
+from tensornet_attn.search.rank import order
+from tensornet_attn.search.space import Space
+from tensornet_attn.search.study import ARMS, Study
+from tensornet_attn.search.survey import FEW, every, paths_at_most
+from tensornet_attn.search.trial import Trial, within
+
+ATTEMPTS = 48  # proposals of one kind that are known already, or refused, before another kind is tried
+OFFSPRING = 24  # that are priced, which costs nothing beside training, so that the most promising one is taken
+STRANGERS = 16  # random designs beside them: where all kin is poor, one of these promises more
+REFUSALS = 3  # random ones, each of many drafts, that are refused one after the other
+GRAIN = 0.01  # of the range of qualities: parents nearer than this are equally good, and the cheaper one is better
+_NUMBERS = 2**20  # numbers of proposals for a slot
+
+
+class Exhausted(InputError):
+    """Every design of a space has been evaluated by the arm that asks for another."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a slot is to evaluate. `how`: seed, random, mutate or cross; `parents`: slots.
+
+    `same_as`: the slot of the other arm in which the same design is finished, whose results are taken over.
+    """
+
+    slot: int
+    arm: str
+    how: str
+    proposal: Proposal
+    parents: tuple[int, ...] = ()
+    same_as: int | None = None
+
+
+Found = tuple[str, Proposal, tuple[int, ...]]  # how, what, parents
+
+
+def draft(
+    study: Study, space: Space, slot: int, finished: Sequence[Trial], avoid: frozenset[str] = frozenset()
+) -> Draft:
+    """The proposal of a slot. `finished`: trials in any order; `avoid`: essences that its arm is evaluating now.
+
+    Each arm sees its own trials alone. Raises InputError where nothing is valid and within bounds, Exhausted where the
+    arm has every design.
+    """
+    if not 0 <= slot < study.proposals:
+        raise InputError(f"the study has the slots 0 to {study.proposals - 1} for proposals, and no slot {slot}.")
+    arm = study.arms[slot % len(study.arms)]
+    trials = sorted((trial for trial in finished if trial.arm in ARMS and trial.slot != slot), key=lambda t: t.slot)
+    own = [trial for trial in trials if trial.arm == arm]
+    taken = avoid | {trial.essence for trial in own}
+    how, proposal, parents = _first_new(_Source(study, within(study, space), slot, own, bool(trials)), arm, taken)
+    same = (trial.slot for trial in trials if trial.arm != arm and trial.essence == proposal.essence)
+    return Draft(slot, arm, how, proposal, parents, next(same, None))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where the proposals of a slot come from; `own`: the finished trials of its arm, by slot."""
+
+    study: Study
+    space: Space
+    slot: int
+    own: Sequence[Trial]
+    hopeful: bool  # something has been proposed before, so that the space is not empty
+
+    def luck(self, purpose: str, attempt: int) -> Luck:
+        return Luck(f"study/{purpose}", self.study.seed, self.slot, attempt)
+
+    def number(self, attempt: int) -> int:
+        return self.slot * _NUMBERS + attempt
+
+    def seeds(self) -> Iterator[Found]:
+        yield from (("seed", proposal, ()) for proposal in seeds(self.space))
+
+    def random(self) -> Iterator[Found]:
+        """Random proposals. Raises InputError where too many in a row are refused."""
+        refused = 0
+        for attempt in range(ATTEMPTS):
+            try:
+                found = propose(self.space, self.study.seed, self.number(attempt))
+            except InputError:
+                refused += 1
+                if refused == REFUSALS or not self.hopeful:
+                    raise
+            else:
+                refused = 0
+                yield "random", found, ()
+
+    def bred(self) -> Iterator[Found]:
+        """Offspring of good parents and some strangers, once there are enough trials; of each litter the best first."""
+        if len(self.own) >= self.study.population:
+            pool, known = self.pool(), {trial.essence for trial in self.own}
+            for number in range(ATTEMPTS // OFFSPRING):
+                litter = [found for found in self.litter(pool, number) if found[1].essence not in known]
+                places = promising(self.study, self.own, [proposal for _, proposal, _ in litter])
+                yield from (litter[place] for place in places)
+
+    def litter(self, pool: Sequence[Trial], number: int) -> Iterator[Found]:
+        """Some offspring and strangers; fewer where nothing valid and within bounds is found."""
+        mates = (partial(self.offspring, pool, number * OFFSPRING + place) for place in range(OFFSPRING))
+        others = (partial(self.stranger, number * STRANGERS + place) for place in range(STRANGERS))
+        for make in (*mates, *others):
+            with suppress(InputError):
+                yield make()
+
+    def stranger(self, attempt: int) -> Found:
+        return "random", propose(self.space, self.study.seed, self.number(ATTEMPTS + attempt)), ()
+
+    def pool(self) -> list[Trial]:
+        """Those that may be parents, the best first: the last trials, and the best of all times."""
+        size = self.study.population
+        best = order(self.study, self.own, self.grain())
+        young = {trial.slot for trial in self.own[-size:]}
+        return [trial for place, trial in enumerate(best) if place < size // 4 or trial.slot in young]
+
+    def grain(self) -> float:
+        """What qualities must differ by, to count as different."""
+        found = [trial.quality for trial in self.own if trial.quality is not None]
+        known = [quality for quality in found if isfinite(quality)]
+        return GRAIN * (max(known) - min(known)) if known else 0.0
+
+    def offspring(self, pool: Sequence[Trial], attempt: int) -> Found:
+        luck = self.luck("offspring", attempt)
+        first = self.winner(pool, luck)
+        others = [trial for trial in pool if trial.slot != first.slot]
+        if others and luck.unit() < self.study.crossover:
+            second = self.winner(others, luck)
+            child = cross(self.space, first.path, second.path, self.study.seed, self.number(attempt))
+            return "cross", child, (first.slot, second.slot)
+        return "mutate", mutate(self.space, first.path, self.study.seed, self.number(attempt)), (first.slot,)
+
+    def winner(self, pool: Sequence[Trial], luck: Luck) -> Trial:
+        """The best of a few that are drawn from a pool in order."""
+        return pool[min(int(luck.unit() * len(pool)) for _ in range(self.study.tournament))]
+
+    def walked(self) -> Iterator[Found]:
+        """Every design of a small space, each once, in an order drawn for the slot."""
+        if paths_at_most(self.space) <= FEW:
+            unique = {proposal.essence: proposal for proposal in every(self.space)}
+            yield from (("random", proposal, ()) for proposal in self.luck("walk", 0).shuffled(list(unique.values())))
+
+
+def _first_new(source: _Source, arm: str, taken: frozenset[str]) -> Found:
+    """The first proposal of the arm that is not taken."""
+    ways = [source.seeds, source.bred] if arm == "evolution" else []
+    met: set[str] = set()
+    problem: InputError | None = None
+    for way in [*ways, source.random, source.walked]:
+        try:
+            for found in way():
+                if found[1].essence not in taken:
+                    return found
+                met.add(found[1].essence)
+        except InputError as error:
+            problem = error
+    if problem is not None and not met:
+        raise problem
+    raise Exhausted(_exhausted(source, arm, met))
+
+
+def _exhausted(source: _Source, arm: str, met: set[str]) -> str:
+    space = source.space
+    if paths_at_most(space) <= FEW:
+        many = f"{len(met)} different design{'s' * (len(met) != 1)}"
+        done = f"the space '{space.name}' has {many} within bounds, and {arm} has all of them"
+    else:
+        done = f"{ATTEMPTS} drafts of the space '{space.name}' gave nothing that {arm} has not evaluated"
+    return f"{done}: lower 'trials', or let more vary."

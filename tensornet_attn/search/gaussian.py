@@ -1,0 +1,87 @@
+"""A Gaussian process over paths: what the values of designs tell about those of others, and how surely.
+
+The process is scikit-learn's; the kernel is ours. The covariance of two paths is the square of a Tanimoto coefficient:
+what they choose alike over what either chooses. Numbers are alike by their ratio. The share of noise is that under
+which the values are most likely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import exp, log2
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import Kernel
+
+from tensornet_attn.search.space import Choice, Path
+from tensornet_attn.search.values import Value
+
+NOISES = (0.03, 0.1, 0.3, 1.0)  # variances, in those of the values
+Array = NDArray[np.floating]
+Chosen = Mapping[tuple[str, ...], Value | None]
+
+
+class Likeness(Kernel):  # type: ignore[misc]
+    """How alike paths are, which stand here by their places: row by row that of a known one with all."""
+
+    def __init__(self, table: Array):
+        self.table = table
+
+    def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Array:
+        asked, known = X[:, 0].astype(int), (X if Y is None else Y)[:, 0].astype(int)
+        likeness: Array = self.table[np.ix_(known, asked)].T
+        return likeness
+
+    def diag(self, X: Array) -> Array:
+        return np.ones(len(X))
+
+    def is_stationary(self) -> bool:
+        return False
+
+
+def regressed(paths: Sequence[Path], values: Sequence[float], others: Sequence[Path]) -> tuple[Array, Array]:
+    """The mean and the deviation of each of the others, given the values of some paths, at least one.
+
+    A deviation is that of the true value, without the noise of a measurement.
+    """
+    mean, scale = float(np.mean(values)), float(np.std(values))
+    found = (np.asarray(values, dtype=np.float64) - mean) / (scale or 1.0)
+    known = [_chosen(path) for path in paths]
+    every = [*known, *map(_chosen, others)]
+    kernel = Likeness(np.array([[_tanimoto(one, other) for other in every] for one in known]) ** 2)
+    places = np.arange(len(every), dtype=np.float64)[:, None]
+    processes = [GaussianProcessRegressor(kernel, alpha=noise, optimizer=None) for noise in NOISES]
+    for process in processes:
+        process.fit(places[: len(known)], found)
+    likeliest = max(processes, key=lambda process: process.log_marginal_likelihood_value_)
+    expected, deviation = likeliest.predict(places[len(known) :], return_std=True)
+    return mean + scale * expected, scale * deviation
+
+
+def _tanimoto(one: Chosen, other: Chosen) -> float:
+    common = sum(_alike(value, other[key]) for key, value in one.items() if key in other)
+    return common / (len(one) + len(other) - common)
+
+
+def _alike(one: Value | None, other: Value | None) -> float:
+    """1 for what is equal, 1 / e for a number and twice that number, 0 for different words.
+
+    >>> _alike("full", "full"), _alike("full", "left"), round(_alike(8, 16), 3)
+    (1.0, 0.0, 0.368)
+    """
+    numbers = [value for value in (one, other) if isinstance(value, int | float) and not isinstance(value, bool)]
+    if one == other or len(numbers) < 2 or min(numbers) <= 0:
+        return float(one == other)
+    return exp(-abs(log2(numbers[0] / numbers[1])))
+
+
+def _chosen(path: Path) -> Chosen:
+    """What a path chooses: that it has a base or a move, each option of a move; where a move was made is left out."""
+    return {key: value for choice in path for key, value in _parts(choice)}
+
+
+def _parts(choice: Choice) -> list[tuple[tuple[str, ...], Value | None]]:
+    options = [(("option", choice.name, option), value) for option, value in choice.options]
+    return [((choice.kind, choice.name), choice.value), *options]

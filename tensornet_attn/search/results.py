@@ -1,0 +1,190 @@
+"""What a finished study leaves in its folder: the designs of its front with their curves, trials.json, the report."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensornet_attn import compiler
+from tensornet_attn.analyse.plots import GREY, INK, blank
+from tensornet_attn.compare.curves import COLOURS
+from tensornet_attn.compare.record import Record, record
+from tensornet_attn.errors import InputError, MissingPartError
+from tensornet_attn.files import write_whole
+from tensornet_attn.search.findings import Findings, find, folder
+from tensornet_attn.search.page import page
+from tensornet_attn.search.rank import Confirmed
+from tensornet_attn.search.space import Space, as_data, to_text
+from tensornet_attn.search.study import Study, study_data
+from tensornet_attn.search.trial import Trial
+from tensornet_attn.spec import Design
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PARETO, TRIALS, REPORT = "pareto", "trials.json", "report.html"
+DESIGN, PICTURE, SOURCE, CURVES, FACTS = "design.yaml", "picture.svg", "source.py", "curves.svg", "facts.json"
+
+
+def write(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> None:
+    """Writes `pareto/`, `trials.json` and `report.html` into the folder of a study, each whole or not at all.
+
+    What cannot be made where a package or a run is missing has a sentence in its place. Raises InputError where a
+    design is not the one that its trial says, and OSError.
+    """
+    found = find(study, space, trials)
+    told = {"study": study_data(study), "trials": [trial.as_dict() for trial in found.trials]}
+    write_whole(out / TRIALS, _json(told))
+    _replace(out / PARETO, lambda new: _front(found, new, out))
+    write_whole(out / REPORT, page(study, space, trials).encode())
+
+
+def _replace(target: Path, fill: Callable[[Path], None]) -> None:
+    """A folder in place of another, filled before anybody sees it."""
+    new, old = (target.with_name(f".{target.name}-{word}-{os.getpid()}") for word in ("new", "old"))
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    try:
+        fill(new)
+        if target.exists():
+            os.rename(target, old)
+        os.rename(new, target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _front(found: Findings, target: Path, out: Path) -> None:
+    for trial in found.chosen:
+        own = target / folder(trial)
+        own.mkdir()
+        _design(found, trial, own, out)
+
+
+def _design(found: Findings, trial: Trial, own: Path, out: Path) -> None:
+    """The files of one design; `left_out` among its facts says what is missing, and why."""
+    design = compiler.load(trial.design)
+    if compiler.hash_of(design) != trial.hash:
+        raise InputError(
+            f"trial {trial.slot} says that its design has the hash {trial.hash[:12]}, but it has "
+            f"{compiler.hash_of(design)[:12]}: the study was made by another version of this package."
+        )
+    makers: dict[str, Callable[[], bytes]] = {
+        DESIGN: lambda: design.to_yaml().encode(),
+        PICTURE: lambda: compiler.picture(design, "svg"),
+        SOURCE: lambda: compiler.emit_source(design).encode(),
+        CURVES: lambda: draw(found.study, runs_of(_runs(found, trial), out), f"trial {trial.slot}, {design.name}"),
+    }
+    left_out = {}
+    for name, make in makers.items():
+        try:
+            (own / name).write_bytes(make())
+        except (MissingPartError, InputError) as error:
+            left_out[name] = str(error)
+    (own / FACTS).write_bytes(_json(facts(found, trial, design) | {"left_out": left_out}))
+
+
+def facts(found: Findings, trial: Trial, design: Design) -> dict[str, Any]:
+    """What is known of a design, as JSON: costs, qualities by rung and learning rate, and what confirming it gave."""
+    one = found.ratings.get(trial.essence)
+    return {
+        "name": design.name,
+        "trial": trial.slot,
+        "on_the_front": trial.essence in found.members,
+        "arm": trial.arm,
+        "how": trial.how,
+        "parents": list(trial.parents),
+        "path": to_text(trial.path),
+        "choices": as_data(trial.path),
+        "hash": trial.hash,
+        "essence": trial.essence,
+        "costs": {**trial.price.as_dict(), "n": found.space.bounds.n, "batch": found.space.bounds.batch},
+        "values": dict(trial.values or {}),
+        "rungs": [
+            {"rung": result.rung, "quality": result.counts, "by_rate": _by_rate(result.rates, result.quality)}
+            for result in trial.results
+        ],
+        "runs": [run for result in trial.results for run in result.folders],
+        "confirmed": None if one is None else _confirmed(one),
+    }
+
+
+def _by_rate(rates: Sequence[float], qualities: Sequence[float | None]) -> dict[str, float | None]:
+    return {f"{rate:g}": quality for rate, quality in zip(rates, qualities, strict=True)}
+
+
+def _confirmed(one: Confirmed) -> dict[str, Any]:
+    return {"trial": one.of, "search": one.search, "drop": one.drop, "failed": one.failed, **one.mean.as_dict()}
+
+
+def _runs(found: Findings, trial: Trial) -> list[Trial]:
+    """A trial, and the confirmations of its design."""
+    again = (one for one in found.trials if one.of is not None and found.slots[one.of].essence == trial.essence)
+    return [trial, *again]
+
+
+def _json(data: Any) -> bytes:
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+MEASURES = {"accuracy": "eval_accuracy", "loss": "eval_loss"}  # of a rung, as runs have them
+HEIGHT = 2.6  # of a rung, in inches
+FEW = 12  # points of a line that are marked each
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A run on a rung; `fresh`: the seed of a confirmation."""
+
+    rung: int
+    run: Record
+    fresh: int | None = None
+
+
+def runs_of(trials: Sequence[Trial], out: Path) -> list[Curve]:
+    """The runs of a design's trials, beside the store in `out`. Raises InputError where there is none to be read."""
+    places = [(result.rung, one.fresh, name) for one in trials for result in one.results for name in result.folders]
+    if not places:
+        raise InputError("no runs were left behind: the task is a function of its own.")
+    return [Curve(rung, record(out / name), fresh) for rung, fresh, name in places]
+
+
+def draw(study: Study, curves: Sequence[Curve], title: str) -> bytes:
+    """Training loss and validations of runs over their steps, as SVG. Raises MissingPartError without matplotlib."""
+    rungs = sorted({curve.rung for curve in curves})
+    figure = blank(9, HEIGHT * len(rungs) + 0.4)
+    axes = figure.subplots(len(rungs), 2, squeeze=False)
+    for row, rung in zip(axes, rungs, strict=True):
+        own = [curve for curve in curves if curve.rung == rung]
+        measure = study.rungs[rung - 1].measure
+        _panel(row[0], own, "loss", f"rung {rung}, {study.rungs[rung - 1].task}: training loss, nats")
+        _panel(row[1], own, MEASURES[measure], f"validation {measure}")
+    figure.suptitle(title, fontsize=10, color=INK)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="svg", metadata={"Date": None})
+    return picture.getvalue()
+
+
+def _panel(axis: Axes, curves: Sequence[Curve], key: str, title: str) -> None:
+    fresh, own = ([curve for curve in curves if (curve.fresh is None) == chosen] for chosen in (False, True))
+    lines = [(curve, GREY, 0.8, "" if place else "fresh seeds") for place, curve in enumerate(fresh)]
+    lines += [
+        (curve, COLOURS[i % len(COLOURS)], 1.2, f"learning rate {curve.run.run.lr:g}") for i, curve in enumerate(own)
+    ]
+    for curve, colour, width, label in lines:
+        found = curve.run.curve(key)
+        few: dict[str, Any] = {"marker": "o", "ms": 3} if len(found) < FEW else {}
+        axis.plot(list(found), list(found.values()), color=colour, lw=width, label=label or None, **few)
+    axis.set_xlim(left=0)
+    axis.locator_params(axis="x", integer=True)
+    axis.set_title(title, loc="left", fontsize=9, color=INK)
+    axis.set_xlabel("step", fontsize=8, color=INK)
+    axis.tick_params(labelsize=7, colors=INK)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=7, frameon=False)

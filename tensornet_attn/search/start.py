@@ -1,0 +1,197 @@
+"""From a space and options to a finished study: begun, gone on with, or found finished."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.report.words import exact
+from tensornet_attn.search.claim import all_slots, complete
+from tensornet_attn.search.evolve import draft
+from tensornet_attn.search.job import function_named, name_of
+from tensornet_attn.search.rank import Confirmed, confirmed, front
+from tensornet_attn.search.read import load
+from tensornet_attn.search.space import to_text
+from tensornet_attn.search.store import NAME, Running, Store, need_parts, open_store, reached
+from tensornet_attn.search.study import CONFIG, DATABASE, Study, prepare
+from tensornet_attn.search.study_file import SHORT, callable_task, read
+from tensornet_attn.search.team import Team
+from tensornet_attn.search.trial import Trial
+from tensornet_attn.search.worker import check_hope
+
+if TYPE_CHECKING:
+    from tensornet_attn.search.space import Space
+    from tensornet_attn.search.table import Running as Row
+    from tensornet_attn.spec.sources import Source
+
+PAUSE = 0.5  # seconds between looks at the store
+StudyKeys = TypedDict("StudyKeys", dict.fromkeys([*Study.model_fields, *SHORT], Any), total=False)  # of a study file
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A finished study. `front`: the Pareto front of all proposals; `confirmed`: finalists with fresh seeds."""
+
+    study: Study
+    trials: tuple[Trial, ...]
+    front: tuple[Trial, ...]
+    confirmed: tuple[Confirmed, ...]
+    out: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        known = {one.of: one for one in self.confirmed}
+        return {
+            "out": str(self.out),
+            "trials": len([trial for trial in self.trials if trial.slot >= 0]),
+            "front": [_row(trial, known.get(trial.slot)) for trial in self.front],
+            "confirmed": [_row(self.trial(one.of), one) for one in self.confirmed],
+        }
+
+    def trial(self, slot: int) -> Trial:
+        """The trial of a slot. Raises KeyError."""
+        return {trial.slot: trial for trial in self.trials}[slot]
+
+    def __str__(self) -> str:
+        """The front as lines of text, the best in the first objective first; and the finalists, the highest mean first.
+
+        What is confirmed best need not be on the front, which the search's own scores decide.
+        """
+        lines = [f"{len(self.front)} designs on the front of {self.as_dict()['trials']} trials; all is in '{self.out}'"]
+        lines += map(self._line, self.front)
+        if {one.of for one in self.confirmed} - {trial.slot for trial in self.front}:
+            lines += [f"means of {self.study.fresh_seeds} fresh seeds, of all that were confirmed"]
+            lines += map(self._mean, self.confirmed)
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _line(self, trial: Trial) -> str:
+        values = trial.values or {}
+        told = "  ".join(f"{name} {exact(values[name])}" for name in self.study.objectives if name in values)
+        known = next((one for one in self.confirmed if one.of == trial.slot), None)
+        more = f"  confirmed {known.mean.to_text()}" if known is not None else ""
+        return f"  {told}{more}  {to_text(trial.path)}"
+
+    def _mean(self, one: Confirmed) -> str:
+        path = to_text(self.trial(one.of).path)
+        return f"  quality {one.mean.to_text()}  in the search {exact(one.search)}  {path}"
+
+
+def _row(trial: Trial, known: Confirmed | None) -> dict[str, Any]:
+    found = {"slot": trial.slot, "arm": trial.arm, "path": to_text(trial.path), "values": dict(trial.values or {})}
+    if known is not None:
+        found["confirmed"] = {"mean": known.mean.value, "half": known.mean.half, "drop": known.drop}
+    return found
+
+
+def search(
+    space: Source | Space | None = None,
+    *,
+    task: str | Callable[..., Any] | None = None,
+    objectives: Sequence[str] | None = None,
+    bounds: Mapping[str, Any] | None = None,
+    trials: int | None = None,
+    workers: int = 1,
+    out: str | os.PathLike[str] | None = None,
+    storage: str | None = None,
+    name: str = NAME,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    **options: Unpack[StudyKeys],
+) -> StudyResult:
+    """Searches a space for designs that are good at a task and cheap, and gives what was found.
+
+    `task` is a task by name, or a function of a module: it gets a Design and gives its quality, larger is better.
+    `config` is a study file or a mapping with its keys; `options` are more of them. `workers` processes evaluate
+    trials on this machine. `out` is the folder of the study, `runs/` and the name of the space if absent; `storage` the
+    URL of a database, `study.db` in `out` if absent, in which the study is called `name`. Called again with the same
+    arguments a study goes on, whatever ended it. Progress goes to standard error.
+
+    Raises TypeError for another key, DesignError and InputError for what is wrong with space, task, bounds, folder or
+    storage, and where all trials fail; MissingPartError; KeyboardInterrupt when all workers have ended.
+    """
+    need_parts()
+    given = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
+    chosen = {key: value for key, value in given.items() if value is not None} | options
+    if workers < 1:
+        raise InputError(f"workers is {workers}; at least one is needed.")
+    study = _study(chosen, config, out)
+    found = load(study.space)
+    folder = Path(out) if out is not None else Path("runs") / found.name
+    draft(study, found, 0, ())  # a space that gives nothing is told before anything is made
+    address = storage if storage is not None else f"sqlite:///{(folder / DATABASE).resolve()}"
+    late = storage is not None and not folder.exists()  # a storage that cannot be reached leaves no folder behind
+    if not late:
+        prepare(study, folder)
+    store = open_store(address, study, name)
+    try:
+        if late:
+            prepare(study, folder)
+        with reached(store.shown):
+            ended = _ended(store, study, Team(folder, address, name, workers))
+    finally:
+        store.close()
+    return _result(study, found, ended, folder)
+
+
+def _study(chosen: dict[str, Any], config: Any, out: Any) -> Study:
+    """The study that is asked for; that of the folder, where nothing is."""
+    if callable(chosen.get("task")):
+        chosen["task"] = name_of(chosen["task"])
+    if config is None and "space" not in chosen and out is not None and (Path(out) / CONFIG).is_file():
+        config = Path(out) / CONFIG
+    study = read(config, chosen)
+    for rung in study.rungs:
+        if callable_task(rung.task):
+            function_named(rung.task)
+    return study
+
+
+def _ended(store: Store, study: Study, team: Team) -> Sequence[Trial]:
+    """All trials of the study, when all its slots are finished."""
+    from tensornet_attn.search.table import table
+
+    finished, running = store.look()
+    check_hope(study, finished)
+    if complete(study, finished, store.exhausted):
+        return finished
+    try:
+        team.start()
+        with table(study, team.size) as show:
+            while team.works(len(finished)):
+                show(finished, _rows(running))
+                time.sleep(PAUSE)
+                finished, running = store.look()
+            finished, _ = store.look()  # what was finished between the last look and the end of the last worker
+            show(finished, ())
+    except KeyboardInterrupt:
+        team.stop()
+        done, wanted = len(store.look()[0]), len(all_slots(study, finished, store.exhausted))
+        told = f"interrupted: {done} of {wanted} trials are finished; the same command goes on."
+        raise KeyboardInterrupt(told) from None
+    finally:
+        team.stop()
+    return finished
+
+
+def _rows(running: Sequence[Running]) -> list[Row]:
+    """What the table shows of the trials that have a slot."""
+    from tensornet_attn.search.table import Running as Row
+
+    now = time.time()
+    claims = ((one, one.claim) for one in running if one.claim is not None)
+    return [
+        Row(claim["slot"], claim["arm"], claim["text"], one.rung, max(0.0, now - one.began)) for one, claim in claims
+    ]
+
+
+def _result(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> StudyResult:
+    from tensornet_attn.search import results
+
+    results.write(study, space, trials, out)
+    return StudyResult(study, tuple(trials), tuple(front(study, trials)), tuple(confirmed(study, trials)), out)

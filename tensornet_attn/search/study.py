@@ -1,0 +1,257 @@
+"""What a study is: space, rungs, objectives and bounds; as data, as the files of its folder, and whether two agree."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from io import StringIO
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+from ruamel.yaml import YAML
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.files import write_whole
+from tensornet_attn.search.space import COSTS, Alternative, Space
+from tensornet_attn.search.values import Values
+
+Count = Annotated[int, Field(ge=1, lt=2**40)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Score = Literal["best", "mean"]
+OBJECTIVES = ("quality", *COSTS, "latency")  # quality is maximised, all others are minimised
+ARMS = ("evolution", "random")
+SEEDS = 1000  # that designs of a study are trained with; fresh ones follow
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Limit(_Model):
+    """The least and the most that something may be."""
+
+    least: float = float("-inf")
+    most: float = float("inf")
+
+
+class Rung(_Model):
+    """A task that a candidate is trained on, with each of some learning rates, all at equal compute.
+
+    `run`: keys of a run file, such as steps, batch, depth or mlp. `keep`: the share of the candidates that go on to the
+    next rung, by non-dominated rank. `measure`: `accuracy` or `loss` (then quality is its negative, in nats).
+    `score`: `best`, of the learning rates, which share a training seed; or `mean`, each with a seed of its own, where a
+    seed decides whether a design learns at all.
+    """
+
+    task: str
+    options: dict[str, Any] = {}
+    run: dict[str, Any] = {}
+    rates: Annotated[tuple[Rate, ...], Field(min_length=1, strict=False)] = (1e-3, 2e-3, 4e-3)
+    keep: Share = 1 / 3
+    measure: Literal["accuracy", "loss"] = "accuracy"
+    score: Score = "best"
+
+
+class Study(_Model):
+    """A study, as `study.yaml` in its folder holds it. Equal studies propose equal designs, with one worker.
+
+    `trials`: different designs that each arm evaluates: evolution and, with `baseline`, random search of that space.
+    `bounds`: by objective; those on costs are decided before anything is built. `finalists`: of each arm, trained again
+    with `fresh_seeds` seeds that nothing was chosen by. `seconds` and `gibibytes`: what one trial may take.
+    """
+
+    study: Literal[1] = 1
+    space: dict[str, Any]
+    rungs: Annotated[tuple[Rung, ...], Field(min_length=1, strict=False)]
+    objectives: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("quality", "macs")
+    bounds: dict[str, Limit] = {}
+    trials: Count = 40
+    baseline: bool = True
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    population: Count = 8
+    tournament: Count = 4
+    crossover: Annotated[float, Field(ge=0, le=1)] = 0.3
+    finalists: Annotated[int, Field(ge=0)] = 2
+    fresh_seeds: Annotated[int, Field(ge=5)] = 5
+    seconds: Rate = 3600.0
+    gibibytes: Rate | None = None
+    threads: Count = 1
+
+    @model_validator(mode="after")
+    def _known(self) -> Study:
+        for name in (*self.objectives, *self.bounds):
+            if name not in OBJECTIVES:
+                told = {"name": name, "known": ", ".join(OBJECTIVES)}
+                raise PydanticCustomError("objective", "there is no objective '{name}'; there are {known}", told)
+        return self
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return ARMS if self.baseline else ARMS[:1]
+
+    @property
+    def proposals(self) -> int:
+        """How many slots hold proposals; slot s belongs to arm s modulo their number. Confirmations follow."""
+        return self.trials * len(self.arms)
+
+    def seed_of(self, essence: str, place: int = 0) -> int:
+        """The seed of a design, its own: what one seed favours would else pass for the merit of a family.
+
+        `place`: of the learning rate, from 0, where each has a seed of its own.
+        """
+        return (self.seed + int(essence, 16) // SEEDS**place % SEEDS) % 2**63
+
+    def fresh_seed(self, place: int) -> int:
+        """The seed of a confirmation, which no design is chosen by."""
+        return (self.seed + SEEDS + place) % 2**63
+
+
+def space_data(space: Space) -> dict[str, Any]:
+    """A space with its bases written out. `search.load` reads it back to a space of the same hash."""
+    numbers = {
+        part: {name: _values(values) for name, values in getattr(space, part).items()} for part in ("legs", "settings")
+    }
+    alternatives = {
+        step: {name: _alternative(step, one) for name, one in given.items()}
+        for step, given in space.alternatives.items()
+    }
+    moves = {name: {option: _values(values) for option, values in given.items()} for name, given in space.moves.items()}
+    bounds = {"n": space.bounds.n, "batch": space.bounds.batch}
+    limits = {name: _limit(least, most) for name, least, most in space.bounds.limits}
+    data = {
+        "space": 1,
+        "name": space.name,
+        "about": space.about,
+        "base": [dict(base) for base in space.bases.values()],
+        **numbers,
+        "alternatives": alternatives,
+        "moves": moves,
+        "most": space.most,
+        "bounds": bounds | limits,
+    }
+    return {key: value for key, value in data.items() if value not in ({}, "")}
+
+
+def _values(values: Values) -> dict[str, Any]:
+    if values.items:
+        return {"choices": list(values.items)}
+    return {"log" if values.log else "range": [values.low, values.high]}
+
+
+def _alternative(step: str, one: Alternative) -> dict[str, Any]:
+    """As a space has it: the step itself, and other steps beside it."""
+    change = dict(one.change)
+    steps = dict(change.pop("diagram"))
+    own = {"step": steps.pop(step)}
+    return {**change, **({"steps": steps} if steps else {}), **own}
+
+
+def study_data(study: Study) -> dict[str, Any]:
+    """A study as `study.read` reads it back. The order of its keys counts: steps of designs are read in theirs."""
+    data = study.model_dump(mode="json", exclude_none=True)
+    return {**data, "bounds": {name: _limit(one.least, one.most) for name, one in study.bounds.items()}}
+
+
+def _limit(least: float, most: float) -> dict[str, float]:
+    return {name: end for name, end in (("least", least), ("most", most)) if isfinite(end)}
+
+
+def yaml_of(study: Study) -> str:
+    """A study as a file, which reads back to it."""
+    yaml, out = YAML(typ="safe", pure=True), StringIO()
+    yaml.default_flow_style = yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.width = 4096
+    yaml.dump(study_data(study), out)
+    return out.getvalue()
+
+
+def plain(value: Any) -> Any:
+    """A value with lists for tuples and plain mappings, as JSON has it."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+FREE = ("trials", "finalists", "seconds", "gibibytes", "threads")  # what may change while a study lasts
+_LONG = 60
+
+
+def decisive(study: Study) -> dict[str, Any]:
+    """What must be the same for a study to go on."""
+    data = {key: value for key, value in study_data(study).items() if key not in FREE}
+    data["space"] = {key: value for key, value in data["space"].items() if key not in ("name", "about")}
+    return dict(json.loads(json.dumps(data)))  # as it is when it has been in a store
+
+
+def check_same(study: Study, there: Mapping[str, Any], where: str, hint: str) -> None:
+    """Raises InputError where a place holds another study: with the first difference, and what to do."""
+    own = decisive(study)
+    if own == there:
+        return
+    from tensornet_attn.train.record import differences  # it brings torch, which takes seconds
+
+    place, here, before = next(differences(own, there))
+    kind = "space" if place.split(".")[0] == "space" else "study"
+    told = f"'{place}' is {_told(before)} there and {_told(here)} here"
+    raise InputError(f"{where} belongs to another {kind}: {told}; {hint}.")
+
+
+def _told(value: Any) -> str:
+    text = "not given" if value is None else str(value)
+    return text if len(text) <= _LONG else text[: _LONG - 3] + "..."
+
+
+CONFIG, DATABASE, RUNS, LOGS = "study.yaml", "study.db", "trials", "logs"
+
+
+def run_folder(design: str, rung: int, rate: float, seed: int) -> str:
+    """Where a run is, beside the store: the same for the same design, whoever trains it, and whenever.
+
+    >>> run_folder("tensornet: 1", 1, 1e-3, 0)
+    'trials/0640dca63934/rung1-lr0.001-seed0'
+    """
+    return f"{RUNS}/{key(design)}/rung{rung}-lr{rate!r}-seed{seed}"
+
+
+def key(design: str) -> str:
+    """A name for the text of a design."""
+    return sha256(design.encode()).hexdigest()[:12]
+
+
+def log_of(out: Path, slot: int) -> Path:
+    """What the processes of a slot have written."""
+    return out / LOGS / f"slot{slot}.log"
+
+
+def prepare(study: Study, out: Path) -> None:
+    """Makes the folder, or checks that it is this study's. Raises InputError, OSError."""
+    (out / LOGS).mkdir(parents=True, exist_ok=True)
+    path = out / CONFIG
+    if path.exists():
+        there = read_study(path)
+        check_same(study, decisive(there), f"'{out}'", "choose another --out")
+        if study.trials < there.trials:
+            raise InputError(
+                f"'{out}' holds a study of {there.trials} trials; {study.trials} are asked for: choose another --out."
+            )
+        if study == there:
+            return
+    write_whole(path, yaml_of(study).encode())
+
+
+def read_study(path: Path) -> Study:
+    """The study of a folder's file, which need not be looked at again. Raises InputError."""
+    from pydantic import ValidationError
+
+    from tensornet_attn.spec.yaml import parse
+
+    try:
+        return Study(**parse(path.read_text(encoding="utf-8"), os.fspath(path))[0].data)
+    except (ValidationError, TypeError) as error:
+        raise InputError(f"'{path}' holds no study that this package can read: choose another --out.") from error

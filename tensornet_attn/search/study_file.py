@@ -1,0 +1,329 @@
+"""From a study file, options, or both to a checked Study: its space written out, its rungs ready to be trained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tensornet_attn import compiler
+from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.graph import build
+from tensornet_attn.models.parts import is_path
+from tensornet_attn.models.refuse import written
+from tensornet_attn.search.read import load
+from tensornet_attn.search.space import Space
+from tensornet_attn.search.study import OBJECTIVES, Limit, Rung, Study, plain, space_data
+from tensornet_attn.search.trial import larger
+from tensornet_attn.spec.places import Document
+from tensornet_attn.spec.report import Reporter, printable
+from tensornet_attn.tasks import list_tasks, task_named
+from tensornet_attn.tasks.reading import read_bytes
+from tensornet_attn.train.config import SIZES, Run
+from tensornet_attn.train.read import file_document, refuse
+from tensornet_attn.train.read import read as read_run
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | None
+PAGE = "docs/search.md lists all keys."
+
+
+def read(source: Source, options: Mapping[str, Any]) -> Study:
+    """The study of a file or a mapping; `options` are its keys and win over what it says, where they are not None.
+
+    In place of `rungs` there may be one `task` with its `options`, `run`, `rates`, `measure` and `score`; a short one
+    of mqar then comes before it. A bound may be a number: the most of a cost, the least of quality. Paths are relative
+    to the file. Raises DesignError with all that is wrong in the file or its space, InputError for anything else.
+    """
+    document, reporter = _document(source)
+    refuse(reporter, "study")
+    options = {key: value for key, value in options.items() if value is not None}
+    given = _joined(document.data, options)
+    study = _checked(given, document, reporter, options)
+    _check_bounds(study)
+    check_rungs(study)
+    return fitted(study, load(study.space))
+
+
+def _document(source: Source) -> tuple[Document, Reporter]:
+    """What the file says, its paths made absolute."""
+    if source is None or isinstance(source, Mapping):
+        document = Document(plain(source or {}), "study")
+        return document, Reporter(document)
+    document, reporter = file_document(source, "study")
+    folder = os.path.dirname(document.path or "")
+    if "space" in document.data:
+        document.data["space"] = _beside(document.data["space"], folder)
+    return document, reporter
+
+
+def _beside(space: Any, folder: str) -> Any:
+    """A space of a study file, its own path or those of its bases from the file's folder on."""
+    if isinstance(space, str):
+        return os.path.join(folder, space) if "\n" not in space else space
+    if not isinstance(space, Mapping) or "base" not in space:
+        return space
+    several = isinstance(space["base"], list)
+    bases = space["base"] if several else [space["base"]]
+    found = [os.path.join(folder, one) if isinstance(one, str) and is_path(one) else one for one in bases]
+    return {**space, "base": found if several else found[0]}
+
+
+def _joined(data: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """All keys of a study, as Study has them. A task among the options stands for rungs of the file, and so back."""
+    dropped: tuple[str, ...] = ("rungs",) if "task" in options else SHORT if "rungs" in options else ()
+    given = {key: value for key, value in data.items() if key not in dropped} | dict(options)
+    if "rungs" in given and "task" in given:
+        raise InputError("a study has either 'rungs' or a 'task', the last rung after a short one of mqar; not both.")
+    if given.get("space") is None:
+        raise InputError("a study needs a 'space': the path of a space file, or what stands in one.")
+    given["space"] = space_data(_space(given["space"]))
+    if "rungs" not in given:
+        given["rungs"] = rungs_of(given)
+    elif any(key in given for key in SHORT):
+        key = next(key for key in SHORT if key in given)
+        raise InputError(f"'{key}' belongs to a 'task', and this study has 'rungs': give it in one of them.")
+    given["rungs"] = _plain_rungs(given["rungs"])
+    given["bounds"] = _limits(given.get("bounds") or {})
+    return {key: value for key, value in given.items() if key not in SHORT}
+
+
+def _space(given: Any) -> Space:
+    """Raises DesignError for what is wrong in a space, InputError where there is none."""
+    if not isinstance(given, (str, os.PathLike, Mapping, Space)):
+        raise InputError(f"'space' is the path of a space file, or what stands in one, {written(given)} given.")
+    if isinstance(given, os.PathLike) or (isinstance(given, str) and not {"\n", "{"} & {*given}):
+        read_bytes(Path(given))  # a name that is no file is no name of a shipped design either
+    return load(given)
+
+
+def _plain_rungs(rungs: Any) -> Any:
+    if not isinstance(rungs, (list, tuple)):
+        return rungs
+    return [one.model_dump() if isinstance(one, Rung) else plain(one) for one in rungs]
+
+
+def _limits(bounds: Any) -> Any:
+    """Bounds with the least and the most: a number is the most of a cost, and the least of quality."""
+    if not isinstance(bounds, Mapping):
+        return bounds
+    return {name: _limit(name, given) for name, given in bounds.items()}
+
+
+def _limit(name: str, given: Any) -> Any:
+    if isinstance(given, Limit):
+        return given.model_dump()
+    number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    return {"least" if larger(name) else "most": given} if number else given
+
+
+def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, options: Mapping[str, Any]) -> Study:
+    try:
+        return Study(**given)
+    except ValidationError as error:
+        told = []
+        for raw in _innermost(error.errors(include_url=False)):
+            key = raw["loc"][0] if raw["loc"] else None
+            if key in document.data and key not in options:
+                _report(reporter, raw)
+            else:
+                told.append(_option(raw))
+        refuse(reporter, "study")
+        raise InputError("\n".join(dict.fromkeys(told))) from error
+
+
+def _innermost(errors: Sequence[Any]) -> list[Any]:
+    """Without those of a list that is short of what was refused in it."""
+    places = [raw["loc"] for raw in errors]
+    return [raw for raw in errors if not any(raw["loc"] == at[: len(raw["loc"])] != at for at in places if raw["loc"])]
+
+
+def _report(reporter: Reporter, raw: Any) -> None:
+    """What is wrong in the file, at its place."""
+    path = tuple(raw["loc"])
+    if raw["type"] == "extra_forbidden":
+        hint = reporter.nearest(str(path[-1]), _known(path))
+        reporter.error("unknown-key", f"there is no key '{printable(str(path[-1]))}' here.", path, key=True, hint=hint)
+        return
+    given = "" if raw["type"] == "missing" else f", {written(raw['input'])} given"
+    reporter.error("wrong-value", f"{_where(path)}: {_sentence(raw)}{given}.", path, hint=PAGE)
+
+
+def _known(path: tuple[Any, ...]) -> list[str]:
+    """The keys that are known where a path ends."""
+    inner = {"rungs": Rung.model_fields, "bounds": Limit.model_fields}
+    return [*inner[str(path[0])]] if len(path) > 1 and path[0] in inner else [*Study.model_fields, *SHORT]
+
+
+def _option(raw: Any) -> str:
+    """What is wrong with an option, in one sentence."""
+    path = tuple(raw["loc"])
+    if not path:
+        return f"{raw['msg']}."
+    if raw["type"] == "extra_forbidden":
+        return f"a study has no option '{printable(_where(path))}': {nearest(str(path[-1]), _known(path))}"
+    if raw["type"] == "missing":
+        return f"a study needs '{_where(path)}': {PAGE}"
+    return f"option '{printable(_where(path))}': {_sentence(raw)}, {written(raw['input'])} given."
+
+
+def _where(path: tuple[Any, ...]) -> str:
+    """`rungs 2 rates`: a place in a study, counted from 1."""
+    return " ".join(str(step + 1) if isinstance(step, int) else str(step) for step in path)
+
+
+def _sentence(raw: Any) -> str:
+    if raw["type"] == "too_short":
+        return "at least one is needed"
+    return str(raw["msg"][0].lower() + raw["msg"][1:])
+
+
+def _check_bounds(study: Study) -> None:
+    """Raises InputError for objectives that are given twice and bounds that nothing can keep."""
+    twice = next((name for name in OBJECTIVES if study.objectives.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"the objective '{twice}' is given twice: once is enough.")
+    for name, limit in study.bounds.items():
+        if isnan(limit.least) or isnan(limit.most) or not limit.least <= limit.most:
+            raise InputError(
+                f"the bound on '{name}' has its least, {limit.least:g}, above its most, {limit.most:g}; e.g. 1000000, "
+                "or {least: 1000, most: 1000000}."
+            )
+
+
+SHORT = ("task", "options", "run", "rates", "measure", "score")  # of one rung, beside the study's own keys
+# What comes before a task that is longer: mqar, which tells designs apart that recall from those that do not.
+LENGTH = 64
+FIRST: Mapping[str, Any] = {"task": "mqar", "options": {"length": LENGTH}, "run": {"steps": 750, "mlp": "none"}}
+TWO_STACKS = ("reverse", "translation")  # tasks of an encoder and a decoder
+OWN = {  # keys of a run file that a study gives itself, and where from
+    "task": "the rung's own 'task'",
+    "options": "the rung's own 'options'",
+    "lr": "'rates'",
+    "seed": "the study's 'seed' and 'fresh_seeds'",
+    "threads": "the study's 'threads'",
+    "design": "the space",
+    "model": "the space",
+    "legs": "the space",
+    "settings": "the space",
+}
+
+
+def callable_task(task: str) -> bool:
+    """Whether a rung's task is a function, `module:function`, and none that is trained on."""
+    return ":" in task
+
+
+def rungs_of(given: Mapping[str, Any]) -> list[Any]:
+    """The rungs that a task alone stands for: it, after a short one of mqar unless it is a function or mqar as short.
+
+    The first one has the same model and learning rates, and no more steps. Raises InputError where there is no task.
+    """
+    if not isinstance(given.get("task"), str):
+        raise InputError("a study needs a 'task', e.g. mqar, or 'rungs', a list of them.")
+    last = {key: given[key] for key in SHORT if key in given}
+    if callable_task(last["task"]):
+        return [last]
+    if _text(last["task"]):
+        last = {"measure": "loss", **last}
+    run, options = (last[key] if isinstance(last.get(key), Mapping) else {} for key in ("run", "options"))
+    if last["task"] == "mqar" and _least(options.get("length"), LENGTH) == options.get("length", LENGTH):
+        return [last]
+    steps = _least(run.get("steps", Run.model_fields["steps"].default), FIRST["run"]["steps"])
+    model = {key: value for key, value in run.items() if key in SIZES}
+    rates = {"rates": last["rates"]} if "rates" in last else {}
+    return [{**FIRST, **rates, "run": {**FIRST["run"], **model, "steps": steps}}, last]
+
+
+def _least(given: Any, most: int) -> Any:
+    """What is given where it is a number below the most; what is wrong with another is told later."""
+    return given if isinstance(given, int) and 0 < given < most else most
+
+
+def _text(task: str) -> bool:
+    """Whether a task is a text to go on with, where few guesses are right and the loss says more than accuracy."""
+    return task in ("byte_lm", "char_lm", "image_generation", "wikitext")
+
+
+def check_rungs(study: Study) -> None:
+    """Raises InputError where a rung's task or run is none, as the trainer would say."""
+    for place, rung in enumerate(study.rungs, 1):
+        if not callable_task(rung.task):
+            try:
+                check_rung(rung)
+            except InputError as error:
+                raise InputError("\n".join(f"rung {place}: {line}" for line in str(error).splitlines())) from error
+
+
+def check_rung(rung: Rung) -> None:
+    """Raises InputError."""
+    own = [key for key in rung.run if key in OWN]
+    if own:
+        raise InputError(f"'{own[0]}' is not given under 'run': it comes from {OWN[own[0]]}.")
+    task = task_named(rung.task, **rung.options)
+    if task.kind == "sequence_to_sequence":
+        known = ", ".join(recipe.name for recipe in list_tasks() if recipe.name not in TWO_STACKS)
+        raise InputError(f"task '{rung.task}' needs an encoder and a decoder, and a study has one stack: try {known}.")
+    read_run({}, {"task": rung.task, "design": "mhsa", **rung.run})
+
+
+def trained(study: Study) -> Iterator[tuple[int, Rung]]:
+    """The rungs on which designs are trained, with their number from 1."""
+    return ((place, rung) for place, rung in enumerate(study.rungs, 1) if not callable_task(rung.task))
+
+
+def fitted(study: Study, space: Space) -> Study:
+    """The study with the width of its designs in each rung that trains them.
+
+    A model puts its width on the leg of each design's input, so that leg has one size in all designs; else what is
+    trained would not be what was priced. Raises InputError where it has several, or a rung says another.
+    """
+    if not any(True for _ in trained(study)):
+        return study
+    width = width_of(space)
+    for place, rung in trained(study):
+        if rung.run.get("width", width) != width:
+            raise InputError(
+                f"rung {place}: the input of the designs of '{space.name}' has the width {width}, and the rung says "
+                f"'width: {rung.run['width']}'; leave it out."
+            )
+    rungs = [
+        rung if callable_task(rung.task) else rung.model_copy(update={"run": {**rung.run, "width": width}})
+        for rung in study.rungs
+    ]
+    return study.model_copy(update={"rungs": tuple(rungs)})
+
+
+def width_of(space: Space) -> int:
+    """The size of the leg of the designs' input. Raises InputError where it varies, or where a base is no layer."""
+    found = {name: _input_leg(name, data) for name, data in space.bases.items()}
+    widths: dict[int, str] = {}
+    for name, (leg, size) in found.items():
+        sizes = [int(space.legs[leg][place]) for place in range(len(space.legs[leg]))] if leg in space.legs else [size]
+        if len(sizes) > 1:
+            raise InputError(
+                f"leg '{leg}' of '{name}' is the width of the model, which no move changes: give it one size in the "
+                f"space '{space.name}', e.g. '{leg}: {sizes[0]}'."
+            )
+        widths.setdefault(sizes[0], f"leg '{leg}' of '{name}'")
+    if len(widths) > 1:
+        told = ", ".join(f"{size} on {where}" for size, where in widths.items())
+        raise InputError(
+            f"the bases of the space '{space.name}' differ in the width of the model: {told}; give all one."
+        )
+    return next(iter(widths))
+
+
+def _input_leg(name: str, data: Mapping[str, Any]) -> tuple[str, int]:
+    """The leg of a base's first input that runs along no sequence, and its size."""
+    graph = build(compiler.load(dict(data)))
+    inputs = graph.of_role("input")
+    legs = [leg for leg in inputs[0].legs if graph.leg[leg].size is not None] if inputs else []
+    if len(legs) != 1 or len(inputs[0].legs) != 2:
+        raise InputError(
+            f"base '{name}' is no layer of a model: its input has a sequence leg and then its width, e.g. n f."
+        )
+    return legs[0], int(graph.leg[legs[0]].size or 0)

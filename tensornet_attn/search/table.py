@@ -1,0 +1,140 @@
+"""How a study is told to whoever waits: a live table on a terminal, lines elsewhere; on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from tensornet_attn.search.rank import CONFIRM, confirmations
+from tensornet_attn.search.space import to_text
+from tensornet_attn.search.study import ARMS, Study
+from tensornet_attn.search.trial import BOUND, COMPLETE, Trial
+from tensornet_attn.train.progress import clock, say
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+SECONDS = 10.0  # between plain lines
+BAR = 40  # letters that the bar is wide
+
+
+@dataclass(frozen=True)
+class Running:
+    """A trial on its way: `text` is its path, `rung` where it is, `seconds` since it began."""
+
+    slot: int
+    arm: str
+    text: str
+    rung: int
+    seconds: float
+
+
+Show = Callable[[Sequence[Trial], Sequence[Running]], None]
+
+
+@contextmanager
+def table(study: Study, workers: int) -> Iterator[Show]:
+    """What takes the finished trials and those that run, as often as there is something to show."""
+    if sys.stderr.isatty():
+        with _live(study, workers) as show:
+            yield show
+    else:
+        yield _lines(study, workers)
+
+
+def _lines(study: Study, workers: int) -> Show:
+    last, known = -SECONDS, -1
+
+    def show(trials: Sequence[Trial], running: Sequence[Running]) -> None:
+        nonlocal last, known
+        now = time.monotonic()
+        if len(trials) != known and (now - last >= SECONDS or not running):
+            last, known = now, len(trials)
+            say("  ".join(words(study, trials, running, workers)))
+
+    return show
+
+
+@contextmanager
+def _live(study: Study, workers: int) -> Iterator[Show]:
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), refresh_per_second=4) as live:
+        yield lambda trials, running: live.update(picture(study, trials, running, workers))
+
+
+def picture(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> Group:
+    """What a terminal shows: how far it is, what runs, the best of each arm, and what failed."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    own = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("slot", "arm", "rung", "time", "design"):
+        own.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if name in ("slot", "time") else "left")
+    for one in sorted(running, key=lambda one: one.slot):
+        own.add_row(_slot(one.slot), one.arm, _rung(study, one.rung), clock(one.seconds), one.text)
+    head, *rest = words(study, trials, running, workers)
+    first = Table.grid(padding=(0, 2))
+    first.add_row(ProgressBar(total=slots(study, trials), completed=len(trials), width=BAR), head, rest.pop())
+    return Group(first, own, *(Text(line, overflow="ellipsis", no_wrap=True) for line in rest))
+
+
+def words(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> list[str]:
+    """How far a study is, the best of each arm, failures by state, and the time left; each a few words."""
+    told = [f"{len(trials)}/{slots(study, trials)} trials"]
+    for arm in study.arms:
+        own = [one for one in trials if one.arm == arm and one.state == COMPLETE and one.quality is not None]
+        told += [_best(study, arm, max(own, key=lambda one: (one.rung, one.quality)))] if own else []
+    failed = Counter(one.state for one in trials if one.state not in (COMPLETE, BOUND))
+    told += [f"failed: {', '.join(f'{state} {count}' for state, count in failed.most_common())}"] if failed else []
+    seconds = left(study, trials, running, workers)
+    return [*told, "time left not known yet" if seconds is None else f"{clock(seconds)} left"]
+
+
+def _best(study: Study, arm: str, best: Trial) -> str:
+    rung = f" on rung {best.rung}" if len(study.rungs) > 1 else ""
+    return f"{arm}: {best.quality:.4f}{rung}, {to_text(best.path)}"
+
+
+def slots(study: Study, trials: Sequence[Trial]) -> int:
+    """How many trials there will be: as many confirmations as there may be, until all proposals are finished."""
+    proposals = [one for one in trials if one.arm in ARMS]
+    if len(proposals) >= study.proposals or len(proposals) < len(trials):  # a small space may have fewer
+        return len(proposals) + len(confirmations(study, proposals))
+    return study.proposals + study.finalists * len(study.arms) * study.fresh_seeds
+
+
+def left(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> float | None:
+    """Seconds until the end, if trials go on to take what the median one has taken; None where none is finished."""
+    times = [one.seconds for one in trials if one.arm in ARMS]
+    if not times:
+        return None
+    again = [one.seconds for one in trials if one.arm == CONFIRM] or _last_runs(study, trials) or times
+    whole = slots(study, trials)
+    proposals = max(0, min(study.proposals, whole) - len(times)) if len(times) == len(trials) else 0
+    rest = max(0, whole - len(trials) - proposals)
+    work = proposals * median(times) + rest * median(again)
+    return max(0.0, work - sum(one.seconds for one in running)) / max(1, workers)
+
+
+def _last_runs(study: Study, trials: Sequence[Trial]) -> list[float]:
+    """Seconds of one run on the last rung, which is what a confirmation is."""
+    last = len(study.rungs)
+    return [r.seconds / len(r.rates) for one in trials for r in one.results if r.rung == last and one.same_as is None]
+
+
+def _slot(slot: int) -> str:
+    return str(slot) if slot >= 0 else "again"
+
+
+def _rung(study: Study, rung: int) -> str:
+    return f"{rung}: {study.rungs[rung - 1].task}" if rung > 0 else "checks"

@@ -1,0 +1,126 @@
+"""What the process of a trial trains: the static check, the runs of a rung, a latency."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from tensornet_attn import compiler
+from tensornet_attn.bench.case import TRAINING, Case, runner
+from tensornet_attn.bench.measure import interleaved
+from tensornet_attn.errors import InputError
+from tensornet_attn.search.job import CLIMB, LATENCY, STATIC, Job, NotFiniteError
+from tensornet_attn.search.read import load
+from tensornet_attn.search.study import Rung, run_folder
+from tensornet_attn.train.devices import fabric_of, need_parts
+from tensornet_attn.train.lock import locked
+from tensornet_attn.train.model import spec_of
+from tensornet_attn.train.progress import say
+from tensornet_attn.train.read import read
+from tensornet_attn.train.session import begin
+from tensornet_attn.train.start import task_of, train
+from tensornet_attn.train.step import Diverged, optimise
+
+REPEATS, SECONDS = 20, 2.0  # of timing a latency
+WAIT = 60.0  # seconds for a process to end whose worker is gone
+_NEAR, _NATS = 0.25, 0.5  # how far the first loss may lie from that of guessing: a share of it, and nats
+
+
+def static(job: Job) -> float:
+    """The loss in nats of the first training rung's model before its first step. Raises InputError, NotFiniteError.
+
+    One step of the trainer checks shapes, and that the gradient is finite.
+    """
+    rung = job.study.rungs[job.rung - 1]
+    run = read({}, options(job, rung, rung.rates[0], job.seeds[0]))
+    need_parts(run)
+    task = task_of(run)
+    spec = spec_of(run, task)
+    fabric = fabric_of(run)
+    fabric.launch()
+    try:
+        loss = optimise(begin(run, task, spec, fabric), ()).loss
+    except Diverged as error:
+        raise NotFiniteError(f"{error}.") from error
+    check_first(loss, task.classes or task.vocabulary)
+    return loss
+
+
+def check_first(loss: float, answers: int) -> None:
+    """Raises InputError for a first loss in nats that is far from that of guessing among some answers."""
+    guess = log(answers)
+    if abs(loss - guess) > _NEAR * guess + _NATS:
+        raise InputError(
+            f"the first loss is {loss:.3g} nats, and guessing among {answers} answers would give {guess:.3g}: the "
+            "design does not keep numbers near 1."
+        )
+
+
+def options(job: Job, rung: Rung, rate: float, seed: int) -> dict[str, Any]:
+    """The keys of a run file. What says how a machine does it is as the rung says, or kept small."""
+    machine = {"tensorboard": False, "keep": 1, "threads": job.study.threads}
+    design = compiler.load(job.design)
+    return machine | rung.run | {
+        "task": rung.task, "options": rung.options, "design": design, "lr": rate, "seed": seed
+    }  # fmt: skip
+
+
+def climb(job: Job) -> list[tuple[float | None, str]]:
+    """The quality with each learning rate and the folder of its run, all with equal compute; None where not finite."""
+    rung = job.study.rungs[job.rung - 1]
+    return [_trained(job, rung, *one) for one in zip(job.rates, job.seeds, strict=True)]
+
+
+def _trained(job: Job, rung: Rung, rate: float, seed: int) -> tuple[float | None, str]:
+    folder = run_folder(job.design, job.rung, rate, seed)
+    out = Path(job.out) / folder
+    _await_lock(out)
+    try:
+        summary = train({}, out=out, command="tensornet-attn search", **options(job, rung, rate, seed))
+    except InputError as error:
+        if not isinstance(error.__cause__, Diverged):
+            raise
+        say(str(error))
+        return None, folder
+    value = summary["eval"][f"eval_{rung.measure}"]
+    return (-value if rung.measure == "loss" and value is not None else value), folder
+
+
+def _await_lock(out: Path) -> None:
+    """Waits for a process that still trains here, though its worker is gone. Raises InputError after a minute."""
+    end = time.monotonic() + WAIT
+    while True:
+        try:
+            with locked(out, True):
+                return
+        except InputError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.1)
+
+
+def latency(job: Job) -> float:
+    """Median seconds of a forward and a backward of the design alone, at the sizes that the space prices."""
+    space = load(job.study.space)
+    case = Case(compiler.load(job.design), space.bounds.n, space.bounds.batch, seed=job.seeds[0])
+    case.check()
+    module = compiler.compile(case.design)
+    timed = interleaved({"design": runner(module, case, case.inputs(), TRAINING)}, REPEATS, SECONDS)
+    if timed["design"].failed is not None:
+        raise timed["design"].failed
+    return median(timed["design"].seconds)
+
+
+def compute(job: Job) -> Any:
+    """What a job gives. Raises what goes wrong."""
+    torch.set_num_threads(job.study.threads)
+    return JOBS[job.kind](job)
+
+
+JOBS: dict[str, Callable[[Job], Any]] = {STATIC: static, CLIMB: climb, LATENCY: latency}

@@ -1,0 +1,181 @@
+"""Slots and designs are taken one after the other, whoever is suspended or gone."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.search import claim as claims
+from tensornet_attn.search.claim import Claim, awaited, claim, complete, free_dead, open_confirmations
+from tensornet_attn.search.evolve import Draft
+from tensornet_attn.search.process import identity
+from tensornet_attn.search.read import load
+from tensornet_attn.search.store import CLAIM, Store
+from tensornet_attn.search.study import Study
+from tensornet_attn.search.trial import Trial
+from tests.search import made
+from tests.search.engine import asked, dead, finish, opened
+
+
+def taken(store: Store, study: Study) -> Claim | None:
+    """What the next trial takes."""
+    trial = asked(store)
+
+    def note(made: dict[str, object]) -> None:
+        trial.set_user_attr(CLAIM, made)
+
+    return claim(store, trial.number, study, load(study.space), note)
+
+
+@pytest.mark.rotated
+def test_slots_in_order_and_no_design_twice(tmp_path: Path) -> None:
+    study = made.study(trials=4)
+    store = opened(tmp_path, study)
+    found = [taken(store, study) for _ in range(9)]
+    assert found[8] is None
+    drafts = [one for one in found if isinstance(one, Draft)]
+    assert [one.slot for one in drafts] == list(range(8))
+    for arm in study.arms:
+        assert len({one.proposal.essence for one in drafts if one.arm == arm}) == 4
+
+
+@pytest.mark.rotated
+def test_many_at_once(tmp_path: Path) -> None:
+    study = made.study(trials=3)
+    opened(tmp_path, study)
+
+    def one(_: int) -> Claim | None:
+        store = opened(tmp_path, study)
+        found = taken(store, study)
+        store.close()
+        return found
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(one, range(6)))
+    assert sorted(draft.slot for draft in found if isinstance(draft, Draft)) == list(range(6))
+
+
+def test_who_has_a_higher_number_waits(tmp_path: Path) -> None:
+    study = made.study(trials=4)
+    store, other = opened(tmp_path, study), opened(tmp_path, study)
+    first, late = asked(store), []
+    thread = threading.Thread(target=lambda: late.append(taken(other, study)))
+    thread.start()
+    thread.join(0.5)
+    assert late == []
+    chosen = claim(store, first.number, study, load(study.space), lambda made: first.set_user_attr(CLAIM, made))
+    thread.join(20)
+    assert [one.slot for one in (chosen, *late)] == [0, 1]
+
+
+def test_a_dead_worker_is_not_waited_for(tmp_path: Path) -> None:
+    study = made.study(trials=4)
+    lost = [opened(tmp_path, study, dead()) for _ in range(2)]
+    assert taken(lost[0], study).slot == 0
+    asked(lost[1])  # dead before it has chosen
+    store = opened(tmp_path, study)
+    free_dead(store)
+    assert store.look()[1] == []
+    assert taken(store, study).slot == 0
+
+
+def test_a_number_of_a_process_that_another_one_has_now(tmp_path: Path) -> None:
+    assert not identity().gone
+    assert replace(identity(), began="1").gone
+    assert not replace(identity(), host="elsewhere", pid=2**22 + 1).gone
+
+
+def test_silence_of_a_machine_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = made.study(trials=4)
+    far = opened(tmp_path, study, replace(identity(), host="elsewhere"))
+    asked(far)
+    store = opened(tmp_path, study)
+    free_dead(store)
+    assert len(store.look()[1]) == 1
+    monkeypatch.setattr(claims, "MUTE", -1.0)
+    free_dead(store)
+    assert store.look()[1] == []
+
+
+def test_heartbeats_that_have_stopped(tmp_path: Path) -> None:
+    from sqlalchemy import text
+
+    study = made.study(trials=4)
+    far = opened(tmp_path, study, replace(identity(), host="elsewhere"))
+    assert taken(far, study).slot == 0
+    store = opened(tmp_path, study)
+    free_dead(store)
+    assert len(store.look()[1]) == 1
+    with store.optuna._storage._backend.engine.begin() as connection:
+        connection.execute(text("update trial_heartbeats set heartbeat = datetime(heartbeat, '-31 seconds')"))
+    free_dead(store)
+    assert store.look()[1] == []
+
+
+@pytest.mark.rotated
+def test_a_small_space_ends_early(tmp_path: Path) -> None:
+    """Two designs, and each arm has both; what is left over belongs to nobody."""
+    study = made.study(space={"space": 1, "base": "mhsa", "legs": {"f": 8, "h": [2, 4]}}, trials=10, finalists=1)
+    store = opened(tmp_path, study)
+    found = [taken(store, study) for _ in range(5)]
+    assert [one and one.slot for one in found] == [0, 1, 2, 3, None]
+    assert store.exhausted == {"evolution": 4, "random": 5}
+    for number, draft in enumerate(found[:4]):
+        assert isinstance(draft, Draft)
+        finish(store, number, made.trial(draft.slot, essence=draft.proposal.essence, quality=draft.slot / 10))
+    finished = store.look()[0]
+    assert not complete(study, finished, store.exhausted)
+    confirmations = open_confirmations(study, finished, [], store.exhausted)
+    assert len(confirmations) in (5, 10)
+    done = [made.trial(one.slot, arm="confirm", of=one.of.slot, fresh=one.fresh) for one in confirmations]
+    assert complete(study, [*finished, *done], store.exhausted)
+
+
+@pytest.mark.rotated
+def test_a_space_with_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("tensornet_attn.search.propose"), "ATTEMPTS", 16)
+    study = made.study(bounds={"macs": {"most": 1.0}})
+    with pytest.raises(InputError) as caught:
+        taken(opened(tmp_path, study), study)
+    assert str(caught.value).startswith("none of 16 drafts of the space 'tiny' is left: 16 by 'macs at most 1'; ")
+
+
+def test_equal_designs_of_both_arms(tmp_path: Path) -> None:
+    """Random search has drawn what evolution evaluates now: it waits, and takes over what is found."""
+    study = made.study(space={"space": 1, "base": "mhsa", "legs": {"f": 8, "h": 4}}, trials=1)
+    store = opened(tmp_path, study)
+    first, second = taken(store, study), taken(store, study)
+    assert isinstance(first, Draft)
+    assert isinstance(second, Draft)
+    assert first.proposal.essence == second.proposal.essence
+    assert awaited(store, 0, first) is None
+    late: list[Trial | None] = []
+    thread = threading.Thread(target=lambda: late.append(awaited(opened(tmp_path, study), 1, second)))
+    thread.start()
+    thread.join(0.5)
+    assert late == []
+    record = made.trial(0, essence=first.proposal.essence)
+    finish(store, 0, record)
+    thread.join(20)
+    assert late == [record]
+
+
+def test_who_dies_is_not_awaited(tmp_path: Path) -> None:
+    study = made.study(space={"space": 1, "base": "mhsa", "legs": {"f": 8, "h": 4}}, trials=1)
+    taken(opened(tmp_path, study, dead()), study)
+    store = opened(tmp_path, study)
+    trial = asked(store)
+    second = Draft(1, "random", "random", taken_design(study))
+    assert awaited(store, trial.number, second) is None
+
+
+def taken_design(study: Study):  # type: ignore[no-untyped-def]
+    from tensornet_attn.search.evolve import draft
+
+    return draft(study, load(study.space), 0, ()).proposal
