@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tensornet_attn.runtime.blockwise import Rows, block_function, blockwise
+from tensornet_attn.runtime.blockwise_inside import noise_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.products import mixed
-from tensornet_attn.runtime.rows import Rows, blocked_rows, row_tile
-from tensornet_attn.runtime.rows_inside import noise_rows
 from tensornet_attn.runtime.softmax import masked_softmax
 
 
@@ -69,9 +69,9 @@ class Gfish(nn.Module):
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         L_of_of_3 = self.P * self.sigma[:, None]  # g k
 
-        # L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: a block of rows at a time, again
-        # in the backward
-        y_1 = blocked_rows(
+        # L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the
+        # backward
+        y_1 = blockwise(
             y_1_rows,
             [
                 Q.transpose(-3, -2),
@@ -97,7 +97,7 @@ class Gfish(nn.Module):
         return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
 
 
-@row_tile(rows=(-2, 0, 0, 0, 0, 0, 0, -2, -2, 0), out=-2, legs=(3, 3, 0, 0, 0, 0, 3, 3, -1, 1))
+@block_function(rows=(-2, 0, 0, 0, 0, 0, 0, -2, -2, 0), out=-2, legs=(3, 3, 0, 0, 0, 0, 3, 3, -1, 1))
 def y_1_rows(
     rows: Rows,
     Q: Tensor,

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tensornet_attn.runtime.blockwise import Rows, block_function, blockwise
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.products import mixed
-from tensornet_attn.runtime.rows import Rows, blocked_rows, row_tile
 from tensornet_attn.runtime.softmax import masked_softmax
 
 
@@ -65,9 +65,9 @@ class HardGfish(nn.Module):
         A_of_1 = torch.einsum("gk,hk->gh", L_of_P_up, self.W2)  # g h
         A_of_3 = torch.einsum("gk,hk->gh", L_of_P_down, self.W2)  # g h
 
-        # L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1: a block of rows at a time, again in
-        # the backward
-        y_1 = blocked_rows(
+        # L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1: blockwise, recomputed in the
+        # backward
+        y_1 = blockwise(
             y_1_rows,
             [Q.transpose(-3, -2), K.transpose(-3, -2), A_of_1, A_of_3, self.b2, V.transpose(-3, -2), mask, key_mask],
             n,
@@ -80,7 +80,7 @@ class HardGfish(nn.Module):
         return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
 
 
-@row_tile(rows=(-2, 0, 0, 0, 0, 0, -2, 0), out=-2, legs=(3, 3, 0, 0, 0, 3, -1, 1))
+@block_function(rows=(-2, 0, 0, 0, 0, 0, -2, 0), out=-2, legs=(3, 3, 0, 0, 0, 3, -1, 1))
 def y_1_rows(
     rows: Rows,
     Q: Tensor,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
-from tensornet_attn.runtime.states import mixed_states_and_rows
+from tensornet_attn.runtime.states import mixed_states_and_blockwise
 
 
 class HardLfish(nn.Module):
@@ -57,7 +57,7 @@ class HardLfish(nn.Module):
         q = phiQ.transpose(-3, -2)  # ... h n d
         k = phiK.transpose(-3, -2)  # ... g m d
         v = V.transpose(-3, -2)  # ... g m e
-        KV_read, z_read = mixed_states_and_rows(
+        KV_read, z_read = mixed_states_and_blockwise(
             q, k, v, mixture.transpose(-2, -1), mask, key_mask, max(x.ndim, memory.ndim) - 2
         )  # ... h n e; ... h n
 

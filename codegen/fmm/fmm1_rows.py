@@ -78,7 +78,7 @@ class Fmm1Rows(nn.Module):
         far1_V = o_2.transpose(-3, -2)  # ... n h d
         A_read = blend1[:, None] * near_V + blend2[:, None] * far1_V  # ... n h d
 
-        # near.apart and near.apart A.m: in blocks, only what is near the band
+        # near.copy and near.copy A.m: in blocks, only what is near the band
         v_2 = A_m[..., None].unsqueeze(-2)  # m 1 1
         o_3 = attend_band(
             Q, K, v_2, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
@@ -86,7 +86,7 @@ class Fmm1Rows(nn.Module):
 
         near_A_m = o_3  # ... n h
 
-        # far1.apart and far1.apart A.m: the keys are summed first, nothing is n by m
+        # far1.copy and far1.copy A.m: the keys are summed first, nothing is n by m
         q_2 = phiQ1.transpose(-3, -2)  # ... h n d
         k_2 = phiK1.transpose(-3, -2)  # ... h m d
         v_3 = A_m[None, :][..., None]  # 1 m 1

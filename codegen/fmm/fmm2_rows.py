@@ -91,7 +91,7 @@ class Fmm2Rows(nn.Module):
         far2_V = o_3.transpose(-3, -2)  # ... n h d
         A_read = blend1[:, None] * near_V + blend2[:, None] * far1_V + blend2[:, None] * far2_V  # ... n h d
 
-        # near.apart and near.apart A.m: in blocks, only what is near the band
+        # near.copy and near.copy A.m: in blocks, only what is near the band
         v_3 = A_m[..., None].unsqueeze(-2)  # m 1 1
         o_4 = attend_band(
             Q, K, v_3, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
@@ -99,7 +99,7 @@ class Fmm2Rows(nn.Module):
 
         near_A_m = o_4  # ... n h
 
-        # far1.apart and far1.apart A.m: the keys are summed first, nothing is n by m
+        # far1.copy and far1.copy A.m: the keys are summed first, nothing is n by m
         q_3 = phiQ1.transpose(-3, -2)  # ... h n d
         k_3 = phiK1.transpose(-3, -2)  # ... h m d
         v_4 = A_m[None, :][..., None]  # 1 m 1
@@ -107,7 +107,7 @@ class Fmm2Rows(nn.Module):
 
         far1_A_m = o_5.transpose(-2, -1)  # ... n h
 
-        # far2.apart and far2.apart A.m: the keys are summed first, nothing is n by m
+        # far2.copy and far2.copy A.m: the keys are summed first, nothing is n by m
         q_4 = phiQ2.transpose(-3, -2)  # ... h n d
         k_4 = phiK2.transpose(-3, -2)  # ... h m d
         v_5 = A_m[None, :][..., None]  # 1 m 1

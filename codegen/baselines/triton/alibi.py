@@ -18,9 +18,9 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.positions import alibi_slopes
+from tensornet_attn.runtime.positions import alibi_slopes, distance
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, load_1d, load_2d, log_total, online, parts_of, softened, store_1d, store_2d, with_bias,
+    allowed, dot_of, in_parts, load_1d, load_2d, log_sum, online, parts_of, softened, store_1d, store_2d, with_bias,
     with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -58,7 +58,7 @@ class Alibi(nn.Module):
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        # gap, A.of.p1, A.of.p2, A.of, A, y.p1: kernels, again in the backward
+        # gap, A.of.p1, A.of.p2, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [Q.transpose(-3, -2), K.transpose(-3, -2), slopes, V.transpose(-3, -2)],
@@ -86,8 +86,8 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     slopes_base = slopes + batch * slopes_step[0] + h_at * slopes_step[1]
     slopes_2 = tl.load(slopes_base).to(SUMS)  # a number
@@ -95,30 +95,30 @@ def y_1_tiles_forward(
     out_0 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        offset = apart.to(SUMS)  # n m
+        offset = distance.to(SUMS)  # n m
         gap = tl.abs(offset)  # n m
         A_scores_2 = slopes_2 * gap  # n m
         A_scores = number_0 * A_scores_1 - A_scores_2  # n m
         A_scores_3 = with_bias(
             A_scores, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A, fade_0, most_0, total_0 = online(A_scores_3, 1.0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        visible_0_0 = allowed(
+            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A, alpha_0, m_i_0, l_i_0 = online(A_scores_3, 1.0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -145,22 +145,23 @@ def y_1_tiles_rows(
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        offset = apart.to(SUMS)  # n m
+        offset = distance.to(SUMS)  # n m
         gap = tl.abs(offset)  # n m
         A_scores_2 = slopes_2 * gap  # n m
         A_scores = number_0 * A_scores_1 - A_scores_2  # n m
         A_scores_3 = with_bias(
             A_scores, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores_3, 1.0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(
+            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A = softened(A_scores_3, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_A - A_sums[:, None]  # n m
@@ -201,23 +202,24 @@ def y_1_tiles_keys(
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
-        apart = (n + (m_end - n_end))[None, :] - m[:, None]
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         A_scores_1 = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
-        offset = apart.to(SUMS)  # n m
+        offset = distance.to(SUMS)  # n m
         gap = tl.abs(offset)  # n m
         A_scores_2 = slopes_2 * gap  # n m
         A_scores = number_0 * A_scores_1 - A_scores_2  # n m
         A_scores_3 = with_bias(
             A_scores, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible & (apart >= 0), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A = softened(A_scores_3, 1.0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        visible_0_0 = allowed(
+            visible & (distance >= 0), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+        )
+        A = softened(A_scores_3, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
         d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V = dot_of(A, d_0, DOT, SUMS)  # m d
         d_V_2 += d_V
@@ -238,9 +240,9 @@ y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "slopes": "h", "V": "h m d"},
     heads={"h": 1}, whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], loops={},
     live={"forward": 4, "rows": 5, "keys": 4}, sums={"forward": 0, "rows": 1, "keys": 0},
-    kept={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
-    given={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
+    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
+    resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

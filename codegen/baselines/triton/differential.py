@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, load_1d, load_2d, log_total, online, softened, store_1d, store_2d, with_bias, with_keys
+    allowed, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias, with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -79,7 +79,7 @@ class Differential(nn.Module):
         lambda2 = torch.exp(self.lq2 @ self.lk2)  # a scalar
         A_A2 = -lambda1 + lambda2 - 0.8  # a scalar
 
-        # A1.of, A1, O.of.p1: kernels, again in the backward
+        # A1.of, A1, O.of.p1: Triton kernels, recomputed in the backward
         O_of_1 = tiled(
             O_of_1_tiles,
             [Q1.transpose(-3, -2), K1.transpose(-3, -2), V.transpose(-3, -2)],
@@ -93,7 +93,7 @@ class Differential(nn.Module):
 
         O_of_2 = A_A2 * V  # ... m h e
 
-        # A2.of, A2, O.of.p3: kernels, again in the backward
+        # A2.of, A2, O.of.p3: Triton kernels, recomputed in the backward
         O_of_3 = tiled(
             O_of_3_tiles,
             [Q2.transpose(-3, -2), K2.transpose(-3, -2), O_of_2.transpose(-3, -2)],
@@ -123,14 +123,14 @@ def O_of_1_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     Q1_tile = load_2d(Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     out_0 = tl.zeros((n_block, e_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K1_tile = load_2d(
@@ -140,16 +140,15 @@ def O_of_1_tiles_forward(
         A1_scores_2 = with_bias(
             A1_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A1, fade_0, most_0, total_0 = online(A1_scores_2, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A1, alpha_0, m_i_0, l_i_0 = online(A1_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         read_0 = dot_of(A1, V_tile, DOT, SUMS)  # n e
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
     store_2d(
-        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -174,7 +173,7 @@ def O_of_1_tiles_rows(
     d_Q1_2 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K1_tile = load_2d(
@@ -184,8 +183,8 @@ def O_of_1_tiles_rows(
         A1_scores_2 = with_bias(
             A1_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A1 = softened(A1_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A1 = softened(A1_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         d_A1 = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_A1 - A1_sums[:, None]  # n m
@@ -220,7 +219,7 @@ def O_of_1_tiles_keys(
     d_K1_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
@@ -231,8 +230,8 @@ def O_of_1_tiles_keys(
         A1_scores_2 = with_bias(
             A1_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A1 = softened(A1_scores_2, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A1 = softened(A1_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
         d_0 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
         d_V = dot_of(A1, d_0, DOT, SUMS)  # m e
         d_V_2 += d_V
@@ -253,10 +252,10 @@ O_of_1_tiles = region(
     f"{__name__}.O_of_1_tiles", sides=("n", "m"), operands={"Q1": "h n d", "K1": "h m d", "V": "h m e"}, heads={"h": 1},
     whole=(), widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]], loops={},
     live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    kept={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
-    given={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
+    accumulators={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
+    resident={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
     streamed={"forward": ["d", "e"], "rows": ["d", "e"], "keys": ["d", "e"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": O_of_1_tiles_forward, "rows": O_of_1_tiles_rows, "keys": O_of_1_tiles_keys},
 )
 
@@ -275,15 +274,15 @@ def O_of_3_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     Q2_tile = load_2d(Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + h_at * O_of_p2_step[1]
     out_0 = tl.zeros((n_block, e_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K2_tile = load_2d(
@@ -293,16 +292,15 @@ def O_of_3_tiles_forward(
         A2_scores_2 = with_bias(
             A2_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A2, fade_0, most_0, total_0 = online(A2_scores_2, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A2, alpha_0, m_i_0, l_i_0 = online(A2_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
         read_0 = dot_of(A2, O_of_p2_tile, DOT, SUMS)  # n e
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
     store_2d(
-        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -328,7 +326,7 @@ def O_of_3_tiles_rows(
     d_Q2_2 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K2_tile = load_2d(
@@ -338,8 +336,8 @@ def O_of_3_tiles_rows(
         A2_scores_2 = with_bias(
             A2_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A2 = softened(A2_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A2 = softened(A2_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
         d_A2 = dot_of(d_0, tl.trans(O_of_p2_tile), DOT, SUMS)  # n m
         add = d_A2 - A2_sums[:, None]  # n m
@@ -375,7 +373,7 @@ def O_of_3_tiles_keys(
     d_K2_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
@@ -386,8 +384,8 @@ def O_of_3_tiles_keys(
         A2_scores_2 = with_bias(
             A2_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A2 = softened(A2_scores_2, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A2 = softened(A2_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
         d_0 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
         d_O_scores_2 = dot_of(A2, d_0, DOT, SUMS)  # m e
         d_O_scores_2_2 += d_O_scores_2
@@ -408,9 +406,9 @@ O_of_3_tiles = region(
     f"{__name__}.O_of_3_tiles", sides=("n", "m"), operands={"Q2": "h n d", "K2": "h m d", "O_of_p2": "h m e"},
     heads={"h": 1}, whole=(), widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]],
     loops={}, live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    kept={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
-    given={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
+    accumulators={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
+    resident={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
     streamed={"forward": ["d", "e"], "rows": ["d", "e"], "keys": ["d", "e"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": O_of_3_tiles_forward, "rows": O_of_3_tiles_rows, "keys": O_of_3_tiles_keys},
 )

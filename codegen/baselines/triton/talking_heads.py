@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, load_1d, load_2d, log_total, online, parts_of, softened, store_1d, store_2d, with_bias,
+    allowed, dot_of, in_parts, load_1d, load_2d, log_sum, online, parts_of, softened, store_1d, store_2d, with_bias,
     with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -60,7 +60,7 @@ class TalkingHeads(nn.Module):
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m e d
 
-        # A.of.p1, A.of, A, U, y.p1: kernels, again in the backward
+        # A.of.p1, A.of, A, U, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [Q.transpose(-3, -2), K.transpose(-3, -2), self.Pl, self.Pw, V.transpose(-3, -2)],
@@ -88,22 +88,22 @@ def y_1_tiles_statistics(
     n = first + tl.arange(0, n_block)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
-    most_1 = tl.full((n_block,), float("-inf"), SUMS)
-    total_1 = tl.zeros((n_block,), SUMS)
-    most_2 = tl.full((n_block,), float("-inf"), SUMS)
-    total_2 = tl.zeros((n_block,), SUMS)
-    most_3 = tl.full((n_block,), float("-inf"), SUMS)
-    total_3 = tl.zeros((n_block,), SUMS)
-    most_4 = tl.full((n_block,), float("-inf"), SUMS)
-    total_4 = tl.zeros((n_block,), SUMS)
-    most_5 = tl.full((n_block,), float("-inf"), SUMS)
-    total_5 = tl.zeros((n_block,), SUMS)
-    most_6 = tl.full((n_block,), float("-inf"), SUMS)
-    total_6 = tl.zeros((n_block,), SUMS)
-    most_7 = tl.full((n_block,), float("-inf"), SUMS)
-    total_7 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_1 = tl.zeros((n_block,), SUMS)
+    m_i_2 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_2 = tl.zeros((n_block,), SUMS)
+    m_i_3 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_3 = tl.zeros((n_block,), SUMS)
+    m_i_4 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_4 = tl.zeros((n_block,), SUMS)
+    m_i_5 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_5 = tl.zeros((n_block,), SUMS)
+    m_i_6 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_6 = tl.zeros((n_block,), SUMS)
+    m_i_7 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_7 = tl.zeros((n_block,), SUMS)
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
@@ -170,7 +170,7 @@ def y_1_tiles_statistics(
     mask_base_8 = mask + batch * mask_step[0] + 7 * mask_step[1]
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -211,8 +211,8 @@ def y_1_tiles_statistics(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0, fade_0, most_0, total_0 = online(A_0_scores, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
         Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
         Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
@@ -234,8 +234,8 @@ def y_1_tiles_statistics(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1, fade_1, most_1, total_1 = online(A_1_scores, number_0, MASK, seen_0_1, edge, most_1, total_1)  # n m
+        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, number_0, MASK, visible_0_1, edge, m_i_1, l_i_1)  # n m
         Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
         Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
@@ -257,8 +257,8 @@ def y_1_tiles_statistics(
         A_2_scores = with_bias(
             A_scores_2, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2, fade_2, most_2, total_2 = online(A_2_scores, number_0, MASK, seen_0_2, edge, most_2, total_2)  # n m
+        visible_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2, alpha_2, m_i_2, l_i_2 = online(A_2_scores, number_0, MASK, visible_0_2, edge, m_i_2, l_i_2)  # n m
         Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
         Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
@@ -280,8 +280,8 @@ def y_1_tiles_statistics(
         A_3_scores = with_bias(
             A_scores_3, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3, fade_3, most_3, total_3 = online(A_3_scores, number_0, MASK, seen_0_3, edge, most_3, total_3)  # n m
+        visible_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3, alpha_3, m_i_3, l_i_3 = online(A_3_scores, number_0, MASK, visible_0_3, edge, m_i_3, l_i_3)  # n m
         Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
         Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
@@ -303,8 +303,8 @@ def y_1_tiles_statistics(
         A_4_scores = with_bias(
             A_scores_4, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_4 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_4, fade_4, most_4, total_4 = online(A_4_scores, number_0, MASK, seen_0_4, edge, most_4, total_4)  # n m
+        visible_0_4 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_4, alpha_4, m_i_4, l_i_4 = online(A_4_scores, number_0, MASK, visible_0_4, edge, m_i_4, l_i_4)  # n m
         Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
         Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
@@ -326,8 +326,8 @@ def y_1_tiles_statistics(
         A_5_scores = with_bias(
             A_scores_5, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_5 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_5, fade_5, most_5, total_5 = online(A_5_scores, number_0, MASK, seen_0_5, edge, most_5, total_5)  # n m
+        visible_0_5 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_5, alpha_5, m_i_5, l_i_5 = online(A_5_scores, number_0, MASK, visible_0_5, edge, m_i_5, l_i_5)  # n m
         Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
         Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
@@ -349,8 +349,8 @@ def y_1_tiles_statistics(
         A_6_scores = with_bias(
             A_scores_6, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_6 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_6, fade_6, most_6, total_6 = online(A_6_scores, number_0, MASK, seen_0_6, edge, most_6, total_6)  # n m
+        visible_0_6 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_6, alpha_6, m_i_6, l_i_6 = online(A_6_scores, number_0, MASK, visible_0_6, edge, m_i_6, l_i_6)  # n m
         Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
         Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
@@ -372,16 +372,16 @@ def y_1_tiles_statistics(
         A_7_scores = with_bias(
             A_scores_7, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_7 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_7, fade_7, most_7, total_7 = online(A_7_scores, number_0, MASK, seen_0_7, edge, most_7, total_7)  # n m
-    store_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end, log_total(most_0, total_0))
-    store_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end, log_total(most_1, total_1))
-    store_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end, log_total(most_2, total_2))
-    store_1d(lse + (pair * 8 + 3) * n_end, n, 1, n_end, log_total(most_3, total_3))
-    store_1d(lse + (pair * 8 + 4) * n_end, n, 1, n_end, log_total(most_4, total_4))
-    store_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end, log_total(most_5, total_5))
-    store_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end, log_total(most_6, total_6))
-    store_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end, log_total(most_7, total_7))
+        visible_0_7 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_7, alpha_7, m_i_7, l_i_7 = online(A_7_scores, number_0, MASK, visible_0_7, edge, m_i_7, l_i_7)  # n m
+    store_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
+    store_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end, log_sum(m_i_2, l_i_2))
+    store_1d(lse + (pair * 8 + 3) * n_end, n, 1, n_end, log_sum(m_i_3, l_i_3))
+    store_1d(lse + (pair * 8 + 4) * n_end, n, 1, n_end, log_sum(m_i_4, l_i_4))
+    store_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end, log_sum(m_i_5, l_i_5))
+    store_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end, log_sum(m_i_6, l_i_6))
+    store_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end, log_sum(m_i_7, l_i_7))
 
 
 @triton.jit
@@ -488,7 +488,7 @@ def y_1_tiles_forward(
     out_1 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -529,8 +529,8 @@ def y_1_tiles_forward(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
         Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
@@ -553,8 +553,8 @@ def y_1_tiles_forward(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
         Pw_1_0 = tl.load(Pw_base).to(SUMS)  # a number
         Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
@@ -577,8 +577,8 @@ def y_1_tiles_forward(
         A_2_scores = with_bias(
             A_scores_2, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+        visible_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
         Pw_2_0 = tl.load(Pw_base_2).to(SUMS)  # a number
         Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
@@ -601,8 +601,8 @@ def y_1_tiles_forward(
         A_3_scores = with_bias(
             A_scores_3, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+        visible_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
         Pw_3_0 = tl.load(Pw_base_3).to(SUMS)  # a number
         Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
@@ -625,8 +625,8 @@ def y_1_tiles_forward(
         A_4_scores = with_bias(
             A_scores_4, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_4 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[:, None])  # n m
+        visible_0_4 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[:, None])  # n m
         Pw_4_0 = tl.load(Pw_base_4).to(SUMS)  # a number
         Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
@@ -649,8 +649,8 @@ def y_1_tiles_forward(
         A_5_scores = with_bias(
             A_scores_5, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_5 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[:, None])  # n m
+        visible_0_5 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[:, None])  # n m
         Pw_5_0 = tl.load(Pw_base_5).to(SUMS)  # a number
         Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
@@ -673,8 +673,8 @@ def y_1_tiles_forward(
         A_6_scores = with_bias(
             A_scores_6, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_6 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[:, None])  # n m
+        visible_0_6 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[:, None])  # n m
         Pw_6_0 = tl.load(Pw_base_6).to(SUMS)  # a number
         Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
         Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
@@ -697,8 +697,8 @@ def y_1_tiles_forward(
         A_7_scores = with_bias(
             A_scores_7, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_7 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[:, None])  # n m
+        visible_0_7 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[:, None])  # n m
         Pw_7_0 = tl.load(Pw_base_7).to(SUMS)  # a number
         U_0 = (
             A_0 * Pw_0_0
@@ -854,7 +854,7 @@ def y_1_tiles_sums(
     sums_7 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -895,8 +895,8 @@ def y_1_tiles_sums(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -932,8 +932,8 @@ def y_1_tiles_sums(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
         Pw_1_1 = tl.load(Pw_base_2).to(SUMS)  # a number
         Pw_1_0 = tl.load(Pw_base_3).to(SUMS)  # a number
         d_A_1 = d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
@@ -961,8 +961,8 @@ def y_1_tiles_sums(
         A_2_scores = with_bias(
             A_scores_2, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+        visible_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
         Pw_2_1 = tl.load(Pw_base_4).to(SUMS)  # a number
         Pw_2_0 = tl.load(Pw_base_5).to(SUMS)  # a number
         d_A_2 = d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
@@ -990,8 +990,8 @@ def y_1_tiles_sums(
         A_3_scores = with_bias(
             A_scores_3, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+        visible_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
         Pw_3_1 = tl.load(Pw_base_6).to(SUMS)  # a number
         Pw_3_0 = tl.load(Pw_base_7).to(SUMS)  # a number
         d_A_3 = d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
@@ -1019,8 +1019,8 @@ def y_1_tiles_sums(
         A_4_scores = with_bias(
             A_scores_4, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_4 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[:, None])  # n m
+        visible_0_4 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[:, None])  # n m
         Pw_4_1 = tl.load(Pw_base_8).to(SUMS)  # a number
         Pw_4_0 = tl.load(Pw_base_9).to(SUMS)  # a number
         d_A_4 = d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
@@ -1048,8 +1048,8 @@ def y_1_tiles_sums(
         A_5_scores = with_bias(
             A_scores_5, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_5 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[:, None])  # n m
+        visible_0_5 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[:, None])  # n m
         Pw_5_1 = tl.load(Pw_base_10).to(SUMS)  # a number
         Pw_5_0 = tl.load(Pw_base_11).to(SUMS)  # a number
         d_A_5 = d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
@@ -1077,8 +1077,8 @@ def y_1_tiles_sums(
         A_6_scores = with_bias(
             A_scores_6, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_6 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[:, None])  # n m
+        visible_0_6 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[:, None])  # n m
         Pw_6_1 = tl.load(Pw_base_12).to(SUMS)  # a number
         Pw_6_0 = tl.load(Pw_base_13).to(SUMS)  # a number
         d_A_6 = d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
@@ -1106,8 +1106,8 @@ def y_1_tiles_sums(
         A_7_scores = with_bias(
             A_scores_7, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_7 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[:, None])  # n m
+        visible_0_7 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[:, None])  # n m
         Pw_7_1 = tl.load(Pw_base_14).to(SUMS)  # a number
         Pw_7_0 = tl.load(Pw_base_15).to(SUMS)  # a number
         d_A_7 = d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
@@ -1229,7 +1229,7 @@ def y_1_tiles_numbers(
     d_Pw_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -1274,8 +1274,8 @@ def y_1_tiles_numbers(
         A_7_scores = with_bias(
             A_scores_7, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_7 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[:, None])  # n m
+        visible_0_7 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[:, None])  # n m
         d_Pw_7_1 = d_U_1 * A_7  # n m
         d_Pw_7_1_2 += in_parts(d_Pw_7_1, PARTS)
         Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
@@ -1299,8 +1299,8 @@ def y_1_tiles_numbers(
         A_6_scores = with_bias(
             A_scores_6, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_6 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[:, None])  # n m
+        visible_0_6 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[:, None])  # n m
         d_Pw_6_1 = d_U_1 * A_6  # n m
         d_Pw_6_1_2 += in_parts(d_Pw_6_1, PARTS)
         Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
@@ -1324,8 +1324,8 @@ def y_1_tiles_numbers(
         A_5_scores = with_bias(
             A_scores_5, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_5 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[:, None])  # n m
+        visible_0_5 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[:, None])  # n m
         d_Pw_5_1 = d_U_1 * A_5  # n m
         d_Pw_5_1_2 += in_parts(d_Pw_5_1, PARTS)
         Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
@@ -1349,8 +1349,8 @@ def y_1_tiles_numbers(
         A_4_scores = with_bias(
             A_scores_4, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_4 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[:, None])  # n m
+        visible_0_4 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[:, None])  # n m
         d_Pw_4_1 = d_U_1 * A_4  # n m
         d_Pw_4_1_2 += in_parts(d_Pw_4_1, PARTS)
         Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
@@ -1374,8 +1374,8 @@ def y_1_tiles_numbers(
         A_3_scores = with_bias(
             A_scores_3, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_3 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+        visible_0_3 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
         d_Pw_3_1 = d_U_1 * A_3  # n m
         d_Pw_3_1_2 += in_parts(d_Pw_3_1, PARTS)
         Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
@@ -1399,8 +1399,8 @@ def y_1_tiles_numbers(
         A_2_scores = with_bias(
             A_scores_2, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_2 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+        visible_0_2 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
         d_Pw_2_1 = d_U_1 * A_2  # n m
         d_Pw_2_1_2 += in_parts(d_Pw_2_1, PARTS)
         Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
@@ -1424,8 +1424,8 @@ def y_1_tiles_numbers(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        visible_0_1 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
         d_Pw_1_1 = d_U_1 * A_1  # n m
         d_Pw_1_1_2 += in_parts(d_Pw_1_1, PARTS)
         Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
@@ -1449,8 +1449,8 @@ def y_1_tiles_numbers(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         d_Pw_0_1 = d_U_1 * A_0  # n m
         d_Pw_0_1_2 += in_parts(d_Pw_0_1, PARTS)
         V_tile_0 = load_2d(
@@ -1683,7 +1683,7 @@ def y_1_tiles_numbers_2(
     d_Pl_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -1724,8 +1724,8 @@ def y_1_tiles_numbers_2(
         A_7_scores = with_bias(
             A_scores_7, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_7 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[:, None])  # n m
+        visible_0_7 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -1776,8 +1776,8 @@ def y_1_tiles_numbers_2(
         A_6_scores = with_bias(
             A_scores_6, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_6 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[:, None])  # n m
+        visible_0_6 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[:, None])  # n m
         Pw_6_1 = tl.load(Pw_base_3).to(SUMS)  # a number
         Pw_6_0 = tl.load(Pw_base_4).to(SUMS)  # a number
         d_A_6 = d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
@@ -1820,8 +1820,8 @@ def y_1_tiles_numbers_2(
         A_5_scores = with_bias(
             A_scores_5, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_5 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[:, None])  # n m
+        visible_0_5 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[:, None])  # n m
         Pw_5_1 = tl.load(Pw_base_5).to(SUMS)  # a number
         Pw_5_0 = tl.load(Pw_base_6).to(SUMS)  # a number
         d_A_5 = d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
@@ -1864,8 +1864,8 @@ def y_1_tiles_numbers_2(
         A_4_scores = with_bias(
             A_scores_4, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_4 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[:, None])  # n m
+        visible_0_4 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[:, None])  # n m
         Pw_4_1 = tl.load(Pw_base_7).to(SUMS)  # a number
         Pw_4_0 = tl.load(Pw_base_8).to(SUMS)  # a number
         d_A_4 = d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
@@ -1908,8 +1908,8 @@ def y_1_tiles_numbers_2(
         A_3_scores = with_bias(
             A_scores_3, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_3 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+        visible_0_3 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
         Pw_3_1 = tl.load(Pw_base_9).to(SUMS)  # a number
         Pw_3_0 = tl.load(Pw_base_10).to(SUMS)  # a number
         d_A_3 = d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
@@ -1952,8 +1952,8 @@ def y_1_tiles_numbers_2(
         A_2_scores = with_bias(
             A_scores_2, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_2 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+        visible_0_2 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
         Pw_2_1 = tl.load(Pw_base_11).to(SUMS)  # a number
         Pw_2_0 = tl.load(Pw_base_12).to(SUMS)  # a number
         d_A_2 = d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
@@ -1996,8 +1996,8 @@ def y_1_tiles_numbers_2(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        visible_0_1 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
         Pw_1_1 = tl.load(Pw_base_13).to(SUMS)  # a number
         Pw_1_0 = tl.load(Pw_base_14).to(SUMS)  # a number
         d_A_1 = d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
@@ -2040,8 +2040,8 @@ def y_1_tiles_numbers_2(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         Pw_0_1 = tl.load(Pw_base_15).to(SUMS)  # a number
         Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
         d_A_0 = d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
@@ -2459,7 +2459,7 @@ def y_1_tiles_rows(
         A_0_sums = load_1d(sums + (pair * 8 + 0) * n_end, n, 1, n_end)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
-            there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -2491,8 +2491,8 @@ def y_1_tiles_rows(
             A_7_scores = with_bias(
                 A_scores_7, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_7 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[:, None])  # n m
+            visible_0_7 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[:, None])  # n m
             V_tile_1 = load_2d(
                 V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
@@ -2517,8 +2517,8 @@ def y_1_tiles_rows(
             A_6_scores = with_bias(
                 A_scores_6, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_6 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[:, None])  # n m
+            visible_0_6 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[:, None])  # n m
             d_A_6 = d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
             add_2 = d_A_6 - A_6_sums[:, None]  # n m
             d_A_6_scores = A_6 * add_2  # n m
@@ -2536,8 +2536,8 @@ def y_1_tiles_rows(
             A_5_scores = with_bias(
                 A_scores_5, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_5 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[:, None])  # n m
+            visible_0_5 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[:, None])  # n m
             d_A_5 = d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
             add_3 = d_A_5 - A_5_sums[:, None]  # n m
             d_A_5_scores = A_5 * add_3  # n m
@@ -2555,8 +2555,8 @@ def y_1_tiles_rows(
             A_4_scores = with_bias(
                 A_scores_4, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_4 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[:, None])  # n m
+            visible_0_4 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[:, None])  # n m
             d_A_4 = d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
             add_4 = d_A_4 - A_4_sums[:, None]  # n m
             d_A_4_scores = A_4 * add_4  # n m
@@ -2574,8 +2574,8 @@ def y_1_tiles_rows(
             A_3_scores = with_bias(
                 A_scores_3, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_3 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+            visible_0_3 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
             d_A_3 = d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
             add_5 = d_A_3 - A_3_sums[:, None]  # n m
             d_A_3_scores = A_3 * add_5  # n m
@@ -2593,8 +2593,8 @@ def y_1_tiles_rows(
             A_2_scores = with_bias(
                 A_scores_2, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_2 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+            visible_0_2 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
             d_A_2 = d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
             add_6 = d_A_2 - A_2_sums[:, None]  # n m
             d_A_2_scores = A_2 * add_6  # n m
@@ -2612,8 +2612,8 @@ def y_1_tiles_rows(
             A_1_scores = with_bias(
                 A_scores_1, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_1 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+            visible_0_1 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
             d_A_1 = d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
             add_7 = d_A_1 - A_1_sums[:, None]  # n m
             d_A_1_scores = A_1 * add_7  # n m
@@ -2631,8 +2631,8 @@ def y_1_tiles_rows(
             A_0_scores = with_bias(
                 A_scores_0, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_0 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+            visible_0_0 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
             d_A_0 = d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
             add_8 = d_A_0 - A_0_sums[:, None]  # n m
             d_A_0_scores = A_0 * add_8  # n m
@@ -2928,7 +2928,7 @@ def y_1_tiles_keys(
         )  # m d
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
-            there = (m < m_end)[:, None] & (n < n_end)[None, :]
+            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
@@ -2968,8 +2968,8 @@ def y_1_tiles_keys(
             A_0_scores = with_bias(
                 A_scores_0, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+            visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
             A_scores_1 = (
                 Pl_0_1 * A_scores_1_0
                 + Pl_1_1 * A_scores_1_1
@@ -2983,8 +2983,8 @@ def y_1_tiles_keys(
             A_1_scores = with_bias(
                 A_scores_1, number_0, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_1 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[None, :])  # n m
+            visible_0_1 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[None, :])  # n m
             A_scores_2 = (
                 Pl_0_2 * A_scores_1_0
                 + Pl_1_2 * A_scores_1_1
@@ -2998,8 +2998,8 @@ def y_1_tiles_keys(
             A_2_scores = with_bias(
                 A_scores_2, number_0, mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_2 = allowed(visible, mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[None, :])  # n m
+            visible_0_2 = allowed(visible, mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[None, :])  # n m
             A_scores_3 = (
                 Pl_0_3 * A_scores_1_0
                 + Pl_1_3 * A_scores_1_1
@@ -3013,8 +3013,8 @@ def y_1_tiles_keys(
             A_3_scores = with_bias(
                 A_scores_3, number_0, mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_3 = allowed(visible, mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[None, :])  # n m
+            visible_0_3 = allowed(visible, mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[None, :])  # n m
             A_scores_4 = (
                 Pl_0_4 * A_scores_1_0
                 + Pl_1_4 * A_scores_1_1
@@ -3028,8 +3028,8 @@ def y_1_tiles_keys(
             A_4_scores = with_bias(
                 A_scores_4, number_0, mask_base_5, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_4 = allowed(visible, mask_base_5, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_4 = softened(A_4_scores, number_0, MASK, seen_0_4, edge, lse_4[None, :])  # n m
+            visible_0_4 = allowed(visible, mask_base_5, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[None, :])  # n m
             A_scores_5 = (
                 Pl_0_5 * A_scores_1_0
                 + Pl_1_5 * A_scores_1_1
@@ -3043,8 +3043,8 @@ def y_1_tiles_keys(
             A_5_scores = with_bias(
                 A_scores_5, number_0, mask_base_6, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_5 = allowed(visible, mask_base_6, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_5 = softened(A_5_scores, number_0, MASK, seen_0_5, edge, lse_5[None, :])  # n m
+            visible_0_5 = allowed(visible, mask_base_6, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[None, :])  # n m
             A_scores_6 = (
                 Pl_0_6 * A_scores_1_0
                 + Pl_1_6 * A_scores_1_1
@@ -3058,8 +3058,8 @@ def y_1_tiles_keys(
             A_6_scores = with_bias(
                 A_scores_6, number_0, mask_base_7, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_6 = allowed(visible, mask_base_7, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_6 = softened(A_6_scores, number_0, MASK, seen_0_6, edge, lse_6[None, :])  # n m
+            visible_0_6 = allowed(visible, mask_base_7, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[None, :])  # n m
             A_scores_7 = (
                 Pl_0_7 * A_scores_1_0
                 + Pl_1_7 * A_scores_1_1
@@ -3073,8 +3073,8 @@ def y_1_tiles_keys(
             A_7_scores = with_bias(
                 A_scores_7, number_0, mask_base_8, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_7 = allowed(visible, mask_base_8, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_7 = softened(A_7_scores, number_0, MASK, seen_0_7, edge, lse_7[None, :])  # n m
+            visible_0_7 = allowed(visible, mask_base_8, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[None, :])  # n m
             U_1 = (
                 A_0 * Pw_0_1
                 + A_1 * Pw_1_1
@@ -3236,10 +3236,10 @@ y_1_tiles = region(
     reads=[[], [], [], [], [], [], [], []], loops={"rows": "e", "keys": "e"},
     live={"statistics": 11, "forward": 17, "sums": 14, "numbers": 18, "numbers_2": 14, "rows": 21, "keys": 17},
     sums={"statistics": 0, "forward": 0, "sums": 0, "numbers": 16, "numbers_2": 64, "rows": 0, "keys": 0},
-    kept={"statistics": [], "forward": ["d", "d"], "sums": [], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    given={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    accumulators={"statistics": [], "forward": ["d", "d"], "sums": [], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    resident={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
     streamed={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    made={"statistics": [], "forward": [], "sums": [], "numbers": [], "numbers_2": [], "rows": [], "keys": []},
+    temporaries={"statistics": [], "forward": [], "sums": [], "numbers": [], "numbers_2": [], "rows": [], "keys": []},
     random=False, noise=(),
     kernels={"statistics": y_1_tiles_statistics, "forward": y_1_tiles_forward, "sums": y_1_tiles_sums, "numbers": y_1_tiles_numbers, "numbers_2": y_1_tiles_numbers_2, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

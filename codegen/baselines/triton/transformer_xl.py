@@ -20,9 +20,9 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.positions import sinusoid
+from tensornet_attn.runtime.positions import distance, sinusoid
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, at_keys, at_places, dot_of, load_1d, load_2d, log_total, online, softened, store_1d, store_2d, with_bias,
+    allowed, at_keys, at_places, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias,
     with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -69,7 +69,7 @@ class TransformerXL(nn.Module):
         content_2 = torch.einsum("hd,...mhd->...hm", self.u, K)  # ... h m
         place_of_2 = torch.einsum("hd,phd->hp", self.v, Kr)  # h p
 
-        # content.p1, content, place.of.p1, place.of, place, A.of, A, y.p1: kernels, again in the backward
+        # content.p1, content, place.of.p1, place.of, place, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [
@@ -104,8 +104,8 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     content_p2_base = content_p2 + batch * content_p2_step[0] + h_at * content_p2_step[1]
     place_of_p2_base = place_of_p2 + batch * place_of_p2_step[0] + h_at * place_of_p2_step[1]
@@ -115,8 +115,7 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         p = first - start + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
@@ -135,16 +134,17 @@ def y_1_tiles_forward(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A, fade_0, most_0, total_0 = online(A_scores_2, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        visible_0_0 = allowed(
+            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A, alpha_0, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -175,8 +175,7 @@ def y_1_tiles_places(
     ):
         n = start + tl.arange(0, n_block)
         m = start - first + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | ((start - first) < 0) | (start + n_block > n_end) | (
             (start - first) + m_block > m_end
@@ -195,8 +194,10 @@ def y_1_tiles_places(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(
+            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
@@ -246,8 +247,7 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         p = first - start + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
@@ -266,8 +266,10 @@ def y_1_tiles_rows(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(
+            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_A - A_sums[:, None]  # n m
@@ -311,8 +313,7 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         p = start - first + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
@@ -331,8 +332,10 @@ def y_1_tiles_keys(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(
+            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V = dot_of(tl.trans(A), d_0, DOT, SUMS)  # m d
         d_V_2 += d_V
@@ -359,9 +362,9 @@ y_1_tiles = region(
     operands={"Q": "h n d", "K": "h m d", "content_p2": "h m", "Kr": "h p d", "place_of_p2": "h p", "V": "h m d"},
     heads={"h": 1}, whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], loops={},
     live={"forward": 8, "places": 8, "rows": 8, "keys": 8}, sums={"forward": 0, "places": 0, "rows": 0, "keys": 0},
-    kept={"forward": ["d"], "places": ["d", "d"], "rows": ["d"], "keys": ["d", "d"]},
-    given={"forward": ["d"], "places": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
+    accumulators={"forward": ["d"], "places": ["d", "d"], "rows": ["d"], "keys": ["d", "d"]},
+    resident={"forward": ["d"], "places": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     streamed={"forward": ["d", "d", "d", "d"], "places": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d"]},
-    made={"forward": [], "places": [], "rows": [], "keys": []}, relative="p", random=False, noise=(),
+    temporaries={"forward": [], "places": [], "rows": [], "keys": []}, relative="p", random=False, noise=(),
     kernels={"forward": y_1_tiles_forward, "places": y_1_tiles_places, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.maps import top_entries
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, load_1d, load_2d, log_total, online, softened, store_1d, store_2d, with_bias, with_keys
+    allowed, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias, with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -61,7 +61,7 @@ class MOA(nn.Module):
         K = memory @ self.Wk  # ... m d
         V = memory @ self.Wv  # ... m d
 
-        # A.of, A, y.p1: kernels, again in the backward
+        # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [Q.transpose(-3, -2), K, V],
@@ -90,14 +90,14 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + e_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + e_at * mask_step[1]
     out_0 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, d, K_step[2], d_size)  # m d
@@ -105,16 +105,15 @@ def y_1_tiles_forward(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A, fade_0, most_0, total_0 = online(A_scores_2, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A, alpha_0, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, d, V_step[2], d_size)  # m d
         read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -138,7 +137,7 @@ def y_1_tiles_rows(
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, d, K_step[2], d_size)  # m d
@@ -146,8 +145,8 @@ def y_1_tiles_rows(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, d, V_step[2], d_size)  # m d
         d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_A - A_sums[:, None]  # n m
@@ -181,7 +180,7 @@ def y_1_tiles_keys(
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
@@ -190,8 +189,8 @@ def y_1_tiles_keys(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A = softened(A_scores_2, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
         d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V = dot_of(A, d_0, DOT, SUMS)  # m d
         d_V_2 += d_V
@@ -212,9 +211,9 @@ y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "e n d", "K": "m d", "V": "m d"}, heads={"e": 1},
     whole=(), widths={"d": "d"}, result="e n d", others="e", sizes={"e": 16}, reads=[[0]], loops={},
     live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    kept={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
-    given={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
+    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
+    resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, load_1d, load_2d, log_total, noise_2d, online, parts_of, softened, store_1d, store_2d,
+    allowed, dot_of, in_parts, load_1d, load_2d, log_sum, noise_2d, online, parts_of, softened, store_1d, store_2d,
     with_bias, with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -71,7 +71,8 @@ class Gfish(nn.Module):
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         L_of_of_3 = self.P * self.sigma[:, None]  # g k
 
-        # L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: kernels, again in the backward
+        # L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: Triton kernels, recomputed in
+        # the backward
         y_1 = tiled(
             y_1_tiles,
             [
@@ -110,14 +111,14 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
-    most_1 = tl.full((n_block,), float("-inf"), SUMS)
-    total_1 = tl.zeros((n_block,), SUMS)
-    most_2 = tl.full((n_block,), float("-inf"), SUMS)
-    total_2 = tl.zeros((n_block,), SUMS)
-    most_3 = tl.full((n_block,), float("-inf"), SUMS)
-    total_3 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_1 = tl.zeros((n_block,), SUMS)
+    m_i_2 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_2 = tl.zeros((n_block,), SUMS)
+    m_i_3 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_3 = tl.zeros((n_block,), SUMS)
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     lead_2 = batch * 8 + 0
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
@@ -217,7 +218,7 @@ def y_1_tiles_forward(
     out_3 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -420,13 +421,13 @@ def y_1_tiles_forward(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0, fade_0, most_0, total_0 = online(A_0_scores, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         read_0 = dot_of(A_0, V_tile_0, DOT, SUMS)  # n d
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
         W2_0_1 = tl.load(W2_base_8).to(SUMS)  # a number
         W2_1_1 = tl.load(W2_base_9).to(SUMS)  # a number
         W2_2_1 = tl.load(W2_base_10).to(SUMS)  # a number
@@ -450,13 +451,13 @@ def y_1_tiles_forward(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1, fade_1, most_1, total_1 = online(A_1_scores, number_0, MASK, seen_0_1, edge, most_1, total_1)  # n m
+        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, number_0, MASK, visible_0_1, edge, m_i_1, l_i_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         read_1 = dot_of(A_1, V_tile_1, DOT, SUMS)  # n d
-        out_1 = out_1 * fade_1[:, None] + read_1
+        out_1 = out_1 * alpha_1[:, None] + read_1
         W2_0_2 = tl.load(W2_base_16).to(SUMS)  # a number
         W2_1_2 = tl.load(W2_base_17).to(SUMS)  # a number
         W2_2_2 = tl.load(W2_base_18).to(SUMS)  # a number
@@ -480,13 +481,13 @@ def y_1_tiles_forward(
         A_2_scores = with_bias(
             A_scores_2, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2, fade_2, most_2, total_2 = online(A_2_scores, number_0, MASK, seen_0_2, edge, most_2, total_2)  # n m
+        visible_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2, alpha_2, m_i_2, l_i_2 = online(A_2_scores, number_0, MASK, visible_0_2, edge, m_i_2, l_i_2)  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         read_2 = dot_of(A_2, V_tile_2, DOT, SUMS)  # n d
-        out_2 = out_2 * fade_2[:, None] + read_2
+        out_2 = out_2 * alpha_2[:, None] + read_2
         W2_0_3 = tl.load(W2_base_24).to(SUMS)  # a number
         W2_1_3 = tl.load(W2_base_25).to(SUMS)  # a number
         W2_2_3 = tl.load(W2_base_26).to(SUMS)  # a number
@@ -510,33 +511,33 @@ def y_1_tiles_forward(
         A_3_scores = with_bias(
             A_scores_3, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3, fade_3, most_3, total_3 = online(A_3_scores, number_0, MASK, seen_0_3, edge, most_3, total_3)  # n m
+        visible_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3, alpha_3, m_i_3, l_i_3 = online(A_3_scores, number_0, MASK, visible_0_3, edge, m_i_3, l_i_3)  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         read_3 = dot_of(A_3, V_tile_3, DOT, SUMS)  # n d
-        out_3 = out_3 * fade_3[:, None] + read_3
+        out_3 = out_3 * alpha_3[:, None] + read_3
     store_2d(
         out + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
     store_2d(
         out + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_1 / (tl.where(total_1 > 0, total_1, 1.0))[:, None],
+        out_1 / (tl.where(l_i_1 > 0, l_i_1, 1.0))[:, None],
     )
     store_2d(
         out + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_2 / (tl.where(total_2 > 0, total_2, 1.0))[:, None],
+        out_2 / (tl.where(l_i_2 > 0, l_i_2, 1.0))[:, None],
     )
     store_2d(
         out + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_3 / (tl.where(total_3 > 0, total_3, 1.0))[:, None],
+        out_3 / (tl.where(l_i_3 > 0, l_i_3, 1.0))[:, None],
     )
-    store_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end, log_total(most_0, total_0))
-    store_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end, log_total(most_1, total_1))
-    store_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end, log_total(most_2, total_2))
-    store_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end, log_total(most_3, total_3))
+    store_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
+    store_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end, log_sum(m_i_2, l_i_2))
+    store_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end, log_sum(m_i_3, l_i_3))
 
 
 @triton.jit
@@ -696,7 +697,7 @@ def y_1_tiles_numbers(
     d_W2_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -899,8 +900,8 @@ def y_1_tiles_numbers(
         A_3_scores = with_bias(
             A_scores_3, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+        visible_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -947,8 +948,8 @@ def y_1_tiles_numbers(
         A_2_scores = with_bias(
             A_scores_2, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+        visible_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -995,8 +996,8 @@ def y_1_tiles_numbers(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        visible_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -1043,8 +1044,8 @@ def y_1_tiles_numbers(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -1331,7 +1332,7 @@ def y_1_tiles_numbers_2(
     d_L_scores_scores_3_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -1534,8 +1535,8 @@ def y_1_tiles_numbers_2(
         A_3_scores = with_bias(
             A_scores_3, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+        visible_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -1565,8 +1566,8 @@ def y_1_tiles_numbers_2(
         A_2_scores = with_bias(
             A_scores_2, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+        visible_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -1596,8 +1597,8 @@ def y_1_tiles_numbers_2(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        visible_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -1627,8 +1628,8 @@ def y_1_tiles_numbers_2(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -2167,7 +2168,7 @@ def y_1_tiles_numbers_3(
     d_P_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -2370,8 +2371,8 @@ def y_1_tiles_numbers_3(
         A_3_scores = with_bias(
             A_scores_3, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+        visible_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -2401,8 +2402,8 @@ def y_1_tiles_numbers_3(
         A_2_scores = with_bias(
             A_scores_2, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+        visible_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -2432,8 +2433,8 @@ def y_1_tiles_numbers_3(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        visible_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -2463,8 +2464,8 @@ def y_1_tiles_numbers_3(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -2975,7 +2976,7 @@ def y_1_tiles_rows(
     d_Q_0_2 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -3178,8 +3179,8 @@ def y_1_tiles_rows(
         A_3_scores = with_bias(
             A_scores_3, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[:, None])  # n m
+        visible_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
         V_tile_3 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -3209,8 +3210,8 @@ def y_1_tiles_rows(
         A_2_scores = with_bias(
             A_scores_2, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[:, None])  # n m
+        visible_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
         V_tile_2 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -3240,8 +3241,8 @@ def y_1_tiles_rows(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        visible_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -3271,8 +3272,8 @@ def y_1_tiles_rows(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -3773,7 +3774,7 @@ def y_1_tiles_keys(
     d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -3980,8 +3981,8 @@ def y_1_tiles_keys(
         A_3_scores = with_bias(
             A_scores_3, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_3 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, seen_0_3, edge, lse_3[None, :])  # n m
+        visible_0_3 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[None, :])  # n m
         d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_A_3 = dot_of(V_tile_3, tl.trans(d_3), DOT, SUMS)  # n m
         A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
@@ -4010,8 +4011,8 @@ def y_1_tiles_keys(
         A_2_scores = with_bias(
             A_scores_2, number_0, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_2 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, seen_0_2, edge, lse_2[None, :])  # n m
+        visible_0_2 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[None, :])  # n m
         d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_A_2 = dot_of(V_tile_2, tl.trans(d_2), DOT, SUMS)  # n m
         A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
@@ -4040,8 +4041,8 @@ def y_1_tiles_keys(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[None, :])  # n m
+        visible_0_1 = allowed(visible, mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[None, :])  # n m
         d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_A_1 = dot_of(V_tile_1, tl.trans(d_1), DOT, SUMS)  # n m
         A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
@@ -4070,8 +4071,8 @@ def y_1_tiles_keys(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        visible_0_0 = allowed(visible, mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
         d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_A_0 = dot_of(V_tile_0, tl.trans(d_0), DOT, SUMS)  # n m
         A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
@@ -4395,10 +4396,10 @@ y_1_tiles = region(
     sizes={"g": 4, "k": 8, "h": 8}, reads=[[0], [1], [2], [3]], loops={},
     live={"forward": 25, "numbers": 25, "numbers_2": 42, "numbers_3": 42, "rows": 61, "keys": 44},
     sums={"forward": 0, "numbers": 36, "numbers_2": 32, "numbers_3": 32, "rows": 0, "keys": 0},
-    kept={"forward": ["d", "d", "d", "d"], "numbers": [], "numbers_2": [], "numbers_3": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
-    given={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_3": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
+    accumulators={"forward": ["d", "d", "d", "d"], "numbers": [], "numbers_2": [], "numbers_3": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
+    resident={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_3": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
     streamed={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_3": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
-    made={"forward": [], "numbers": [], "numbers_2": [], "numbers_3": [], "rows": [], "keys": []}, random=True,
+    temporaries={"forward": [], "numbers": [], "numbers_2": [], "numbers_3": [], "rows": [], "keys": []}, random=True,
     noise=("eps",),
     kernels={"forward": y_1_tiles_forward, "numbers": y_1_tiles_numbers, "numbers_2": y_1_tiles_numbers_2, "numbers_3": y_1_tiles_numbers_3, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, load_1d, load_2d, log_total, online, parts_of, softened, store_1d, store_2d, with_bias,
+    allowed, dot_of, in_parts, load_1d, load_2d, log_sum, online, parts_of, softened, store_1d, store_2d, with_bias,
     with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -64,7 +64,7 @@ class GfishRelease(nn.Module):
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        # L.of.p1, L.of.p2, L.of, L, A.of.p1, A.of, A, y.p1: kernels, again in the backward
+        # L.of.p1, L.of.p2, L.of, L, A.of.p1, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [
@@ -100,10 +100,10 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
-    most_1 = tl.full((n_block,), float("-inf"), SUMS)
-    total_1 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_1 = tl.zeros((n_block,), SUMS)
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
@@ -150,7 +150,7 @@ def y_1_tiles_forward(
     out_1 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -289,13 +289,13 @@ def y_1_tiles_forward(
         A_0_scores = with_bias(
             A_scores_0, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0, fade_0, most_0, total_0 = online(A_0_scores, 1.0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, 1.0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         read_0 = dot_of(A_0, V_tile_0, DOT, SUMS)  # n d
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
         W2_0_1 = tl.load(W2_base_8).to(SUMS)  # a number
         W2_1_1 = tl.load(W2_base_9).to(SUMS)  # a number
         W2_2_1 = tl.load(W2_base_10).to(SUMS)  # a number
@@ -319,23 +319,23 @@ def y_1_tiles_forward(
         A_1_scores = with_bias(
             A_scores_1, 1.0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1, fade_1, most_1, total_1 = online(A_1_scores, 1.0, MASK, seen_0_1, edge, most_1, total_1)  # n m
+        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, 1.0, MASK, visible_0_1, edge, m_i_1, l_i_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         read_1 = dot_of(A_1, V_tile_1, DOT, SUMS)  # n d
-        out_1 = out_1 * fade_1[:, None] + read_1
+        out_1 = out_1 * alpha_1[:, None] + read_1
     store_2d(
         out + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
     store_2d(
         out + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_1 / (tl.where(total_1 > 0, total_1, 1.0))[:, None],
+        out_1 / (tl.where(l_i_1 > 0, l_i_1, 1.0))[:, None],
     )
-    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_total(most_0, total_0))
-    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_total(most_1, total_1))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
 
 
 @triton.jit
@@ -428,7 +428,7 @@ def y_1_tiles_numbers(
     d_W2_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -567,8 +567,8 @@ def y_1_tiles_numbers(
         A_1_scores = with_bias(
             A_scores_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, 1.0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        visible_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, 1.0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -615,8 +615,8 @@ def y_1_tiles_numbers(
         A_0_scores = with_bias(
             A_scores_0, 1.0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, 1.0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -814,7 +814,7 @@ def y_1_tiles_numbers_2(
     d_W1_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
@@ -953,8 +953,8 @@ def y_1_tiles_numbers_2(
         A_1_scores = with_bias(
             A_scores_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, 1.0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+        visible_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1 = softened(A_1_scores, 1.0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -984,8 +984,8 @@ def y_1_tiles_numbers_2(
         A_0_scores = with_bias(
             A_scores_0, 1.0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, 1.0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0 = softened(A_0_scores, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
@@ -1298,7 +1298,7 @@ def y_1_tiles_rows(
         A_0_sums = load_1d(sums + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
-            there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -1387,8 +1387,8 @@ def y_1_tiles_rows(
             A_1_scores = with_bias(
                 A_scores_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_1 = softened(A_1_scores, 1.0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+            visible_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_1 = softened(A_1_scores, 1.0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
             V_tile_1 = load_2d(
                 V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
@@ -1409,8 +1409,8 @@ def y_1_tiles_rows(
             A_0_scores = with_bias(
                 A_scores_0, 1.0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_0 = softened(A_0_scores, 1.0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+            visible_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_0 = softened(A_0_scores, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
             V_tile_0 = load_2d(
                 V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
@@ -1613,7 +1613,7 @@ def y_1_tiles_keys(
         )  # m d
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
-            there = (m < m_end)[:, None] & (n < n_end)[None, :]
+            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
@@ -1704,8 +1704,8 @@ def y_1_tiles_keys(
             A_1_scores = with_bias(
                 A_scores_1, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_1 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_1 = softened(A_1_scores, 1.0, MASK, seen_0_1, edge, lse_1[None, :])  # n m
+            visible_0_1 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_1 = softened(A_1_scores, 1.0, MASK, visible_0_1, edge, lse_1[None, :])  # n m
             d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
             d_V_1 = dot_of(A_1, d_1, DOT, SUMS)  # m d
             d_V_1_2 += d_V_1
@@ -1723,8 +1723,8 @@ def y_1_tiles_keys(
             A_0_scores = with_bias(
                 A_scores_0, 1.0, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_0 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_0 = softened(A_0_scores, 1.0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+            visible_0_0 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_0 = softened(A_0_scores, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
             d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
             d_V_0 = dot_of(A_0, d_0, DOT, SUMS)  # m d
             d_V_0_2 += d_V_0
@@ -1809,9 +1809,9 @@ y_1_tiles = region(
     sizes={"g": 4, "k": 8, "h": 8}, reads=[[0], [1]], loops={"rows": "h", "keys": "h"},
     live={"forward": 13, "numbers": 21, "numbers_2": 25, "rows": 21, "keys": 21},
     sums={"forward": 0, "numbers": 26, "numbers_2": 32, "rows": 0, "keys": 0},
-    kept={"forward": ["d", "d"], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    given={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
+    accumulators={"forward": ["d", "d"], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
+    resident={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
     streamed={"forward": ["d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    made={"forward": [], "numbers": [], "numbers_2": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "numbers": [], "numbers_2": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": y_1_tiles_forward, "numbers": y_1_tiles_numbers, "numbers_2": y_1_tiles_numbers_2, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

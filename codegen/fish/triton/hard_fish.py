@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, load_1d, load_2d, log_total, online, parts_of, softened, store_1d, store_2d, with_bias,
+    allowed, dot_of, in_parts, load_1d, load_2d, log_sum, online, parts_of, softened, store_1d, store_2d, with_bias,
     with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -57,7 +57,7 @@ class HardFish(nn.Module):
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        # A.of.p1, A.of, A, y.p1: kernels, again in the backward
+        # A.of.p1, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [Q.transpose(-3, -2), K.transpose(-3, -2), self.P, V.transpose(-3, -2)],
@@ -85,10 +85,10 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
-    most_1 = tl.full((n_block,), float("-inf"), SUMS)
-    total_1 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_1 = tl.zeros((n_block,), SUMS)
     P_0_0 = tl.load(P + batch * P_step[0] + h_at * 2 * P_step[2]).to(SUMS)  # a number
     Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     P_base = P + batch * P_step[0] + P_step[1] + h_at * 2 * P_step[2]
@@ -113,7 +113,7 @@ def y_1_tiles_forward(
     out_1 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -128,34 +128,34 @@ def y_1_tiles_forward(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0, fade_0, most_0, total_0 = online(A_0_scores, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile_0 = load_2d(
             V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         read_0 = dot_of(A_0, V_tile_0, DOT, SUMS)  # n d
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
         A_scores_1 = P_0_1 * A_scores_1_0 + P_1_1 * A_scores_1_1 + P_2_1 * A_scores_1_2 + P_3_1 * A_scores_1_3  # n m
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1, fade_1, most_1, total_1 = online(A_1_scores, number_0, MASK, seen_0_1, edge, most_1, total_1)  # n m
+        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, number_0, MASK, visible_0_1, edge, m_i_1, l_i_1)  # n m
         V_tile_1 = load_2d(
             V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
         )  # m d
         read_1 = dot_of(A_1, V_tile_1, DOT, SUMS)  # n d
-        out_1 = out_1 * fade_1[:, None] + read_1
+        out_1 = out_1 * alpha_1[:, None] + read_1
     store_2d(
         out + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
     store_2d(
         out + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_1 / (tl.where(total_1 > 0, total_1, 1.0))[:, None],
+        out_1 / (tl.where(l_i_1 > 0, l_i_1, 1.0))[:, None],
     )
-    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_total(most_0, total_0))
-    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_total(most_1, total_1))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
 
 
 @triton.jit
@@ -213,7 +213,7 @@ def y_1_tiles_rows(
         d_P_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
-            there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -233,8 +233,8 @@ def y_1_tiles_rows(
             A_1_scores = with_bias(
                 A_scores_1, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[:, None])  # n m
+            visible_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
             V_tile_1 = load_2d(
                 V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
@@ -258,8 +258,8 @@ def y_1_tiles_rows(
             A_0_scores = with_bias(
                 A_scores_0, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+            visible_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
             V_tile_0 = load_2d(
                 V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
@@ -373,7 +373,7 @@ def y_1_tiles_keys(
         )  # m d
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
-            there = (m < m_end)[:, None] & (n < n_end)[None, :]
+            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
@@ -395,8 +395,8 @@ def y_1_tiles_keys(
             A_1_scores = with_bias(
                 A_scores_1, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_1 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, seen_0_1, edge, lse_1[None, :])  # n m
+            visible_0_1 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[None, :])  # n m
             d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
             d_V_1 = dot_of(A_1, d_1, DOT, SUMS)  # m d
             d_V_1_2 += d_V_1
@@ -409,8 +409,8 @@ def y_1_tiles_keys(
             A_0_scores = with_bias(
                 A_scores_0, number_0, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_0 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+            visible_0_0 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
             d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
             d_V_0 = dot_of(A_0, d_0, DOT, SUMS)  # m d
             d_V_0_2 += d_V_0
@@ -453,9 +453,9 @@ y_1_tiles = region(
     heads={"g": 4, "h": 2}, whole=("g",), widths={"d": "d"}, result="h n d", others="h", sizes={"g": 4, "h": 8},
     reads=[[0], [1]], loops={"rows": "h", "keys": "h"}, live={"forward": 7, "rows": 9, "keys": 7},
     sums={"forward": 0, "rows": 8, "keys": 0},
-    kept={"forward": ["d", "d"], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    given={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
+    accumulators={"forward": ["d", "d"], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
+    resident={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
     streamed={"forward": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -24,9 +24,10 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, reciprocal
+from tensornet_attn.runtime.positions import distance
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, load_1d, load_2d, log_total, online, softened, store_1d, store_2d, with_bias, with_keys
+    allowed, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias, with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -71,7 +72,7 @@ class Fmm1Rows(nn.Module):
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
 
-        # near.of, near, near.V: kernels, again in the backward
+        # near.of, near, near.V: Triton kernels, recomputed in the backward
         near_V = tiled(
             near_V_tiles,
             [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)],
@@ -92,7 +93,7 @@ class Fmm1Rows(nn.Module):
         far1_V = o.transpose(-3, -2)  # ... n h d
         A_read = blend1[:, None] * near_V.transpose(-3, -2) + blend2[:, None] * far1_V  # ... n h d
 
-        # near.of.apart, near.apart, near.A_m: kernels, again in the backward
+        # near.of.copy, near.copy, near.A_m: Triton kernels, recomputed in the backward
         near_A_m = tiled(
             near_A_m_tiles,
             [Q.transpose(-3, -2), K.transpose(-3, -2), A_m],
@@ -104,7 +105,7 @@ class Fmm1Rows(nn.Module):
             [self.Wq.shape[2] ** -0.5],
         )  # ... h n
 
-        # far1.apart and far1.apart A.m: the keys are summed first, nothing is n by m
+        # far1.copy and far1.copy A.m: the keys are summed first, nothing is n by m
         q_2 = phiQ1.transpose(-3, -2)  # ... h n d
         k_2 = phiK1.transpose(-3, -2)  # ... h m d
         v_2 = A_m[None, :][..., None]  # 1 m 1
@@ -126,14 +127,14 @@ def near_A_m_tiles_forward(
     KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
     SUMS: tl.constexpr,
 ):
-    """near.of.apart, near.apart, near.A_m."""
+    """near.of.copy, near.copy, near.A_m."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     out_0 = tl.zeros((n_block,), SUMS)
@@ -141,28 +142,28 @@ def near_A_m_tiles_forward(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
         m = start + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 3) | (first + m_end - n_end - start - m_block < -3)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        near_scores_apart = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        near_apart_scores = with_bias(
-            near_scores_apart, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
+        near_scores_copy = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+        near_copy_scores = with_bias(
+            near_scores_copy, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 2) & (apart >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
+            MASK,
         )
-        near_apart, fade_0, most_0, total_0 = online(
-            near_apart_scores, number_0, MASK, seen_0_0, edge, most_0, total_0
+        near_copy, alpha_0, m_i_0, l_i_0 = online(
+            near_copy_scores, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0
         )  # n m
         A_m_tile = load_1d(A_m + batch * A_m_step[0], m, A_m_step[1], m_end).to(SUMS)  # m
-        read_0 = near_apart * A_m_tile[None, :]  # n m
+        read_0 = near_copy * A_m_tile[None, :]  # n m
         read_0_2 = tl.sum(read_0, 1)  # n
-        out_0 = out_0 * fade_0 + read_0_2
-    store_1d(out + pair * n_end, n, 1, n_end, out_0 / tl.where(total_0 > 0, total_0, 1.0))
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+        out_0 = out_0 * alpha_0 + read_0_2
+    store_1d(out + pair * n_end, n, 1, n_end, out_0 / tl.where(l_i_0 > 0, l_i_0, 1.0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -172,7 +173,7 @@ def near_A_m_tiles_rows(
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
-    """near.of.apart, near.apart, near.A_m: gradients."""
+    """near.of.copy, near.copy, near.A_m: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
@@ -182,33 +183,33 @@ def near_A_m_tiles_rows(
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
-    near_apart_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
+    near_copy_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
         m = start + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 3) | (first + m_end - n_end - start - m_block < -3)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        near_scores_apart = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        near_apart_scores = with_bias(
-            near_scores_apart, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
+        near_scores_copy = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+        near_copy_scores = with_bias(
+            near_scores_copy, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 2) & (apart >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
+            MASK,
         )
-        near_apart = softened(near_apart_scores, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        near_copy = softened(near_copy_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         A_m_tile = load_1d(A_m + batch * A_m_step[0], m, A_m_step[1], m_end).to(SUMS)  # m
-        add = d_0[:, None] * A_m_tile[None, :] - near_apart_sums[:, None]  # n m
-        d_near_apart_scores = near_apart * add  # n m
-        d_Q = dot_of(d_near_apart_scores, K_tile, DOT, SUMS)  # n d
+        add = d_0[:, None] * A_m_tile[None, :] - near_copy_sums[:, None]  # n m
+        d_near_copy_scores = near_copy * add  # n m
+        d_Q = dot_of(d_near_copy_scores, K_tile, DOT, SUMS)  # n d
         d_Q_2 += d_Q
         if mask_grad is not None:
-            store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_near_apart_scores)
+            store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_near_copy_scores)
     d_Q_3 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
         store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3)
@@ -221,7 +222,7 @@ def near_A_m_tiles_keys(
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
-    """near.of.apart, near.apart, near.A_m: gradients."""
+    """near.of.copy, near.copy, near.A_m: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * m_block
     m = first + tl.arange(0, m_block)
@@ -236,29 +237,29 @@ def near_A_m_tiles_keys(
         tl.maximum(first - (m_end - n_end) - 2, 0), tl.minimum(first - (m_end - n_end) + m_block + 2, n_end), n_block
     ):
         n = start + tl.arange(0, n_block)
-        apart = (n + (m_end - n_end))[None, :] - m[:, None]
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first + n_block > 3) | (start + m_end - n_end - first - m_block < -3)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        near_scores_apart = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
-        near_apart_scores = with_bias(
-            near_scores_apart, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
+        near_scores_copy = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
+        near_copy_scores = with_bias(
+            near_scores_copy, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 2) & (apart >= -2), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 2) & (distance >= -2), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end,
+            MASK,
         )
-        near_apart = softened(near_apart_scores, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        near_copy = softened(near_copy_scores, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
         d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
-        d_A_m = near_apart * d_0[None, :]  # n m
+        d_A_m = near_copy * d_0[None, :]  # n m
         d_A_m_2 = tl.sum(d_A_m, 1)  # m
         d_A_m_3 += d_A_m_2
-        near_apart_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_0[None, :] * A_m_tile[:, None] - near_apart_sums[None, :]  # n m
-        d_near_apart_scores = near_apart * add  # n m
-        d_K = dot_of(d_near_apart_scores, Q_tile, DOT, SUMS)  # m d
+        near_copy_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
+        add = d_0[None, :] * A_m_tile[:, None] - near_copy_sums[None, :]  # n m
+        d_near_copy_scores = near_copy * add  # n m
+        d_K = dot_of(d_near_copy_scores, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K
     if A_m_grad is not None:
         store_1d(A_m_grad + pair * m_end, m, 1, m_end, d_A_m_3)
@@ -271,8 +272,9 @@ near_A_m_tiles = region(
     f"{__name__}.near_A_m_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "A_m": "m"}, heads={"h": 1},
     whole=(), widths={"d": "d"}, result="h n", others="h", sizes={"h": 8}, reads=[[0]], loops={},
     live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    kept={"forward": [], "rows": ["d"], "keys": ["d"]}, given={"forward": ["d"], "rows": ["d"], "keys": ["d"]},
-    streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]}, made={"forward": [], "rows": [], "keys": []},
+    accumulators={"forward": [], "rows": ["d"], "keys": ["d"]},
+    resident={"forward": ["d"], "rows": ["d"], "keys": ["d"]},
+    streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]}, temporaries={"forward": [], "rows": [], "keys": []},
     random=False, noise=(),
     kernels={"forward": near_A_m_tiles_forward, "rows": near_A_m_tiles_rows, "keys": near_A_m_tiles_keys},
 )
@@ -291,8 +293,8 @@ def near_V_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     out_0 = tl.zeros((n_block, d_wide), SUMS)
@@ -300,8 +302,7 @@ def near_V_tiles_forward(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
         m = start + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 3) | (first + m_end - n_end - start - m_block < -3)
@@ -310,18 +311,18 @@ def near_V_tiles_forward(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 2) & (apart >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
+            MASK,
         )
-        near, fade_0, most_0, total_0 = online(near_scores_2, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        near, alpha_0, m_i_0, l_i_0 = online(near_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read_0 = dot_of(near, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -347,8 +348,7 @@ def near_V_tiles_rows(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
         m = start + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 3) | (first + m_end - n_end - start - m_block < -3)
@@ -357,10 +357,11 @@ def near_V_tiles_rows(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 2) & (apart >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
+            MASK,
         )
-        near = softened(near_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        near = softened(near_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_near = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_near - near_sums[:, None]  # n m
@@ -396,8 +397,7 @@ def near_V_tiles_keys(
         tl.maximum(first - (m_end - n_end) - 2, 0), tl.minimum(first - (m_end - n_end) + m_block + 2, n_end), n_block
     ):
         n = start + tl.arange(0, n_block)
-        apart = (n + (m_end - n_end))[None, :] - m[:, None]
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first + n_block > 3) | (start + m_end - n_end - first - m_block < -3)
@@ -407,10 +407,11 @@ def near_V_tiles_keys(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 2) & (apart >= -2), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 2) & (distance >= -2), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end,
+            MASK,
         )
-        near = softened(near_scores_2, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        near = softened(near_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
         d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V = dot_of(near, d_0, DOT, SUMS)  # m d
         d_V_2 += d_V
@@ -431,9 +432,9 @@ near_V_tiles = region(
     f"{__name__}.near_V_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "V": "h m d"}, heads={"h": 1},
     whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], loops={},
     live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    kept={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
-    given={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
+    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
+    resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": near_V_tiles_forward, "rows": near_V_tiles_rows, "keys": near_V_tiles_keys},
 )

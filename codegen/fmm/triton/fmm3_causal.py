@@ -30,9 +30,10 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, elu1_neg
+from tensornet_attn.runtime.positions import distance
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, load_1d, load_2d, log_total, online, softened, store_1d, store_2d, with_bias, with_keys
+    allowed, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias, with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -106,7 +107,7 @@ class Fmm3Causal(nn.Module):
 
         A_V_1 = blend1[:, None, None] * V.transpose(-3, -2)  # ... h m d
 
-        # near.of, near, A.V.p2: kernels, again in the backward
+        # near.of, near, A.V.p2: Triton kernels, recomputed in the backward
         A_V_2 = tiled(
             A_V_2_tiles,
             [Q.transpose(-3, -2), K.transpose(-3, -2), A_V_1],
@@ -140,8 +141,8 @@ def A_V_2_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
@@ -150,8 +151,7 @@ def A_V_2_tiles_forward(
         tl.maximum(first + (m_end - n_end) - 4, 0), tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block
     ):
         m = start + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 5) | (first + m_end - n_end - start - m_block < -1)
@@ -160,18 +160,17 @@ def A_V_2_tiles_forward(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 4) & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 4) & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
-        near, fade_0, most_0, total_0 = online(near_scores_2, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        near, alpha_0, m_i_0, l_i_0 = online(near_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
         read_0 = dot_of(near, A_V_p1_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -198,8 +197,7 @@ def A_V_2_tiles_rows(
         tl.maximum(first + (m_end - n_end) - 4, 0), tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block
     ):
         m = start + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 5) | (first + m_end - n_end - start - m_block < -1)
@@ -208,10 +206,10 @@ def A_V_2_tiles_rows(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 4) & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 4) & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
-        near = softened(near_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        near = softened(near_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
         d_near = dot_of(d_0, tl.trans(A_V_p1_tile), DOT, SUMS)  # n m
         add = d_near - near_sums[:, None]  # n m
@@ -248,8 +246,7 @@ def A_V_2_tiles_keys(
         tl.maximum(first - (m_end - n_end) - 0, 0), tl.minimum(first - (m_end - n_end) + m_block + 4, n_end), n_block
     ):
         n = start + tl.arange(0, n_block)
-        apart = (n + (m_end - n_end))[None, :] - m[:, None]
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first + n_block > 5) | (start + m_end - n_end - first - m_block < -1)
@@ -259,10 +256,10 @@ def A_V_2_tiles_keys(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 4) & (apart >= 0), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 4) & (distance >= 0), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
         )
-        near = softened(near_scores_2, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        near = softened(near_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
         d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_A_V_1 = dot_of(near, d_0, DOT, SUMS)  # m d
         d_A_V_1_2 += d_A_V_1
@@ -283,9 +280,9 @@ A_V_2_tiles = region(
     f"{__name__}.A_V_2_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "A_V_p1": "h m d"},
     heads={"h": 1}, whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], loops={},
     live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    kept={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
-    given={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
+    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
+    resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": A_V_2_tiles_forward, "rows": A_V_2_tiles_rows, "keys": A_V_2_tiles_keys},
 )

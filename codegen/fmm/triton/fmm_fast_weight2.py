@@ -30,9 +30,10 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, l1_norm
+from tensornet_attn.runtime.positions import distance
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, load_1d, load_2d, log_total, online, softened, store_1d, store_2d, with_bias, with_keys
+    allowed, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias, with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -97,7 +98,7 @@ class FmmFASTWeight2(nn.Module):
 
         O_1 = blend1[:, None, None] * V.transpose(-3, -2)  # ... h m e
 
-        # near.of, near, O.p2: kernels, again in the backward
+        # near.of, near, O.p2: Triton kernels, recomputed in the backward
         O_2 = tiled(
             O_2_tiles,
             [Q.transpose(-3, -2), K.transpose(-3, -2), O_1],
@@ -131,8 +132,8 @@ def O_2_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     out_0 = tl.zeros((n_block, e_wide), SUMS)
@@ -140,8 +141,7 @@ def O_2_tiles_forward(
         tl.maximum(first + (m_end - n_end) - 4, 0), tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block
     ):
         m = start + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 5) | (first + m_end - n_end - start - m_block < -1)
@@ -150,20 +150,19 @@ def O_2_tiles_forward(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 4) & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 4) & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
-        near, fade_0, most_0, total_0 = online(near_scores_2, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        near, alpha_0, m_i_0, l_i_0 = online(near_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         O_p1_tile = load_2d(
             O_p1 + batch * O_p1_step[0] + h_at * O_p1_step[1], m, O_p1_step[2], m_end, e, O_p1_step[3], e_size
         )  # m e
         read_0 = dot_of(near, O_p1_tile, DOT, SUMS)  # n e
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
     store_2d(
-        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -190,8 +189,7 @@ def O_2_tiles_rows(
         tl.maximum(first + (m_end - n_end) - 4, 0), tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block
     ):
         m = start + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 5) | (first + m_end - n_end - start - m_block < -1)
@@ -200,10 +198,10 @@ def O_2_tiles_rows(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 4) & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 4) & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )
-        near = softened(near_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        near = softened(near_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         O_p1_tile = load_2d(
             O_p1 + batch * O_p1_step[0] + h_at * O_p1_step[1], m, O_p1_step[2], m_end, e, O_p1_step[3], e_size
         )  # m e
@@ -244,8 +242,7 @@ def O_2_tiles_keys(
         tl.maximum(first - (m_end - n_end) - 0, 0), tl.minimum(first - (m_end - n_end) + m_block + 4, n_end), n_block
     ):
         n = start + tl.arange(0, n_block)
-        apart = (n + (m_end - n_end))[None, :] - m[:, None]
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first + n_block > 5) | (start + m_end - n_end - first - m_block < -1)
@@ -255,10 +252,10 @@ def O_2_tiles_keys(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(
-            visible & (apart <= 4) & (apart >= 0), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+        visible_0_0 = allowed(
+            visible & (distance <= 4) & (distance >= 0), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
         )
-        near = softened(near_scores_2, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        near = softened(near_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
         d_0 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
         d_O_1 = dot_of(near, d_0, DOT, SUMS)  # m e
         d_O_1_2 += d_O_1
@@ -279,9 +276,9 @@ O_2_tiles = region(
     f"{__name__}.O_2_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "O_p1": "h m e"}, heads={"h": 1},
     whole=(), widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]], loops={},
     live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    kept={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
-    given={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
+    accumulators={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
+    resident={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
     streamed={"forward": ["d", "e"], "rows": ["d", "e"], "keys": ["d", "e"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": O_2_tiles_forward, "rows": O_2_tiles_rows, "keys": O_2_tiles_keys},
 )

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, higher, in_parts, load_1d, load_2d, log_total, parts_of, power, scaled, softened, store_1d,
-    store_2d, with_bias, with_keys
+    allowed, dot_of, higher, in_parts, load_1d, load_2d, log_sum, parts_of, power, scaled, softened, store_1d, store_2d,
+    with_bias, with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -61,7 +61,7 @@ class MGK(nn.Module):
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         k2 = 0.5 * self.Wq.shape[2] ** -0.5 * K.square().sum(-1)  # ... m r h
 
-        # L.p1, L, S, A, y.p1: kernels, again in the backward
+        # L.p1, L, S, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [Q.transpose(-3, -2), K.transpose(-4, -2), self.logpi, k2.transpose(-3, -1), V.transpose(-3, -2)],
@@ -89,8 +89,8 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     logpi_base = logpi + batch * logpi_step[0] + h_at * logpi_step[1]
     logpi_0 = tl.load(logpi_base).to(SUMS)  # a number
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
@@ -102,7 +102,7 @@ def y_1_tiles_forward(
     out_0 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
@@ -115,20 +115,19 @@ def y_1_tiles_forward(
         k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
         L_1 = logpi_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
         A_scores_2 = with_bias(L_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_scores_seen = scaled(A_scores, 1.0, MASK, seen_0_0, edge)  # n m
-        A_scores_2_seen = scaled(A_scores_2, 1.0, MASK, seen_0_0, edge)  # n m
-        fade_0, most_0 = higher(tl.max(tl.maximum(A_scores_seen, A_scores_2_seen), 1), 1.0, most_0)
-        A = power(A_scores_seen, 1.0, most_0) + power(A_scores_2_seen, 1.0, most_0)  # n m
-        total_0 = total_0 * fade_0 + tl.sum(A, 1)
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_scores_visible = scaled(A_scores, 1.0, MASK, visible_0_0, edge)  # n m
+        A_scores_2_visible = scaled(A_scores_2, 1.0, MASK, visible_0_0, edge)  # n m
+        alpha_0, m_i_0 = higher(tl.max(tl.maximum(A_scores_visible, A_scores_2_visible), 1), 1.0, m_i_0)
+        A = power(A_scores_visible, 1.0, m_i_0) + power(A_scores_2_visible, 1.0, m_i_0)  # n m
+        l_i_0 = l_i_0 * alpha_0 + tl.sum(A, 1)
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -160,7 +159,7 @@ def y_1_tiles_rows(
     d_logpi_0 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
@@ -168,8 +167,8 @@ def y_1_tiles_rows(
         k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
         L_1 = logpi_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
         A_scores = with_bias(L_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores, 1.0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A = softened(A_scores, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_A - A_sums[:, None]  # n m
@@ -181,7 +180,7 @@ def y_1_tiles_rows(
         k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
         L_0 = logpi_0 + number_0 * L_1_0 - k2_tile_0[None, :]  # n m
         A_scores_2 = with_bias(L_0, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        A_2 = softened(A_scores_2, 1.0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        A_2 = softened(A_scores_2, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         d_A_scores_2 = A_2 * add  # n m
         d_Q_2 = dot_of(d_A_scores_2, K_tile_0, DOT, SUMS)  # n d
         add_2 = d_Q + d_Q_2  # n d
@@ -231,7 +230,7 @@ def y_1_tiles_keys(
     d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
@@ -242,9 +241,9 @@ def y_1_tiles_keys(
         L_1_1 = dot_of(K_tile_1, tl.trans(Q_tile), DOT, SUMS)  # n m
         L_1 = logpi_1 + number_0 * L_1_1 - k2_tile_1[:, None]  # n m
         A_scores_2 = with_bias(L_1, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS)  # n m
-        seen_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A = softened(A_scores, 1.0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
-        A_2 = softened(A_scores_2, 1.0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A = softened(A_scores, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
+        A_2 = softened(A_scores_2, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
         A_3 = A + A_2  # n m
         d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V = dot_of(A_3, d_0, DOT, SUMS)  # m d
@@ -283,9 +282,9 @@ y_1_tiles = region(
     operands={"Q": "h n d", "K": "h r m d", "logpi": "h r", "k2": "h r m", "V": "h m d"}, heads={"h": 1, "r": 2},
     whole=("r",), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "r": 2}, reads=[[0]], loops={},
     live={"forward": 5, "rows": 5, "keys": 6}, sums={"forward": 0, "rows": 2, "keys": 0},
-    kept={"forward": ["d"], "rows": ["d"], "keys": ["d", "d", "d"]},
-    given={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d", "d"]},
+    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d", "d"]},
+    resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d", "d"]},
     streamed={"forward": ["d", "d", "d"], "rows": ["d", "d", "d"], "keys": ["d", "d"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

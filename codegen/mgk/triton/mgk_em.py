@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import update_, xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, exp_of, higher, in_parts, inverse_of, load_1d, load_2d, log_add, log_total, parts_of, power,
-    scaled, shown, softened, store_1d, store_2d, with_bias, with_keys
+    allowed, dot_of, exp_of, higher, in_parts, inverse_of, load_1d, load_2d, log_add, log_sum, parts_of, power, scaled,
+    softened, store_1d, store_2d, where_visible, with_bias, with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -66,7 +66,7 @@ class MGKEm(nn.Module):
         k2 = 0.5 * self.Wq.shape[2] ** -0.5 * K.square().sum(-1)  # ... m r h
         logprior = torch.log(pi)  # h r
 
-        # L.p1, L, S, A, y.p1: kernels, again in the backward
+        # L.p1, L, S, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [Q.transpose(-3, -2), K.transpose(-4, -2), logprior, k2.transpose(-3, -1), V.transpose(-3, -2)],
@@ -82,7 +82,7 @@ class MGKEm(nn.Module):
 
         if self.training:
             with torch.no_grad():
-                # L.p1, L, responsibility, prior.of: kernels, again in the backward
+                # L.p1, L, responsibility, prior.of: Triton kernels, recomputed in the backward
                 prior_of = tiled(
                     prior_of_tiles,
                     [Q.transpose(-3, -2), K.transpose(-4, -2), logprior, k2.transpose(-3, -1)],
@@ -113,8 +113,8 @@ def prior_of_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    total_0 = tl.zeros((n_block,), SUMS)
-    total_1 = tl.zeros((n_block,), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    l_i_1 = tl.zeros((n_block,), SUMS)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
     logprior_0 = tl.load(logprior_base).to(SUMS)  # a number
@@ -128,13 +128,13 @@ def prior_of_tiles_forward(
     out_0_1 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         spread_2 = tl.full((n_block, m_block), 1, SUMS)  # n m
-        seen_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        prior_scores_0_share = shown(spread_2, seen_0_0_0, edge, 0.0)  # n m
-        total_0 += tl.sum(prior_scores_0_share, 1)
+        visible_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        prior_scores_0_share = where_visible(spread_2, visible_0_0_0, edge, 0.0)  # n m
+        l_i_0 += tl.sum(prior_scores_0_share, 1)
         K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
         L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
         k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
@@ -152,9 +152,9 @@ def prior_of_tiles_forward(
         prior_scores_0 = prior_scores_0_share * prior_scores_0_terms  # n m
         read_0_0 = tl.sum(prior_scores_0, 1)  # n
         out_0_0 += read_0_0
-        seen_0_0_1 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        prior_scores_1_share = shown(spread_2, seen_0_0_1, edge, 0.0)  # n m
-        total_1 += tl.sum(prior_scores_1_share, 1)
+        visible_0_0_1 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        prior_scores_1_share = where_visible(spread_2, visible_0_0_1, edge, 0.0)  # n m
+        l_i_1 += tl.sum(prior_scores_1_share, 1)
         add_2 = L_1 - responsibility_0  # n m
         responsibility_1 = exp_of(add_2)  # n m
         prior_scores_1_terms = with_bias(
@@ -163,10 +163,10 @@ def prior_of_tiles_forward(
         prior_scores_1 = prior_scores_1_share * prior_scores_1_terms  # n m
         read_0_1 = tl.sum(prior_scores_1, 1)  # n
         out_0_1 += read_0_1
-    store_1d(out + (pair * 2 + 0) * n_end, n, 1, n_end, out_0_0 * inverse_of(total_0, 0))
-    store_1d(out + (pair * 2 + 1) * n_end, n, 1, n_end, out_0_1 * inverse_of(total_1, 0))
-    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, inverse_of(total_0, 0))
-    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, inverse_of(total_1, 0))
+    store_1d(out + (pair * 2 + 0) * n_end, n, 1, n_end, out_0_0 * inverse_of(l_i_0, 0))
+    store_1d(out + (pair * 2 + 1) * n_end, n, 1, n_end, out_0_1 * inverse_of(l_i_1, 0))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, inverse_of(l_i_0, 0))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, inverse_of(l_i_1, 0))
 
 
 @triton.jit
@@ -200,7 +200,7 @@ def prior_of_tiles_rows(
     d_logprior_0 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
@@ -216,15 +216,15 @@ def prior_of_tiles_rows(
         responsibility_1 = exp_of(add)  # n m
         d_0_1_2 = tl.broadcast_to(d_0_1[:, None], (n_block, m_block))  # n m
         spread_2 = tl.full((n_block, m_block), 1, SUMS)  # n m
-        seen_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        prior_scores_1_share = shown((spread_2) * lse_1[:, None], seen_0_0_1, edge, 0.0)  # n m
+        visible_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        prior_scores_1_share = where_visible((spread_2) * lse_1[:, None], visible_0_0_1, edge, 0.0)  # n m
         d_prior_scores_1_terms = d_0_1_2 * prior_scores_1_share  # n m
         d_ = d_prior_scores_1_terms * responsibility_1  # n m
         add_2 = L_0 - responsibility_0  # n m
         responsibility_0_2 = exp_of(add_2)  # n m
         d_0_0_2 = tl.broadcast_to(d_0_0[:, None], (n_block, m_block))  # n m
-        seen_0_0_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        prior_scores_0_share = shown((spread_2) * lse_0[:, None], seen_0_0_0, edge, 0.0)  # n m
+        visible_0_0_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        prior_scores_0_share = where_visible((spread_2) * lse_0[:, None], visible_0_0_0, edge, 0.0)  # n m
         d_prior_scores_0_terms = d_0_0_2 * prior_scores_0_share  # n m
         d__2 = d_prior_scores_0_terms * responsibility_0_2  # n m
         d_mul = d_ + d__2  # n m
@@ -282,7 +282,7 @@ def prior_of_tiles_keys(
     d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
@@ -298,16 +298,16 @@ def prior_of_tiles_keys(
         d_0_1 = load_1d(gradient + (pair * 2 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
         d_0_1_2 = tl.broadcast_to(d_0_1[None, :], (m_block, n_block))  # n m
         spread_2 = tl.full((m_block, n_block), 1, SUMS)  # n m
-        seen_0_0_1 = allowed(visible, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-        prior_scores_1_share = shown((spread_2) * lse_1[None, :], seen_0_0_1, edge, 0.0)  # n m
+        visible_0_0_1 = allowed(visible, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
+        prior_scores_1_share = where_visible((spread_2) * lse_1[None, :], visible_0_0_1, edge, 0.0)  # n m
         d_prior_scores_1_terms = d_0_1_2 * prior_scores_1_share  # n m
         d_ = d_prior_scores_1_terms * responsibility_1  # n m
         add_2 = L_0 - responsibility_0  # n m
         responsibility_0_2 = exp_of(add_2)  # n m
         d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
         d_0_0_2 = tl.broadcast_to(d_0_0[None, :], (m_block, n_block))  # n m
-        seen_0_0_0 = allowed(visible, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-        prior_scores_0_share = shown((spread_2) * lse_0[None, :], seen_0_0_0, edge, 0.0)  # n m
+        visible_0_0_0 = allowed(visible, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
+        prior_scores_0_share = where_visible((spread_2) * lse_0[None, :], visible_0_0_0, edge, 0.0)  # n m
         d_prior_scores_0_terms = d_0_0_2 * prior_scores_0_share  # n m
         d__2 = d_prior_scores_0_terms * responsibility_0_2  # n m
         d_mul = d_ + d__2  # n m
@@ -342,10 +342,10 @@ prior_of_tiles = region(
     operands={"Q": "h n d", "K": "h r m d", "logprior": "h r", "k2": "h r m"}, heads={"h": 1, "r": 2}, whole=("r",),
     widths={"d": "d"}, result="h r n", others="h r", sizes={"h": 8, "r": 2}, reads=[[0], [1]], loops={},
     live={"forward": 7, "rows": 9, "keys": 9}, sums={"forward": 0, "rows": 2, "keys": 0},
-    kept={"forward": [], "rows": ["d"], "keys": ["d", "d"]},
-    given={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
-    streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d"]}, made={"forward": [], "rows": [], "keys": []},
-    random=False, noise=(),
+    accumulators={"forward": [], "rows": ["d"], "keys": ["d", "d"]},
+    resident={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
+    streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d"]},
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": prior_of_tiles_forward, "rows": prior_of_tiles_rows, "keys": prior_of_tiles_keys},
 )
 
@@ -363,8 +363,8 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
     logprior_0 = tl.load(logprior_base).to(SUMS)  # a number
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
@@ -376,7 +376,7 @@ def y_1_tiles_forward(
     out_0 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
@@ -389,20 +389,19 @@ def y_1_tiles_forward(
         k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
         L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
         A_scores_2 = with_bias(L_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_scores_seen = scaled(A_scores, 1.0, MASK, seen_0_0, edge)  # n m
-        A_scores_2_seen = scaled(A_scores_2, 1.0, MASK, seen_0_0, edge)  # n m
-        fade_0, most_0 = higher(tl.max(tl.maximum(A_scores_seen, A_scores_2_seen), 1), 1.0, most_0)
-        A = power(A_scores_seen, 1.0, most_0) + power(A_scores_2_seen, 1.0, most_0)  # n m
-        total_0 = total_0 * fade_0 + tl.sum(A, 1)
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_scores_visible = scaled(A_scores, 1.0, MASK, visible_0_0, edge)  # n m
+        A_scores_2_visible = scaled(A_scores_2, 1.0, MASK, visible_0_0, edge)  # n m
+        alpha_0, m_i_0 = higher(tl.max(tl.maximum(A_scores_visible, A_scores_2_visible), 1), 1.0, m_i_0)
+        A = power(A_scores_visible, 1.0, m_i_0) + power(A_scores_2_visible, 1.0, m_i_0)  # n m
+        l_i_0 = l_i_0 * alpha_0 + tl.sum(A, 1)
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * fade_0[:, None] + read_0
+        out_0 = out_0 * alpha_0[:, None] + read_0
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(total_0 > 0, total_0, 1.0))[:, None],
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -434,7 +433,7 @@ def y_1_tiles_rows(
     d_logprior_0 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
@@ -442,8 +441,8 @@ def y_1_tiles_rows(
         k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
         L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
         A_scores = with_bias(L_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores, 1.0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A = softened(A_scores, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_A - A_sums[:, None]  # n m
@@ -455,7 +454,7 @@ def y_1_tiles_rows(
         k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
         L_0 = logprior_0 + number_0 * L_1_0 - k2_tile_0[None, :]  # n m
         A_scores_2 = with_bias(L_0, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        A_2 = softened(A_scores_2, 1.0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        A_2 = softened(A_scores_2, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         d_A_scores_2 = A_2 * add  # n m
         d_Q_2 = dot_of(d_A_scores_2, K_tile_0, DOT, SUMS)  # n d
         add_2 = d_Q + d_Q_2  # n d
@@ -505,7 +504,7 @@ def y_1_tiles_keys(
     d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
@@ -516,9 +515,9 @@ def y_1_tiles_keys(
         L_1_1 = dot_of(K_tile_1, tl.trans(Q_tile), DOT, SUMS)  # n m
         L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[:, None]  # n m
         A_scores_2 = with_bias(L_1, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS)  # n m
-        seen_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A = softened(A_scores, 1.0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
-        A_2 = softened(A_scores_2, 1.0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A = softened(A_scores, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
+        A_2 = softened(A_scores_2, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
         A_3 = A + A_2  # n m
         d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V = dot_of(A_3, d_0, DOT, SUMS)  # m d
@@ -557,9 +556,9 @@ y_1_tiles = region(
     operands={"Q": "h n d", "K": "h r m d", "logprior": "h r", "k2": "h r m", "V": "h m d"}, heads={"h": 1, "r": 2},
     whole=("r",), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "r": 2}, reads=[[0]], loops={},
     live={"forward": 5, "rows": 5, "keys": 6}, sums={"forward": 0, "rows": 2, "keys": 0},
-    kept={"forward": ["d"], "rows": ["d"], "keys": ["d", "d", "d"]},
-    given={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d", "d"]},
+    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d", "d"]},
+    resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d", "d"]},
     streamed={"forward": ["d", "d", "d"], "rows": ["d", "d", "d"], "keys": ["d", "d"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

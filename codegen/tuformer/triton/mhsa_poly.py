@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, inverse_of, load_1d, load_2d, shown, store_1d, store_2d, with_keys
+    allowed, dot_of, inverse_of, load_1d, load_2d, store_1d, store_2d, where_visible, with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -54,7 +54,7 @@ class MHSAPoly(nn.Module):
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        # A.of.of, A.of, A, y.p1: kernels, again in the backward
+        # A.of.of, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)],
@@ -80,27 +80,27 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    total_0 = tl.zeros((n_block,), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     out_0 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_scores_hidden = shown(A_scores_scores, seen_0_0, edge, 1.0)  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_scores_hidden = where_visible(A_scores_scores, visible_0_0, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
-        A = shown(A_scores, seen_0_0, edge, 0.0)  # n m
-        total_0 += tl.sum(A, 1)
+        A = where_visible(A_scores, visible_0_0, edge, 0.0)  # n m
+        l_i_0 += tl.sum(A, 1)
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
         out_0 += read_0
-    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 * inverse_of(total_0, 0)[:, None])
-    store_1d(lse + pair * n_end, n, 1, n_end, inverse_of(total_0, 0))
+    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 * inverse_of(l_i_0, 0)[:, None])
+    store_1d(lse + pair * n_end, n, 1, n_end, inverse_of(l_i_0, 0))
 
 
 @triton.jit
@@ -124,21 +124,21 @@ def y_1_tiles_rows(
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_scores_hidden = shown(A_scores_scores, seen_0_0, edge, 1.0)  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A_scores_hidden = where_visible(A_scores_scores, visible_0_0, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_A - A_sums[:, None]  # n m
         mul = add * A_inverse[:, None]  # n m
-        d_A_scores = shown(mul, seen_0_0, edge, 0.0)  # n m
+        d_A_scores = where_visible(mul, visible_0_0, edge, 0.0)  # n m
         d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # n m
-        d_A_scores_scores = shown(d_A_scores_hidden, seen_0_0, edge, 0.0)  # n m
+        d_A_scores_scores = where_visible(d_A_scores_hidden, visible_0_0, edge, 0.0)  # n m
         d_Q = dot_of(d_A_scores_scores, K_tile, DOT, SUMS)  # n d
         d_Q_2 += d_Q
     if Q_grad is not None:
@@ -165,16 +165,16 @@ def y_1_tiles_keys(
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        there = (m < m_end)[:, None] & (n < n_end)[None, :]
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         A_scores_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
-        seen_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A_scores_hidden = shown(A_scores_scores, seen_0_0, edge, 1.0)  # n m
+        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+        A_scores_hidden = where_visible(A_scores_scores, visible_0_0, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
-        A = shown((A_scores) * lse_0[None, :], seen_0_0, edge, 0.0)  # n m
+        A = where_visible((A_scores) * lse_0[None, :], visible_0_0, edge, 0.0)  # n m
         d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         d_V = dot_of(A, d_0, DOT, SUMS)  # m d
         d_V_2 += d_V
@@ -183,9 +183,9 @@ def y_1_tiles_keys(
         add = d_A - A_sums[None, :]  # n m
         A_inverse = lse_0  # n
         mul = add * A_inverse[None, :]  # n m
-        d_A_scores = shown(mul, seen_0_0, edge, 0.0)  # n m
+        d_A_scores = where_visible(mul, visible_0_0, edge, 0.0)  # n m
         d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # n m
-        d_A_scores_scores = shown(d_A_scores_hidden, seen_0_0, edge, 0.0)  # n m
+        d_A_scores_scores = where_visible(d_A_scores_hidden, visible_0_0, edge, 0.0)  # n m
         d_K = dot_of(d_A_scores_scores, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K
     if V_grad is not None:
@@ -198,9 +198,9 @@ y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "V": "h m d"}, heads={"h": 1},
     whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], loops={},
     live={"forward": 3, "rows": 5, "keys": 5}, sums={"forward": 0, "rows": 0, "keys": 0},
-    kept={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
-    given={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
+    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
+    resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, load_1d, load_2d, log_total, online, parts_of, softened, store_1d, store_2d, with_bias,
+    allowed, dot_of, in_parts, load_1d, load_2d, log_sum, online, parts_of, softened, store_1d, store_2d, with_bias,
     with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -60,7 +60,7 @@ class SkipLeft(nn.Module):
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         A_of_1 = self.C3[..., None, None] * Q.movedim(-1, -3)[..., None, :, :, :]  # ... c e n h
 
-        # A.of.p2, A.of, A, y.p1: kernels, again in the backward
+        # A.of.p2, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [A_of_1.transpose(-3, -1), K.transpose(-3, -2), self.C2, V.movedim(-3, -1)],
@@ -89,10 +89,10 @@ def y_1_tiles_forward(
     d_at, batch = pair % d_programs, pair // d_programs
     h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
-    most_1 = tl.full((n_block,), float("-inf"), SUMS)
-    total_1 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_1 = tl.zeros((n_block,), SUMS)
     C2_0 = tl.load(C2 + batch * C2_step[0] + d_at * 2 * C2_step[2]).to(SUMS)  # a number
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * A_of_p1_step[2]
     A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
@@ -106,7 +106,7 @@ def y_1_tiles_forward(
     out_0_1 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
@@ -115,26 +115,26 @@ def y_1_tiles_forward(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
         )  # n m
-        seen_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        A_0, fade_0, most_0, total_0 = online(A_0_scores, number_0, MASK, seen_0_0_0, edge, most_0, total_0)  # n m
+        visible_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, number_0, MASK, visible_0_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile_0 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
         read_0_0 = A_0 * V_tile_0[None, :]  # n m
         read_0_0_2 = tl.sum(read_0_0, 1)  # n
-        out_0_0 = out_0_0 * fade_0 + read_0_0_2
+        out_0_0 = out_0_0 * alpha_0 + read_0_0_2
         A_scores_1 = C2_1 * A_scores_2  # n m
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
         )  # n m
-        seen_0_0_1 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        A_1, fade_1, most_1, total_1 = online(A_1_scores, number_0, MASK, seen_0_0_1, edge, most_1, total_1)  # n m
+        visible_0_0_1 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, number_0, MASK, visible_0_0_1, edge, m_i_1, l_i_1)  # n m
         V_tile_1 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
         read_0_1 = A_1 * V_tile_1[None, :]  # n m
         read_0_1_2 = tl.sum(read_0_1, 1)  # n
-        out_0_1 = out_0_1 * fade_1 + read_0_1_2
-    store_1d(out + (pair * 2 + 0) * n_end, n, 1, n_end, out_0_0 / tl.where(total_0 > 0, total_0, 1.0))
-    store_1d(out + (pair * 2 + 1) * n_end, n, 1, n_end, out_0_1 / tl.where(total_1 > 0, total_1, 1.0))
-    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_total(most_0, total_0))
-    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_total(most_1, total_1))
+        out_0_1 = out_0_1 * alpha_1 + read_0_1_2
+    store_1d(out + (pair * 2 + 0) * n_end, n, 1, n_end, out_0_0 / tl.where(l_i_0 > 0, l_i_0, 1.0))
+    store_1d(out + (pair * 2 + 1) * n_end, n, 1, n_end, out_0_1 / tl.where(l_i_1 > 0, l_i_1, 1.0))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
 
 
 @triton.jit
@@ -173,7 +173,7 @@ def y_1_tiles_rows(
         d_C2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
-            there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
@@ -182,8 +182,8 @@ def y_1_tiles_rows(
             A_1_scores = with_bias(
                 A_scores_1, number_0, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
             )  # n m
-            seen_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, seen_0_0_1, edge, lse_1[:, None])  # n m
+            visible_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            A_1 = softened(A_1_scores, number_0, MASK, visible_0_0_1, edge, lse_1[:, None])  # n m
             V_tile_1 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
             add = d_0_1[:, None] * V_tile_1[None, :] - A_1_sums[:, None]  # n m
             d_A_1_scores = A_1 * add  # n m
@@ -193,8 +193,8 @@ def y_1_tiles_rows(
             A_0_scores = with_bias(
                 A_scores_0, number_0, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
             )  # n m
-            seen_0_0_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, seen_0_0_0, edge, lse_0[:, None])  # n m
+            visible_0_0_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0_0, edge, lse_0[:, None])  # n m
             V_tile_0 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
             add_2 = d_0_0[:, None] * V_tile_0[None, :] - A_0_sums[:, None]  # n m
             d_A_0_scores = A_0 * add_2  # n m
@@ -249,7 +249,7 @@ def y_1_tiles_keys(
         V_tile_0 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
-            there = (m < m_end)[:, None] & (n < n_end)[None, :]
+            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
@@ -260,8 +260,8 @@ def y_1_tiles_keys(
             A_1_scores = with_bias(
                 A_scores_1, number_0, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK, SUMS
             )  # n m
-            seen_0_0_1 = allowed(visible, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, seen_0_0_1, edge, lse_1[None, :])  # n m
+            visible_0_0_1 = allowed(visible, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
+            A_1 = softened(A_1_scores, number_0, MASK, visible_0_0_1, edge, lse_1[None, :])  # n m
             d_0_1 = load_1d(gradient + (pair * 2 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
             d_V_1 = A_1 * d_0_1[None, :]  # n m
             d_V_1_2 = tl.sum(d_V_1, 1)  # m
@@ -270,8 +270,8 @@ def y_1_tiles_keys(
             A_0_scores = with_bias(
                 A_scores_0, number_0, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK, SUMS
             )  # n m
-            seen_0_0_0 = allowed(visible, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, seen_0_0_0, edge, lse_0[None, :])  # n m
+            visible_0_0_0 = allowed(visible, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
+            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0_0, edge, lse_0[None, :])  # n m
             d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
             d_V_0 = A_0 * d_0_0[None, :]  # n m
             d_V_0_2 = tl.sum(d_V_0, 1)  # m
@@ -298,7 +298,8 @@ y_1_tiles = region(
     heads={"c": 1, "h": 1, "d": 2}, whole=("c",), widths={"e": "e"}, result="h d n", others="h d",
     sizes={"c": 1, "h": 8, "d": 64}, reads=[[0], [1]], loops={"rows": "d", "keys": "d"},
     live={"forward": 4, "rows": 6, "keys": 5}, sums={"forward": 0, "rows": 2, "keys": 0},
-    kept={"forward": [], "rows": ["e"], "keys": ["e"]}, given={"forward": ["e"], "rows": ["e"], "keys": ["e"]},
-    streamed={"forward": ["e"], "rows": ["e"], "keys": ["e"]}, made={"forward": [], "rows": [], "keys": []},
+    accumulators={"forward": [], "rows": ["e"], "keys": ["e"]},
+    resident={"forward": ["e"], "rows": ["e"], "keys": ["e"]},
+    streamed={"forward": ["e"], "rows": ["e"], "keys": ["e"]}, temporaries={"forward": [], "rows": [], "keys": []},
     random=False, noise=(), kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

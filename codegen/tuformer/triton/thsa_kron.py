@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, load_1d, load_2d, log_total, online, parts_of, softened, store_1d, store_2d, with_bias,
+    allowed, dot_of, in_parts, load_1d, load_2d, log_sum, online, parts_of, softened, store_1d, store_2d, with_bias,
     with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -66,7 +66,7 @@ class THSAKron(nn.Module):
         A_of_1 = self.C1[..., None, None] * self.C2  # h g c d
         A_of_2 = self.C3[..., None, None] * Q.movedim(-1, -3)[..., None, :, :, :]  # ... c e n g
 
-        # A.of.p3, A.of, A, y.p1: kernels, again in the backward
+        # A.of.p3, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [A_of_2.transpose(-3, -1), K.transpose(-3, -2), A_of_1.transpose(-4, -2), V.movedim(-3, -1)],
@@ -95,10 +95,10 @@ def y_1_tiles_forward(
     d_at, batch = pair % d_programs, pair // d_programs
     h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
-    most_1 = tl.full((n_block,), float("-inf"), SUMS)
-    total_1 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_1 = tl.zeros((n_block,), SUMS)
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * 2 * A_of_p1_step[3] + d_at * A_of_p1_step[4]
     A_scores_1_0_0 = tl.load(A_of_p1_base).to(SUMS)  # a number
     A_of_p2_tile_0 = load_2d(
@@ -240,7 +240,7 @@ def y_1_tiles_forward(
     out_1_0 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
@@ -272,12 +272,12 @@ def y_1_tiles_forward(
         A_0_scores = with_bias(
             A_scores_0, number_0, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
         )  # n m
-        seen_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        A_0, fade_0, most_0, total_0 = online(A_0_scores, number_0, MASK, seen_0_0_0, edge, most_0, total_0)  # n m
+        visible_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, number_0, MASK, visible_0_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile_0 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
         read_0_0 = A_0 * V_tile_0[None, :]  # n m
         read_0_0_2 = tl.sum(read_0_0, 1)  # n
-        out_0_0 = out_0_0 * fade_0 + read_0_0_2
+        out_0_0 = out_0_0 * alpha_0 + read_0_0_2
         A_scores_1 = (
             A_scores_1_0_1 * A_scores_3_0
             + A_scores_1_1_1 * A_scores_3_1
@@ -291,16 +291,16 @@ def y_1_tiles_forward(
         A_1_scores = with_bias(
             A_scores_1, number_0, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
         )  # n m
-        seen_0_1_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        A_1, fade_1, most_1, total_1 = online(A_1_scores, number_0, MASK, seen_0_1_0, edge, most_1, total_1)  # n m
+        visible_0_1_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, number_0, MASK, visible_0_1_0, edge, m_i_1, l_i_1)  # n m
         V_tile_1 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
         read_1_0 = A_1 * V_tile_1[None, :]  # n m
         read_1_0_2 = tl.sum(read_1_0, 1)  # n
-        out_1_0 = out_1_0 * fade_1 + read_1_0_2
-    store_1d(out + (pair * 2 + 0) * n_end, n, 1, n_end, out_0_0 / tl.where(total_0 > 0, total_0, 1.0))
-    store_1d(out + (pair * 2 + 1) * n_end, n, 1, n_end, out_1_0 / tl.where(total_1 > 0, total_1, 1.0))
-    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_total(most_0, total_0))
-    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_total(most_1, total_1))
+        out_1_0 = out_1_0 * alpha_1 + read_1_0_2
+    store_1d(out + (pair * 2 + 0) * n_end, n, 1, n_end, out_0_0 / tl.where(l_i_0 > 0, l_i_0, 1.0))
+    store_1d(out + (pair * 2 + 1) * n_end, n, 1, n_end, out_1_0 / tl.where(l_i_1 > 0, l_i_1, 1.0))
+    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
 
 
 @triton.jit
@@ -488,7 +488,7 @@ def y_1_tiles_rows(
         d_A_scores_1_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
-            there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
@@ -520,8 +520,8 @@ def y_1_tiles_rows(
             A_1_scores = with_bias(
                 A_scores_1, number_0, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
             )  # n m
-            seen_0_1_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, seen_0_1_0, edge, lse_1[:, None])  # n m
+            visible_0_1_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1_0, edge, lse_1[:, None])  # n m
             V_tile_1 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
             add = d_1_0[:, None] * V_tile_1[None, :] - A_1_sums[:, None]  # n m
             d_A_1_scores = A_1 * add  # n m
@@ -554,8 +554,8 @@ def y_1_tiles_rows(
             A_0_scores = with_bias(
                 A_scores_0, number_0, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
             )  # n m
-            seen_0_0_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, seen_0_0_0, edge, lse_0[:, None])  # n m
+            visible_0_0_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
+            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0_0, edge, lse_0[:, None])  # n m
             V_tile_0 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
             add_2 = d_0_0[:, None] * V_tile_0[None, :] - A_0_sums[:, None]  # n m
             d_A_0_scores = A_0 * add_2  # n m
@@ -850,7 +850,7 @@ def y_1_tiles_keys(
         V_tile_0 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
-            there = (m < m_end)[:, None] & (n < n_end)[None, :]
+            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
@@ -886,8 +886,8 @@ def y_1_tiles_keys(
             A_1_scores = with_bias(
                 A_scores_1, number_0, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK, SUMS
             )  # n m
-            seen_0_1_0 = allowed(visible, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, seen_0_1_0, edge, lse_1[None, :])  # n m
+            visible_0_1_0 = allowed(visible, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
+            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1_0, edge, lse_1[None, :])  # n m
             d_1_0 = load_1d(gradient + (pair * 2 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
             d_V_1 = A_1 * d_1_0[None, :]  # n m
             d_V_1_2 = tl.sum(d_V_1, 1)  # m
@@ -905,8 +905,8 @@ def y_1_tiles_keys(
             A_0_scores = with_bias(
                 A_scores_0, number_0, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK, SUMS
             )  # n m
-            seen_0_0_0 = allowed(visible, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, seen_0_0_0, edge, lse_0[None, :])  # n m
+            visible_0_0_0 = allowed(visible, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
+            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0_0, edge, lse_0[None, :])  # n m
             d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
             d_V_0 = A_0 * d_0_0[None, :]  # n m
             d_V_0_2 = tl.sum(d_V_0, 1)  # m
@@ -969,9 +969,9 @@ y_1_tiles = region(
     heads={"c": 1, "g": 8, "h": 2, "d": 1}, whole=("c", "g"), widths={"e": "e"}, result="h d n", others="h d",
     sizes={"c": 1, "g": 8, "h": 8, "d": 64}, reads=[[0], [1]], loops={"rows": "h", "keys": "h"},
     live={"forward": 11, "rows": 13, "keys": 11}, sums={"forward": 0, "rows": 16, "keys": 0},
-    kept={"forward": [], "rows": ["e", "e", "e", "e", "e", "e", "e", "e"], "keys": ["e", "e", "e", "e", "e", "e", "e", "e"]},
-    given={"forward": ["e", "e", "e", "e", "e", "e", "e", "e"], "rows": ["e", "e", "e", "e", "e", "e", "e", "e"], "keys": ["e", "e", "e", "e", "e", "e", "e", "e"]},
+    accumulators={"forward": [], "rows": ["e", "e", "e", "e", "e", "e", "e", "e"], "keys": ["e", "e", "e", "e", "e", "e", "e", "e"]},
+    resident={"forward": ["e", "e", "e", "e", "e", "e", "e", "e"], "rows": ["e", "e", "e", "e", "e", "e", "e", "e"], "keys": ["e", "e", "e", "e", "e", "e", "e", "e"]},
     streamed={"forward": ["e", "e", "e", "e", "e", "e", "e", "e"], "rows": ["e", "e", "e", "e", "e", "e", "e", "e"], "keys": ["e", "e", "e", "e", "e", "e", "e", "e"]},
-    made={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

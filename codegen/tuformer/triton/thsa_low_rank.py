@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, load_1d, load_2d, log_total, online, softened, store_1d, store_2d, with_bias, with_keys
+    allowed, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias, with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -59,7 +59,7 @@ class THSALowRank(nn.Module):
         V = memory @ self.Wv  # ... m r
         A_of_1 = self.C2.transpose(-2, -1) @ self.C3  # r s
 
-        # A.of.p2, A.of, A, y.p1: kernels, again in the backward
+        # A.of.p2, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [A_of_1, Q, K, V.transpose(-2, -1)],
@@ -87,8 +87,8 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     r_at, batch = pair % r_programs, pair // r_programs
     s = tl.arange(0, s_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + r_at * A_of_p1_step[1]
     A_of_p1_tile = load_1d(A_of_p1_base, s, A_of_p1_step[2], s_size).to(SUMS)  # s
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
@@ -97,7 +97,7 @@ def y_1_tiles_forward(
     out_0 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
@@ -105,14 +105,14 @@ def y_1_tiles_forward(
         A_scores_3 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A, fade_0, most_0, total_0 = online(A_scores_3, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+        A, alpha_0, m_i_0, l_i_0 = online(A_scores_3, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
         read_0 = A * V_tile[None, :]  # n m
         read_0_2 = tl.sum(read_0, 1)  # n
-        out_0 = out_0 * fade_0 + read_0_2
-    store_1d(out + pair * n_end, n, 1, n_end, out_0 / tl.where(total_0 > 0, total_0, 1.0))
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+        out_0 = out_0 * alpha_0 + read_0_2
+    store_1d(out + pair * n_end, n, 1, n_end, out_0 / tl.where(l_i_0 > 0, l_i_0, 1.0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -142,7 +142,7 @@ def y_1_tiles_rows(
         d_A_scores_2_2 = tl.zeros((n_block, s_wide), SUMS)
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
-            there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
@@ -150,8 +150,8 @@ def y_1_tiles_rows(
             A_scores_3 = with_bias(
                 A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A = softened(A_scores_3, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+            visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
+            A = softened(A_scores_3, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
             V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
             add = d_0[:, None] * V_tile[None, :] - A_sums[:, None]  # n m
             d_A_scores = A * add  # n m
@@ -197,7 +197,7 @@ def y_1_tiles_keys(
         d_K_2 = tl.zeros((m_block, s_wide), SUMS)
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
-            there = (m < m_end)[:, None] & (n < n_end)[None, :]
+            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
@@ -206,8 +206,8 @@ def y_1_tiles_keys(
             A_scores_3 = with_bias(
                 A_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            seen_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A = softened(A_scores_3, number_0, MASK, seen_0_0, edge, lse_0[None, :])  # n m
+            visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
+            A = softened(A_scores_3, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
             d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
             d_V = A * d_0[None, :]  # n m
             d_V_2 = tl.sum(d_V, 1)  # m
@@ -230,8 +230,8 @@ y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"A_of_p1": "r s", "Q": "n s", "K": "m s", "V": "r m"},
     heads={"r": 1}, whole=(), widths={"s": "s"}, result="r n", others="r", sizes={"r": 512}, reads=[[0]],
     loops={"rows": "r", "keys": "r"}, live={"forward": 3, "rows": 4, "keys": 4},
-    sums={"forward": 0, "rows": 0, "keys": 0}, kept={"forward": [], "rows": ["s", "s"], "keys": ["s", "s"]},
-    given={"forward": ["s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
-    streamed={"forward": ["s"], "rows": ["s"], "keys": ["s"]}, made={"forward": [], "rows": [], "keys": []},
+    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": [], "rows": ["s", "s"], "keys": ["s", "s"]},
+    resident={"forward": ["s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
+    streamed={"forward": ["s"], "rows": ["s"], "keys": ["s"]}, temporaries={"forward": [], "rows": [], "keys": []},
     random=False, noise=(), kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

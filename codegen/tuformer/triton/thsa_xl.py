@@ -20,9 +20,9 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.positions import sinusoid
+from tensornet_attn.runtime.positions import distance, sinusoid
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, at_keys, at_places, dot_of, load_1d, load_2d, log_total, online, softened, store_1d, store_2d, with_bias,
+    allowed, at_keys, at_places, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias,
     with_keys
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -75,8 +75,8 @@ class THSAXL(nn.Module):
         place_of_4_1 = self.C * self.v  # r s
         place_of_4 = torch.einsum("rs,ps->rp", place_of_4_1, Kr)  # r p
 
-        # content.p1, content.p2, content, place.of.p1, place.of.p2, place.of, place, A.of, A, y.p1: kernels, again in
-        # the backward
+        # content.p1, content.p2, content, place.of.p1, place.of.p2, place.of, place, A.of, A, y.p1: Triton kernels,
+        # recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
             [self.C, Q, K, content_4, Kr, place_of_4, V.transpose(-2, -1)],
@@ -104,8 +104,8 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     r_at, batch = pair % r_programs, pair // r_programs
     s = tl.arange(0, s_wide)
-    most_0 = tl.full((n_block,), float("-inf"), SUMS)
-    total_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
     C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
     content_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
@@ -117,8 +117,7 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         p = first - start + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
@@ -135,14 +134,16 @@ def y_1_tiles_forward(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A, fade_0, most_0, total_0 = online(A_scores_2, number_0, MASK, seen_0_0, edge, most_0, total_0)  # n m
+        visible_0_0 = allowed(
+            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A, alpha_0, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
         V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
         read_0 = A * V_tile[None, :]  # n m
         read_0_2 = tl.sum(read_0, 1)  # n
-        out_0 = out_0 * fade_0 + read_0_2
-    store_1d(out + pair * n_end, n, 1, n_end, out_0 / tl.where(total_0 > 0, total_0, 1.0))
-    store_1d(lse + pair * n_end, n, 1, n_end, log_total(most_0, total_0))
+        out_0 = out_0 * alpha_0 + read_0_2
+    store_1d(out + pair * n_end, n, 1, n_end, out_0 / tl.where(l_i_0 > 0, l_i_0, 1.0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
 
 
 @triton.jit
@@ -175,8 +176,7 @@ def y_1_tiles_places(
     ):
         n = start + tl.arange(0, n_block)
         m = start - first + tl.arange(0, m_block)
-        apart = (n + (m_end - n_end))[:, None] - m[None, :]
-        there = (n < n_end)[:, None] & (m < m_end)[None, :]
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | ((start - first) < 0) | (start + n_block > n_end) | (
             (start - first) + m_block > m_end
@@ -196,8 +196,10 @@ def y_1_tiles_places(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        seen_0_0 = allowed(visible & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+        visible_0_0 = allowed(
+            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+        )
+        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
         d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
         V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
@@ -252,8 +254,7 @@ def y_1_tiles_rows(
             m = start + tl.arange(0, m_block)
             p = first - start + m_end - m_block + tl.arange(0, p_block)
             p = tl.where(p < 0, p_end, p)
-            apart = (n + (m_end - n_end))[:, None] - m[None, :]
-            there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             edge |= (first + m_end - n_end - start - m_block < -1)
@@ -270,8 +271,10 @@ def y_1_tiles_rows(
             A_scores_2 = with_bias(
                 A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_0 = allowed(visible & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A = softened(A_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+            visible_0_0 = allowed(
+                visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            )
+            A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
             V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
             add = d_0[:, None] * V_tile[None, :] - A_sums[:, None]  # n m
             d_A_scores = A * add  # n m
@@ -325,8 +328,7 @@ def y_1_tiles_keys(
             n = start + tl.arange(0, n_block)
             p = start - first + m_end - m_block + tl.arange(0, p_block)
             p = tl.where(p < 0, p_end, p)
-            apart = (n + (m_end - n_end))[:, None] - m[None, :]
-            there = (n < n_end)[:, None] & (m < m_end)[None, :]
+            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             edge |= (start + m_end - n_end - first - m_block < -1)
@@ -344,8 +346,10 @@ def y_1_tiles_keys(
             A_scores_2 = with_bias(
                 A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            seen_0_0 = allowed(visible & (apart >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A = softened(A_scores_2, number_0, MASK, seen_0_0, edge, lse_0[:, None])  # n m
+            visible_0_0 = allowed(
+                visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            )
+            A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
             d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
             d_V = A * d_0[:, None]  # n m
             d_V_2 = tl.sum(d_V, 0)  # m
@@ -375,9 +379,9 @@ y_1_tiles = region(
     heads={"r": 1}, whole=(), widths={"s": "s"}, result="r n", others="r", sizes={"r": 512}, reads=[[0]],
     loops={"rows": "r", "keys": "r"}, live={"forward": 8, "places": 8, "rows": 8, "keys": 8},
     sums={"forward": 0, "places": 0, "rows": 0, "keys": 0},
-    kept={"forward": [], "places": ["s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
-    given={"forward": ["s", "s"], "places": ["s", "s", "s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
+    accumulators={"forward": [], "places": ["s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
+    resident={"forward": ["s", "s"], "places": ["s", "s", "s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
     streamed={"forward": ["s", "s", "s"], "places": ["s", "s"], "rows": ["s", "s", "s"], "keys": ["s", "s", "s"]},
-    made={"forward": [], "places": ["s"], "rows": [], "keys": ["s"]}, relative="p", random=False, noise=(),
+    temporaries={"forward": [], "places": ["s"], "rows": [], "keys": ["s"]}, relative="p", random=False, noise=(),
     kernels={"forward": y_1_tiles_forward, "places": y_1_tiles_places, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )
