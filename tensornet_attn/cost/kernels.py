@@ -1,6 +1,6 @@
 """What an operation that the planner made of several steps costs: by default what its steps cost, kept as one.
 
-A kind of kernel that does less work, or keeps more, says so in `WORK` and `KEPT`.
+A kind of kernel that does less work, or keeps more, says so in `WORK` and `SAVED`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensornet_attn.graph.model import Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
 
 Work = Callable[[Scene, Step], "dict[tuple[str, ...], int]"]
-Cache = Callable[[Scene, Step], "dict[str, int]"]
+Saved = Callable[[Scene, Step], "dict[str, int]"]
 WORK: dict[str, Work] = {
     "band": band_work,
     "experts": experts_work,
@@ -25,7 +25,7 @@ WORK: dict[str, Work] = {
     "states": states_work,
     "sums": sums_work,
 }  # multiply-adds of one batch element by the legs they run over
-KEPT: dict[str, Cache] = {
+SAVED: dict[str, Saved] = {
     "band": band_kept,
     "experts": experts_kept,
     "linear": linear_kept,

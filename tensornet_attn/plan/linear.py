@@ -231,7 +231,7 @@ def _priced(opened: WrittenOut, found: Pattern, sizes: Mapping[str, int], times:
     how = f", in chunks of {chunk_of(made, parts, sizes)}" if causal(made, parts) else ""
     how += ", powers of scores written out" if opened.steps else ""
     delta = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in graph.steps)  # it takes no mask
-    decay = "".join(f", decay by '{decay.box.name}'" for decay in found.decays if not found.alone)
+    decay = "".join(f", decayed by '{decay.box.name}'" for decay in found.decays if not found.alone)
     decay += ", their weights being numbers of their own" if found.alone else ""
     return made, f"{LINEAR}: the keys are summed first{how}{decay}" + ("" if delta else f"; {DENSE}")
 

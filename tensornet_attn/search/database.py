@@ -35,7 +35,7 @@ class Storage(_CachedStorage):
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         if template_trial is None and self.worker is not None:
-            template_trial = create_trial(state=TrialState.CUMSUM, user_attrs={"worker": self.worker.as_dict()})
+            template_trial = create_trial(state=TrialState.RUNNING, user_attrs={"worker": self.worker.as_dict()})
         trial_id = super().create_new_trial(study_id, template_trial)
         self.record_heartbeat(trial_id)
         return trial_id

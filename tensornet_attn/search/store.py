@@ -64,7 +64,7 @@ class Store:
             if one.state in (TrialState.COMPLETE, TrialState.PRUNED) and RECORD in one.user_attrs:
                 trial = self._read(one)
                 found.setdefault(trial.slot, trial)
-            elif one.state == TrialState.CUMSUM:
+            elif one.state == TrialState.RUNNING:
                 running.append(_running(one))
         return sorted(found.values(), key=lambda trial: trial.slot), running
 
