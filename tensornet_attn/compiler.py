@@ -12,11 +12,11 @@ from warnings import warn
 from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
 from tensornet_attn.keywords import caller
-from tensornet_attn.plan.aim import TRAINING, Aim, Wanted, aim_of
 from tensornet_attn.plan.auto import fastest
-from tensornet_attn.plan.cache import Kept
+from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Lowering
+from tensornet_attn.plan.target import TRAINING, Target, TargetOptions, target_from
 from tensornet_attn.spec import Design, library, read
 from tensornet_attn.spec.read import Source
 from tensornet_attn.version import __version__
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 Overrides = Mapping[str, int | float | str]
 BACKENDS = ("auto", "reference", "torch", "inductor", "triton")
 BOTH = "triton beside fused attention"  # a plan that auto may take on a GPU
-_plans: Kept[Plan] = Kept(most=256)  # by content: the text of the graph, with its names; backend; aim
-_sources: Kept[Emitted] = Kept(most=256)
+_plans: Cache[Plan] = Cache(most=256)  # by content: the text of the graph, with its names; backend; target
+_sources: Cache[Emitted] = Cache(most=256)
 
 
-class Options(Wanted, total=False):
+class Options(TargetOptions, total=False):
     """What `compile` takes besides design, backend and `causal`, for functions that pass it on."""
 
     device: torch.device | str | None
@@ -145,16 +145,16 @@ def picture(design: Source, format: str = "svg") -> bytes:
     return content(build(design), format, design.name, design.about or None)
 
 
-def explain(design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[Wanted]) -> str:
+def explain(design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[TargetOptions]) -> str:
     """What the compiler would choose for a design, what it refuses, and why; nothing is compiled.
 
     The text that `tensornet-attn explain` prints. `wanted` as in `compile`. Raises DesignError, and InputError where no
     plan keeps to that.
 
-    >>> explain("mhsa", bucket="decoding").splitlines()[0]
+    >>> explain("mhsa", workload="decoding").splitlines()[0]
     'mhsa: backend torch, for decoding on generic, orders searched at n 1, m 4096'
     """
-    return plan_of(build(_design(design), causal), backend, aim_of(**wanted)).explain()
+    return plan_of(build(_design(design), causal), backend, target_from(**wanted)).explain()
 
 
 def rewrites(design: Source, causal: bool | None = None) -> str:
@@ -188,7 +188,7 @@ def compile(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     tune: bool = False,
-    **wanted: Unpack[Wanted],
+    **wanted: Unpack[TargetOptions],
 ) -> CompiledDesign:
     """An nn.Module that computes the design, right for every length whatever it is planned for.
 
@@ -199,8 +199,8 @@ def compile(
     `causal` overrides what the design says. What it is planned for may be given by name:
 
     `tune`: Triton kernels are timed on the GPU at once, with each of their configurations; the fastest ones are kept.
-    `bucket`: training, prefill (no backward follows) or decoding (one query, many keys); `n`, `m`, `batch`: other sizes
-    than the bucket's. `device_costs`: a name of the device table, `this` for the measured machine, or a Device; if not
+    `workload`: training, prefill (no backward follows) or decoding (one query, many keys); `n`, `m`, `batch`: other sizes
+    than the workload's. `device_costs`: a name of the device table, `this` for the measured machine, or a Device; if not
     given, generic, and on a GPU the one of the table that is nearest to it.
     `memory`: bytes that the predicted peak may reach, such as "2GiB". `linear_memory`: no tensor may have both a query
     and a key leg, masks that a caller gives left out. `strict`: every region runs on the backend asked for.
@@ -224,7 +224,9 @@ def reference(design: Source, causal: bool | None = None, **options: Unpack[Opti
     return compile(design, "reference", causal, **options)
 
 
-def emit_source(design: Source, causal: bool | None = None, backend: str = "auto", **wanted: Unpack[Wanted]) -> str:
+def emit_source(
+    design: Source, causal: bool | None = None, backend: str = "auto", **wanted: Unpack[TargetOptions]
+) -> str:
     """The Python source of a design: one nn.Module that needs torch alone, or triton too where that is the backend.
 
     `wanted` as in `compile`. Raises InputError for `reference`, which evaluates the diagram and has no source.
@@ -232,7 +234,7 @@ def emit_source(design: Source, causal: bool | None = None, backend: str = "auto
     if backend == "reference":
         raise InputError("backend 'reference' evaluates the diagram and has no source; ask for 'torch' or 'triton'.")
     design = _design(design)
-    return _emitted(design, plan_of(build(design, causal), backend, aim_of(**wanted))).source
+    return _emitted(design, plan_of(build(design, causal), backend, target_from(**wanted))).source
 
 
 def kernels(
@@ -272,41 +274,41 @@ def _design(source: Source) -> Design:
     return source if isinstance(source, Design) else load(source)
 
 
-def plan_of(graph: Graph, backend: str = "auto", aim: Aim = TRAINING) -> Plan:
+def plan_of(graph: Graph, backend: str = "auto", target: Target = TRAINING) -> Plan:
     """The plan of a graph on a backend, kept by content. Raises InputError, for an unknown backend too."""
     if backend not in BACKENDS:
         raise InputError(f"there is no backend '{backend}'; {nearest(str(backend), BACKENDS)}")
     backend = "torch" if backend == "auto" else backend
-    return _plans.get((graph.to_text(), backend, aim), lambda: make_plan(graph, backend, aim))
+    return _plans.get((graph.to_text(), backend, target), lambda: make_plan(graph, backend, target))
 
 
 def _planned(
-    graph: Graph, backend: str, wanted: Wanted, device: torch.device | str | None, dtype: torch.dtype | None
+    graph: Graph, backend: str, wanted: TargetOptions, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> Plan:
     """The plan of a graph on a backend and a device; that of torch where Triton is asked for and cannot run.
 
-    Raises InputError where the aim is strict.
+    Raises InputError where the target is strict.
     """
     from tensornet_attn.nn.triton.target import costs_for, on_gpu, reasons_against
 
-    options: Wanted = {"device_costs": costs_for(device, dtype), **wanted}
-    aim = aim_of(dtype, **options)
+    options: TargetOptions = {"device_costs": costs_for(device, dtype), **wanted}
+    target = target_from(dtype, **options)
     if backend == "auto" and on_gpu(device) and not reasons_against(dtype):
         return fastest(
-            lambda: plan_of(graph, "torch", aim),
-            lambda: _plans.get((graph.to_text(), BOTH, aim), lambda: make_plan(graph, "triton", aim, fused=True)),
-            lambda: plan_of(graph, "triton", aim),
+            lambda: plan_of(graph, "torch", target),
+            lambda: _plans.get((graph.to_text(), BOTH, target), lambda: make_plan(graph, "triton", target, fused=True)),
+            lambda: plan_of(graph, "triton", target),
         )
     reasons = tuple(reasons_against(dtype)) if backend == "triton" else ()
     if not reasons:
-        return plan_of(graph, backend, aim)
-    if aim.strict:
+        return plan_of(graph, backend, target)
+    if target.strict:
         raise InputError(f"{graph.name}: strict, but backend 'triton' cannot run: {'; '.join(reasons)}.")
     warn(
         f"{graph.name}: backend 'triton' cannot run: {'; '.join(reasons)}. 'torch' is used instead.",
         stacklevel=caller(),
     )
-    return replace(plan_of(graph, "torch", aim), instead=Lowering("triton", reasons))
+    return replace(plan_of(graph, "torch", target), instead=Lowering("triton", reasons))
 
 
 def _realise(design: Design, plan: Plan) -> Made:

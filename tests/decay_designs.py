@@ -77,7 +77,7 @@ GLA: dict[str, Any] = HEAD | {  # gated linear attention (Yang et al. 2023) with
 
 def rg_lru(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     log = -8 * F.softplus(w["rate"]) * torch.sigmoid(x @ w["Wa"])
-    # 1.0001: a floor, so that the root has a derivative where nothing fades
+    # 1.0001: a floor, so that the root has a derivative where nothing decays
     u = (1.0001 - (2 * log).exp()).sqrt() * torch.sigmoid(x @ w["Wi"]) * (x @ w["Wx"])
     return states(log.exp(), u)
 

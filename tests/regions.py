@@ -20,7 +20,7 @@ SLICE: list[Mode] = [
     ("cross", True),  # a fused call, two inputs
     ("fmm2", True),  # a band and sums of keys
     ("kernel_fish", True),  # heads mixed in chunks
-    ("transformer_xl", False),  # blocks of rows, relative positions
+    ("transformer_xl", False),  # blocks of queries, relative positions
     ("gfish", True),  # noise
     ("fish_simplex", False),
     ("mgk", False),  # keys and features side by side

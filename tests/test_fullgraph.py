@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tests.designs.cases import CASES, unsteady
-from tests.plan.fading_cases import ALONE, FADING, SHARED
-from tests.plan.test_running import SUMS
+from tests.plan.decay_cases import ALONE, FADING, SHARED
+from tests.plan.test_cumsum import SUMS
 from tests.regions import EACH, MASKED, SHORT, SLICE, draws, gradients, inputs_of, key_mask_of, made, quick, writes
 
 pytestmark = pytest.mark.rotated

@@ -22,7 +22,7 @@ MODEL = {
 }
 KEYWORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "compile": (lambda: ta.compile("mhsa", bakend="x"), "'bakend'; did you mean 'backend'?"),
-    "explain": (lambda: ta.explain("mhsa", buckt="decoding"), "'buckt'; did you mean 'bucket'?"),
+    "explain": (lambda: ta.explain("mhsa", buckt="decoding"), "'buckt'; did you mean 'workload'?"),
     "reference": (lambda: ta.reference("mhsa", devise="cpu"), "'devise'; did you mean 'device'?"),
     "emit_source": (lambda: ta.emit_source("mhsa", memry="2GiB"), "'memry'; did you mean 'memory'?"),
     "cost": (lambda: ta.cost("mhsa", batchh=1), "'batchh'; did you mean 'batch'?"),
@@ -77,7 +77,7 @@ def test_other_mistakes_stay_those_of_the_function() -> None:
 VALUES: list[tuple[Callable[[], Any], str]] = [
     (lambda: ta.compile("mhsa", backend="tritn"), "there is no backend 'tritn'; did you mean 'triton'?"),
     (lambda: ta.explain("mhsa", "tritn"), "there is no backend 'tritn'; did you mean 'triton'?"),
-    (lambda: ta.compile("mhsa", bucket="trainning"), "there is no bucket 'trainning': did you mean 'training'?"),
+    (lambda: ta.compile("mhsa", workload="trainning"), "there is no workload 'trainning': did you mean 'training'?"),
     (
         lambda: ta.compile("mhsa", device_costs="h20"),
         "there is no device 'h20' in the cost table: did you mean 'h200'?",
@@ -111,8 +111,10 @@ def test_a_model_refuses_options_of_a_single_design(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     ta.save(ta.models.make(MODEL), path)
     with pytest.raises(ta.InputError) as error:
-        ta.restore(path, bucket="decoding")
-    assert str(error.value) == (f"'{path}' holds a model, and 'bucket' is an option of a single design: leave it out.")
+        ta.restore(path, workload="decoding")
+    assert str(error.value) == (
+        f"'{path}' holds a model, and 'workload' is an option of a single design: leave it out."
+    )
 
 
 def test_a_warning_names_the_line_that_called(monkeypatch: pytest.MonkeyPatch) -> None:

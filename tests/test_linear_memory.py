@@ -1,11 +1,11 @@
-"""Peak memory of a forward and backward grows no faster than the lengths: no tensor of n x m numbers is ever made."""
+"""Peak memory of a forward and backward grows no faster than the lengths: no tensor of n x m elements is ever made."""
 
 from __future__ import annotations
 
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.plan.cache import Kept
+from tensornet_attn.plan.cache import Cache
 from tests.memory import slope, training_peak
 
 pytestmark = pytest.mark.rotated
@@ -26,9 +26,9 @@ def peaks(name: str, width: int, lengths: tuple[int, ...]) -> list[int]:
 @pytest.mark.parametrize("name", QUICK)
 def test_memory_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small blocks: what a block takes at every length would else hide a map of all pairs."""
-    monkeypatch.setattr("tensornet_attn.plan.rows.BUDGET", 1 << 16)
+    monkeypatch.setattr("tensornet_attn.plan.blockwise.BUDGET", 1 << 16)
     for kept in ("_plans", "_sources"):  # nothing of these blocks is left for others
-        monkeypatch.setattr(f"tensornet_attn.compiler.{kept}", Kept(most=4))
+        monkeypatch.setattr(f"tensornet_attn.compiler.{kept}", Cache(most=4))
     lengths = (1024, 4096)
     assert slope(lengths, peaks(name, 16, lengths)) <= MOST
 
@@ -42,7 +42,7 @@ def test_memory_is_linear_up_to_long_sequences(name: str) -> None:
 
 @pytest.mark.slow
 def test_a_head_for_each_rank_takes_a_twentieth_of_the_memory() -> None:
-    """Where the plain code keeps r maps of n x m numbers, and the products of core and query are r s n numbers."""
+    """Where the plain code keeps r maps of n x m elements, and the products of core and query are r s n numbers."""
     design = ta.load("thsa", legs={"f": 256, "r": 256, "s": 256})
     ours, plain = (training_peak(ta.compile(design, backend), 1024, 256) for backend in ("torch", "reference"))
     assert ours <= plain / 20

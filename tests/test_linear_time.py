@@ -12,8 +12,8 @@ from torch import nn
 import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Attention, Box, Graph, Kernel
-from tensornet_attn.plan.aim import TRAINING, Aim
 from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.target import TRAINING, Target
 from tests.designs.cases import CASES
 from tests.shipped import graph_of
 from tests.work import allocated, flops
@@ -22,12 +22,12 @@ LENGTHS = (1024, 4096)
 LINEAR = {"band", "linear"}  # kernels whose work is linear
 # A score's square has d * d features, of which the shipped sizes have so many that sums over keys pay for long
 # sequences alone.
-LONG = dict.fromkeys(("mhsa_poly", "thsa_poly"), Aim(n=2**20, m=2**20))
+LONG = dict.fromkeys(("mhsa_poly", "thsa_poly"), Target(n=2**20, m=2**20))
 
 
-def linear(graph: Graph, aim: Aim = TRAINING) -> bool:
+def linear(graph: Graph, target: Target = TRAINING) -> bool:
     """Whether all that compares queries with keys in a plan is a band, a sum over keys or fast weights."""
-    schedule = make_plan(graph, aim=aim).schedule
+    schedule = make_plan(graph, target=target).schedule
     kinds = {step.op.kind for step in schedule.steps if isinstance(step.op, Kernel)}
     rule = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in schedule.steps)
     pairs = any({graph.query, graph.key} <= {*step.legs} for step in schedule.steps)

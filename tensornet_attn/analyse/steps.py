@@ -13,7 +13,7 @@ from tensornet_attn.graph.model import Box, Graph, Step
 from tensornet_attn.nn.module import CompiledDesign, leaves
 
 Tensor = torch.Tensor
-ATTENTION = frozenset({"softmax", "normalize", "keep"})
+ATTENTION_BOXES = frozenset({"softmax", "normalize", "keep"})
 
 
 def attention_steps(graph: Graph) -> tuple[Step, ...]:
@@ -22,7 +22,7 @@ def attention_steps(graph: Graph) -> tuple[Step, ...]:
         step
         for step in graph.steps
         if isinstance(step.op, Box)
-        and step.op.kind in ATTENTION
+        and step.op.kind in ATTENTION_BOXES
         and graph.masked(step)
         and graph.query in step.op.operand("of").legs
     )

@@ -17,7 +17,7 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.sizes import dtype_bytes, lengths_of, whole
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import Graph, build
-from tensornet_attn.plan.aim import Wanted
+from tensornet_attn.plan.target import TargetOptions
 from tensornet_attn.spec import Design, library
 
 Tensor = torch.Tensor
@@ -74,12 +74,12 @@ class Case:
         sizes = tuple(self.sizes.items())
         return self.design.name, sizes, self.n, self.batch, self.graph.causal, self.dtype, self.device, self.seed
 
-    def wanted(self, kind: str) -> Wanted:
+    def wanted(self, kind: str) -> TargetOptions:
         """What our plans are made for in a pass."""
         if self.costs is None:
             return {}
-        bucket = "training" if kind == TRAINING else "prefill"
-        return {"bucket": bucket, "device_costs": self.costs, "n": self.n, "batch": self.batch}
+        workload = "training" if kind == TRAINING else "prefill"
+        return {"workload": workload, "device_costs": self.costs, "n": self.n, "batch": self.batch}
 
     @property
     def on_gpu(self) -> bool:

@@ -22,7 +22,7 @@ from tensornet_attn.cost.work import products
 from tensornet_attn.graph import Graph
 from tensornet_attn.graph.model import Step
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.plan.aim import aim_of
+from tensornet_attn.plan.target import target_from
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Model:
 
 def model_of(case: Case, kind: str, backend: str, rates: Rates | None) -> Model:
     """The model of a pass as our backend plans it."""
-    plan = compiler.plan_of(case.graph, backend, aim_of(**case.wanted(kind)))
+    plan = compiler.plan_of(case.graph, backend, target_from(**case.wanted(kind)))
     flops, moved = flops_of(plan.schedule, case, kind), bytes_of(case, kind)
     return Model(flops, moved, rates and rates.floor(flops, moved))
 

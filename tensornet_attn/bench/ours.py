@@ -12,8 +12,8 @@ from tensornet_attn.bench.contestant import Contestant, SkippedError, need_compi
 from tensornet_attn.bench.guard import pair_bytes
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Attention
-from tensornet_attn.plan.aim import aim_of
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.target import target_from
 
 OURS = ("auto", "torch", "inductor", "triton")
 ALMOST_FREE = Device("almost free arithmetic", rate=10**18, bandwidth=10**9)
@@ -56,7 +56,7 @@ def fused(case: Case, kind: str, limit: float) -> Contestant:
     It keeps a ratio from being won by a plan of `torch` that was a mistake.
     """
     wanted = {**case.wanted(kind), "device_costs": ALMOST_FREE}
-    plan, usual = (compiler.plan_of(case.graph, "torch", aim_of(**w)) for w in (wanted, case.wanted(kind)))
+    plan, usual = (compiler.plan_of(case.graph, "torch", target_from(**w)) for w in (wanted, case.wanted(kind)))
     if not any(isinstance(step.op, Attention) for step in plan.schedule.steps):
         raise SkippedError(f"no rewriting of '{case.design.name}' at n = {case.n} is a call of attention.")
     if plan.schedule.to_text() == usual.schedule.to_text():

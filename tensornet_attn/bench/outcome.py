@@ -1,4 +1,4 @@
-"""What became of each aim: the figure reached, over whom, and whether it is what was aimed at."""
+"""What became of each criterion: the figure reached, over whom, and whether it is what was aimed at."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tensornet_attn.bench.case import FORWARD, TRAINING
 from tensornet_attn.bench.rates import Rates
 from tensornet_attn.bench.ratios import Spread
 from tensornet_attn.bench.results import MEASURED, Entry, Result
-from tensornet_attn.bench.targets import Aim, Growth, Ratio, Share, Target
+from tensornet_attn.bench.targets import Criterion, Growth, Ratio, Share, Target
 
 SHARE, GROWTH, BEST = "the matmul rate", "half of n", "best"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One aim of one target. `kind`: ratio, share or growth; `wanted` the least of it, of a growth the most.
+    """One criterion of one target. `kind`: ratio, share or growth; `wanted` the least of it, of a growth the most.
 
     `over`: whose time, or what, the figure is over. `reached` None: there is no figure, and `reason` says why.
     Peaks are bytes of ours and of whom the ratio is over.
@@ -43,23 +43,29 @@ class Outcome:
 
 
 def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> list[Outcome]:
-    """The outcome of every aim of the targets whose results are there, all of a target's results together."""
+    """The outcome of every criterion of the targets whose results are there, all of a target's results together."""
     found: dict[int, tuple[Target, list[Result]]] = {}
     for target, result in pairs:
         found.setdefault(id(target), (target, []))[1].append(result)
-    return [outcome(aim, target, results, rates) for target, results in found.values() for aim in target.aims]
+    return [
+        outcome(criterion, target, results, rates)
+        for target, results in found.values()
+        for criterion in target.criteria
+    ]
 
 
-def outcome(aim: Aim, target: Target, results: Sequence[Result], rates: Rates | None) -> Outcome:
+def outcome(criterion: Criterion, target: Target, results: Sequence[Result], rates: Rates | None) -> Outcome:
     longest = max(result.n for result in results)
-    if isinstance(aim, Share):
-        empty = Outcome(target.label, longest, "share", aim.least, SHARE)
+    if isinstance(criterion, Share):
+        empty = Outcome(target.label, longest, "share", criterion.least, SHARE)
         return _share(empty, _of(results, longest, FORWARD), rates)
-    if isinstance(aim, Growth):
-        empty = Outcome(target.label, longest, "growth", aim.most, GROWTH)
+    if isinstance(criterion, Growth):
+        empty = Outcome(target.label, longest, "growth", criterion.most, GROWTH)
         return _growth(empty, _of(results, longest, TRAINING), _of(results, longest // 2, TRAINING))
-    empty = Outcome(target.label, longest, "ratio", aim.least, aim.against[0] if len(aim.against) == 1 else BEST)
-    return _ratio(empty, aim, _of(results, longest, TRAINING))
+    empty = Outcome(
+        target.label, longest, "ratio", criterion.least, criterion.against[0] if len(criterion.against) == 1 else BEST
+    )
+    return _ratio(empty, criterion, _of(results, longest, TRAINING))
 
 
 def _of(results: Sequence[Result], n: int, kind: str) -> Result | None:
@@ -67,11 +73,11 @@ def _of(results: Sequence[Result], n: int, kind: str) -> Result | None:
     return next((result for result in results if (result.n, result.kind) == (n, kind)), None)
 
 
-def _ratio(empty: Outcome, aim: Ratio, result: Result | None) -> Outcome:
+def _ratio(empty: Outcome, criterion: Ratio, result: Result | None) -> Outcome:
     if result is None:
         return _not_yet(empty)
     mine = result.entry(result.ours)
-    others = [entry for entry in result.entries if entry.name in aim.against and entry.name != result.ours]
+    others = [entry for entry in result.entries if entry.name in criterion.against and entry.name != result.ours]
     if mine.status != MEASURED:
         return _without(empty, mine)
     timed = [(entry.seconds.median, entry) for entry in others if entry.seconds is not None]
@@ -79,7 +85,7 @@ def _ratio(empty: Outcome, aim: Ratio, result: Result | None) -> Outcome:
         return _without(empty, *others)
     best = min(timed, key=lambda pair: pair[0])[1]
     peaks = {"peak_ours": mine.peak_bytes, "peak_other": best.peak_bytes}
-    over = best.name if len(aim.against) == 1 else f"{BEST}: {best.name}"
+    over = best.name if len(criterion.against) == 1 else f"{BEST}: {best.name}"
     return replace(empty, over=over, reached=best.ratio, **peaks)
 
 

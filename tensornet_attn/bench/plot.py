@@ -26,8 +26,8 @@ def figure(results: Sequence[Result]) -> Figure:
     found = [result for result in results if any(entry.status == MEASURED for entry in result.entries)]
     if not found:
         raise InputError("there is nothing to plot: no contestant was measured.")
-    designs, kinds = _once(r.design for r in found), _once(r.kind for r in found)
-    names = _once(entry.name for r in found for entry in r.entries if entry.status == MEASURED)
+    designs, kinds = _hoisted(r.design for r in found), _hoisted(r.kind for r in found)
+    names = _hoisted(entry.name for r in found for entry in r.entries if entry.status == MEASURED)
     panels = [(kind, *measure) for measure in MEASURES for kind in kinds]
     picture = blank(2.9 * len(panels) + 0.6, 2.3 * len(designs) + 0.5)
     axes = picture.subplots(len(designs), len(panels), squeeze=False)
@@ -73,7 +73,7 @@ def _lines(axis: Axes, results: Sequence[Result], names: Sequence[str], measure:
             axis.errorbar(lengths, middle, yerr=(below, above), capsize=2, label=name, **style)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    axis.set_xticks(_once(result.n for result in results))
+    axis.set_xticks(_hoisted(result.n for result in results))
     axis.xaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter("{x:g}")
@@ -104,5 +104,5 @@ def _value(entry: Entry, measure: str) -> tuple[float, float, float]:
     return median, max(0.0, median - low), max(0.0, high - median)
 
 
-def _once(values: Any) -> list[Any]:
+def _hoisted(values: Any) -> list[Any]:
     return list(dict.fromkeys(values))

@@ -11,7 +11,7 @@ from tensornet_attn.bench.table import bytes_of, seconds
 from tensornet_attn.bench.targets import Target
 from tensornet_attn.cost.table import human
 
-AIMS = ("design", "n", "against", "target", "reached", "quartiles")
+CRITERIA = ("design", "n", "against", "target", "reached", "quartiles")
 MODEL = ("design", "n", "pass", "operations", "bytes", "floor", "ours", "achieved")
 UNITS = (
     "ours: {ours}. A ratio says how many times as long the other took; best: the fastest of all that could run. Share:",
@@ -22,12 +22,12 @@ DRIFT = 0.05  # of a rate, from before a run to after it, that is told
 
 
 def target_table(found: Iterable[Outcome], peaks: bool = False) -> str:
-    """A line an aim: what it asks for, what was reached, the quartiles of that.
+    """A line a criterion: what it asks for, what was reached, the quartiles of that.
 
     With `peaks` of memory; reasons are then in short, as those of `left_out` stand below.
     """
     more = ("peak, ours", "peak, other") if peaks else ()
-    return aligned([(*AIMS, *more, ""), *(target_row(outcome, peaks) for outcome in found)])
+    return aligned([(*CRITERIA, *more, ""), *(target_row(outcome, peaks) for outcome in found)])
 
 
 def target_row(outcome: Outcome, peaks: bool = False) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def target_row(outcome: Outcome, peaks: bool = False) -> tuple[str, ...]:
 
 
 def figure(outcome: Outcome, value: float | None = None) -> str:
-    """A value in the unit of an aim, by default what is wanted.
+    """A value in the unit of a criterion, by default what is wanted.
 
     >>> figure(Outcome("thsa", 2048, "share", 0.4, "")), figure(Outcome("thsa", 2048, "ratio", 2, ""), 2.125)
     ('40.0 %', '2.12')

@@ -80,7 +80,7 @@ class Result:
 class Run:
     """A whole run: the command, the machine, how it was measured, and the results so far.
 
-    `rates` of the machine before and after, where they were measured; `aims`: what was aimed at, and reached.
+    `rates` of the machine before and after, where they were measured; `criteria`: what was aimed at, and reached.
     """
 
     command: str
@@ -90,7 +90,7 @@ class Run:
     finished: bool = False
     load: list[float | None] = field(default_factory=list)  # before and after
     rates: list[Rates] = field(default_factory=list)
-    aims: list[Mapping[str, object]] = field(default_factory=list)
+    criteria: list[Mapping[str, object]] = field(default_factory=list)
 
     @property
     def wrong(self) -> list[str]:
@@ -112,7 +112,7 @@ class Run:
             "options": dict(self.options),
             "finished": self.finished,
             "results": [result.as_dict() for result in self.results],
-            "aims": list(self.aims),
+            "aims": list(self.criteria),
         }
 
 

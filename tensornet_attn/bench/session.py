@@ -1,11 +1,10 @@
-"""One run of the command: the machine's rates, results as they are made and the aims they reach, the rates again."""
+"""One run of the command: the machine's rates, results as they are made and the criteria they reach, the rates again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from tensornet_attn.bench.aim import Setting, cases_of, target_results
 from tensornet_attn.bench.case import Case
 from tensornet_attn.bench.gpu import is_gpu, memory_limit, select
 from tensornet_attn.bench.machine import load, machine
@@ -16,6 +15,7 @@ from tensornet_attn.bench.report import rates_text, target_table, target_text
 from tensornet_attn.bench.results import Result, Run
 from tensornet_attn.bench.run import Bench, Options
 from tensornet_attn.bench.table import text
+from tensornet_attn.bench.target_runs import Setting, cases_of, target_results
 from tensornet_attn.bench.targets import Target
 from tensornet_attn.cost.devices import Device, device_named
 
@@ -65,10 +65,10 @@ class Session:
     again: Callable[[], list[Rates]] = field(default=list)
 
     def measured(self) -> Iterator[None]:
-        """Adds result after result to the run, and what of the aims is known by then."""
+        """Adds result after result to the run, and what of the criteria is known by then."""
         for result in self.results:
             self.run.results.append(result)
-            self.run.aims = [outcome.as_dict() for outcome in outcomes(self.pairs or (), self.rates)]
+            self.run.criteria = [outcome.as_dict() for outcome in outcomes(self.pairs or (), self.rates)]
             yield
         self.run.rates += self.again()
         self.run.finished = True

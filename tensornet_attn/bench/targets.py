@@ -34,15 +34,15 @@ class Growth:
     most: float
 
 
-Aim = Ratio | Share | Growth
+Criterion = Ratio | Share | Growth
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is aimed at for one design, at length n and batch 4. `peers` are measured beside those that an aim names."""
+    """What is aimed at for one design, at length n and batch 4. `peers` are measured beside those that a criterion names."""
 
     design: str
-    aims: tuple[Aim, ...]
+    criteria: tuple[Criterion, ...]
     legs: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, int] = field(default_factory=dict)
     n: int = 1024
@@ -59,17 +59,17 @@ class Target:
     @property
     def against(self) -> tuple[str, ...]:
         """Who is measured beside ours, each once."""
-        named = [name for aim in self.aims if isinstance(aim, Ratio) for name in aim.against]
+        named = [name for criterion in self.criteria if isinstance(criterion, Ratio) for name in criterion.against]
         return tuple(dict.fromkeys([*named, *self.peers]))
 
     @property
     def passes(self) -> tuple[str, ...]:
-        return (FORWARD, TRAINING) if any(isinstance(aim, Share) for aim in self.aims) else (TRAINING,)
+        return (FORWARD, TRAINING) if any(isinstance(criterion, Share) for criterion in self.criteria) else (TRAINING,)
 
     @property
     def grows(self) -> bool:
         """Whether half the length is measured too."""
-        return any(isinstance(aim, Growth) for aim in self.aims)
+        return any(isinstance(criterion, Growth) for criterion in self.criteria)
 
 
 WIDTH = {"f": 256, "h": 8}  # h is what most designs call their heads

@@ -14,8 +14,8 @@ from tensornet_attn.cli.options import Causal, Json, Legs, Settings, load
 from tensornet_attn.errors import TensornetError
 
 if TYPE_CHECKING:
-    from tensornet_attn.bench.aim import Setting
     from tensornet_attn.bench.results import Run
+    from tensornet_attn.bench.target_runs import Setting
 
 Designs = Annotated[
     list[str] | None,
@@ -103,9 +103,9 @@ def bench(
     import torch
 
     from tensornet_attn.bench import session
-    from tensornet_attn.bench.aim import Setting
     from tensornet_attn.bench.case import Case
     from tensornet_attn.bench.run import Options
+    from tensornet_attn.bench.target_runs import Setting
     from tensornet_attn.bench.targets import targets_of
 
     if threads is not None:

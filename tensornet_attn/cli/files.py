@@ -9,7 +9,6 @@ import typer
 
 from tensornet_attn.cli.options import (
     Batch,
-    Bucket,
     Causal,
     Costs,
     DesignName,
@@ -20,6 +19,7 @@ from tensornet_attn.cli.options import (
     Output,
     Queries,
     Settings,
+    Workload,
     load,
 )
 
@@ -58,7 +58,7 @@ def compile_design(
     output: Output = "-",
     backend: Annotated[str, typer.Option(help="torch, triton or auto.")] = "auto",
     causal: Causal = None,
-    bucket: Bucket = "training",
+    workload: Workload = "training",
     device: Costs = "generic",
     n: Queries = None,
     m: Keys = None,
@@ -75,9 +75,9 @@ def compile_design(
     """
     from tensornet_attn import compiler
     from tensornet_attn.cli.output import write
-    from tensornet_attn.plan.aim import Wanted
+    from tensornet_attn.plan.target import TargetOptions
 
-    wanted = Wanted(bucket=bucket, device_costs=device, n=n, m=m, batch=batch, memory=memory)
+    wanted = TargetOptions(workload=workload, device_costs=device, n=n, m=m, batch=batch, memory=memory)
     wanted |= {"linear_memory": linear_memory}
     write(output, compiler.emit_source(load(design, legs, settings), causal, backend, **wanted))
 

@@ -28,12 +28,12 @@ Causal = Annotated[bool | None, typer.Option("--causal/--no-causal", help="Overr
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The file to write; - is stdout.")]
 Backend = Annotated[str, typer.Option(help="reference, torch, inductor, triton or auto.")]
-Bucket = Annotated[str, typer.Option(help="What it is planned for: training, prefill or decoding.")]
+Workload = Annotated[str, typer.Option(help="What it is planned for: training, prefill or decoding.")]
 Costs = Annotated[
     str, typer.Option("--device", metavar="NAME", help="Of the cost table, e.g. generic, cpu, h200; or this.")
 ]
-Queries = Annotated[int | None, typer.Option("--n", min=0, help="Length of the query leg; the bucket's if absent.")]
-Keys = Annotated[int | None, typer.Option("--m", min=0, help="Length of the key leg; n, else the bucket's.")]
+Queries = Annotated[int | None, typer.Option("--n", min=0, help="Length of the query leg; the workload's if absent.")]
+Keys = Annotated[int | None, typer.Option("--m", min=0, help="Length of the key leg; n, else the workload's.")]
 Batch = Annotated[int, typer.Option(min=0, help="Number of sequences.")]
 Memory = Annotated[
     str | None, typer.Option(metavar="BYTES", help="What the predicted peak may reach, e.g. 2GiB or 500MB.")

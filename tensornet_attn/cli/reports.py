@@ -10,7 +10,6 @@ import typer
 from tensornet_attn.cli.options import (
     Backend,
     Batch,
-    Bucket,
     Causal,
     Costs,
     DesignName,
@@ -23,6 +22,7 @@ from tensornet_attn.cli.options import (
     Named,
     Queries,
     Settings,
+    Workload,
     load,
     model_of,
     overrides,
@@ -51,17 +51,17 @@ def list_designs(
         raise InputError(f"no shipped {what} matches '{pattern}'; 'tensornet-attn {command}' shows them all.")
     if models:
         paths = {name: library.model_path_of(name) for name in names}
-        column, rows = "kind", [(name, said(path, "kind"), said(path, "about")) for name, path in paths.items()]
+        column, rows = "kind", [(name, value_of(path, "kind"), value_of(path, "about")) for name, path in paths.items()]
     else:
         column = "family"
-        rows = [(name, library.family_of(name), said(library.path_of(name), "about")) for name in names]
+        rows = [(name, library.family_of(name), value_of(library.path_of(name), "about")) for name in names]
     if as_json:
         print_json([dict(zip(("name", column, "about"), row, strict=True)) for row in rows])
     else:
         print_table((what, column, "about"), rows)
 
 
-def said(path: Path, key: str) -> str:
+def value_of(path: Path, key: str) -> str:
     """What a shipped file says under a key that stands once, on one line: far faster than reading the whole file."""
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.strip().startswith(f"{key}:"):
@@ -121,7 +121,7 @@ def explain(
     design: DesignName,
     backend: Backend = "auto",
     rewrites: Annotated[bool, typer.Option("--rewrites", help="Show the rewrites step by step.")] = False,
-    bucket: Bucket = "training",
+    workload: Workload = "training",
     device: Costs = "generic",
     n: Queries = None,
     m: Keys = None,
@@ -140,7 +140,7 @@ def explain(
     """Say what the compiler chose, what it refused, and why; or what its Triton kernels use of a GPU."""
     from tensornet_attn import compiler
     from tensornet_attn.cli.output import write
-    from tensornet_attn.plan.aim import Wanted
+    from tensornet_attn.plan.target import TargetOptions
 
     loaded = load(design, legs, settings)
     if kernels:
@@ -149,7 +149,7 @@ def explain(
     if rewrites:
         write("-", f"{compiler.rewrites(loaded, causal)}\n")
         return
-    wanted = Wanted(bucket=bucket, device_costs=device, n=n, m=m, batch=batch, memory=memory)
+    wanted = TargetOptions(workload=workload, device_costs=device, n=n, m=m, batch=batch, memory=memory)
     wanted |= {"linear_memory": linear_memory, "strict": strict}
     told = compiler.explain(loaded, backend, causal, **wanted)
     write("-", f"{told}\n")

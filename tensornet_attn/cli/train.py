@@ -108,7 +108,7 @@ def train(
 
     summary = run(config, out=out, command=shlex.join(["tensornet-attn", *sys.argv[1:]]), **chosen)
     if summary:
-        print_json(summary) if as_json else print(_told(summary))
+        print_json(summary) if as_json else print(_describe(summary))
 
 
 def _two(text: str) -> list[float]:
@@ -119,7 +119,7 @@ def _two(text: str) -> list[float]:
     return [one, two]
 
 
-def _told(summary: dict[str, Any]) -> str:
+def _describe(summary: dict[str, Any]) -> str:
     """One line on a finished run."""
     scores = "  ".join(f"{name} {value:.4g}" for name, value in summary["eval"].items() if value is not None)
     return f"{summary['model']} on {summary['task']}: {summary['steps']} steps in {summary['seconds']:.0f} s  {scores}"

@@ -139,11 +139,11 @@ def _design(design: Design, labels: Sequence[str]) -> str:
 def _commands(section: Section) -> str:
     """How each run was made; folded away."""
     records = [record for row in section.rows for record in row.records] + [record for _, record in section.unfinished]
-    lines = [f"# {record.path}\n{_told((record.summary or {}).get('command'))}" for record in records]
+    lines = [f"# {record.path}\n{_command_text((record.summary or {}).get('command'))}" for record in records]
     return f"<details><summary>Commands</summary><pre>{escape(chr(10).join(lines))}</pre></details>"
 
 
-def _told(command: object) -> str:
+def _command_text(command: object) -> str:
     """A command line, given as text or as its words."""
     if isinstance(command, (list, tuple)):
         return shlex.join(map(str, command))

@@ -76,7 +76,7 @@ def of_torch(attn_mask: Tensor | None, padding: Tensor | None, heads: int, where
     """Masks of nn.MultiheadAttention, true = hidden, or added, as one of [n, m] or [batch, n, m], true = may look."""
     if attn_mask is not None and attn_mask.dim() == 3:
         attn_mask = same_for_all_heads(attn_mask.unflatten(0, (-1, heads)), where)
-    attn_mask, padding = _shown(attn_mask), _shown(padding)
+    attn_mask, padding = _inverted(attn_mask), _inverted(padding)
     if padding is None:
         return attn_mask
     keys = padding[..., None, :].expand(*padding.shape[:-1], padding.shape[-1], padding.shape[-1])
@@ -87,7 +87,7 @@ def of_torch(attn_mask: Tensor | None, padding: Tensor | None, heads: int, where
     return _added(attn_mask) + _added(keys)
 
 
-def _shown(mask: Tensor | None) -> Tensor | None:
+def _inverted(mask: Tensor | None) -> Tensor | None:
     return ~mask if mask is not None and mask.dtype == torch.bool else mask
 
 

@@ -95,7 +95,7 @@ def _value(graph: Graph, use: Use) -> bool:
 
 
 def _reach(graph: Graph, step: Step, sums: Mapping[str, int]) -> float:
-    """How many of the last keys a query needs in a step; none for what is in running sums already."""
+    """How many of the last keys a query needs in a step; none for what is in cumulative sums already."""
     if step.name in sums:
         return 0
     if isinstance(step.op, Box) and graph.masked(step):
@@ -108,7 +108,7 @@ def _reach(graph: Graph, step: Step, sums: Mapping[str, int]) -> float:
 
 
 def _seen(graph: Graph, name: str, sums: Mapping[str, int]) -> float:
-    """How many of the last keys a map, mixed or blended perhaps, has entries for besides those in running sums."""
+    """How many of the last keys a map, mixed or blended perhaps, has entries for besides those in cumulative sums."""
     step = graph.step.get(name)
     if step is None or isinstance(step.op, Box):
         return inf if step is None else _reach(graph, step, sums)

@@ -3,7 +3,7 @@
     y = sum over e of G[n h e] x[n h c] W[h e c o], G a topk along e    work n h k c o instead of n h e c o
 
 Multiply-adds: k times the legs of x and W without e for each product, and k for each number of a result that sums over
-the chosen. Kept for backward beside operands and result: gates and numbers of the chosen experts, and the rows between
+the chosen. Cache for backward beside operands and result: gates and numbers of the chosen experts, and the rows between
 two products. Time on a `Device`: rows are gathered, multiplied, put back; a kernel gathers while it multiplies.
 """
 

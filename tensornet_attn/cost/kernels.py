@@ -17,7 +17,7 @@ from tensornet_attn.graph.model import Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
 
 Work = Callable[[Scene, Step], "dict[tuple[str, ...], int]"]
-Kept = Callable[[Scene, Step], "dict[str, int]"]
+Cache = Callable[[Scene, Step], "dict[str, int]"]
 WORK: dict[str, Work] = {
     "band": band_work,
     "experts": experts_work,
@@ -25,7 +25,7 @@ WORK: dict[str, Work] = {
     "states": states_work,
     "sums": sums_work,
 }  # multiply-adds of one batch element by the legs they run over
-KEPT: dict[str, Kept] = {
+KEPT: dict[str, Cache] = {
     "band": band_kept,
     "experts": experts_kept,
     "linear": linear_kept,

@@ -7,7 +7,7 @@ and those that a core mixes:
 
     k v and q (k v)              m heads F V and n heads F V
     row sums                     n heads F, or with a core n heads and the core's legs
-    what fades, chunks of C      n C heads, or n C heads F where features fade (scores inside a chunk)
+    what decays, chunks of C      n C heads, or n C heads F where features decay (scores inside a chunk)
     causal, chunks of C          n C heads F (scores inside a chunk) and n C heads V (what they read)
 """
 
@@ -30,7 +30,7 @@ CHUNKS = (16, 128)  # the least and the largest chunk of a causal scan
 class Sides:
     """A term of the scores: query side, key side and core, a use each or nothing.
 
-    `groups`: the features that the core speaks of; `width`: the others. `fades`: pairs a, b of factors exp(a - b).
+    `groups`: the features that the core speaks of; `width`: the others. `decays`: pairs a, b of factors exp(a - b).
     """
 
     coefficient: Arith
@@ -39,16 +39,16 @@ class Sides:
     core: Use | None
     groups: Legs = ()
     width: Legs = ()
-    fades: tuple[tuple[Use, Use], ...] = ()
+    decays: tuple[tuple[Use, Use], ...] = ()
 
     @property
     def features(self) -> Legs:
         return self.groups + self.width
 
     @property
-    def faded(self) -> Legs:
-        """The features that fade each in its own way."""
-        return self.features if any({*self.features} & {*use.legs} for pair in self.fades for use in pair) else ()
+    def decayed(self) -> Legs:
+        """The features that decay each in its own way."""
+        return self.features if any({*self.features} & {*use.legs} for pair in self.decays for use in pair) else ()
 
 
 @dataclass(frozen=True)
@@ -98,21 +98,21 @@ def _mixes(graph: Graph, sides: list[Use], free: list[Use], mixed: set[str], oth
 def linear_of(graph: Graph, step: Step) -> Linear:
     """The parts of a kernel of kind `linear`: of each term at most one use on each side, and at most one core."""
     assert isinstance(step.op, Kernel)
-    *fading, scores, box, product = step.op.body
+    *decay, scores, box, product = step.op.body
     assert isinstance(scores.op, Contraction)
-    value, fades = product.op.uses[1], _fades(fading)
+    value, decays = product.op.uses[1], _decays(decay)
     if isinstance(box.op, Box) and box.op.kind == "softmax":  # of a - b
         heads = tuple(leg for leg in box.legs if leg not in (graph.query, graph.key))
         own = tuple(leg for leg in value.legs if leg not in box.legs)
         a, b = scores.op.uses
-        return Linear(box, (Sides(ONE, None, None, None, fades=((a, b),)),), value, heads, (), own)
-    factors = [tuple(use for use in term.factors if use.name not in fades) for term in scores.op.terms]
+        return Linear(box, (Sides(ONE, None, None, None, decays=((a, b),)),), value, heads, (), own)
+    factors = [tuple(use for use in term.factors if use.name not in decays) for term in scores.op.terms]
     mixed = mixed_legs(graph, box.legs, [term.factors for term in scores.op.terms], value)
     others = tuple(leg for leg in box.legs if leg not in (graph.query, graph.key))
     terms = [
         replace(
             _sides(graph, term.coefficient, own, mixed, others),
-            fades=tuple(fades[use.name] for use in term.factors if use.name in fades),
+            decays=tuple(decays[use.name] for use in term.factors if use.name in decays),
         )
         for term, own in zip(scores.op.terms, factors, strict=True)
     ]
@@ -148,7 +148,7 @@ def sums_elementwise(scene: Scene, step: Step) -> int:
 
 
 def sums_kept(scene: Scene, step: Step) -> dict[str, int]:
-    """Floats kept for backward beside operands and result: the running sums, or one sum for all queries."""
+    """Floats kept for backward beside operands and result: the cumulative sums, or one sum for all queries."""
     parts, found = sums_of(scene.graph, step), dict[str, int]()
     batch = scene.batch if step.name in scene.batched else 1
     rows = scene.sizes[str(scene.graph.query)] if causal(scene.graph, parts) else 1
@@ -157,7 +157,7 @@ def sums_kept(scene: Scene, step: Step) -> dict[str, int]:
     return found
 
 
-def _fades(body: Sequence[Step]) -> dict[str, tuple[Use, Use]]:
+def _decays(body: Sequence[Step]) -> dict[str, tuple[Use, Use]]:
     """The two sides of each exp(a - b) in a body, of which a difference and its exp stand there, by its name."""
     pairs = zip(body[::2], body[1::2], strict=True)
     return {exp.name: (difference.op.uses[0], difference.op.uses[1]) for difference, exp in pairs}
@@ -182,9 +182,9 @@ def chunk_of(graph: Graph, parts: Linear, sizes: Mapping[str, int] | None = None
     """Keys of a chunk in a causal scan: a power of two near the root of features times values of a head.
 
     There the scores inside a chunk and the states between chunks are as many numbers, and about as much work. Where
-    each feature fades in its own way, the scores inside a chunk are made feature by feature: few keys then.
+    each feature decays in its own way, the scores inside a chunk are made feature by feature: few keys then.
     """
-    if any(term.faded for term in parts.terms):
+    if any(term.decayed for term in parts.terms):
         return CHUNKS[0]
     known = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
     features = max(prod(known[leg] for leg in term.features) for term in parts.terms)
@@ -207,8 +207,8 @@ def linear_work(scene: Scene, step: Step) -> dict[Legs, int]:
         if chunk:
             found[(query, *read, *term.features)] += chunk
             found[(query, *read, *parts.result)] += chunk
-        if chunk and term.fades:
-            found[(query, *read, *term.faded)] += chunk
+        if chunk and term.decays:
+            found[(query, *read, *term.decayed)] += chunk
         if chunk and term.core is not None:
             found[(query, *read, *term.groups, *parts.mixed)] += chunk
     return dict(found)
@@ -216,8 +216,10 @@ def linear_work(scene: Scene, step: Step) -> dict[Legs, int]:
 
 def _batches(parts: Linear, term: Sides) -> tuple[Legs, Legs]:
     """The heads that keys and values are summed for, and those that queries read them for."""
-    stored = {leg for use in (term.key, term.core, parts.value, *(b for _, b in term.fades)) if use for leg in use.legs}
-    read = stored.union(*(use.legs for use in (term.query, *(a for a, _ in term.fades)) if use))
+    stored = {
+        leg for use in (term.key, term.core, parts.value, *(b for _, b in term.decays)) if use for leg in use.legs
+    }
+    read = stored.union(*(use.legs for use in (term.query, *(a for a, _ in term.decays)) if use))
     return tuple(leg for leg in parts.heads if leg in stored), tuple(leg for leg in parts.heads if leg in read)
 
 
@@ -241,8 +243,8 @@ def linear_kept(scene: Scene, step: Step) -> dict[str, int]:
                 term.core
             )
             found[f"{step.name}: scores {i}"] = batch * rows * chunk * own
-        if chunk and term.fades:  # the scores before they fade, and what they fade by
-            found[f"{step.name}: fading {i}"] = 2 * batch * rows * chunk * scene.size((*read, *term.faded))
+        if chunk and term.decays:  # the scores before they decay, and what they decay by
+            found[f"{step.name}: decay {i}"] = 2 * batch * rows * chunk * scene.size((*read, *term.decayed))
     if _normalized(parts):
         found[f"{step.name}: row sums"] = batch * rows * scene.size((*parts.heads, *parts.mixed))
     return found

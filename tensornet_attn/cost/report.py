@@ -19,7 +19,7 @@ from tensornet_attn.cost.sizes import lengths_of, sizes_at, whole
 from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
 from tensornet_attn.graph.model import Attention, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.rewrite.apart import beside_output
+from tensornet_attn.rewrite.duplicate import beside_output
 
 
 @dataclass(frozen=True)

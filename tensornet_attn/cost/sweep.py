@@ -87,7 +87,7 @@ class Point:
             return None
         return self.values[measure] / self.against[measure]
 
-    def shown(self, measure: str) -> float | int | None:
+    def displayed(self, measure: str) -> float | int | None:
         """The ratio where there is another design, else the value."""
         return self.values[measure] if self.against is None else self.ratio(measure)
 

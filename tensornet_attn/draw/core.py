@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tensornet_attn.draw.words import KINDS, look_of
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
 
-_SCORES = ("softmax", "normalize")
+_NORMALISED = ("softmax", "normalize")
 _ROLES = ("weight", "constant", "state")
 
 
@@ -62,7 +62,7 @@ def _data(graph: Graph) -> set[str]:
 
 def _inside_scores(graph: Graph) -> list[Step]:
     """The steps that a box of scores is made from."""
-    roots = [s for s in graph.steps if isinstance(s.op, Box) and s.op.kind in _SCORES and s.op.leg == graph.key]
+    roots = [s for s in graph.steps if isinstance(s.op, Box) and s.op.kind in _NORMALISED and s.op.leg == graph.key]
     inside = {use.name for root in roots for use in root.op.uses}
     for step in reversed(graph.steps):
         if step.name in inside:

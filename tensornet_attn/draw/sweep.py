@@ -25,7 +25,7 @@ def sweep_svg(found: Swept) -> str:
 
 
 def _curve(name: str, points: Sequence[Point], axis: str, measure: str) -> Curve:
-    return Curve(name, tuple(p.sizes[axis] for p in points), tuple(p.shown(measure) for p in points))
+    return Curve(name, tuple(p.sizes[axis] for p in points), tuple(p.displayed(measure) for p in points))
 
 
 def _about(found: Swept) -> str:

@@ -33,7 +33,7 @@ def declaration_lines(graph: Graph) -> list[str]:
 
 def step_lines(graph: Graph) -> list[str]:
     """One line a step, `=` under `=`; a nested step that one line cannot hold stands on its own before its box."""
-    rows = [(_left(step), _right(graph, step)) for step in _shown(graph)]
+    rows = [(_left(step), _right(graph, step)) for step in _steps_with_lines(graph)]
     width = max((len(left) for left, _ in rows), default=0)
     return [f"{left:<{width}} = {right}" for left, right in rows]
 
@@ -91,7 +91,7 @@ def _left(step: Step) -> str:
     return f"{step.name}[{' '.join(step.legs)}]"
 
 
-def _shown(graph: Graph) -> list[Step]:
+def _steps_with_lines(graph: Graph) -> list[Step]:
     """Steps that get a line: named ones, and nested ones that their box's line cannot hold."""
     apart = {name for step in graph.steps for name in _unfolded(graph, step)}
     return [step for step in graph.steps if not step.nested or step.name in apart]

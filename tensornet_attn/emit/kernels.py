@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensornet_attn.emit.band import emit_band
+from tensornet_attn.emit.blockwise import emit_blockwise
 from tensornet_attn.emit.experts import emit_experts
 from tensornet_attn.emit.join import emit_join
 from tensornet_attn.emit.linear import emit_linear, emit_sums
-from tensornet_attn.emit.rows import emit_rows
 from tensornet_attn.emit.states import emit_states
 from tensornet_attn.emit.triton.call import emit_tiles
 from tensornet_attn.emit.writer import Writer
@@ -20,7 +20,7 @@ KERNELS: dict[str, Callable[[Writer, Step], None]] = {
     "join": emit_join,
     "linear": emit_linear,
     "sums": emit_sums,
-    "rows": emit_rows,
+    "blockwise": emit_blockwise,
     "states": emit_states,
     "tiles": emit_tiles,
 }

@@ -20,7 +20,7 @@ def emit_linear(writer: Writer, step: Step) -> None:
     writer.line(f"# {box} and {box} {parts.value.name}: the keys are summed first, nothing is {query} by {key}")
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
-    call = "fading_attention" if any(term.fades for term in parts.terms) else "linear_attention"
+    call = "decay_attention" if any(term.decays for term in parts.terms) else "linear_attention"
     text = writer.call(call, f"[{terms}]", v, *_options(writer, parts))
     if len(parts.result) != 1:
         text += f".unflatten(-1, ({', '.join(map(writer.size, parts.result))}))" if parts.result else "[..., 0]"
@@ -37,15 +37,15 @@ def emit_sums(writer: Writer, step: Step) -> None:
     options = [*_masks(writer, parts), *(["causal=True"] if causal(writer.graph, parts) else [])]
     options += ["wide=True"] if _kept_wide(writer.graph, step.name) else []
     value = Value(writer.local[step.name], (*parts.heads, query), True)
-    writer.line(f"{value.text} = {writer.call('running_sums', f'[{terms}]', *options)}", value)
+    writer.line(f"{value.text} = {writer.call('cumulative_sums', f'[{terms}]', *options)}", value)
     writer.values[step.name] = value
 
 
 def _kept_wide(graph: Graph, name: str) -> bool:
-    """Whether all that reads a step adds it up in float32: exponents that scores fade by, exact columns, tiles."""
+    """Whether all that reads a step adds it up in float32: exponents that scores decay by, exact columns, tiles."""
     kernels = [step for step in graph.steps if isinstance(step.op, Kernel) and step.op.kind == "linear"]
     terms = [term for step in kernels for term in linear_of(graph, step).terms]
-    exponents = {use.name for term in terms for pair in term.fades for use in pair}
+    exponents = {use.name for term in terms for pair in term.decays for use in pair}
     readers = [step for step, _ in graph.readers.get(name, ())]
     return bool(readers) and all(_adds_wide(graph, name, step, step.name in exponents) for step in readers)
 
@@ -68,9 +68,9 @@ def _term(writer: Writer, parts: Linear, term: Sides) -> str:
     query, key = str(writer.graph.query), str(writer.graph.key)
     q = _line(writer, "q", _side(writer, parts, term.query, query, term))
     k = _line(writer, "k", _side(writer, parts, term.key, key, term))
-    if term.fades:
-        pairs = zip("ab", zip(*term.fades, strict=True), strict=True)
-        a, b = (_fading(writer, parts, name, uses, term.faded) for name, uses in pairs)
+    if term.decays:
+        pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
+        a, b = (_decay(writer, parts, name, uses, term.decayed) for name, uses in pairs)
         return f"({q}, {k}, {a}, {b})"
     if term.core is None:
         return f"({q}, {k})"
@@ -79,10 +79,10 @@ def _term(writer: Writer, parts: Linear, term: Sides) -> str:
     return f"({q}, {k}, {_line(writer, 'core', _matrix(value, heads, term.groups, parts.mixed))})"
 
 
-def _fading(writer: Writer, parts: Linear, name: str, uses: Sequence[Use], faded: Legs) -> str:
-    """The name of one side of the exponents, which are added where a term has several factors that fade."""
+def _decay(writer: Writer, parts: Linear, name: str, uses: Sequence[Use], decayed: Legs) -> str:
+    """The name of one side of the exponents, which are added where a term has several factors that decay."""
     sequence = str(writer.graph.query if name == "a" else writer.graph.key)
-    features = [faded if {*faded} & {*use.legs} else () for use in uses]
+    features = [decayed if {*decayed} & {*use.legs} else () for use in uses]
     made = [_matrix(writer.value(use), parts.heads, (sequence,), own) for use, own in zip(uses, features, strict=True)]
     return _line(writer, name, (" + ".join(text for text, _ in made), max((shape for _, shape in made), key=len)))
 

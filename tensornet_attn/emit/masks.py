@@ -14,7 +14,7 @@ _OWN = {"causal": "causal_mask", "band": "band_mask", "window": "window_mask"}
 
 
 @dataclass
-class Keep:
+class VisibleKeys:
     """One call of `visible`: where its line stands, and whether anything uses what is added."""
 
     group: list[str]
@@ -68,12 +68,12 @@ def name_biases(writer: Writer) -> None:
         found.group[found.place] = f"{found.keep}, {found.bias if found.biased else '_'} = {found.text}"
 
 
-def _bias(found: Keep, wanted: bool) -> str:
+def _bias(found: VisibleKeys, wanted: bool) -> str:
     found.biased |= wanted
     return found.bias if wanted else "None"
 
 
-def _keep(writer: Writer, masks: tuple[Function, ...], mask: str, others: int, query: bool) -> Keep:
+def _keep(writer: Writer, masks: tuple[Function, ...], mask: str, others: int, query: bool) -> VisibleKeys:
     mask = mask if query and takes_mask(writer.graph) else "None"
     key = (frozenset(masks), mask, others, query)
     if key not in writer.keeps:
@@ -81,8 +81,8 @@ def _keep(writer: Writer, masks: tuple[Function, ...], mask: str, others: int, q
         text = writer.call("visible", *arguments, *([] if query else ["False"]))
         keep, bias = writer.names.fresh("keep"), writer.names.fresh("bias")
         writer.line(text)
-        writer.keeps[key] = Keep(writer.groups[-1], len(writer.groups[-1]) - 1, keep, bias, text)
-    found: Keep = writer.keeps[key]
+        writer.keeps[key] = VisibleKeys(writer.groups[-1], len(writer.groups[-1]) - 1, keep, bias, text)
+    found: VisibleKeys = writer.keeps[key]
     return found
 
 

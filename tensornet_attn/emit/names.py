@@ -13,7 +13,7 @@ BUILTINS = frozenset("bool dict len max min round super tuple".split())  # those
 _TAKEN = (
     frozenset("self torch F nn Tensor math noise mask key_mask losses".split()) | BUILTINS | frozenset(keyword.kwlist)
 )
-_SCORES = ("softmax", "normalize", "keep")
+_ATTENTION_BOXES = ("softmax", "normalize", "keep")
 
 
 @dataclass
@@ -59,7 +59,7 @@ def _nested(graph: Graph, name: str) -> str:
     if not place:
         return name
     outer = graph.step.get(place)
-    if last == "of" and outer is not None and isinstance(outer.op, Box) and outer.op.kind in _SCORES:
+    if last == "of" and outer is not None and isinstance(outer.op, Box) and outer.op.kind in _ATTENTION_BOXES:
         last = "scores"
     return f"{_nested(graph, place)}_{re.sub(r'^p(?=[0-9])', '', last)}"
 

@@ -35,7 +35,7 @@ def emit_states(writer: Writer, step: Step) -> None:
         text += _split(writer, -1, parts.own) + _split(writer, -2 - len(parts.own), parts.heads)
         writer.line(f"{values[0].text} = {text}", values[0])
     else:
-        call = writer.call("mixed_states_and_rows", q, k, v, mix, *options)
+        call = writer.call("mixed_states_and_blockwise", q, k, v, mix, *options)
         shapes = "; ".join(shape_comment(value) for value in values)
         writer.line(f"{', '.join(value.text for value in values)} = {call}  # {shapes}")
         for value, own in zip(values, each, strict=True):

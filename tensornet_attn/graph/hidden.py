@@ -53,7 +53,7 @@ def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]
         found[step.name] = tuple(_looks(graph, step, own, zeros, legs))
         for use, look in zip(step.op.uses, found[step.name], strict=True):
             names = dict(zip(use.legs, legs[use.name], strict=True))
-            seen[use.name] = _simplest(seen.get(use.name, _NOTHING) | _told(graph, look, names))
+            seen[use.name] = _simplest(seen.get(use.name, _NOTHING) | _translated(graph, look, names))
     return found
 
 
@@ -96,12 +96,12 @@ def _renamed(step: Step, names: Mapping[str, str]) -> Step:
 # What is seen, in the legs of another tensor: `names` says which leg of that one a leg is
 
 
-def _told(graph: Graph, seen: Seen, names: Mapping[str, str]) -> Seen:
+def _translated(graph: Graph, seen: Seen, names: Mapping[str, str]) -> Seen:
     """Where the other tensor lacks a leg, what is seen anywhere along it."""
-    return seen if seen == EVERYTHING else _simplest(_all_told(graph, every, names) for every in seen)
+    return seen if seen == EVERYTHING else _simplest(_all_translated(graph, every, names) for every in seen)
 
 
-def _all_told(graph: Graph, every: Iterable[Visible], names: Mapping[str, str]) -> frozenset[Visible]:
+def _all_translated(graph: Graph, every: Iterable[Visible], names: Mapping[str, str]) -> frozenset[Visible]:
     """What hides nothing of the other tensor is left out."""
     if graph.key is None or names.get(graph.key) != graph.key:
         return frozenset()
@@ -154,7 +154,7 @@ def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Containe
         op = step.op
         if isinstance(op, Contraction):
             terms = (_zero(graph, term.factors, found, legs) for term in op.terms)
-            found[step.name] = _all_told(graph, frozenset.intersection(*terms), _own(step.legs))
+            found[step.name] = _all_translated(graph, frozenset.intersection(*terms), _own(step.legs))
         elif isinstance(op, Box) and op.kind in _MAPS and graph.masked(step):
             found[step.name] = frozenset({visible_to(graph, step)})
         elif isinstance(op, Box) and op.kind == "dropout":
@@ -173,7 +173,7 @@ def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) ->
     found = frozenset[Visible]()
     for use in factors:
         names = dict(zip(legs[use.name], use.legs, strict=True))
-        found |= _all_told(graph, zeros.get(use.name, ()), names)
+        found |= _all_translated(graph, zeros.get(use.name, ()), names)
     return found
 
 
@@ -188,11 +188,13 @@ def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) ->
     elif isinstance(op, Contraction):
         for use, others in (pair for term in op.terms for pair in _with_others(term)):
             seen = _both(own, frozenset({_zero(graph, others, zeros, legs)}))
-            yield _told(graph, seen, _own(use.legs))
+            yield _translated(graph, seen, _own(use.legs))
     elif isinstance(op, Kernel):
-        yield from (_told(graph, own, _own(use.legs)) for use in op.uses)
+        yield from (_translated(graph, own, _own(use.legs)) for use in op.uses)
     else:
-        yield from (_told(graph, _through(graph, step, op, role, own), _own(use.legs)) for role, use in op.operands)
+        yield from (
+            _translated(graph, _through(graph, step, op, role, own), _own(use.legs)) for role, use in op.operands
+        )
 
 
 def _with_others(term: Term) -> Iterator[tuple[Use, tuple[Use, ...]]]:
@@ -208,4 +210,4 @@ def _through(graph: Graph, step: Step, box: Box, role: str, own: Seen) -> Seen:
     if box.kind == "delta_rule":
         return EVERYTHING if role == "query" else BY_KEY
     along = {box.other} if box.kind == "rope" else {box.leg, box.other}
-    return _told(graph, own, _own(leg for leg in step.legs if leg not in along))
+    return _translated(graph, own, _own(leg for leg in step.legs if leg not in along))

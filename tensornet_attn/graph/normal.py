@@ -145,20 +145,20 @@ def _joined(left: Product, right: Product) -> Product:
 
 
 def _text(total: Sum) -> str:
-    products = [(_shown(coefficient), product) for product, coefficient in total.items()]
+    products = [(_format(coefficient), product) for product, coefficient in total.items()]
     return " + ".join(sorted("*".join([number, *map(_factor, product)]) for number, product in products))
 
 
 def _factor(factor: tuple[str, Value]) -> str:
     base, exponent = factor
-    return base if exponent == 1 else f"{base}**{_shown(exponent)}"
+    return base if exponent == 1 else f"{base}**{_format(exponent)}"
 
 
 def _exact(value: Value) -> Value:
     return Fraction(value) if isinstance(value, int) else value
 
 
-def _shown(value: Value) -> str:
+def _format(value: Value) -> str:
     if isinstance(value, Fraction) and value.denominator > 1:
         value = float(value)
     return f"{value:.12g}" if isinstance(value, float) else str(value)

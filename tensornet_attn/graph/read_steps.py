@@ -107,7 +107,7 @@ class _Parts:
     def take(self, text: str) -> None:
         match = _OPERAND.fullmatch(text)
         if match is not None:
-            _once(self.operands, match[1] or "of", shifted(match[2], match.start(2), self.known.use))
+            _hoisted(self.operands, match[1] or "of", shifted(match[2], match.start(2), self.known.use))
             return
         word, _, rest = text.partition(" ")
         if word not in self.readers:
@@ -116,7 +116,7 @@ class _Parts:
         if word == "mask":
             self.masks.append(value)
         else:
-            _once(self.numbers if word in NUMBERS else self.words, "to" if word == "along" else word, value)
+            _hoisted(self.numbers if word in NUMBERS else self.words, "to" if word == "along" else word, value)
 
     def map(self, text: str) -> Function:
         return self.known.function(text, {name: (count,) for name, count in MAPS.items()})
@@ -144,7 +144,7 @@ class _Parts:
             refuse("unknown-key", f"'{kind}' has no '{name}'.")
 
 
-def _once(known: dict[str, T], key: str, value: T) -> None:
+def _hoisted(known: dict[str, T], key: str, value: T) -> None:
     if key in known:
         refuse("duplicate-key", f"'{key}' is given twice.")
     known[key] = value

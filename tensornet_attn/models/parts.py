@@ -9,7 +9,7 @@ from typing import Any
 
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.places import Document, Path
-from tensornet_attn.spec.report import Reporter, shown
+from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sources import document_of, file_document, text_document
 
 
@@ -27,7 +27,7 @@ def opened(value: Any, document: Document, path: Path) -> tuple[Document, Report
         found = Document({}, found.name)
         reporter = Reporter(found)
         hint = "a design starts with 'tensornet: 1'; check that file by itself."
-        reporter.error("unknown-design", f"'{shown(value)}' is no design.", (), hint=hint)
+        reporter.error("unknown-design", f"'{printable(value)}' is no design.", (), hint=hint)
     return found, reporter
 
 
@@ -50,7 +50,7 @@ def inside(document: Document, path: Path) -> Document:
     """A part of a document as one of its own, which may be changed."""
     depth, data = len(path), copy.deepcopy(document.value(path))
     name = data.get("name") if isinstance(data, dict) else None
-    out = Document(data, document.name if document.values else shown(str(name or "design"), 64), path=document.path)
+    out = Document(data, document.name if document.values else printable(str(name or "design"), 64), path=document.path)
     for places, own in ((document.keys, out.keys), (document.values, out.values)):
         own.update({at[depth:]: place for at, place in places.items() if at[:depth] == path})
     return out

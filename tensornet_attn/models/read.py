@@ -27,7 +27,7 @@ from tensornet_attn.models.refuse import TOP, report_config, written
 from tensornet_attn.spec.arithmetic import evaluate, names, parse
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Document, Path
-from tensornet_attn.spec.report import Reporter, shown
+from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.tokens import Refusal
 from tensornet_attn.spec.yaml import parse as parse_yaml
 
@@ -164,7 +164,7 @@ def _check_top(document: Document, reporter: Reporter) -> None:
     for key in data:
         if key not in TOP:
             hint = reporter.nearest(key, TOP)
-            reporter.error("unknown-key", f"there is no key '{shown(key)}' here.", (key,), key=True, hint=hint)
+            reporter.error("unknown-key", f"there is no key '{printable(key)}' here.", (key,), key=True, hint=hint)
     for key in ("name", "about", "source"):
         text = data.get(key, "")
         if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from tensornet_attn.models.config import CONFIGS, DecoderLayer, Layer, Part
 from tensornet_attn.spec.places import Path
-from tensornet_attn.spec.report import Reporter, shown
+from tensornet_attn.spec.report import Reporter, printable
 
 TOP = ("tensornet", "name", "about", "source", "model")
 _EXAMPLES = {
@@ -46,7 +46,7 @@ def report_config(error: ValidationError, reporter: Reporter, kind: str) -> None
         last = str(path[-1])
         if raw["type"] == "extra_forbidden":
             hint = reporter.nearest(last, _known(path, kind))
-            reporter.error("unknown-key", f"there is no key '{shown(last)}' here.", path, key=True, hint=hint)
+            reporter.error("unknown-key", f"there is no key '{printable(last)}' here.", path, key=True, hint=hint)
         elif raw["type"] == "missing":
             hint = f"e.g. '{_EXAMPLES[last]}'."
             reporter.error("missing-key", f"the key '{last}' is missing.", path, key=True, hint=hint)
@@ -77,7 +77,7 @@ def written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f"the text '{shown(value)}'"
+        return f"the text '{printable(value)}'"
     if isinstance(value, (int, float)):
-        return shown(str(value)) if not isinstance(value, int) or value.bit_length() < 512 else "a very long number"
+        return printable(str(value)) if not isinstance(value, int) or value.bit_length() < 512 else "a very long number"
     return {"dict": "a mapping", "list": "a list", "tuple": "a list"}.get(type(value).__name__, type(value).__name__)

@@ -104,7 +104,7 @@ class SplitMake:
     mesh: DeviceMesh
 
     def __call__(self, design: Design, plan: Plan) -> Made:
-        own = make_plan(self.part.graph, plan.backend, plan.aim)
+        own = make_plan(self.part.graph, plan.backend, plan.target)
         made = self.make(design, own)
         return replace(made, run=_run(self, own, made.run), evaluate=_gathering(made.evaluate))
 

@@ -15,15 +15,15 @@ from math import prod
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Attention, Graph, Kernel
-from tensornet_attn.plan.aim import TRAINING, Aim
 from tensornet_attn.plan.band import lower_band
+from tensornet_attn.plan.blockwise import quadratic
 from tensornet_attn.plan.figures import duration, instead
 from tensornet_attn.plan.fuse import lower_attention, reasons_against, softmax_boxes
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.lowering import Lower, Lowered
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.price import time_of
-from tensornet_attn.plan.rows import quadratic
+from tensornet_attn.plan.target import TRAINING, Target
 from tensornet_attn.rewrite.absorb import CHAIN, KEY, RULES, VALUE
 from tensornet_attn.rewrite.engine import Rule, rewritten
 from tensornet_attn.rewrite.scores import RULES as SCORES
@@ -63,24 +63,24 @@ class Move:
 
 
 def lower_absorbed(
-    graph: Graph, sizes: Mapping[str, int], device: Device, aim: Aim = TRAINING, then: Sequence[Lower] = NEXT
+    graph: Graph, sizes: Mapping[str, int], device: Device, target: Target = TRAINING, then: Sequence[Lower] = NEXT
 ) -> Lowered:
     """The best moves, one after another, as long as the whole, lowered by what comes `then`, takes less time.
 
     None is taken that leaves more of the scores in memory, or that fused attention does not take.
     """
-    search, made, chosen = _Search(graph, sizes, replace(aim, device=device), tuple(then)), graph, dict[str, str]()
+    search, made, chosen = _Search(graph, sizes, replace(target, device=device), tuple(then)), graph, dict[str, str]()
     while moves := list(search.moves(made)):
         fine = [move for move in moves if move.cost.less(search.cost(made))]
         if not fine:
             return Lowered(search.fusable(made), chosen, search.refusals(made, moves))
         best = min(fine, key=lambda move: move.cost.time)
-        chosen |= {place: f"{ABSORBED}: {_told(made, rule, place)}" for rule, place in best.fired}
+        chosen |= {place: f"{ABSORBED}: {_describe(made, rule, place)}" for rule, place in best.fired}
         made = best.graph
     return Lowered(search.fusable(made), chosen)
 
 
-def _told(graph: Graph, rule: Rule, place: str) -> str:
+def _describe(graph: Graph, rule: Rule, place: str) -> str:
     """What becomes of a step: its weights, and the tensors that are left on the key leg."""
     uses = graph.step[place].op.uses
     names = [[use.name for use in uses if (graph.key in use.legs) is keys] for keys in (False, True)]
@@ -93,7 +93,7 @@ class _Search:
 
     start: Graph
     sizes: Mapping[str, int]
-    aim: Aim
+    target: Target
     then: tuple[Lower, ...]
     known: dict[Graph, Cost] = field(default_factory=dict)
 
@@ -116,11 +116,13 @@ class _Search:
     def cost(self, graph: Graph) -> Cost:
         """The cost of a graph, lowered and in the best orders."""
         if graph not in self.known:
-            made, device = self.fusable(graph), self.aim.device
+            made, device = self.fusable(graph), self.target.device
             for lower in self.then:
                 made = lower(made, self.sizes, device).graph
             schedule, _ = split_best(made, self.sizes, device, device.width)
-            self.known[graph] = Cost(time_of(schedule, self.sizes, self.aim), self._pairs(schedule), _fused(schedule))
+            self.known[graph] = Cost(
+                time_of(schedule, self.sizes, self.target), self._pairs(schedule), _fused(schedule)
+            )
         return self.known[graph]
 
     def _pairs(self, schedule: Graph) -> int:
@@ -144,7 +146,7 @@ class _Search:
             against = self._against(move.cost, self.cost(graph))
             for rule, place in move.fired:
                 if rule is not CHAIN:
-                    found.setdefault(place, (f"{_told(graph, rule, place)}, {against}",))
+                    found.setdefault(place, (f"{_describe(graph, rule, place)}, {against}",))
         return found
 
     def _against(self, cost: Cost, now: Cost) -> str:
@@ -153,7 +155,7 @@ class _Search:
             return f"{cost.pairs - now.pairs:,} more scores would be kept"
         if cost.fused < now.fused:
             return "its scores would be no more fused"
-        mine, others = (self.aim.device.seconds(one.time) for one in (cost, now))
+        mine, others = (self.target.device.seconds(one.time) for one in (cost, now))
         return f"it would all take {instead(mine, others, duration)}"
 
 

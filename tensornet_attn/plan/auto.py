@@ -18,18 +18,20 @@ def fastest(torch: Make, both: Make, triton: Make) -> Plan:
 
     The roofline sees no difference between the same operations on two backends. Then fused attention of torch comes
     first, which is tuned to the device, and all else goes to Triton: in torch it takes more passes over memory. Raises
-    InputError where none meets its aim.
+    InputError where none meets its target.
     """
     made, errors = list[Plan](), list[InputError]()
     for make in (torch, both, triton):
         try:
             made.append(make())
-        except InputError as error:  # another one may meet the aim
+        except InputError as error:  # another one may meet the target
             errors.append(error)
     if not made:
         raise errors[0]
     first = [plan for plan in made if not against_linear(plan) and not _slower(plan, made[-1])]
-    return min([*first, *made], key=lambda plan: price_of(plan.schedule, plan.aim.sizes(plan.graph), plan.aim).seconds)
+    return min(
+        [*first, *made], key=lambda plan: price_of(plan.schedule, plan.target.sizes(plan.graph), plan.target).seconds
+    )
 
 
 def _slower(plan: Plan, triton: Plan) -> bool:

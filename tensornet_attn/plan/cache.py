@@ -10,10 +10,10 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
+class Cache(Generic[Value]):
     """At most `most` values by key, the least recently used forgotten first.
 
-    >>> squares = Kept[int](most=2)
+    >>> squares = Cache[int](most=2)
     >>> [squares.get(x, lambda: x * x) for x in (2, 3, 2, 4)], len(squares)
     ([4, 9, 4, 16], 2)
     """

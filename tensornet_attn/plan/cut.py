@@ -15,7 +15,7 @@ from networkx.utils import UnionFind
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints
-from tensornet_attn.plan.rows import quadratic
+from tensornet_attn.plan.blockwise import quadratic
 
 Slot = tuple[str, Wire]  # a leg of a tensor or of a step
 LINEAR = frozenset({"sum", "mean", "rope", "rel_shift", "keep"})  # boxes: of a sum they are the sum
@@ -136,14 +136,14 @@ class Cut:
         wires = self._wires(step, joints(step))
         along = next((leg for leg in (box.leg, box.other) if leg is not None and Wire(leg) in wires), None)
         if len(wires) > 1:
-            raise Unsplit(f"{_told(step)} joins every entry of '{wires[0].leg}' with every one of '{wires[1].leg}'")
+            raise Unsplit(f"{_describe(step)} joins every entry of '{wires[0].leg}' with every one of '{wires[1].leg}'")
         if wires and not self._has(step.name, step.legs) and not (box.kind == "sum" and along):
-            raise Unsplit(f"{_told(step)} runs over '{wires[0].leg}'")
+            raise Unsplit(f"{_describe(step)} runs over '{wires[0].leg}'")
         if along is not None and box.kind != "sum":
-            raise Unsplit(f"{_told(step)} runs over '{along}'")
+            raise Unsplit(f"{_describe(step)} runs over '{along}'")
         partial = [use.name for use in box.uses if kinds[use.name] == "partial"]
         if partial and (wires or box.kind not in LINEAR):
-            raise Unsplit(f"{self._summed(partial[0], kinds)}, and {_told(step)} needs the whole sum")
+            raise Unsplit(f"{self._summed(partial[0], kinds)}, and {_describe(step)} needs the whole sum")
         return "partial" if partial or along is not None else "split" if wires else "whole"
 
     def _summed(self, name: str, kinds: dict[str, str]) -> str:
@@ -187,7 +187,7 @@ def _sum(terms: Sequence[str], split: bool) -> str:
     return "split" if split else "partial" if "partial" in terms else "whole"
 
 
-def _told(step: Step) -> str:
+def _describe(step: Step) -> str:
     assert isinstance(step.op, Box)
     return f"{step.op.kind.replace('_', ' ')} '{step.name}'"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Attention, Box, Function, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.plan.blockwise import quadratic
 from tensornet_attn.plan.model import Plan, Region
-from tensornet_attn.plan.rows import quadratic
 from tensornet_attn.spec.arithmetic import evaluate
 
 CAUSAL = Function("causal")
@@ -37,7 +37,7 @@ def _in_attention(graph: Graph, op: Attention, backward: bool) -> Iterator[str]:
 
 def against_linear(plan: Plan) -> str:
     """The first part of a plan that grows with queries x keys, with what was refused there; empty where none does."""
-    for part, what in quadratic_parts(plan.schedule, plan.aim.backward):
+    for part, what in quadratic_parts(plan.schedule, plan.target.backward):
         name = plan.region_of(part)
         region = next((region for region in plan.regions if region.name == name), None)
         against = [f"not {low.name}: {reason}" for low in (region.refused if region else ()) for reason in low.against]
@@ -58,8 +58,8 @@ def _has_kernels(step: Step) -> bool:
     """Whether Triton kernels compute a step: the choice of experts alone is a topk of torch's."""
     op = step.op
     if isinstance(op, Kernel):
-        fades = op.kind == "linear" and (len(op.body) > 3 or op.body[-2].op.kind == "softmax")  # type: ignore[union-attr]
-        return op.kind in KERNELS and not fades and not (op.kind == "experts" and isinstance(op.body[-1].op, Box))
+        decays = op.kind == "linear" and (len(op.body) > 3 or op.body[-2].op.kind == "softmax")  # type: ignore[union-attr]
+        return op.kind in KERNELS and not decays and not (op.kind == "experts" and isinstance(op.body[-1].op, Box))
     return isinstance(op, Box) and op.kind == "delta_rule"
 
 

@@ -14,7 +14,7 @@ from tensornet_attn.plan.band import lower_band
 from tensornet_attn.plan.fuse import lower_attention
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.rewrite.apart import MAPS
+from tensornet_attn.rewrite.duplicate import ATTENTION_BOXES
 from tensornet_attn.spec.arithmetic import ONE, Arith, Binary
 
 UNLOCKS = (lower_band, lower_linear, lower_attention)
@@ -94,7 +94,12 @@ def _terms(graph: Graph, step: Step, legs: tuple[str, ...], inner: bool = False)
         if source is None or keys[0].legs != source.legs:
             yield term, None
         elif isinstance(source.op, Box):
-            yield term, keys[0] if source.op.kind in MAPS and graph.masked(source) and (whole or not inner) else None
+            yield (
+                term,
+                keys[0]
+                if source.op.kind in ATTENTION_BOXES and graph.masked(source) and (whole or not inner)
+                else None,
+            )
         elif not whole:
             yield term, None
         else:
@@ -111,7 +116,7 @@ def distributed(graph: Graph, blend: Blend) -> Graph:
     """The graph in which each map of the blend reads the values; steps that nothing reads any more are gone."""
     outer = blend.reader.op.terms[blend.place]  # type: ignore[union-attr]
     rest = tuple(use for use in outer.factors if use.name != blend.step.name and use not in blend.values)
-    once, before = _once(graph, blend)
+    once, before = _hoisted(graph, blend)
     terms = tuple(_with_values(graph, blend, term, before) for term in once)
     if rest:
         name, legs = _name(graph, blend), _legs(graph, blend, rest)
@@ -139,7 +144,7 @@ def _with_values(graph: Graph, blend: Blend, term: Term, before: list[Step]) -> 
     return Term(term.coefficient, (*(use for use in term.factors if use not in own), *values))
 
 
-def _once(graph: Graph, blend: Blend) -> tuple[list[Term], list[Step]]:
+def _hoisted(graph: Graph, blend: Blend) -> tuple[list[Term], list[Step]]:
     """Terms in which each map stands once, and the sums of what it was multiplied by, as steps of their own."""
     terms, steps = list[Term](), list[Step]()
     for name in blend.maps:

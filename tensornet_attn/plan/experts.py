@@ -83,7 +83,7 @@ def _lowered(
     hidden = _hidden(graph, product) if product.slots else ()
     if isinstance(hidden, str):
         return hidden
-    if against := _dearer(product, hidden, k, sizes, device, fused):
+    if against := _not_profitable(product, hidden, k, sizes, device, fused):
         return against
     body = (*(step for step, _ in hidden), product.step)
     kernel = replace(step, op=Kernel("experts", _outside(graph, joined, body), body))
@@ -126,7 +126,9 @@ def _hidden(graph: Graph, last: Product) -> Hidden | str:
     return f"'{use.name}' on leg '{last.expert}' is neither a product with experts nor a map of one"
 
 
-def _dearer(last: Product, hidden: Hidden, k: int, sizes: Mapping[str, int], device: Device, fused: bool) -> str:
+def _not_profitable(
+    last: Product, hidden: Hidden, k: int, sizes: Mapping[str, int], device: Device, fused: bool
+) -> str:
     """Why choosing does not pay; empty where it does."""
     dense = ours = 0
     for step, product in (*hidden, (last.step, last)):

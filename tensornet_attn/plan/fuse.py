@@ -14,7 +14,7 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
-from tensornet_attn.rewrite.apart import STATE_APART
+from tensornet_attn.rewrite.duplicate import STATE_APART
 from tensornet_attn.rewrite.engine import everywhere, rewritten
 from tensornet_attn.rewrite.scores import RULES
 from tensornet_attn.spec.arithmetic import ONE, Arith, Binary
@@ -50,7 +50,7 @@ def _lowered(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
         made, trace = rewritten(fused, box.name, RULES)
         against = reasons_against(made, made.step[box.name])
         if not against and trace:
-            against = too_dear(fused, made, box.name, sizes, device)
+            against = not_profitable_at_all(fused, made, box.name, sizes, device)
         if against:
             plain = [] if not trace else reasons_against(fused, fused.step[box.name])
             refused[box.name] = tuple(dict.fromkeys([*plain, *against]))
@@ -75,11 +75,11 @@ def _covering(fused: Graph, name: str, before: Graph) -> Graph:
     return replace(fused, steps=tuple(new if own.name == name else own for own in fused.steps))
 
 
-def too_dear(plain: Graph, made: Graph, place: str, sizes: Mapping[str, int], device: Device) -> list[str]:
+def not_profitable_at_all(plain: Graph, made: Graph, place: str, sizes: Mapping[str, int], device: Device) -> list[str]:
     """Why the fused form of rewritten scores does not pay, with the figures; empty where it does.
 
     Forward and backward of one query and key, the product with the values included. The fused call computes every
-    head's scores of the full width, twice in the backward; the other way mixes heads on the scores, in blocks of rows
+    head's scores of the full width, twice in the backward; the other way mixes heads on the scores, in blocks of queries
     that are computed again, and moves each of them through memory. Queries that the rewriting makes, and keys or values
     that are spread over heads they lack, go through memory, too; the other sequence shares what that costs.
     """
@@ -145,7 +145,7 @@ def _numbers(graph: Graph, sizes: Mapping[str, int], legs: Iterable[str | None])
 
 # How often a number goes through memory, forward and backward, and what work takes, as measured on one core.
 FUSED_PASSES = 6  # a score in the fused call
-PASSES = 14.5  # a score of a softmax in blocks of rows
+PASSES = 14.5  # a score of a softmax in blocks of queries
 TERM_PASSES = 16  # a score of each term beside the first
 MIX_PASSES = 4  # a score of a product of more than two factors
 BOX_PASSES = 8  # what a box before the softmax reads

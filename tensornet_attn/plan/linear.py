@@ -17,7 +17,7 @@ from tensornet_attn.cost.devices import DEVICES, Device
 from tensornet_attn.cost.linear import Legs, causal, chunk_of, linear_of, linear_work, mixed_legs
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Tensor, Term, Use
-from tensornet_attn.plan.fade import EXP, Fade, fade_of, fade_sides, fading_alone, softmax_of
+from tensornet_attn.plan.decay import EXP, Decay, decay_alone, decay_of, decay_sides, softmax_of
 from tensornet_attn.plan.figures import counted, instead
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
@@ -42,7 +42,7 @@ class Pattern:
     reader: Step
     term: int  # of the reader's terms
     value: Use
-    fades: tuple[Fade, ...] = ()  # factors of the scores
+    decays: tuple[Decay, ...] = ()  # factors of the scores
 
     @property
     def alone(self) -> bool:
@@ -50,48 +50,48 @@ class Pattern:
         return isinstance(self.box.op, Box) and self.box.op.kind == "softmax"
 
     @property
-    def faded(self) -> set[str]:
-        return {fade.box.name for fade in self.fades}
+    def decayed(self) -> set[str]:
+        return {decay.box.name for decay in self.decays}
 
 
-def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device, fading: float = 1) -> Lowered:
+def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device, decay: float = 1) -> Lowered:
     """Every normalize and keep box over keys that allows it, where it takes fewer multiply-adds than the scores.
 
-    `fading`: how many times fewer they must be where scores have factors exp(a - b) of query and key, or a softmax has
+    `decay`: how many times fewer they must be where scores have factors exp(a - b) of query and key, or a softmax has
     nothing else: more than 1 where there are kernels for the scores, and none for that.
     """
     lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
     for box in boxes_over_keys(graph, "softmax"):
         alone = _of_keys(lowered, box)
-        made = "" if alone is None else _priced(WrittenOut(lowered, ()), alone, sizes, fading)
+        made = "" if alone is None else _priced(WrittenOut(lowered, ()), alone, sizes, decay)
         if not isinstance(made, str):
             lowered, chosen[f"{box.name}.o"] = made
     for box in linear_boxes(graph):
-        made = _lowered(lowered, box, sizes, fading)
+        made = _lowered(lowered, box, sizes, decay)
         if isinstance(made, str):
             refused[box.name] = (made,)
         else:
             lowered, chosen[f"{box.name}.o"] = made
     for box in boxes_over_keys(graph, "sum"):
         as_map, keep = _as_map(lowered, lowered.step[box.name])
-        made = _lowered(as_map, keep, sizes, fading, faded=True)
+        made = _lowered(as_map, keep, sizes, decay, decayed=True)
         if not isinstance(made, str):
             lowered, chosen[f"{keep.name}.o"] = made
     return Lowered(lowered, chosen, refused)
 
 
 def _lowered(
-    graph: Graph, box: Step, sizes: Mapping[str, int], fading: float, faded: bool = False
+    graph: Graph, box: Step, sizes: Mapping[str, int], decay: float, decayed: bool = False
 ) -> tuple[Graph, str] | str:
-    """The graph that sums the keys of a map first, and the sentence for it, or why not; perhaps only if scores fade."""
+    """The graph that sums the keys of a map first, and the sentence for it, or why not; perhaps only if scores decay."""
     opened = _opened(graph, box)
     found = opened if isinstance(opened, str) else match(opened.graph, box)
     if isinstance(found, str):
         return found
     assert isinstance(opened, WrittenOut)
-    if faded and not found.fades:
-        return "the scores do not fade"
-    return _priced(opened, found, sizes, fading if found.fades else 1)
+    if decayed and not found.decays:
+        return "the scores do not decay"
+    return _priced(opened, found, sizes, decay if found.decays else 1)
 
 
 def _as_map(graph: Graph, box: Step) -> tuple[Graph, Step]:
@@ -117,21 +117,21 @@ def boxes_over_keys(graph: Graph, *kinds: str) -> list[Step]:
 def _of_keys(graph: Graph, box: Step) -> Pattern | None:
     """The pattern around a softmax whose scores compare nothing: a mean of values, weighted by numbers of the keys."""
     assert isinstance(box.op, Box)
-    fade = softmax_of(graph, box, CAUSAL in graph.masks(box))
-    if fade is None or box.op.number("dropout") != Number(0) or any(mask != CAUSAL for mask in graph.masks(box)):
+    decay = softmax_of(graph, box, CAUSAL in graph.masks(box))
+    if decay is None or box.op.number("dropout") != Number(0) or any(mask != CAUSAL for mask in graph.masks(box)):
         return None
-    found = _read(graph, fade.of, box)
-    once = sum(use.name == fade.of.name for _, use in graph.uses()) == 1
-    if isinstance(found, str) or not once or {fade.of.name, box.name} & graph.results:
+    found = _read(graph, decay.of, box)
+    once = sum(use.name == decay.of.name for _, use in graph.uses()) == 1
+    if isinstance(found, str) or not once or {decay.of.name, box.name} & graph.results:
         return None
-    return replace(found, fades=(fade,))
+    return replace(found, decays=(decay,))
 
 
 def _opened(graph: Graph, box: Step) -> WrittenOut | str:
-    """The graph in which the scores of a box are no polynomial of others, and nothing else reads what they fade by."""
+    """The graph in which the scores of a box are no polynomial of others, and nothing else reads what they decay by."""
     of = box.op.operand("of")  # type: ignore[union-attr]
     opened = written_out(graph, of) or WrittenOut(graph, ())
-    return opened if isinstance(opened, str) else replace(opened, graph=fading_alone(opened.graph, of.name))
+    return opened if isinstance(opened, str) else replace(opened, graph=decay_alone(opened.graph, of.name))
 
 
 def match(graph: Graph, box: Step) -> Pattern | str:
@@ -141,35 +141,35 @@ def match(graph: Graph, box: Step) -> Pattern | str:
     scores, uses = graph.step.get(of.name), Counter(use.name for _, use in graph.uses())
     kept = graph.results
     if scores is not None and isinstance(scores.op, Box) and scores.op.function == EXP:
-        scores = Step(f"{box.name}.f", Contraction((Term(ONE, (of,)),)), of.legs)  # all that is there fades
+        scores = Step(f"{box.name}.f", Contraction((Term(ONE, (of,)),)), of.legs)  # all that is there decays
         box = replace(box, op=replace(box.op, operands=(("of", Use(scores.name, of.legs)),)))
     elif scores is None or not isinstance(scores.op, Contraction) or of.legs != scores.legs:
         return f"the scores are {_what(scores)}, not a sum of products"
     if uses[of.name] > 1 or {of.name, box.name} & kept:
         return "the scores or the attention map are used elsewhere too"
     both = dict.fromkeys(use for use in scores.op.uses if {graph.query, graph.key} <= {*use.legs})
-    fades = [fade_of(graph, scores, use, CAUSAL in graph.masks(box)) for use in both]
-    reason = next((fade for fade in fades if isinstance(fade, str)), None)
+    decays = [decay_of(graph, scores, use, CAUSAL in graph.masks(box)) for use in both]
+    reason = next((decay for decay in decays if isinstance(decay, str)), None)
     if reason is not None:
         return reason
     mask = next((mask for mask in graph.masks(box) if mask != CAUSAL), None)
     if mask is not None:
         return f"a sum over all keys cannot leave out those that '{mask.name}' hides"
     found = _read(graph, scores, box)
-    return found if isinstance(found, str) else _fading(graph, replace(found, fades=tuple(fades)))  # type: ignore[arg-type]
+    return found if isinstance(found, str) else _decay(graph, replace(found, decays=tuple(decays)))  # type: ignore[arg-type]
 
 
-def _fading(graph: Graph, found: Pattern) -> Pattern | str:
-    """The pattern with fading scores, or why they cannot be summed first."""
+def _decay(graph: Graph, found: Pattern) -> Pattern | str:
+    """The pattern with decay scores, or why they cannot be summed first."""
     for term, plain in zip(found.scores.op.terms, _plain(found), strict=True):  # type: ignore[union-attr]
         sides = [{leg for use in plain if own in use.legs for leg in use.legs} for own in (graph.query, graph.key)]
         features = (sides[0] & sides[1]) - {*found.box.legs}
         for use in term.factors:
-            summed = {*use.legs} - {*found.box.legs} if use.name in found.faded else set[str]()
+            summed = {*use.legs} - {*found.box.legs} if use.name in found.decayed else set[str]()
             if summed and summed != features:
-                return f"'{use.name}' fades along {_listed(summed)}, and the scores sum {_listed(features)}"
-    if found.fades and mixed_legs(graph, found.box.legs, _factors(found.scores), found.value):
-        return "heads are mixed between fading scores and values"
+                return f"'{use.name}' decays along {_listed(summed)}, and the scores sum {_listed(features)}"
+    if found.decays and mixed_legs(graph, found.box.legs, _factors(found.scores), found.value):
+        return "heads are mixed between decay scores and values"
     return found
 
 
@@ -182,8 +182,8 @@ def _factors(scores: Step) -> list[tuple[Use, ...]]:
 
 
 def _plain(found: Pattern) -> list[tuple[Use, ...]]:
-    """The factors of each term of the scores that do not fade."""
-    return [tuple(use for use in own if use.name not in found.faded) for own in _factors(found.scores)]
+    """The factors of each term of the scores that do not decay."""
+    return [tuple(use for use in own if use.name not in found.decayed) for own in _factors(found.scores)]
 
 
 def _what(scores: Step | None) -> str:
@@ -224,16 +224,16 @@ def _priced(opened: WrittenOut, found: Pattern, sizes: Mapping[str, int], times:
     dense = _dense(kernel, opened.steps, known)
     if times > 1 and linear * times > dense:
         beside = f"it would take {instead(linear, dense, counted)}"
-        return f"its kernels know no scores that fade, as by '{found.fades[0].box.name}'; with torch {beside}"
+        return f"its kernels know no scores that decay, as by '{found.decays[0].box.name}'; with torch {beside}"
     if linear > dense:
         return f"summing over the keys first would cost {instead(linear, dense, counted)}"
     parts = linear_of(made, kernel)
     how = f", in chunks of {chunk_of(made, parts, sizes)}" if causal(made, parts) else ""
     how += ", powers of scores written out" if opened.steps else ""
     delta = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in graph.steps)  # it takes no mask
-    fading = "".join(f", fading by '{fade.box.name}'" for fade in found.fades if not found.alone)
-    fading += ", their weights being numbers of their own" if found.alone else ""
-    return made, f"{LINEAR}: the keys are summed first{how}{fading}" + ("" if delta else f"; {DENSE}")
+    decay = "".join(f", decay by '{decay.box.name}'" for decay in found.decays if not found.alone)
+    decay += ", their weights being numbers of their own" if found.alone else ""
+    return made, f"{LINEAR}: the keys are summed first{how}{decay}" + ("" if delta else f"; {DENSE}")
 
 
 def _dense(kernel: Step, before: Sequence[Step], known: Mapping[str, int]) -> int:
@@ -254,22 +254,22 @@ def reassociated(graph: Graph, found: Pattern) -> Graph:
     """The graph with the box, its scores and the product with the values as one kernel."""
     box, value, before = found.box, found.value, list[Step]()
     scores = found.scores if found.alone else canonical(graph, found, before)
-    places = {tensor.name: tensor for fade in found.fades for tensor in fade.places}
+    places = {tensor.name: tensor for decay in found.decays for tensor in decay.places}
     graph = with_places(graph, tuple(places.values()))
-    fading = [fade_sides(graph, fade, f"{box.name}.{fade.box.name}", before) for fade in found.fades]
+    decay = [decay_sides(graph, decay, f"{box.name}.{decay.box.name}", before) for decay in found.decays]
     legs = tuple(leg for leg in box.legs if leg != graph.key)
     legs += tuple(leg for leg in value.legs if leg not in box.legs)
     name = f"{box.name}.o"
     if found.alone and isinstance(box.op, Box):
-        ((scores, _),), fading = fading, []
+        ((scores, _),), decay = decay, []
         box = replace(box, op=replace(box.op, operands=(("of", Use(scores.name, scores.legs)),), numbers=PLAIN))
-    body = (*chain(*fading), scores, box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), value)),)), legs))
+    body = (*chain(*decay), scores, box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), value)),)), legs))
     before.append(Step(name, Kernel("linear", outside(graph, before, body), body), legs))
     reader = _reading(found, Use(name, legs), before)
     steps = [part for step in graph.steps for part in ([*before, reader] if step.name == reader.name else [step])]
-    gone = {scores.name, box.name, *(step.name for fade in found.fades for step in (fade.of, fade.box))}
+    gone = {scores.name, box.name, *(step.name for decay in found.decays for step in (decay.of, decay.box))}
     graph = replace(graph, steps=tuple(step for step in steps if step.name not in gone))
-    return without_dead(graph, (use.name for fade in found.fades for use in fade.of.op.uses)) or graph
+    return without_dead(graph, (use.name for decay in found.decays for use in decay.of.op.uses)) or graph
 
 
 def _reading(found: Pattern, result: Use, before: list[Step]) -> Step:
@@ -314,7 +314,7 @@ def canonical(graph: Graph, found: Pattern, before: list[Step]) -> Step:
             if own:
                 name = fresh(graph, f"{box.name}.{letter}{number}")  # absorption calls its queries so
                 uses.append(_joined(name, own, others | {*box.legs}, mixed, before))
-        uses += [use for use in term.factors if use.name in found.faded]
+        uses += [use for use in term.factors if use.name in found.decayed]
         terms.append(Term(term.coefficient, tuple(uses)))
     return replace(scores, op=Contraction(tuple(terms)))
 

@@ -18,4 +18,4 @@ class Lowered:
     refused: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-Lower = Callable[[Graph, Mapping[str, int], Device], Lowered]  # graph, sizes of all legs in the bucket, device
+Lower = Callable[[Graph, Mapping[str, int], Device], Lowered]  # graph, sizes of all legs in the workload, device

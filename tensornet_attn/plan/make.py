@@ -10,22 +10,22 @@ from tensornet_attn import limits
 from tensornet_attn.graph.model import Attention, Box, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.plan.absorb import ABSORBED, lower_absorbed
-from tensornet_attn.plan.aim import TRAINING, Aim
-from tensornet_attn.plan.apart import APART, lower_apart
 from tensornet_attn.plan.band import lower_band
+from tensornet_attn.plan.blockwise import lower_blockwise, quadratic
+from tensornet_attn.plan.cumsum import CUMSUM, lower_cumsum
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.distribute import lower_distribution
+from tensornet_attn.plan.duplicate import DUPLICATES, lower_duplicates
 from tensornet_attn.plan.experts import EXPERTS, lower_experts
 from tensornet_attn.plan.fuse import FUSED, lower_attention
+from tensornet_attn.plan.hoist import HOISTS, lower_hoists
 from tensornet_attn.plan.linear import LINEAR, lower_linear
 from tensornet_attn.plan.lowering import Lower
 from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.normalized import NORMALIZED, lower_normalized
-from tensornet_attn.plan.once import ONCE, lower_once
 from tensornet_attn.plan.order import split_best
-from tensornet_attn.plan.rows import lower_rows, quadratic
-from tensornet_attn.plan.running import RUNNING, lower_running
 from tensornet_attn.plan.states import STATES, lower_states
+from tensornet_attn.plan.target import TRAINING, Target
 from tensornet_attn.plan.triton import TRITON, lower_triton
 from tensornet_attn.plan.ways import AS_PRICED, BAND, DISTRIBUTION, ROWS, WAYS, Way, chosen, rows_for
 from tensornet_attn.rewrite.whole import gone, simplified
@@ -34,44 +34,44 @@ BESIDE_KERNELS = 16  # times fewer multiply-adds, for which torch computes on a 
 
 LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
     NORMALIZED: lower_normalized,
-    ONCE: lower_once,
-    APART: lower_apart,
+    HOISTS: lower_hoists,
+    DUPLICATES: lower_duplicates,
     DISTRIBUTION: lower_distribution,
     ABSORBED: lower_absorbed,
     BAND: lower_band,
     STATES: lower_states,
     LINEAR: lower_linear,
-    RUNNING: lower_running,
+    CUMSUM: lower_cumsum,
     TRITON: lower_triton,  # on this backend alone
     FUSED: lower_attention,
     EXPERTS: lower_experts,
-    ROWS: lower_rows,
+    ROWS: lower_blockwise,
 }
 
 
-def make_plan(graph: Graph, backend: str = "torch", aim: Aim = TRAINING, fused: bool = False) -> Plan:
-    """The plan of a graph on a backend for an aim: a pure function of its arguments.
+def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, fused: bool = False) -> Plan:
+    """The plan of a graph on a backend for a target: a pure function of its arguments.
 
     `reference` keeps the diagram as written; the others fuse and split it. `fused`: Triton takes what cannot be fused
-    attention alone. Raises InputError where no plan meets the aim, with the least possible figure, or with the region
+    attention alone. Raises InputError where no plan meets the target, with the least possible figure, or with the region
     and what stands against it.
     """
-    sizes = aim.sizes(graph)
+    sizes = target.sizes(graph)
     if backend == "reference":
-        plans = {AS_PRICED: _as_written(graph, aim, sizes)}
+        plans = {AS_PRICED: _as_written(graph, target, sizes)}
     else:
-        ways = WAYS if aim.demanding else WAYS[:1]
+        ways = WAYS if target.demanding else WAYS[:1]
         start, left_out = _simpler(graph, backend)
-        plans = {way.name: _planned(graph, start, backend, aim, sizes, way, left_out, fused) for way in ways}
-    plan = chosen(plans, sizes) if aim.demanding else plans[AS_PRICED]
-    if aim.strict:
+        plans = {way.name: _planned(graph, start, backend, target, sizes, way, left_out, fused) for way in ways}
+    plan = chosen(plans, sizes) if target.demanding else plans[AS_PRICED]
+    if target.strict:
         strictly(graph.name, plan.regions, backend)
     return plan
 
 
-def _as_written(graph: Graph, aim: Aim, sizes: Mapping[str, int]) -> Plan:
+def _as_written(graph: Graph, target: Target, sizes: Mapping[str, int]) -> Plan:
     regions = (Region(s.name, (s.name,), "reference", "as written, dense") for s in graph.steps if not s.nested)
-    return Plan(graph, graph, tuple(regions), "reference", _lengths(sizes), aim)
+    return Plan(graph, graph, tuple(regions), "reference", _lengths(sizes), target)
 
 
 def _simpler(graph: Graph, backend: str) -> tuple[Graph, tuple[Region, ...]]:
@@ -85,7 +85,7 @@ def _planned(
     written: Graph,
     graph: Graph,
     backend: str,
-    aim: Aim,
+    target: Target,
     sizes: Mapping[str, int],
     way: Way,
     left_out: tuple[Region, ...] = (),
@@ -93,21 +93,21 @@ def _planned(
 ) -> Plan:
     """The plan of a graph, which computes what is `written`, in one way to plan."""
     lowered, taken, refused = graph, dict[str, str](), dict[str, list[Lowering]]()
-    for name, lower in _lowerings(way, aim, backend, fused).items():
-        made = lower(lowered, sizes, aim.device)
+    for name, lower in _lowerings(way, target, backend, fused).items():
+        made = lower(lowered, sizes, target.device)
         lowered, taken = made.graph, taken | made.chosen
         for step, reasons in made.refused.items():
             refused.setdefault(step, []).append(Lowering(name, reasons))
-    schedule, _ = split_best(lowered, sizes, aim.device, aim.device.width)
+    schedule, _ = split_best(lowered, sizes, target.device, target.device.width)
     apart = [name for name in taken if name in graph.step and name not in lowered.step and "." not in name]
     regions = left_out + tuple(Region(name, (name,), backend, taken[name]) for name in apart)
     regions += tuple(_regions(lowered, backend, taken, refused))
-    return Plan(written, schedule, regions, backend, _lengths(sizes), aim)
+    return Plan(written, schedule, regions, backend, _lengths(sizes), target)
 
 
-def _lowerings(way: Way, aim: Aim, backend: str, fused: bool = False) -> dict[str, Lower]:
-    """The lowerings of a way for an aim, in order; weights are absorbed in view of what comes after."""
-    fading = 1 if backend != "triton" else inf if aim.strict else BESIDE_KERNELS
+def _lowerings(way: Way, target: Target, backend: str, fused: bool = False) -> dict[str, Lower]:
+    """The lowerings of a way for a target, in order; weights are absorbed in view of what comes after."""
+    decay = 1 if backend != "triton" else inf if target.strict else BESIDE_KERNELS
     each = backend != "triton" and not {BAND, LINEAR, FUSED} & {*way.without}  # a kernel reads all values of one map
     names = list(LOWERINGS)
     if backend == "triton":  # kernels leave out what is beyond a band: torch has what they do not take
@@ -118,10 +118,10 @@ def _lowerings(way: Way, aim: Aim, backend: str, fused: bool = False) -> dict[st
         names.insert(names.index(TRITON), FUSED)
     found: dict[str, Lower] = {
         **{name: LOWERINGS[name] for name in names},
-        ONCE: partial(lower_once, apart=each),
-        APART: partial(lower_apart, fused=backend != "triton", fading=fading),
-        LINEAR: partial(lower_linear, fading=fading),
-        ROWS: rows_for(way, aim),
+        HOISTS: partial(lower_hoists, apart=each),
+        DUPLICATES: partial(lower_duplicates, fused=backend != "triton", decay=decay),
+        LINEAR: partial(lower_linear, decay=decay),
+        ROWS: rows_for(way, target),
         EXPERTS: partial(lower_experts, fused=backend == "triton"),
     }
     without = way.without if backend == "triton" else (*way.without, TRITON)
@@ -130,7 +130,7 @@ def _lowerings(way: Way, aim: Aim, backend: str, fused: bool = False) -> dict[st
     found = {name: lower for name, lower in found.items() if name not in without}
     if ABSORBED in found:
         later = list(found)[list(found).index(ABSORBED) + 1 :]
-        found[ABSORBED] = partial(lower_absorbed, aim=aim, then=[found[name] for name in later])
+        found[ABSORBED] = partial(lower_absorbed, target=target, then=[found[name] for name in later])
     return found
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tensornet_attn.cost.table import human
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.plan.aim import TRAINING, Aim
 from tensornet_attn.plan.figures import duration
+from tensornet_attn.plan.target import TRAINING, Target
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,16 @@ class Offer:
 class Plan:
     """`graph` is the diagram as written, `schedule` the same in primitive steps, in the order in which they run.
 
-    `bucket` names the lengths that orders were searched for; the code is right for every length. `offers`: the ways
-    that were compared, where the aim asks for more than the cheapest.
+    `workload` names the lengths that orders were searched for; the code is right for every length. `offers`: the ways
+    that were compared, where the target asks for more than the cheapest.
     """
 
     graph: Graph
     schedule: Graph
     regions: tuple[Region, ...]
     backend: str
-    bucket: tuple[tuple[str, int], ...]
-    aim: Aim = TRAINING
+    workload: tuple[tuple[str, int], ...]
+    target: Target = TRAINING
     offers: tuple[Offer, ...] = ()
     instead: Lowering | None = None
 
@@ -81,9 +81,9 @@ class Plan:
 
     def explain(self) -> str:
         """What was chosen and what was refused, region by region, as text."""
-        sizes = ", ".join(f"{leg} {size}" for leg, size in self.bucket)
+        sizes = ", ".join(f"{leg} {size}" for leg, size in self.workload)
         lines = [
-            f"{self.graph.name}: backend {self.backend}, for {self.aim.bucket} on {self.aim.device.name}, "
+            f"{self.graph.name}: backend {self.backend}, for {self.target.workload} on {self.target.device.name}, "
             f"orders searched at {sizes or 'the sizes of the design'}"
         ]
         lines += [f"  not {self.instead.name}: {reason}" for reason in self.instead.against] if self.instead else []

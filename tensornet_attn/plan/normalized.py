@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
-from tensornet_attn.plan.apart import lower_apart
 from tensornet_attn.plan.distribute import Blend, blend_of, still_made
+from tensornet_attn.plan.duplicate import lower_duplicates
+from tensornet_attn.plan.hoist import lower_hoists
 from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.plan.once import lower_once
-from tensornet_attn.rewrite.apart import MAPS
 from tensornet_attn.rewrite.change import fresh, read_once, with_steps, with_terms
 from tensornet_attn.rewrite.distance import with_places
+from tensornet_attn.rewrite.duplicate import ATTENTION_BOXES
 from tensornet_attn.spec.arithmetic import Number
 
 NORMALIZED = "rows of a blend"
@@ -31,8 +31,8 @@ def lower_normalized(graph: Graph, sizes: Mapping[str, int], device: Device) -> 
         if trial is None:
             continue
         others = _others(made, made.step[box.name])
-        once = lower_once(trial, sizes, device).graph  # each map reads ones by itself, whoever else could read both
-        apart = lower_apart(once, sizes, device).graph
+        once = lower_hoists(trial, sizes, device).graph  # each map reads ones by itself, whoever else could read both
+        apart = lower_duplicates(once, sizes, device).graph
         maps = tuple(step.name for step in apart.steps if _is_map(apart, step) and step.name not in others)
         if not still_made(apart, maps, sizes, device):
             made, chosen[f"{box.name}.rows"] = once, f"the maps that '{box.name}' blends read ones as well as values"
@@ -40,7 +40,7 @@ def lower_normalized(graph: Graph, sizes: Mapping[str, int], device: Device) -> 
 
 
 def _is_map(graph: Graph, step: Step) -> bool:
-    return isinstance(step.op, Box) and step.op.kind in MAPS and graph.masked(step)
+    return isinstance(step.op, Box) and step.op.kind in ATTENTION_BOXES and graph.masked(step)
 
 
 def _others(graph: Graph, box: Step) -> set[str]:

@@ -156,7 +156,7 @@ def _exact(network: _Network) -> Path:
     """Dynamic programming over subsets: the best way to a subset is the best split of it in two.
 
     Factor i is bit count - 1 - i. Splits are tried with the last factors alone first, and only a better one replaces
-    an earlier one: left to right wins ties. Ways dearer than left to right are dropped on the way.
+    an earlier one: left to right wins ties. Ways not_profitable than left to right are dropped on the way.
     """
     count = len(network.factors)
     legs, join = _subset_legs(network), network.joiner()

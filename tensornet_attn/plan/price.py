@@ -1,4 +1,4 @@
-"""What a schedule is predicted to take in time and memory, and whether blocks of rows pay for computing again.
+"""What a schedule is predicted to take in time and memory, and whether blocks of queries pay for computing again.
 
     forward                              max(FLOPs / rate, bytes / bandwidth) of each step
     backward of what is kept             twice the forward
@@ -19,9 +19,9 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import elementwise, macs
 from tensornet_attn.graph.model import Attention, Box, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
-from tensornet_attn.plan.aim import Aim
+from tensornet_attn.plan.blockwise import rows_of, too_small
 from tensornet_attn.plan.figures import duration, instead
-from tensornet_attn.plan.rows import rows_of, too_small
+from tensornet_attn.plan.target import Target
 
 KEEPS, AGAIN = (3, 3), (4, 3)  # times the FLOPs and the bytes of the forward, with a backward
 DELTA = 4
@@ -37,16 +37,16 @@ class Price:
     step: str
 
 
-def price_of(schedule: Graph, sizes: Mapping[str, int], aim: Aim) -> Price:
+def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> Price:
     """The price of a schedule at these sizes of the legs that the run decides."""
-    found = peak(_scene(split_products(schedule), sizes, aim), aim.backward, scratch)
-    return Price(aim.device.seconds(time_of(schedule, sizes, aim)), aim.bytes * found.numbers, found.step)
+    found = peak(_scene(split_products(schedule), sizes, target), target.backward, scratch)
+    return Price(target.device.seconds(time_of(schedule, sizes, target)), target.bytes * found.numbers, found.step)
 
 
-def time_of(schedule: Graph, sizes: Mapping[str, int], aim: Aim) -> int:
+def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:
     """The time of a schedule alone, in the device's units."""
-    scene = _scene(split_products(schedule), sizes, aim)
-    return sum(_time(scene, step, aim) for step in scene.graph.steps)
+    scene = _scene(split_products(schedule), sizes, target)
+    return sum(_time(scene, step, target) for step in scene.graph.steps)
 
 
 def scratch(scene: Scene, step: Step) -> tuple[int, int]:
@@ -57,7 +57,7 @@ def scratch(scene: Scene, step: Step) -> tuple[int, int]:
     has all its values with a query leg.
     """
     op = step.op
-    if isinstance(op, Kernel) and op.kind == "rows":
+    if isinstance(op, Kernel) and op.kind == "blockwise":
         return (_block(scene, step, op),) * 2
     if isinstance(op, Attention):
         heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg, *op.beside)]
@@ -78,28 +78,28 @@ def _block(scene: Scene, step: Step, op: Kernel) -> int:
     return batch * rows * sum(scene.size(leg for leg in part.legs if leg != query) for part in op.body[:-1])
 
 
-def dearer(graph: Graph, kernels: Sequence[Step], sizes: Mapping[str, int], aim: Aim) -> str | None:
-    """Why blocks of rows do not pay, in memory or in time; None where they do."""
+def not_profitable(graph: Graph, kernels: Sequence[Step], sizes: Mapping[str, int], target: Target) -> str | None:
+    """Why blocks of queries do not pay, in memory or in time; None where they do."""
     if reason := too_small(graph, list(kernels), sizes):
         return reason
-    scene = _scene(graph, sizes, aim)
+    scene = _scene(graph, sizes, target)
     body = dict.fromkeys(part for one in kernels for part in one.op.body)  # type: ignore[union-attr]
-    kept = sum(_time(scene, part, aim) for part in body)
-    again = sum(_rows_time(scene, one, aim) for one in kernels)
+    kept = sum(_time(scene, part, target) for part in body)
+    again = sum(_blockwise_time(scene, one, target) for one in kernels)
     if again <= WORTH * kept:
         return None
-    times = instead(aim.device.seconds(again), aim.device.seconds(kept), duration)
+    times = instead(target.device.seconds(again), target.device.seconds(kept), duration)
     return f"computed again in the backward, they would take {times}"
 
 
-def _time(scene: Scene, step: Step, aim: Aim) -> int:
+def _time(scene: Scene, step: Step, target: Target) -> int:
     """The time of a step, in the device's units."""
     more, numbers = _widened(scene, step) if isinstance(step.op, Attention) else (0, 0)
     work = 2 * (macs(scene, step) + more) + elementwise(scene, step)
-    moves = aim.device.width * (moved(scene, step) + numbers)
+    moves = target.device.width * (moved(scene, step) + numbers)
     again = isinstance(step.op, Attention | Kernel)
-    flops, bytes_ = (AGAIN if again else KEEPS) if aim.backward and step.name in scene.learned else (1, 1)
-    return aim.device.time(flops * work, bytes_ * moves)
+    flops, bytes_ = (AGAIN if again else KEEPS) if target.backward and step.name in scene.learned else (1, 1)
+    return target.device.time(flops * work, bytes_ * moves)
 
 
 def _widened(scene: Scene, step: Step) -> tuple[int, int]:
@@ -114,15 +114,17 @@ def _widened(scene: Scene, step: Step) -> tuple[int, int]:
     return batch * scene.size(op.scores) * abs(width - own), 2 * wide  # written and read again
 
 
-def _rows_time(scene: Scene, step: Step, aim: Aim) -> int:
+def _blockwise_time(scene: Scene, step: Step, target: Target) -> int:
     """The time of a kernel that is not in the graph yet: its work, and what it reads and writes."""
     assert isinstance(step.op, Kernel)
     work = sum(2 * macs(scene, part) + elementwise(scene, part) for part in step.op.body)
-    moves = aim.device.width * (scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.op.uses)))
-    flops, bytes_ = AGAIN if aim.backward and step.name in scene.learned else (1, 1)
-    return aim.device.time(flops * work, bytes_ * moves)
+    moves = target.device.width * (
+        scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.op.uses))
+    )
+    flops, bytes_ = AGAIN if target.backward and step.name in scene.learned else (1, 1)
+    return target.device.time(flops * work, bytes_ * moves)
 
 
-def _scene(graph: Graph, sizes: Mapping[str, int], aim: Aim) -> Scene:
+def _scene(graph: Graph, sizes: Mapping[str, int], target: Target) -> Scene:
     known = {leg.name: leg.size for leg in graph.legs if leg.size is not None}
-    return Scene(graph, known | {leg: size for leg, size in sizes.items() if leg != BATCH}, aim.batch)
+    return Scene(graph, known | {leg: size for leg, size in sizes.items() if leg != BATCH}, target.batch)

@@ -14,9 +14,9 @@ from math import prod
 from tensornet_attn.cost.devices import DEVICES, Device
 from tensornet_attn.graph.model import Graph, Kernel, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
+from tensornet_attn.plan.blockwise import exits, groups, kernel, reason_against, spread_for, steps_with
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order, split_best
-from tensornet_attn.plan.rows import exits, groups, kernel, reason_against, spread_for, steps_with
 from tensornet_attn.plan.tiles.build import tile_program
 from tensornet_attn.plan.tiles.derive import gradients
 from tensornet_attn.plan.tiles.model import Node, Program, Unfit, below
@@ -43,7 +43,7 @@ def lower_triton(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowe
         gone |= group | spread
         made |= {step.name: step if step.name in against else _as_tiles(step) for step in kernels}
         chosen |= {name: f"computed some query rows at a time: {reason}" for name, reason in against.items()}
-        chosen |= {step.name: _told(tile_program(best, step)) for step in kernels if step.name not in against}
+        chosen |= {step.name: _describe(tile_program(best, step)) for step in kernels if step.name not in against}
     return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, gone))), chosen, refused)
 
 
@@ -115,7 +115,7 @@ def _programs(graph: Graph, program: Program) -> int:
     return prod((graph.leg[leg].size or 1) // tiles for leg, tiles in program.heads.items())
 
 
-def _told(program: Program) -> str:
+def _describe(program: Program) -> str:
     beside = " x ".join(f"{tiles} {leg}" for leg, tiles in program.heads.items() if tiles > 1)
     tiles = f", {beside} tiles a program" if beside else ""
     return f"Triton kernels{tiles}: no tensor of {program.query} x {program.key} numbers"

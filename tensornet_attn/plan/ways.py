@@ -9,23 +9,23 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.plan.absorb import ABSORBED
-from tensornet_attn.plan.aim import Aim
-from tensornet_attn.plan.apart import APART
+from tensornet_attn.plan.blockwise import lower_blockwise
 from tensornet_attn.plan.demands import against_linear
+from tensornet_attn.plan.duplicate import DUPLICATES
 from tensornet_attn.plan.fuse import FUSED
 from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.lowering import Lower, Lowered
 from tensornet_attn.plan.model import Offer, Plan
-from tensornet_attn.plan.price import dearer, price_of
-from tensornet_attn.plan.rows import lower_rows
+from tensornet_attn.plan.price import not_profitable, price_of
+from tensornet_attn.plan.target import Target
 
-DISTRIBUTION, BAND, ROWS = "distribution", "banded attention", "blocks of rows"
+DISTRIBUTION, BAND, ROWS = "distribution", "banded attention", "blocks of queries"
 AS_PRICED = "every region as is cheapest"
 
 
 @dataclass(frozen=True)
 class Way:
-    """Lowerings left out, and whether blocks of rows are taken even where they do not pay."""
+    """Lowerings left out, and whether blocks of queries are taken even where they do not pay."""
 
     name: str
     without: tuple[str, ...] = ()
@@ -34,28 +34,28 @@ class Way:
 
 WAYS = (
     Way(AS_PRICED),
-    Way("blocks of rows wherever possible", always=True),
-    Way("blocks of rows instead of fused attention", (FUSED,), always=True),
-    Way("blocks of rows instead of linear attention", (LINEAR,), always=True),
-    Way("dense", (APART, DISTRIBUTION, ABSORBED, BAND, LINEAR, FUSED, ROWS)),
+    Way("blocks of queries wherever possible", always=True),
+    Way("blocks of queries instead of fused attention", (FUSED,), always=True),
+    Way("blocks of queries instead of linear attention", (LINEAR,), always=True),
+    Way("dense", (DUPLICATES, DISTRIBUTION, ABSORBED, BAND, LINEAR, FUSED, ROWS)),
     Way("keys and values as written", (ABSORBED,)),
 )
 
 
-def rows_for(way: Way, aim: Aim) -> Lower:
-    """The lowering to blocks of rows as a way has it."""
+def rows_for(way: Way, target: Target) -> Lower:
+    """The lowering to blocks of queries as a way has it."""
 
     def against(graph: Graph, kernels: list[Step], sizes: Mapping[str, int]) -> str | None:
-        return None if way.always else dearer(graph, kernels, sizes, aim)
+        return None if way.always else not_profitable(graph, kernels, sizes, target)
 
     def lower(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
-        return lower_rows(graph, sizes, device, against)
+        return lower_blockwise(graph, sizes, device, against)
 
     return lower
 
 
 def chosen(plans: Mapping[str, Plan], sizes: Mapping[str, int]) -> Plan:
-    """The plan without a limit where that meets its aim, else the fastest one that does. Raises InputError."""
+    """The plan without a limit where that meets its target, else the fastest one that does. Raises InputError."""
     offers = [_offer(name, plan, sizes) for name, plan in plans.items()]
     fine = [offer for offer in offers if not offer.against]
     if not fine:
@@ -66,11 +66,11 @@ def chosen(plans: Mapping[str, Plan], sizes: Mapping[str, int]) -> Plan:
 
 
 def _offer(name: str, plan: Plan, sizes: Mapping[str, int]) -> Offer:
-    aim, price = plan.aim, price_of(plan.schedule, sizes, plan.aim)
-    against = against_linear(plan) if aim.linear_memory else ""
+    target, price = plan.target, price_of(plan.schedule, sizes, plan.target)
+    against = against_linear(plan) if target.linear_memory else ""
     reasons = [against] if against else []
-    if aim.memory is not None and price.bytes > aim.memory:
-        reasons.append(f"above the limit of {aim.memory:,} bytes ({aim.words(sizes)})")
+    if target.memory is not None and price.bytes > target.memory:
+        reasons.append(f"above the limit of {target.memory:,} bytes ({target.words(sizes)})")
     return Offer(name, price.seconds, price.bytes, plan.region_of(price.step), tuple(reasons))
 
 
@@ -82,12 +82,12 @@ def _beaten(offer: Offer, best: Offer) -> Offer:
 
 def _none(plan: Plan, offers: list[Offer], sizes: Mapping[str, int]) -> str:
     """What is wrong where no offer is fine."""
-    name, aim = plan.graph.name, plan.aim
+    name, target = plan.graph.name, plan.target
     linear = [offer for offer in offers if not any(reason.startswith("region") for reason in offer.against)]
     if not linear:
         return f"{name}: linear_memory, but {offers[min(1, len(offers) - 1)].against[0]}."
     least = min(linear, key=lambda offer: offer.bytes)
     return (
-        f"{name}: no plan stays within {aim.memory:,} bytes ({aim.words(sizes)}): the least possible is "
+        f"{name}: no plan stays within {target.memory:,} bytes ({target.words(sizes)}): the least possible is "
         f"{least.bytes:,} bytes, for region '{least.region}', with {least.name}."
     )

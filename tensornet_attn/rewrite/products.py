@@ -27,7 +27,7 @@ from tensornet_attn.rewrite.change import (
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.spec.arithmetic import ONE, Name
 
-MAPS = ("softmax", "normalize", "keep")
+ATTENTION_BOXES = ("softmax", "normalize", "keep")
 
 
 def weights_first(graph: Graph, place: str) -> Graph | None:
@@ -62,7 +62,7 @@ def values_beside(graph: Graph, place: str) -> Graph | None:
 
 
 def _map(graph: Graph, step: Step) -> bool:
-    return isinstance(step.op, Box) and step.op.kind in MAPS and graph.masked(step)
+    return isinstance(step.op, Box) and step.op.kind in ATTENTION_BOXES and graph.masked(step)
 
 
 def _terms(graph: Graph, place: str) -> Iterator[tuple[int, Term]]:

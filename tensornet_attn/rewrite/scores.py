@@ -80,10 +80,10 @@ def part_distance(graph: Graph, place: str) -> Graph | None:
     scores = _scores(graph, place)
     causal = Function("causal") in graph.masks(graph.step[place])
     for i, term in enumerate(scores.op.terms if scores else ()):  # type: ignore[union-attr]
-        parted = two_sides(graph, term, causal)
-        if parted is not None:
+        separated = two_sides(graph, term, causal)
+        if separated is not None:
             assert scores is not None
-            query, key, places = parted
+            query, key, places = separated
             terms = scores.op.terms  # type: ignore[union-attr]
             made = replace(scores, op=Contraction((*terms[:i], query, key, *terms[i + 1 :])))
             graph = _with(with_places(graph, places), {scores.name: [made]})

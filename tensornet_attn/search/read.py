@@ -17,7 +17,7 @@ from tensornet_attn.spec.extend import merge
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Document, Path
 from tensornet_attn.spec.read import read_document
-from tensornet_attn.spec.report import Reporter, shown
+from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sources import Source, document_of
 from tensornet_attn.spec.tokens import Refusal
 
@@ -75,7 +75,7 @@ class _Reading:
     def unknown(self, path: Path, what: str, known: Iterable[str]) -> None:
         """The last name of a path is none that stands for anything: `no base has a leg 'q'.`"""
         name = str(path[-1])
-        message = f"{what} '{shown(name)}'."
+        message = f"{what} '{printable(name)}'."
         self.error("unknown-name", message, path, self.reporter.nearest(name, known), key=True)
 
     def top(self) -> None:
@@ -86,7 +86,7 @@ class _Reading:
         for key in self.data:
             if key not in TOP:
                 hint = self.reporter.nearest(key, TOP)
-                self.error("unknown-key", f"there is no key '{shown(key)}' here.", (key,), hint, key=True)
+                self.error("unknown-key", f"there is no key '{printable(key)}' here.", (key,), hint, key=True)
         for key in ("name", "about"):
             if not isinstance(self.data.get(key, ""), str):
                 self.error("wrong-type", "a text is wanted here.", (key,), f"e.g. '{key}: small'.")
@@ -257,7 +257,7 @@ class _Reading:
             wrong = [value for value in _ends(values) if not move.fits(option, value)] if values is not None else []
             if wrong:
                 hint = f"e.g. {', '.join(map(str, move.options[option]))}."
-                self.error("wrong-value", f"'{option}' of '{name}' cannot be {shown(str(wrong[0]))}.", path, hint)
+                self.error("wrong-value", f"'{option}' of '{name}' cannot be {printable(str(wrong[0]))}.", path, hint)
             elif values is not None:
                 found[option] = values
         return found

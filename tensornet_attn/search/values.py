@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite, log
 from typing import Any
 
-from tensornet_attn.spec.report import shown
+from tensornet_attn.spec.report import printable
 from tensornet_attn.spec.tokens import Refusal
 
 Value = int | float | str
@@ -81,7 +81,7 @@ def read_values(value: Any) -> Values:
 
 def _described(value: Mapping[str, Any]) -> Values:
     if len(value) != 1 or next(iter(value)) not in _KEYS:
-        keys = shown(", ".join(map(str, value)) or "nothing")
+        keys = printable(", ".join(map(str, value)) or "nothing")
         message = f"one of {', '.join(_KEYS)} is wanted here, {keys} given."
         raise Refusal("wrong-value", message, "e.g. {choices: [2, 4, 8]} or {range: [1, 8]}.")
     ((key, given),) = value.items()

@@ -87,7 +87,7 @@ class Normalize(BoxModel):
     of: Operand
 
 
-class Keep(BoxModel):
+class MaskedScores(BoxModel):
     """of where visible, 0 elsewhere."""
 
     key = "keep"
@@ -241,7 +241,7 @@ class Dropout(BoxModel):
 
 
 _MODELS: tuple[type[BoxModel], ...] = (
-    Softmax, Normalize, Keep, Map, LogSumExp, Max, Sum, Mean, TopK,
+    Softmax, Normalize, MaskedScores, Map, LogSumExp, Max, Sum, Mean, TopK,
     RMSNorm, LayerNorm, L1Norm, L2Norm, Rope, RelShift, DeltaRule, Dropout,
 )  # fmt: skip
 BOXES: dict[str, type[BoxModel]] = {model.key: model for model in _MODELS}

@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from tensornet_attn.errors import DesignError
 from tensornet_attn.spec.boxes import Arithmetic, LegName, Operand
 from tensornet_attn.spec.places import Document
-from tensornet_attn.spec.report import Reporter, shown
+from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sizes import Sizes
 from tensornet_attn.spec.translate import report_validation
 
@@ -35,7 +35,7 @@ REQUIRED = ("tensornet", "name", "legs", "inputs", "diagram", "output")
 def _legs(value: Any) -> Any:
     if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)):
         return value
-    raise PydanticCustomError("legs", "legs are names parted by blanks, such as 'n f' (a scalar has [])")
+    raise PydanticCustomError("legs", "legs are names separated by blanks, such as 'n f' (a scalar has [])")
 
 
 def _version(value: Any) -> Any:
@@ -121,7 +121,7 @@ def _short(model: type[Declaration]) -> Any:
         if isinstance(value, (str, list, tuple)):
             return {"legs": value}
         if not isinstance(value, (dict, model)):
-            raise PydanticCustomError("legs", "legs are names parted by blanks, such as 'n f' (a scalar has [])")
+            raise PydanticCustomError("legs", "legs are names separated by blanks, such as 'n f' (a scalar has [])")
         return value
 
     return Annotated[model, BeforeValidator(widen, json_schema_input_type=model | str | list[str])]
@@ -182,7 +182,7 @@ class Design(BaseModel):
             super().__init__(**data)
         except ValidationError as error:
             name = data.get("name")
-            document = Document(data, shown(name, 64) if isinstance(name, str) else "design")
+            document = Document(data, printable(name, 64) if isinstance(name, str) else "design")
             reporter = Reporter(document)
             report_validation(error, reporter)
             raise DesignError(reporter.problems()) from error

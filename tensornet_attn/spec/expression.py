@@ -10,7 +10,7 @@ from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, Negative, literal
 from tensornet_attn.spec.tokens import Refusal, Span, Stream
 
 EXPRESSION = "e.g. 'x[n f] W[f d] -> n d'."
-LEGS = "legs are names parted by blanks, e.g. 'n f'."
+LEGS = "legs are names separated by blanks, e.g. 'n f'."
 CALL = "a name, with its arguments in parentheses, e.g. 'band(5)'."
 MATRICES = ("eye", "ones", "kron", "row", "column")  # calls that may stand as arguments
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
@@ -82,7 +82,7 @@ def parse_sum_text(text: str) -> SumText:
 
 
 def parse_legs(text: str) -> tuple[LegToken, ...]:
-    """The legs of a declaration: names parted by blanks."""
+    """The legs of a declaration: names separated by blanks."""
     return _legs(Stream(text, LEGS), closing="end")
 
 
@@ -113,7 +113,7 @@ def _term(stream: Stream, first: bool) -> TermText:
         if not factors:
             raise stream.unexpected("a tensor such as x[n f]")
         if stream.at("*", "/", "**"):
-            hint = "a coefficient comes first, as in '0.5 * K[m d]'; tensors of a product are parted by blanks."
+            hint = "a coefficient comes first, as in '0.5 * K[m d]'; tensors of a product are separated by blanks."
             raise stream.unexpected("a tensor, '+', '-' or '->'", hint)
     elif stream.next.kind == "name":
         raise stream.unexpected("'*' after the coefficient", "e.g. '0.5 * K[m d] K[m d]'.")
@@ -177,7 +177,7 @@ def _legs(stream: Stream, closing: str) -> tuple[LegToken, ...]:
         token = stream.take()
         legs.append(LegToken(token.text, token.span))
     if stream.at(","):
-        raise stream.unexpected("a leg", "legs are parted by blanks, not commas.")
+        raise stream.unexpected("a leg", "legs are separated by blanks, not commas.")
     if closing == "end" and stream.next.kind != "end":
         raise stream.unexpected("a leg")
     if len(legs) > limits.TENSOR_LEGS:

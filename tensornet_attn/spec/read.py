@@ -14,7 +14,7 @@ from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.spec.design import Design
 from tensornet_attn.spec.extend import merge
 from tensornet_attn.spec.places import ALONE, Document, File, Path, Place, Room
-from tensornet_attn.spec.report import Reporter, meant, shown
+from tensornet_attn.spec.report import Reporter, meant, printable
 from tensornet_attn.spec.sizes import KINDS
 from tensornet_attn.spec.sources import Source, document_of, file_document, location, text_document
 from tensornet_attn.spec.translate import TOP, report_validation
@@ -126,7 +126,7 @@ def _mend_keys(document: Document, reporter: Reporter) -> None:
     """Reports unknown keys at the top; one that resembles a missing key is read as that one."""
     for key in [key for key in document.data if key not in TOP]:
         hint = reporter.nearest(key, TOP)
-        reporter.error("unknown-key", f"there is no key '{shown(key)}' here.", (key,), key=True, hint=hint)
+        reporter.error("unknown-key", f"there is no key '{printable(key)}' here.", (key,), key=True, hint=hint)
         guess = meant(hint)
         if guess and guess not in document.data and guess != "extends":
             document.rename(key, guess)
@@ -138,8 +138,8 @@ def _override(document: Document, section: str, values: Mapping[str, Any], repor
     """Puts `legs=` and `settings=` of the call in place of what the file says; a leg keeps its kind."""
     known = document.data.get(section)
     for key, value in values.items():
-        name, written = shown(str(key), limits.NAME_LENGTH), _written(value)
-        text = shown(f"{name}: {written}", 200)
+        name, written = printable(str(key), limits.NAME_LENGTH), _written(value)
+        text = printable(f"{name}: {written}", 200)
         file, start = File(f"{section}= argument", text, (text,)), len(name) + 2
         place = Place(file, 0, len(text), 0, 0)
         if not isinstance(known, dict) or name not in known:

@@ -58,7 +58,7 @@ class Reporter:
             file, line, column = place.file.name, at + 1, caret + 1
         start = max(0, caret - _LINE // 2) if len(source) > _LINE else 0
         source, caret = source[start : start + _LINE], caret - start
-        message, hint = shown(message, _MESSAGE), shown(hint, _MESSAGE)
+        message, hint = printable(message, _MESSAGE), printable(hint, _MESSAGE)
         where = (line or None, column or None, source, caret, width, severity)
         self.found.append(Problem(code, message, hint, file, _dotted(path), *where))
 
@@ -106,7 +106,7 @@ def words(value: Any) -> set[str]:
     return set(_WORD.findall(value)) if isinstance(value, str) else set()
 
 
-def shown(text: str, length: int = 40) -> str:
+def printable(text: str, length: int = 40) -> str:
     """A text that fits a message: control characters and lone surrogates as '?', a long one cut."""
     text = text if len(text) <= length else text[: length - 3] + "..."
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
@@ -123,4 +123,4 @@ def _caret(text: str | None, span: Span | None) -> tuple[str, int, int]:
 
 def _dotted(path: Path) -> str:
     dotted = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")
-    return shown(dotted, 200)
+    return printable(dotted, 200)

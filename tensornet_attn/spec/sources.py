@@ -15,7 +15,7 @@ from tensornet_attn.errors import InputError, Problem
 from tensornet_attn.spec import library
 from tensornet_attn.spec.design import Design
 from tensornet_attn.spec.places import ALONE, Document, Room
-from tensornet_attn.spec.report import Reporter, shown
+from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.tokens import Refusal
 from tensornet_attn.spec.yaml import parse
 
@@ -34,7 +34,7 @@ def document_of(source: Source, what: str = "design") -> tuple[Document, Reporte
         return _built(source.document)
     if isinstance(source, Mapping):
         name = source.get("name")
-        return _built(Document(source, shown(name, limits.NAME_LENGTH) if isinstance(name, str) else "design"))  # type: ignore[arg-type]
+        return _built(Document(source, printable(name, limits.NAME_LENGTH) if isinstance(name, str) else "design"))  # type: ignore[arg-type]
     if not isinstance(source, (str, os.PathLike)):
         raise InputError(f"a design is a name, a path, YAML text, a dict or a Design, not {type(source).__name__}.")
     if isinstance(source, str) and _is_text(source):
@@ -53,7 +53,7 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
         hint = Reporter(Document({}, "")).nearest(source, known)
         hint += " A path contains '/' or ends in '.yaml'."
         code = "unknown-model" if what == "model" else "unknown-design"
-        return unreadable(source, code, f"there is no shipped {what} '{shown(source)}'.", hint)
+        return unreadable(source, code, f"there is no shipped {what} '{printable(source)}'.", hint)
     if _is_name(source):
         name = os.path.basename(path)
     try:
@@ -74,7 +74,7 @@ def location(source: str) -> str | None:
 
 def text_document(data: bytes | str, name: str, path: str | None, room: Room = ALONE) -> tuple[Document, Reporter]:
     """The document of YAML text under the name that messages show."""
-    name = shown(name, 200)
+    name = printable(name, 200)
     if isinstance(data, str):
         data = data[: room.bytes + 1].encode("utf-8", "surrogatepass")
     if len(data) > room.bytes:
@@ -93,7 +93,7 @@ def text_document(data: bytes | str, name: str, path: str | None, room: Room = A
 
 def unreadable(name: str, code: str, message: str, hint: str, line: int | None = None) -> tuple[Document, Reporter]:
     """A document with nothing in it and the reason for that."""
-    document = Document({}, shown(name, 200))
+    document = Document({}, printable(name, 200))
     reporter = Reporter(document)
     where = (line, None if line is None else 1)
     reporter.found.append(Problem(code, message, hint, document.name, "", *where))

@@ -16,8 +16,8 @@ _MEANT = {  # what a stray character is written as
     "→": "an arrow is written '->'.",
     "^": "a power is written '**'.",
     "−": "write '-' for minus.",
-    "×": "write '*'; tensors of a product are parted by blanks.",
-    "·": "write '*'; tensors of a product are parted by blanks.",
+    "×": "write '*'; tensors of a product are separated by blanks.",
+    "·": "write '*'; tensors of a product are separated by blanks.",
     ">": "an arrow is written '->'.",
     "=": "an arrow is written '->'; a step is written 'name: expression'.",
 }

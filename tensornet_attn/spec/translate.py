@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from tensornet_attn.spec.boxes import BOXES, kinds_of
 from tensornet_attn.spec.places import Path
-from tensornet_attn.spec.report import Reporter, meant, shown
+from tensornet_attn.spec.report import Reporter, meant, printable
 
 _DECLARED = {
     "inputs": ("legs", "default"),
@@ -23,7 +23,7 @@ TOP = (
     "tensornet", "name", "about", "source", "extends", "causal", "settings", "legs", "inputs", "weights", "constants",
     "noise", "state", "diagram", "losses", "output", "contains",
 )  # fmt: skip
-_LEGS_HINT = "names parted by blanks, e.g. 'n f' (a scalar has [])."
+_LEGS_HINT = "names separated by blanks, e.g. 'n f' (a scalar has [])."
 _BOX_HINT = "e.g. 'x[n f] W[f d] -> n d', or a box such as {softmax: m, of: S}."
 
 
@@ -67,9 +67,9 @@ def _report(complaint: dict[str, Any], reporter: Reporter) -> None:
     value = reporter.document.value(path)
     if kind == "extra_forbidden":
         hint = reporter.nearest(str(path[-1]), _known(path, reporter))
-        reporter.error("unknown-key", f"there is no key '{shown(str(path[-1]))}' here.", path, key=True, hint=hint)
+        reporter.error("unknown-key", f"there is no key '{printable(str(path[-1]))}' here.", path, key=True, hint=hint)
     elif kind == "missing":
-        where = "" if len(path) == 1 else f" in '{shown(str(path[-2]))}'"
+        where = "" if len(path) == 1 else f" in '{printable(str(path[-2]))}'"
         examples = _EXAMPLES if len(path) == 1 else _INNER.get(str(path[0]), {})
         example = examples.get(str(path[-1]), f"{path[-1]}: ...")
         message = f"the key '{path[-1]}' is missing{where}."
@@ -172,11 +172,11 @@ def _written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f"the text '{shown(value)}'"
+        return f"the text '{printable(value)}'"
     if isinstance(value, int) and value.bit_length() > 512:
         return "a number of very many digits"
     if isinstance(value, (int, float)):
-        return shown(str(value))
+        return printable(str(value))
     return {"dict": "a mapping", "list": "a list", "tuple": "a list"}.get(type(value).__name__, type(value).__name__)
 
 
@@ -195,7 +195,7 @@ def _report_box(value: Any, path: Path, reporter: Reporter) -> None:
     strange = [key for key in value if key not in ("of", "mask", "scale", "by", "k", "eps")]
     hint = reporter.nearest(str(strange[0]), BOXES) if strange else f"a box opens with one of: {', '.join(BOXES)}."
     at = (*path, strange[0]) if strange else path
-    name = f"there is no box '{shown(str(strange[0]))}'." if strange else "no key here opens a box."
+    name = f"there is no box '{printable(str(strange[0]))}'." if strange else "no key here opens a box."
     reporter.error("unknown-box", name, at, key=True, hint=hint)
 
 

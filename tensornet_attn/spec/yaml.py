@@ -13,7 +13,7 @@ from ruamel.yaml.events import AliasEvent, MappingStartEvent, NodeEvent, ScalarE
 
 from tensornet_attn import limits
 from tensornet_attn.spec.places import Document, File, Path, Place
-from tensornet_attn.spec.report import Reporter, shown
+from tensornet_attn.spec.report import Reporter, printable
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
@@ -226,7 +226,7 @@ def _sentence(error: MarkedYAMLError) -> str:
 
 
 def _first_line(error: object) -> str:
-    return shown(" ".join(str(error).split()), 160).rstrip(". ")
+    return printable(" ".join(str(error).split()), 160).rstrip(". ")
 
 
 _HINTS = {  # what a message of the YAML reader speaks of, and what would be right

@@ -16,7 +16,7 @@ from tensornet_attn.models.refuse import written
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space
 from tensornet_attn.spec.places import Document
-from tensornet_attn.spec.report import Reporter, shown
+from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sources import text_document
 from tensornet_attn.study.config import OBJECTIVES, Limit, Rung, Study
 from tensornet_attn.study.fit import fitted
@@ -156,7 +156,7 @@ def _report(reporter: Reporter, raw: Any) -> None:
     path = tuple(raw["loc"])
     if raw["type"] == "extra_forbidden":
         hint = reporter.nearest(str(path[-1]), _known(path))
-        reporter.error("unknown-key", f"there is no key '{shown(str(path[-1]))}' here.", path, key=True, hint=hint)
+        reporter.error("unknown-key", f"there is no key '{printable(str(path[-1]))}' here.", path, key=True, hint=hint)
         return
     given = "" if raw["type"] == "missing" else f", {written(raw['input'])} given"
     reporter.error("wrong-value", f"{_where(path)}: {_sentence(raw)}{given}.", path, hint=PAGE)
@@ -174,10 +174,10 @@ def _option(raw: Any) -> str:
     if not path:
         return f"{raw['msg']}."
     if raw["type"] == "extra_forbidden":
-        return f"a study has no option '{shown(_where(path))}': {nearest(str(path[-1]), _known(path))}"
+        return f"a study has no option '{printable(_where(path))}': {nearest(str(path[-1]), _known(path))}"
     if raw["type"] == "missing":
         return f"a study needs '{_where(path)}': {PAGE}"
-    return f"option '{shown(_where(path))}': {_sentence(raw)}, {written(raw['input'])} given."
+    return f"option '{printable(_where(path))}': {_sentence(raw)}, {written(raw['input'])} given."
 
 
 def _where(path: tuple[Any, ...]) -> str:

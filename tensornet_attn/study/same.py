@@ -30,10 +30,10 @@ def check_same(study: Study, there: Mapping[str, Any], where: str, hint: str) ->
 
     place, here, before = next(differences(own, there))
     kind = "space" if place.split(".")[0] == "space" else "study"
-    told = f"'{place}' is {_told(before)} there and {_told(here)} here"
+    told = f"'{place}' is {_format(before)} there and {_format(here)} here"
     raise InputError(f"{where} belongs to another {kind}: {told}; {hint}.")
 
 
-def _told(value: Any) -> str:
+def _format(value: Any) -> str:
     text = "not given" if value is None else str(value)
     return text if len(text) <= _LONG else text[: _LONG - 3] + "..."

@@ -114,7 +114,7 @@ def windowed(
     return Source("language_model", alphabet, options.length, sizes, rows, measure=measure, texts=texts)
 
 
-def parted(text: Text) -> dict[str, Text]:
+def separated(text: Text) -> dict[str, Text]:
     """The first 90 % of a text to train on, then 5 % each for validation and test."""
     validation, test = len(text) * 90 // 100, len(text) * 95 // 100
     return {"train": text[:validation], "validation": text[validation:test], "test": text[test:]}

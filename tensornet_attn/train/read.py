@@ -14,7 +14,7 @@ from tensornet_attn.models.parts import inside, is_path
 from tensornet_attn.models.read import read_model
 from tensornet_attn.models.refuse import written
 from tensornet_attn.spec.places import Document
-from tensornet_attn.spec.report import Reporter, shown
+from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sources import document_of, text_document
 from tensornet_attn.tasks.reading import read_bytes
 from tensornet_attn.train.config import Run
@@ -87,7 +87,7 @@ def _report(reporter: Reporter, raw: Any) -> None:
     last = str(path[-1])
     if raw["type"] == "extra_forbidden":
         hint = reporter.nearest(last, Run.model_fields)
-        reporter.error("unknown-key", f"there is no key '{shown(last)}' here.", path, key=True, hint=hint)
+        reporter.error("unknown-key", f"there is no key '{printable(last)}' here.", path, key=True, hint=hint)
         return
     given = written(reporter.document.value(path))
     about = Run.model_fields[str(path[0])].description
@@ -100,7 +100,7 @@ def _option(raw: Any) -> str:
         return f"{raw['msg']}."
     name = str(raw["loc"][0])
     if raw["type"] == "extra_forbidden":
-        return f"a run has no option '{shown(name)}': {nearest(name, Run.model_fields)}"
+        return f"a run has no option '{printable(name)}': {nearest(name, Run.model_fields)}"
     about = Run.model_fields[name].description
     if raw["type"] == "missing":
         return f"a run needs '{name}': {about}."

@@ -22,7 +22,7 @@ def check_same(run: Run, out: Path) -> None:
         place, here, before = found
         more = "" if place != "steps" else "; a schedule that ends cannot be lengthened, 'schedule: constant' could"
         raise InputError(
-            f"'{out}' holds another run: '{place}' is {_told(before)} there and {_told(here)} here{more}; choose "
+            f"'{out}' holds another run: '{place}' is {_format(before)} there and {_format(here)} here{more}; choose "
             "another --out."
         )
     if run.steps < there.steps:
@@ -47,6 +47,6 @@ def differences(here: Any, there: Any, place: str = "") -> Iterator[tuple[str, A
         yield place, here, there
 
 
-def _told(value: Any) -> str:
+def _format(value: Any) -> str:
     text = "not given" if value is None else str(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -55,7 +55,7 @@ def train(
         say(f"'{out}' is finished: {done['steps']} steps.")
         return done
     fabric = fabric_of(run)
-    with _settings(run, fabric.device), _told(out):
+    with _settings(run, fabric.device), _reporting(out):
         fabric.launch()
         return _trained(begin(run, task, spec, fabric), out, command or shlex.join(sys.argv))
 
@@ -138,7 +138,7 @@ def _settings(run: Run, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _told(out: Path) -> Iterator[None]:
+def _reporting(out: Path) -> Iterator[None]:
     """Whatever ends a run early, says which checkpoint it can go on from."""
     try:
         yield

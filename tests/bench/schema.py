@@ -48,7 +48,7 @@ RESULT = record(
     model=record(flops=COUNT, bytes=COUNT, floor=or_null(NUMBER), share=or_null(NUMBER)),
     contestants={"type": "array", "items": CONTESTANT},
 )
-AIM = record(
+CRITERION = record(
     target=TEXT,
     n=COUNT,
     kind={"enum": ["ratio", "share", "growth"]},
@@ -93,5 +93,5 @@ SCHEMA = record(
     ),
     finished={"type": "boolean"},
     results={"type": "array", "items": RESULT},
-    aims={"type": "array", "items": AIM},
+    aims={"type": "array", "items": CRITERION},
 )

@@ -53,6 +53,6 @@ def test_plans_are_made_for_the_machine_the_length_and_the_pass() -> None:
     case = Case(ta.load("mhsa"), 6, 2)
     assert case.wanted(FORWARD) == {}
     planned = Case(ta.load("mhsa"), 6, 2, costs=RATES.device)
-    wanted = {"bucket": "training", "device_costs": RATES.device, "n": 6, "batch": 2}
+    wanted = {"workload": "training", "device_costs": RATES.device, "n": 6, "batch": 2}
     assert planned.wanted(TRAINING) == wanted
-    assert planned.wanted(FORWARD) == wanted | {"bucket": "prefill"}
+    assert planned.wanted(FORWARD) == wanted | {"workload": "prefill"}

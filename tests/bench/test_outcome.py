@@ -1,4 +1,4 @@
-"""What becomes of aims, from results made by hand: the best of several, shares, growth, and why there is no figure."""
+"""What becomes of criteria, from results made by hand: the best of several, shares, growth, and why there is no figure."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def result(*entries: Entry, kind: str = TRAINING, n: int = 64, flops: int = 0) -
     return made
 
 
-def one(aim: Ratio | Share | Growth, *results: Result, rates: Rates | None = RATES) -> Outcome:
-    target = Target("thsa", (aim,), {"r": 2})
+def one(criterion: Ratio | Share | Growth, *results: Result, rates: Rates | None = RATES) -> Outcome:
+    target = Target("thsa", (criterion,), {"r": 2})
     (found,) = outcomes([(target, made) for made in results], rates)
     return found
 

@@ -12,15 +12,15 @@ import pytest
 
 from tensornet_attn import compiler
 from tensornet_attn.bench import targets
-from tensornet_attn.bench.aim import Setting, cases_of, options_of
 from tensornet_attn.bench.run import Options
+from tensornet_attn.bench.target_runs import Setting, cases_of, options_of
 from tensornet_attn.bench.targets import BATCH, GPU_TARGETS, PEERS, TARGETS, Growth, Ratio, Share, Target
 from tensornet_attn.cost.match import parameters
 from tensornet_attn.graph import build
 from tests.bench.schema import SCHEMA
 
 QUICK = ("--repeats", "3", "--seconds", "0")
-AIMS = {
+CRITERIA = {
     ("mhsa", "sdpa", 1024): 0.97,
     ("hard_fish", "eager", 1024): 2.8,
     ("mgk", "eager", 1024): 4.0,
@@ -31,7 +31,7 @@ AIMS = {
     ("linear", "eager", 1024): 1.0,
     ("epa", "eager", 1024): 1.5,
 }
-GPU_AIMS = {
+GPU_CRITERIA = {
     "mhsa f 512 h 8": (4096, Ratio(0.98, ("sdpa",))),
     "hard_fish f 512 h 8 g 2": (4096, Ratio(1.3, PEERS), Ratio(1.0, ("softmax",))),
     "gfish f 512 h 8 g 4": (4096, Ratio(3.0, PEERS)),
@@ -47,7 +47,9 @@ GPU_AIMS = {
 
 
 def test_the_targets() -> None:
-    assert {(t.design, *aim.against, t.n): aim.least for t in TARGETS for aim in t.aims} == AIMS  # type: ignore[union-attr]
+    assert {
+        (t.design, *criterion.against, t.n): criterion.least for t in TARGETS for criterion in t.criteria
+    } == CRITERIA  # type: ignore[union-attr]
     assert BATCH == 4
     labels = {t.design: t.label for t in TARGETS}
     assert labels["hard_fish"] == "hard_fish f 256 h 8 g 2"
@@ -56,13 +58,13 @@ def test_the_targets() -> None:
 
 
 def test_the_targets_of_a_gpu() -> None:
-    assert {t.label: (t.n, *t.aims) for t in GPU_TARGETS} == GPU_AIMS
+    assert {t.label: (t.n, *t.criteria) for t in GPU_TARGETS} == GPU_CRITERIA
     assert "eager" in PEERS
     assert all(
-        len(aim.against) > 1 or aim.against != ("eager",)
+        len(criterion.against) > 1 or criterion.against != ("eager",)
         for t in GPU_TARGETS
-        for aim in t.aims
-        if isinstance(aim, Ratio)
+        for criterion in t.criteria
+        if isinstance(criterion, Ratio)
     )
 
 
@@ -71,16 +73,16 @@ def test_the_page_has_them_all() -> None:
     shown = [
         line for line in page.partition("## On a GPU")[2].splitlines() if line.startswith("| ") and " f 512" in line
     ]
-    assert shown == [f"| {t.label} | {t.n:,} | {words(aim)} |" for t in GPU_TARGETS for aim in t.aims]
+    assert shown == [f"| {t.label} | {t.n:,} | {words(criterion)} |" for t in GPU_TARGETS for criterion in t.criteria]
 
 
-def words(aim: Ratio | Share | Growth) -> str:
-    if isinstance(aim, Growth):
-        return f"its time at half of n | at most {aim.most:.2f}"
-    if isinstance(aim, Share):
-        return f"the matmul rate, forward | {aim.least:.0%}"
-    against = "the best of all" if len(aim.against) > 1 else f"`{aim.against[0]}`"
-    return f"{against} | {aim.least:.2f}"
+def words(criterion: Ratio | Share | Growth) -> str:
+    if isinstance(criterion, Growth):
+        return f"its time at half of n | at most {criterion.most:.2f}"
+    if isinstance(criterion, Share):
+        return f"the matmul rate, forward | {criterion.least:.0%}"
+    against = "the best of all" if len(criterion.against) > 1 else f"`{criterion.against[0]}`"
+    return f"{against} | {criterion.least:.2f}"
 
 
 @pytest.mark.parametrize("target", [*TARGETS, *GPU_TARGETS], ids=lambda target: f"{target.label} n {target.n}")
@@ -127,7 +129,7 @@ def test_the_table_of_targets(run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     jsonschema.validate(found, SCHEMA)
     assert {r["pass"] for r in found["results"]} == {"forward+backward"}
     assert {r["batch"] for r in found["results"]} == {4}
-    assert [aim["met"] for aim in found["aims"]] == [True, False, None]
+    assert [criterion["met"] for criterion in found["aims"]] == [True, False, None]
     assert found["rates"] == []
     outcome = run("bench", "mhsa", "--targets", *QUICK)
     assert [line.split()[0] for line in outcome.out.splitlines()] == ["design", "mhsa"]
@@ -154,20 +156,20 @@ def test_a_rehearsal_has_everything_that_a_run_on_a_gpu_has(run, tmp_path: Path,
     assert {(r["ours"], r["dtype"], r["batch"]) for r in found["results"]} == {("torch", "float32", 2)}
     assert len(found["rates"]) == 2
     assert found["options"]["costs"] == "measured"
-    figures = {(aim["target"].split()[0], aim["kind"]): aim for aim in found["aims"]}
+    figures = {(criterion["target"].split()[0], criterion["kind"]): criterion for criterion in found["aims"]}
     assert list(figures) == [
         *(("thsa", "ratio"), ("thsa", "share"), ("linear", "ratio"), ("linear", "growth")),
         *(("fmm_fast_weight1", "ratio"), ("epa", "ratio")),
     ]
-    missing = [key for key, aim in figures.items() if aim["reached"] is None]
+    missing = [key for key, criterion in figures.items() if criterion["reached"] is None]
     assert missing == [("fmm_fast_weight1", "ratio")]
     assert figures["thsa", "ratio"]["over"] == "best: eager"
     for result in found["results"]:
         ours = next(entry for entry in result["contestants"] if entry["name"] == "torch")
         assert result["model"]["share"] == pytest.approx(result["model"]["floor"] / ours["seconds"]["median"])
-    aims, model, notes, reasons, rates, units = outcome.out.split("\n\n")
-    assert aims.splitlines()[0].split()[-4:] == ["peak,", "ours", "peak,", "other"]
-    assert aims.splitlines()[-2].endswith("fla skipped")
+    criteria, model, notes, reasons, rates, units = outcome.out.split("\n\n")
+    assert criteria.splitlines()[0].split()[-4:] == ["peak,", "ours", "peak,", "other"]
+    assert criteria.splitlines()[-2].endswith("fla skipped")
     assert len(model.splitlines()) == 7
     assert "epa n 16: mhsa of f 512, h 8, d 64: 1,048,576 parameters, here 993,280 (dense)" in notes.splitlines()
     assert "fmm_fast_weight1: fla skipped: flash-linear-attention is not installed: " in reasons
@@ -196,4 +198,7 @@ def test_results_stand_in_the_file_before_the_run_is_over(run, tmp_path: Path, m
     found = json.loads(path.read_text())
     jsonschema.validate(found, SCHEMA)
     assert (found["finished"], len(found["rates"])) == (False, 1)
-    assert [(aim["kind"], aim["reason"]) for aim in found["aims"]] == [("ratio", ""), ("growth", "not measured yet.")]
+    assert [(criterion["kind"], criterion["reason"]) for criterion in found["aims"]] == [
+        ("ratio", ""),
+        ("growth", "not measured yet."),
+    ]

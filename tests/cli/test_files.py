@@ -46,7 +46,7 @@ def test_compile_writes_a_module_of_python(run, tmp_path: Path) -> None:
     ast.parse(text)
     assert run("compile", "mhsa", "-o", "-").out == text
     assert run("compile", "mhsa", "--causal").out != text
-    assert "blocked_rows" not in run("compile", "talking_heads", "--bucket", "decoding").out
+    assert "blockwise" not in run("compile", "talking_heads", "--workload", "decoding").out
     assert run("compile", "mhsa", "--memory", "1MiB").code == 1
     assert "@triton.jit" in run("compile", "mhsa", "--backend", "triton").out
     refused = run("compile", "mhsa", "--backend", "reference")

@@ -98,7 +98,7 @@ def test_explain_and_rewrites_are_the_texts_of_python(run) -> None:
 
 def test_explain_for_a_bucket_and_under_a_limit(run) -> None:
     head = "mhsa: backend torch, for decoding on h200, orders searched at n 1, m 4096\n"
-    assert run("explain", "mhsa", "--bucket", "decoding", "--device", "h200").out.startswith(head)
+    assert run("explain", "mhsa", "--workload", "decoding", "--device", "h200").out.startswith(head)
     told = run("explain", "mhsa", "--n", "8192", "--batch", "2", "--memory", "2GiB")
     assert "\n  not dense, " in told.out
     assert "above the limit of 2,147,483,648 bytes (training, n = 8,192, m = 8,192, batch 2, float32)" in told.out
@@ -106,7 +106,7 @@ def test_explain_for_a_bucket_and_under_a_limit(run) -> None:
 
 
 REFUSED = {
-    ("--bucket", "train"): "error: there is no bucket 'train': did you mean 'training'?\n",
+    ("--workload", "train"): "error: there is no workload 'train': did you mean 'training'?\n",
     ("--memory", "lots"): "error: memory is 'lots', and must be a number of bytes, e.g. 2GiB, 500MB or 1000000.\n",
     ("--backend", "inductor", "--strict"): "error: talking_heads: strict, but region 'y.p1' runs on 'torch' instead",
     ("--backend", "reference", "--linear-memory"): "error: talking_heads: linear_memory, but region 'A' makes a tensor",

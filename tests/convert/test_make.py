@@ -128,10 +128,10 @@ def test_a_second_input_for_keys_and_values() -> None:
 
 def test_jitter_parts_what_starts_equal() -> None:
     layer = nn.MultiheadAttention(16, 4)
-    equal, parted = ta.convert(layer, "mgk"), ta.convert(layer, "mgk", jitter=0.01)
+    equal, separated = ta.convert(layer, "mgk"), ta.convert(layer, "mgk", jitter=0.01)
     assert torch.equal(equal.Wk[:, 0], equal.Wk[:, 1])
-    assert not torch.equal(parted.Wk[:, 0], parted.Wk[:, 1])
-    assert (parted.Wv - equal.Wv).abs().max() < 0.1 * equal.Wv.abs().max()
+    assert not torch.equal(separated.Wk[:, 0], separated.Wk[:, 1])
+    assert (separated.Wv - equal.Wv).abs().max() < 0.1 * equal.Wv.abs().max()
 
 
 OWN = """

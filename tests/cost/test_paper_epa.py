@@ -72,14 +72,14 @@ def test_ours_and_the_differences_give_the_printed_number(found):
     stated = script(found.row, found.row.values)[found.count.unit]
     assert found.ours + sum(value for _, value in found.adjustments) == found.paper == found.stated == stated
     if "RoPE 243M" not in found.row.model:
-        assert found.shown == found.count.printed
+        assert found.displayed == found.count.printed
 
 
 def test_the_row_that_was_printed_for_another_context():
     """EPA RoPE 243M: with C = 2 the formula gives what is printed; with C = 1, which the model has, it does not."""
     macs, floats = (NUMBERS["table 5", "EPA RoPE 243M, 4 heads", unit] for unit in ("MACs", "floats"))
     assert (macs.count.printed, floats.count.printed) == ("4.2G", "18.4M")
-    assert (macs.shown, floats.shown) == ("3.4G", "10.0M")
+    assert (macs.displayed, floats.displayed) == ("3.4G", "10.0M")
     with_context = script(macs.row, macs.row.values | {"C": 2})
     assert as_printed(with_context["MACs"], "4.2G") == "4.2G"
     assert as_printed(with_context["floats"], "18.4M") == "18.4M"
@@ -162,7 +162,7 @@ def test_parameters_of_the_choices_of_table_1_are_those_of_the_designs(projectio
     design = ta.load(design_of(projections), legs={"f": 412, "h": 2, "d": 28, "e": 5})
     positions = (412 + 2) * 2 * 28  # Wr, u and v
     assert ta.cost(design).parameters + positions == attention_parameters(projections, 28)
-    assert NUMBERS["table 1", f"EPA 47M, experts in {projections}", "parameters"].shown == "47M"
+    assert NUMBERS["table 1", f"EPA 47M, experts in {projections}", "parameters"].displayed == "47M"
 
 
 TABLE_6 = [row.values for row in TABLES["epa"].rows if row.where == "table 6"]
@@ -194,8 +194,8 @@ def test_the_large_fast_transformer_has_two_sizes():
     """259M in table 4, with the widths of table 3; 272M in table 6, with a width above the rule's."""
     small = NUMBERS["table 4", "Fast 259M, 4 heads, C4", "parameters"]
     large = NUMBERS["table 6", "Fast 272M, 4 heads, C4", "parameters"]
-    assert (small.row.values["dh"], small.shown) == (112, "259M")
-    assert (large.row.values["dh"], large.shown) == (128, "272M")
+    assert (small.row.values["dh"], small.displayed) == (112, "259M")
+    assert (large.row.values["dh"], large.displayed) == (128, "272M")
     assert small.row.values | {"dh": 128} == large.row.values
 
 

@@ -80,7 +80,7 @@ def test_the_formulas_of_mgk(sizes):
 
 def test_the_percentages_of_tuformer():
     found = {
-        number.row.model: (number.count.printed, number.shown, number.ours)
+        number.row.model: (number.count.printed, number.displayed, number.ours)
         for number in compared("tuformer").numbers
         if number.row.where == "table 2" and number.count.unit == "parameters"
     }
@@ -132,7 +132,7 @@ def test_the_four_figures_of_swin():
         (HALF, "MACs"): "4372.48",
     }
     assert {key: number.count.printed for key, number in SWIN.items()} == printed
-    assert {key: number.shown for key, number in SWIN.items()} == printed
+    assert {key: number.displayed for key, number in SWIN.items()} == printed
     assert (4.51 * 1024, 4.27 * 1024) == (4618.24, 4372.48)
 
 
@@ -157,7 +157,7 @@ READINGS = [  # stages (from 0) with half of their heads global, parameters, MAC
 
 @pytest.mark.parametrize(("half", "weights", "work"), READINGS)
 def test_one_reading_of_half_the_heads_gives_both_figures(half, weights, work):
-    shown = [number.shown for number in compare_row(model("Swin-T", half, weights, work), split)]
+    shown = [number.displayed for number in compare_row(model("Swin-T", half, weights, work), split)]
     assert shown == [weights, work]
 
 

@@ -115,7 +115,7 @@ def test_what_is_not_reproduced_says_why(name: str) -> None:
 def test_measured_and_drawn_numbers_are_not_computed(name: str) -> None:
     for number in compared(name).numbers:
         if number.state in ("measured", "drawn"):
-            assert (number.ours, number.paper, number.shown, number.adjustments) == (None, None, None, ())
+            assert (number.ours, number.paper, number.displayed, number.adjustments) == (None, None, None, ())
         else:
             assert number.ours is not None
             assert number.count.printed is not None or number.stated is not None

@@ -44,7 +44,7 @@ def test_parts_add_up():
     macs, parameters, time = compare(TABLE, split).numbers
     assert (time.ours, time.paper, time.state) == (None, None, "measured")
     assert macs.ours == macs.dense == 2 * 500 * 40 * 20 + 3 * 500 * 40 * 3
-    assert (macs.paper, macs.shown) == (macs.ours + 500 * 40, "1.0M")
+    assert (macs.paper, macs.displayed) == (macs.ours + 500 * 40, "1.0M")
     assert macs.stated == 500 * 40 * 50
     assert macs.agrees
     assert parameters.ours == parameters.paper == 40 * 20 + 3 * 40 * 3
@@ -83,7 +83,7 @@ def test_to_text():
 def test_a_difference_that_no_note_explains_is_still_shown():
     macs = replace(SMALL.counts[0], printed="1.1M")
     (number,) = compare_row(replace(SMALL, counts=(macs,)), split)
-    assert (number.state, number.shown) == ("differs", "1.0M")
+    assert (number.state, number.displayed) == ("differs", "1.0M")
 
 
 def test_as_dict_is_json():
@@ -116,10 +116,10 @@ def test_as_dict_is_json():
 def test_a_percentage_is_of_a_design_or_of_a_formula():
     parameters = Count("parameters", printed="25%")
     (number,) = compare_row(replace(SMALL, counts=(parameters,), parts=SMALL.parts[:1], whole=SMALL.parts[1:]), split)
-    assert (number.whole, number.shown, number.state) == (3 * 40 * 3, "222%", "differs")
+    assert (number.whole, number.displayed, number.state) == (3 * 40 * 3, "222%", "differs")
     entries = Count("entries", printed="50%", rest=(Adjustment("half", "N / 2", "half."),), percentage_of="N", parts=())
     (number,) = compare_row(replace(SMALL, counts=(entries,)), split)
-    assert (number.whole, number.shown, number.state) == (500, "50%", "reproduced")
+    assert (number.whole, number.displayed, number.state) == (500, "50%", "reproduced")
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_settings_reach_the_designs_that_have_them():
 
 def test_without_another_design_values_are_shown():
     found = sweep(Sweep(("mhsa", "mqa"), {"n": (64, 128)}, ("parameters",)))
-    assert [p.shown("parameters") for p in found.points] == [1_048_576] * 2 + [589_824] * 2
+    assert [p.displayed("parameters") for p in found.points] == [1_048_576] * 2 + [589_824] * 2
     assert [*found.series()] == ["mhsa", "mqa"]
     assert all(p.ratio("parameters") is None for p in found.points)
 
@@ -102,7 +102,7 @@ def test_a_ratio_to_nothing_is_none():
     }
     text = json.dumps(design) + "\n"
     found = sweep(Sweep(("mlp",), {"n": (4,)}, ("parameters",), against=text))
-    assert found.points[0].shown("parameters") is None
+    assert found.points[0].displayed("parameters") is None
     assert found.to_text().splitlines()[-1].split() == ["mlp", "-"]
 
 

@@ -15,7 +15,7 @@ SHAPES = ((), (3,), (2, 1), (2, 3))
 PROJECTED = {"Q": "x[n f] Wq[f h d] -> n h d", "K": "c[m f] Wk[f h d] -> m h d"}
 WEIGHTS = {"Wq": "f h d", "Wk": "f h d"}
 DESIGNS: dict[str, dict[str, Any]] = {
-    "numbers of keys, read by blocks of rows": {
+    "numbers of keys, read by blocks of queries": {
         "legs": {},
         "inputs": {"s": "m", "t": "n m"},
         "diagram": {"S": "2 * t[n m] + 1 -> n m", "y": "s[m] S[n m] -> n"},

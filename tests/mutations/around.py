@@ -48,10 +48,10 @@ AROUND = (
         ("plan/test_experts.py::test_values_and_gradients[batch1-epa_o]",),
     ),
     Mutation(
-        "nn/functions/fading.py",
+        "nn/functions/decay.py",
         "held = held + (start - start[..., :1])",
         "held = held - (start - start[..., :1])",
-        "What was held before a stretch of keys is taken away from what fades.",
+        "What was held before a stretch of keys is taken away from what decays.",
         ("plan/test_fading.py::test_fading_by_any_numbers",),
     ),
     Mutation(

@@ -158,9 +158,9 @@ COMPILER = (
         ("plan/test_price.py::test_a_longer_run_takes_longer_and_a_backward_more",),
     ),
     Mutation(
-        "plan/aim.py",
-        '"decoding": Bucket(1, 4096, backward=False)',
-        '"decoding": Bucket(4096, 4096, backward=False)',
+        "plan/target.py",
+        '"decoding": Workload(1, 4096, backward=False)',
+        '"decoding": Workload(4096, 4096, backward=False)',
         "Decoding is planned for as many queries as keys, and no weights are absorbed.",
         ("plan/test_absorb.py::test_mla_at_decoding_attends_to_its_latent",),
     ),
@@ -172,10 +172,10 @@ COMPILER = (
         (f"{SUMMED}[scaled, with eps-False]",),
     ),
     Mutation(
-        "plan/fade.py",
+        "plan/decay.py",
         "term if graph.key not in sides else negated(term)",
         "term",
-        "Scores grow by the numbers of keys that they should fade by.",
+        "Scores grow by the numbers of keys that they should decay by.",
         (f"{DECAYING}[by numbers of a query and of a key]",),
     ),
     Mutation(
@@ -232,7 +232,7 @@ COMPILER = (
         "emit/rows.py",
         "coefficient = scale if first.coefficient == ONE",
         "coefficient = ONE if first.coefficient == ONE",
-        "Attention in blocks of rows loses the scale of its softmax.",
+        "Attention in blocks of queries loses the scale of its softmax.",
         (f"{PLAIN}[transformer_xl-False-torch]", f"{PLAIN}[talking_heads-False-torch]"),
     ),
     Mutation(

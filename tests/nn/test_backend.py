@@ -78,15 +78,15 @@ def test_auto_on_a_gpu(
     monkeypatch.setattr("tensornet_attn.nn.triton.target.find_spec", lambda name: True)
     monkeypatch.setattr("tensornet_attn.nn.triton.target.on_gpu", lambda device: True)
     plan = ta.compile(name, dtype=dtype).plan
-    assert (plan.backend, plan.aim.device.name) == (backend, costs)
+    assert (plan.backend, plan.target.device.name) == (backend, costs)
     if name == "epa":  # experts by Triton, attention of one map as torch has it
         assert {region: plan.backends[region] for region in ("V", "A")} == {"V": "triton", "A": "torch"}
-    if name == "hard_fish":  # where torch cannot keep to an aim, Triton may
+    if name == "hard_fish":  # where torch cannot keep to a target, Triton may
         for limited in ("torch", "auto"):
             with pytest.raises(InputError, match="the least possible is"):
                 ta.compile("thsa", limited, memory="64MB" if limited == "torch" else "1MB")
         assert ta.compile("thsa", memory="64MB").plan.backend == "triton"
-    assert ta.compile(name, dtype=dtype, device_costs="generic").plan.aim.device.name == "generic"
+    assert ta.compile(name, dtype=dtype, device_costs="generic").plan.target.device.name == "generic"
 
 
 def test_auto_where_a_module_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,13 +101,13 @@ def test_auto_where_a_module_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as there:
         there.setattr("tensornet_attn.nn.triton.target.on_gpu", lambda device: True)
         both = torch.nn.Sequential(module, fixed).to(torch.bfloat16)
-        assert (module.plan.backend, module.plan.aim.device.name) == ("triton", "a100-bfloat16")
+        assert (module.plan.backend, module.plan.target.device.name) == ("triton", "a100-bfloat16")
         assert "@triton.jit" in module.source
         assert fixed.plan.backend == "torch"
         other = copy.deepcopy(module)
         assert other.plan == module.plan
     both.float()
-    assert (module.plan.backend, module.plan.aim.device.name) == ("torch", "generic")
+    assert (module.plan.backend, module.plan.target.device.name) == ("torch", "generic")
     assert [*module.state_dict()] == [*weights]
     assert pickle.loads(pickle.dumps(other.float())).plan == module.plan
     assert module(torch.zeros(1, 3, 512)).shape == (1, 3, 512)

@@ -186,7 +186,8 @@ def test_explain_says_what_was_chosen_and_what_was_refused() -> None:
     ]
     refused = compiled("talking_heads", "torch").explain()
     assert (
-        "no tensor of n x m numbers\n    not fused attention: the scores are a product of 3 tensors, not two" in refused
+        "no tensor of n x m elements\n    not fused attention: the scores are a product of 3 tensors, not two"
+        in refused
     )
 
 

@@ -13,9 +13,9 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Attention, Kernel
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.plan.absorb import ABSORBED
-from tensornet_attn.plan.aim import BUCKETS, Aim
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.target import WORKLOADS, Target
 from tests.designs.cases import drawn, normal, same
 
 TWO = {"x": "n f", "memory": "m f"}
@@ -53,8 +53,8 @@ DESIGNS: dict[str, Any] = {"mla": MLA, "rotary": ROTARY, "ranks": RANKS, "gated"
 SMALL = {"mla": {}, "rotary": {"r": 2}, "ranks": {"a": 2, "b": 3}, "gated": {}, "cross": {}}
 
 
-def plan(source: Any, backend: str = "torch", legs: dict[str, Any] | None = None, **aim: Any) -> Plan:
-    return make_plan(build(ta.load(source, legs=legs)), backend, Aim(**aim))
+def plan(source: Any, backend: str = "torch", legs: dict[str, Any] | None = None, **target: Any) -> Plan:
+    return make_plan(build(ta.load(source, legs=legs)), backend, Target(**target))
 
 
 def absorbed(made: Plan) -> list[str]:
@@ -73,7 +73,7 @@ def attention(made: Plan) -> Attention:
 
 
 def test_mla_at_decoding_attends_to_its_latent() -> None:
-    made = plan("mla", bucket="decoding")
+    made = plan("mla", workload="decoding")
     op = attention(made)
     assert absorbed(made) == ["K", "V"]
     assert (op.query.legs, op.key.name, op.value.name) == (("n", "h", "c"), "C", "C")
@@ -83,10 +83,10 @@ def test_mla_at_decoding_attends_to_its_latent() -> None:
     assert made.region_of("A.q") == "A"
 
 
-@pytest.mark.parametrize("bucket", ["training", "prefill"])
+@pytest.mark.parametrize("workload", ["training", "prefill"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_mla_is_as_written_where_there_are_many_queries(bucket: str, device: str) -> None:
-    made = plan("mla", bucket=bucket, device=DEVICES[device])
+def test_mla_is_as_written_where_there_are_many_queries(workload: str, device: str) -> None:
+    made = plan("mla", workload=workload, device=DEVICES[device])
     assert absorbed(made) == []
     assert (attention(made).key.name, attention(made).value.name) == ("K", "V")
     assert refused(made, "K").startswith("with 'Wuk' on the query side and 'C' as keys, it would all take ")
@@ -94,7 +94,7 @@ def test_mla_is_as_written_where_there_are_many_queries(bucket: str, device: str
 
 
 def test_a_rotary_part_stands_beside_the_latent() -> None:
-    made = plan(ROTARY, bucket="decoding")
+    made = plan(ROTARY, workload="decoding")
     op = attention(made)
     assert absorbed(made) == ["K", "V"]
     join = made.schedule.step[op.key.name].op
@@ -105,28 +105,28 @@ def test_a_rotary_part_stands_beside_the_latent() -> None:
 
 def test_keys_and_values_of_low_rank() -> None:
     """At decoding what is left is the input; in training keys of rank 16 instead of 64 make the scores cheaper."""
-    made = plan(RANKS, bucket="decoding")
+    made = plan(RANKS, workload="decoding")
     assert {"K", "V"} <= {*absorbed(made)}
-    narrow = plan(RANKS, legs={"b": 16}, bucket="training")
+    narrow = plan(RANKS, legs={"b": 16}, workload="training")
     assert absorbed(narrow) == ["K", "V", "Q"]
     assert {"Ka", "Vb"} == {attention(narrow).key.name, attention(narrow).value.name}
-    wide = plan(RANKS, legs={"a": 256, "b": 256}, bucket="training")
+    wide = plan(RANKS, legs={"a": 256, "b": 256}, workload="training")
     assert absorbed(wide) == []
 
 
 def test_the_input_itself_as_keys_is_priced_like_any_other() -> None:
     """Q' is as wide as the input for every head: cheap for a few queries, dear for many."""
-    few = plan("cross", bucket="decoding")
+    few = plan("cross", workload="decoding")
     assert (absorbed(few), attention(few).key.name, attention(few).value.name) == (["K", "V"], "memory", "memory")
-    many = plan("cross", bucket="decoding", n=256, m=1024)
+    many = plan("cross", workload="decoding", n=256, m=1024)
     assert absorbed(many) == []
     assert "it would all take " in refused(many, "K")
-    assert absorbed(plan("mhsa", bucket="decoding")) == ["K", "V"]
+    assert absorbed(plan("mhsa", workload="decoding")) == ["K", "V"]
     assert absorbed(plan("mhsa")) == []
 
 
 def test_a_box_stays_and_another_width_is_paid_for() -> None:
-    made = plan("mhsa_rope", bucket="decoding")
+    made = plan("mhsa_rope", workload="decoding")
     assert absorbed(made) == []
     assert refused(made, "V").startswith("with 'Wv' after the map and 'memory' as values, it would all take ")
     kept = {
@@ -135,7 +135,7 @@ def test_a_box_stays_and_another_width_is_paid_for() -> None:
     }
     kept["weights"] = {"Wuv": None}
     kept["diagram"]["V"] = None
-    made = plan(kept, bucket="decoding")
+    made = plan(kept, workload="decoding")
     assert absorbed(made) == []  # K is read twice
     assert "'Wuk'" not in made.explain()
 
@@ -156,16 +156,16 @@ def test_scores_that_are_fused_stay_fused() -> None:
 
 
 def test_a_limit_of_memory_may_leave_keys_as_written() -> None:
-    made = plan("cross", bucket="decoding", memory=2**40)
+    made = plan("cross", workload="decoding", memory=2**40)
     assert absorbed(made) == ["K", "V"]
     assert "not keys and values as written, " in made.explain()
 
 
-def modules(title: str, bucket: str, causal: bool, device: str) -> list[CompiledDesign]:
+def modules(title: str, workload: str, causal: bool, device: str) -> list[CompiledDesign]:
     """The plan of the small design and its reference, with the same weights."""
     design = ta.load(DESIGNS[title], legs={"f": 12, "h": 3, **SMALL[title]})
     oracle = drawn(ta.reference(design, causal, dtype=torch.float64))
-    module = ta.compile(design, "torch", causal, dtype=torch.float64, bucket=bucket, device_costs=device).eval()
+    module = ta.compile(design, "torch", causal, dtype=torch.float64, workload=workload, device_costs=device).eval()
     assert list(module.state_dict()) == list(oracle.state_dict())
     module.load_state_dict(oracle.state_dict())
     return [module, oracle]  # type: ignore[list-item]
@@ -185,12 +185,12 @@ def masks_of(kind: str, n: int, m: int) -> dict[str, torch.Tensor]:
 @pytest.mark.rotated
 @pytest.mark.parametrize("masks", ["none", "mask", "bias", "key mask"])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("bucket", BUCKETS)
+@pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("title", DESIGNS)
-def test_every_plan_is_the_same_function(title: str, bucket: str, causal: bool, masks: str) -> None:
+def test_every_plan_is_the_same_function(title: str, workload: str, causal: bool, masks: str) -> None:
     for device in ("generic", "flops"):
-        pair = modules(title, bucket, causal, device)
-        assert bucket != "decoding" or title == "gated" or absorbed(pair[0].plan)
+        pair = modules(title, workload, causal, device)
+        assert workload != "decoding" or title == "gated" or absorbed(pair[0].plan)
         for n, m in ((1, 7), (5, 5), (3, 8), (6, 4)):
             agree(pair, masks_of(masks, n, m), n, m)
 

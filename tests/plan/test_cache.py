@@ -10,7 +10,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn import compiler
-from tensornet_attn.plan.cache import Kept
+from tensornet_attn.plan.cache import Cache
 
 
 def test_the_same_design_is_planned_and_emitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_names_numbers_backends_and_aims_are_content() -> None:
     others = [
         ta.compile("mhsa", causal=True),
         ta.compile("mhsa", "reference"),
-        ta.compile("mhsa", bucket="decoding"),
+        ta.compile("mhsa", workload="decoding"),
         ta.compile(ta.load("mhsa", legs={"f": 64})),
         ta.compile(ta.load(text.replace("Wq", "Wx"))),
         ta.compile(ta.load(text.replace("d ** -0.5", "2.0"))),
@@ -67,7 +67,7 @@ def test_what_is_refused_is_not_kept() -> None:
 
 
 def test_the_oldest_goes_first() -> None:
-    kept, made = Kept[int](most=2), list[int]()
+    kept, made = Cache[int](most=2), list[int]()
 
     def get(key: int) -> int:
         return kept.get(key, lambda: made.append(key) or key)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Contraction, Kernel
-from tensornet_attn.plan.aim import aim_of
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.target import target_from
 
 LETTERS = "v k q o vk vq kq ko vo qo vkq vko vqo kqo vkqo rope xl".split()
 EPA = ["epa", *(f"epa_{letters}" for letters in LETTERS if letters != "vo")]
@@ -218,7 +218,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
         {"G": BY | {"k": 64}, "V": "G[n e] x[n f] W[e f d] -> n d", "y": "V[n d] U[d f] -> n f"},
         ("all 64 experts are chosen",),
     ),
-    "dearer": (
+    "not_profitable": (
         ONE_EACH,
         {"G": BY | {"k": 60}, "V": "G[n e] x[n f] W[e f d] -> n d", "y": "V[n d] U[d f] -> n f"},
         ("with the chosen experts alone, 'V' would take 5.92 microseconds instead of 0.451 microseconds",),
@@ -314,8 +314,8 @@ def test_what_a_kernel_leaves_of_a_product_is_planned_as_one(name: str) -> None:
 def test_a_kernel_that_gathers_is_cheaper() -> None:
     """On a fast GPU the rows that plain functions copy would take as long as all experts."""
     design = build(ta.load("epa_v"))
-    aim = aim_of(torch.bfloat16, device_costs="h200-bfloat16", n=4096)
-    taken = {backend: "V" in made_by(make_plan(design, backend, aim)) for backend in ("torch", "triton")}
+    target = target_from(torch.bfloat16, device_costs="h200-bfloat16", n=4096)
+    taken = {backend: "V" in made_by(make_plan(design, backend, target)) for backend in ("torch", "triton")}
     assert taken == {"torch": False, "triton": True}
 
 

@@ -42,8 +42,8 @@ def test_as_many_digits_as_tell_two_figures_apart() -> None:
 @pytest.mark.rotated
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_no_plan_compares_a_figure_with_itself(name: str) -> None:
-    for bucket in ("training", "prefill", "decoding"):
-        told = "\n".join(ta.explain(name, backend, bucket=bucket) for backend in ("torch", "triton"))
+    for workload in ("training", "prefill", "decoding"):
+        told = "\n".join(ta.explain(name, backend, workload=workload) for backend in ("torch", "triton"))
         found = re.findall(r"(?:take|cost) (.*) instead of (.*)$", told, re.MULTILINE)
         assert [pair for pair in found if pair[0] == pair[1]] == []
         assert not re.search(r"\d m?s\b|(?<![\d.])1 (micro|milli)?seconds", told)

@@ -10,7 +10,7 @@ import pytest
 import tensornet_attn as ta
 
 from .linear_cases import SCORES, design
-from .test_fading import SHAPES
+from .test_decay import SHAPES
 from .test_linear import agree, draw, modules
 
 NEAR = {"softmax": "m", "mask": ["band(2)"], "of": SCORES}

@@ -6,8 +6,8 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.graph import build
-from tensornet_attn.plan.aim import BUCKETS
 from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.target import WORKLOADS
 
 
 @pytest.mark.rotated
@@ -40,7 +40,7 @@ def test_the_reference_is_planned_as_written() -> None:
 def test_lengths_are_those_of_the_bucket_up_to_the_maximum() -> None:
     data = ta.load("mhsa").to_yaml().replace("n: query", "n: query 64")
     plan = make_plan(build(ta.load(data)))
-    assert plan.bucket == (("n", 64), ("m", BUCKETS["training"].keys))
+    assert plan.workload == (("n", 64), ("m", WORKLOADS["training"].keys))
 
 
 def test_a_refusal_is_said() -> None:

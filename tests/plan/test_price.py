@@ -7,9 +7,9 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.graph import build
-from tensornet_attn.plan.aim import Aim
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.price import price_of
+from tensornet_attn.plan.target import Target
 from tests.memory import peak, training_peak
 
 N, F = 1024, 128
@@ -29,17 +29,20 @@ def measured(name: str, backend: str, backward: bool) -> int:
 
 
 @pytest.mark.rotated
-@pytest.mark.parametrize("bucket", ["training", "prefill"])
+@pytest.mark.parametrize("workload", ["training", "prefill"])
 @pytest.mark.parametrize("name", DESIGNS)
-def test_peaks_are_predicted_within_a_factor_of_two(name: str, bucket: str) -> None:
-    aim, graph = Aim(bucket, n=N), build(ta.load(name, legs={"f": F}))
-    found = price_of(make_plan(graph, "torch", aim).schedule, aim.sizes(graph), aim).bytes
-    assert 0.5 <= found / measured(name, "torch", aim.backward) <= 2
+def test_peaks_are_predicted_within_a_factor_of_two(name: str, workload: str) -> None:
+    target, graph = Target(workload, n=N), build(ta.load(name, legs={"f": F}))
+    found = price_of(make_plan(graph, "torch", target).schedule, target.sizes(graph), target).bytes
+    assert 0.5 <= found / measured(name, "torch", target.backward) <= 2
 
 
 def test_dense_and_fused_are_told_apart() -> None:
-    aim, graph = Aim(n=N), build(ta.load("mhsa", legs={"f": F}))
-    prices = [price_of(make_plan(graph, b, aim).schedule, aim.sizes(graph), aim).bytes for b in ("reference", "torch")]
+    target, graph = Target(n=N), build(ta.load("mhsa", legs={"f": F}))
+    prices = [
+        price_of(make_plan(graph, b, target).schedule, target.sizes(graph), target).bytes
+        for b in ("reference", "torch")
+    ]
     truth = [measured("mhsa", backend, backward=True) for backend in ("reference", "torch")]
     assert prices[0] > 4 * prices[1]
     assert truth[0] > 4 * truth[1]
@@ -48,10 +51,10 @@ def test_dense_and_fused_are_told_apart() -> None:
 def test_a_longer_run_takes_longer_and_a_backward_more() -> None:
     graph = build(ta.load("talking_heads"))
 
-    def seconds(**aim: object) -> float:
-        own = Aim(**aim)  # type: ignore[arg-type]
+    def seconds(**target: object) -> float:
+        own = Target(**target)  # type: ignore[arg-type]
         return price_of(make_plan(graph).schedule, own.sizes(graph), own).seconds
 
     assert seconds(n=2048) > 2 * seconds(n=1024)
     assert seconds(batch=2) > 1.5 * seconds()
-    assert 3 * seconds(n=N, bucket="prefill") <= seconds(n=N) <= 4 * seconds(n=N, bucket="prefill")
+    assert 3 * seconds(n=N, workload="prefill") <= seconds(n=N) <= 4 * seconds(n=N, workload="prefill")

@@ -13,7 +13,7 @@ import yaml
 import tensornet_attn as ta
 
 from .linear_cases import positive
-from .test_fading import SHAPES
+from .test_decay import SHAPES
 from .test_linear import CHOSEN, agree, draw, modules
 
 STATE = "one[n] Kg[m g d] Vg[m g e] -> n m g d e"
@@ -146,7 +146,7 @@ def test_keys_and_values_and_the_same_keys_alone_are_one_call(causal: bool) -> N
     design = ta.load("hard_lfish", legs={"f": 4, "h": 4, "g": 2, "d": 3, "e": 2})
     source = yaml.safe_load(design.to_yaml()) | {"causal": causal}
     forward = ta.emit_source(source).partition("def forward")[2].partition("\n\n\n")[0]
-    assert "KV_read, z_read = mixed_states_and_rows(" in forward
+    assert "KV_read, z_read = mixed_states_and_blockwise(" in forward
     assert "mixed_states(" not in forward
     hold(source)
 

@@ -11,12 +11,12 @@ from tensornet_attn.compiler import plan_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Kernel
-from tensornet_attn.plan.aim import aim_of
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.target import target_from
 from tensornet_attn.plan.tiles.build import tile_program
 from tensornet_attn.plan.tiles.derive import gradients, one_map
 from tensornet_attn.plan.tiles.model import Program, below
-from tests.plan.rows_cases import TAKEN
+from tests.plan.blockwise_cases import TAKEN
 
 REFUSED = {
     "top keys": "there are no tiles of 'topk', in 'A'",
@@ -90,17 +90,17 @@ def test_mixing_too_many_tiles() -> None:
 def test_the_plan_tells() -> None:
     plan = planned("hard_fish")
     assert plan.backends == {"Q": "torch", "K": "torch", "V": "torch", "y.p1": "triton", "y": "torch"}
-    told = "y.p1: Triton kernels, 4 g x 2 h tiles a program: no tensor of n x m numbers"
+    told = "y.p1: Triton kernels, 4 g x 2 h tiles a program: no tensor of n x m elements"
     assert told in [line.strip() for line in plan.explain().splitlines()]
 
 
 def test_strict() -> None:
-    plan_of(build(ta.load("hard_fish")), "triton", aim_of(strict=True))
+    plan_of(build(ta.load("hard_fish")), "triton", target_from(strict=True))
     with pytest.raises(InputError) as caught:
-        plan_of(build(ta.load(TAKEN["the most of each row"])), "triton", aim_of(strict=True))
+        plan_of(build(ta.load(TAKEN["the most of each row"])), "triton", target_from(strict=True))
     assert str(caught.value) == (
         "one: strict, but region 'T2' runs on 'torch' instead of 'triton': computed 512 query rows at a time, again in "
-        "the backward: no tensor of n x m numbers. Ask for backend 'torch', or leave out strict."
+        "the backward: no tensor of n x m elements. Ask for backend 'torch', or leave out strict."
     )
 
 

@@ -10,17 +10,17 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.graph import build
-from tensornet_attn.plan.aim import BUCKETS, Aim
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.target import WORKLOADS, Target
 from tensornet_attn.plan.ways import WAYS
 from tests.designs.cases import CASES, compiled, drawn, inputs_of, normal, same
 
 N = 8192
 
 
-def plan(name: str, backend: str = "torch", legs: dict[str, int] | None = None, **aim: Any) -> Plan:
-    return make_plan(build(ta.load(name, legs=legs)), backend, Aim(**aim))
+def plan(name: str, backend: str = "torch", legs: dict[str, int] | None = None, **target: Any) -> Plan:
+    return make_plan(build(ta.load(name, legs=legs)), backend, Target(**target))
 
 
 def agrees_with_the_reference(name: str, module: ta.CompiledDesign) -> None:
@@ -40,9 +40,11 @@ def agrees_with_the_reference(name: str, module: ta.CompiledDesign) -> None:
 @pytest.mark.rotated
 @pytest.mark.parametrize("name", CASES)
 def test_every_plan_computes_the_design(name: str) -> None:
-    """For every bucket and device, and for limits of memory that leave each of the ways to plan."""
+    """For every workload and device, and for limits of memory that leave each of the ways to plan."""
     design = ta.load(name, legs=CASES[name].legs, settings=CASES[name].settings)
-    wanted: list[dict[str, Any]] = [{"bucket": bucket, "device_costs": one} for bucket in BUCKETS for one in DEVICES]
+    wanted: list[dict[str, Any]] = [
+        {"workload": workload, "device_costs": one} for workload in WORKLOADS for one in DEVICES
+    ]
     wanted += [
         {"memory": offer.bytes} for offer in ta.compile(design, "torch", dtype=torch.float64, memory=2**50).plan.offers
     ]
@@ -55,22 +57,22 @@ def test_every_plan_computes_the_design(name: str) -> None:
 
 
 def test_buckets_differ_in_lengths_and_choice() -> None:
-    assert plan("linear").bucket == (("n", 1024), ("m", 1024))
-    assert plan("linear", bucket="decoding").bucket == (("n", 1), ("m", 4096))
-    assert plan("linear", bucket="prefill", n=7).bucket == (("n", 7), ("m", 7))
-    kinds = [plan("linear", bucket=bucket).region_of("A.o") for bucket in BUCKETS]
+    assert plan("linear").workload == (("n", 1024), ("m", 1024))
+    assert plan("linear", workload="decoding").workload == (("n", 1), ("m", 4096))
+    assert plan("linear", workload="prefill", n=7).workload == (("n", 7), ("m", 7))
+    kinds = [plan("linear", workload=workload).region_of("A.o") for workload in WORKLOADS]
     assert kinds == ["A.o", "A.o", "A.o".partition(".")[0]]
-    regions = {region.name: region for region in plan("linear", bucket="decoding").regions}
+    regions = {region.name: region for region in plan("linear", workload="decoding").regions}
     assert regions["A"].refused[0].name == "linear attention"
 
 
 def test_computing_again_is_priced_where_a_backward_follows() -> None:
-    def chosen(**aim: Any) -> list[str]:
-        return [region.chosen for region in plan("thsa", **aim).regions if "A" in region.steps]
+    def chosen(**target: Any) -> list[str]:
+        return [region.chosen for region in plan("thsa", **target).regions if "A" in region.steps]
 
     cpu = DEVICES["cpu"]
     assert chosen(device=cpu) == ["dense softmax"]
-    assert all("query rows at a time" in how for how in chosen(device=cpu, bucket="prefill"))
+    assert all("query rows at a time" in how for how in chosen(device=cpu, workload="prefill"))
     assert all("query rows at a time" in how for how in chosen(device=DEVICES["h200"]))
     (region,) = (region for region in plan("thsa", device=cpu).regions if region.name == "A")
     (reason,) = region.refused[-1].against
@@ -91,7 +93,7 @@ def test_a_limit_that_does_not_bind_changes_nothing() -> None:
     free, held = plan("differential"), plan("differential", memory=2**50)
     assert held.schedule == free.schedule
     told = {offer.name: offer.against for offer in held.offers}
-    assert told["blocks of rows instead of fused attention"] == (f"'{WAYS[0].name}' meets the limit, too",)
+    assert told["blocks of queries instead of fused attention"] == (f"'{WAYS[0].name}' meets the limit, too",)
 
 
 def test_the_figure_counts_length_batch_and_dtype() -> None:
@@ -99,7 +101,7 @@ def test_the_figure_counts_length_batch_and_dtype() -> None:
     assert plan("mhsa", n=2 * N, memory=2**40).offers[0].bytes > 1.5 * least
     assert plan("mhsa", n=N, batch=2, memory=2**40).offers[0].bytes > 1.5 * least
     assert 2 * plan("mhsa", n=N, dtype="bfloat16", memory=2**40).offers[0].bytes == least
-    assert plan("mhsa", n=N, bucket="prefill", memory=2**40).offers[0].bytes < least
+    assert plan("mhsa", n=N, workload="prefill", memory=2**40).offers[0].bytes < least
 
 
 def test_a_limit_that_no_plan_meets() -> None:
@@ -145,7 +147,7 @@ def test_linear_memory_names_the_region_and_the_reasons() -> None:
         ta.compile(MAP, linear_memory=True)
     assert str(error.value) == (
         "map: linear_memory, but region 'A' makes a tensor [n m]: not fused attention: the scores or the attention map "
-        "are used elsewhere too; not blocks of rows: 'A' has both legs and leaves the diagram."
+        "are used elsewhere too; not blocks of queries: 'A' has both legs and leaves the diagram."
     )
 
 
@@ -168,6 +170,6 @@ def test_strict() -> None:
         plan("talking_heads", "inductor", strict=True)
     assert str(error.value) == (
         "talking_heads: strict, but region 'y.p1' runs on 'torch' instead of 'inductor': computed 128 query rows at a "
-        "time, again in the backward: no tensor of n x m numbers. Ask for backend 'torch', or leave out strict."
+        "time, again in the backward: no tensor of n x m elements. Ask for backend 'torch', or leave out strict."
     )
     assert "on torch" in plan("talking_heads", "inductor").explain()

@@ -362,7 +362,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "sum before the product": (shared,),
     "features side by side": (by_side,),
     "state apart": (followed,),
-    "scores apart": (shared_scores,),
+    "duplicated scores": (shared_scores,),
     "one projection": (plain, shared),
     "absorbed key": (plain, latent, core, mixture),
     "absorbed value": (plain, latent, mixed),

@@ -10,7 +10,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.rewrite.engine import CAP, Rule, rewritten
 from tensornet_attn.rewrite.scores import RULES
 from tests.designs.cases import drawn, same
-from tests.plan.fading_cases import FORGETTING
+from tests.plan.decay_cases import FORGETTING
 
 FIRED = {
     "mhsa": [],

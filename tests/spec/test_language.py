@@ -305,7 +305,7 @@ def test_python_errors_name_the_field() -> None:
         )
     assert str(raised.value) == (
         "p: inputs.x: wrong-type: the legs of a tensor are wanted here, 3 given.\n"
-        "  hint: names parted by blanks, e.g. 'n f' (a scalar has []).\n"
+        "  hint: names separated by blanks, e.g. 'n f' (a scalar has []).\n"
         "p: diagram.y.of: missing-key: the key 'of' is missing in 'y'.\n"
         "  hint: e.g. 'of: Q[n h d] K[m h d] -> h n m'.\n"
         "p: otput: unknown-key: there is no key 'otput' here.\n"

@@ -13,7 +13,7 @@ from tensornet_attn.study.record import LATE, MEMORY, Trial
 from tensornet_attn.study.table import Running, left, picture, slots, table, words
 from tests.study.made import path, study, trial
 
-RUNNING = (
+CUMSUM = (
     Running(7, "random", "mhsa; f = 64", 0, 3.0),
     Running(-3, "confirm", "linear", 1, 61.0),
 )
@@ -68,9 +68,9 @@ def test_the_time_left_is_that_of_the_median_trial() -> None:
 def test_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
     trials = some()
     with table(study(trials=4, finalists=1), 1) as show:
-        show([], RUNNING)
+        show([], CUMSUM)
         for count in range(1, 7):
-            show(trials[:count], RUNNING)
+            show(trials[:count], CUMSUM)
         show(trials, ())
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("  ")[0] for line in lines] == ["0/18 trials", "6/18 trials"]
@@ -79,7 +79,7 @@ def test_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_picture_of_a_terminal() -> None:
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=False)
-    console.print(picture(study(trials=4, finalists=1), some(), RUNNING, 1))
+    console.print(picture(study(trials=4, finalists=1), some(), CUMSUM, 1))
     head, *lines = (line.rstrip() for line in out.getvalue().splitlines())
     assert head.split() == ["━" * (40 * 6 // 18), "6/18", "trials", "0:00:00", "left"]
     assert [line.split() for line in lines[:3]] == [

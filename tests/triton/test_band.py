@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tests.plan.rows_cases import design
+from tests.plan.blockwise_cases import design
 from tests.triton.agreement import SIZES
 from tests.triton.regions import draw, on_triton, pair, same
 

@@ -91,7 +91,7 @@ def test_the_fastest_candidate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(configure, name, {})
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "played")
-    monkeypatch.setattr(tune, "_once", lambda call: call())
+    monkeypatch.setattr(tune, "_hoisted", lambda call: call())
 
     def call() -> float:
         configure.ASKED["linear"] = candidates

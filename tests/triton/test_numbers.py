@@ -10,7 +10,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.compiler import emit_source
 from tensornet_attn.emit.triton import backward, region
-from tests.plan.rows_cases import design
+from tests.plan.blockwise_cases import design
 from tests.triton.regions import draw, pair, same
 
 pytestmark = pytest.mark.rotated

@@ -16,7 +16,7 @@ from tensornet_attn.cli.generate.kernels import kernels_of_designs
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.triton.resources import Used
 from tests.designs.cases import ATTENTION
-from tests.plan.rows_cases import TAKEN
+from tests.plan.blockwise_cases import TAKEN
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
 QUICK = ("mhsa", "hard_fish")

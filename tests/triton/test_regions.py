@@ -11,8 +11,8 @@ from torch import Tensor
 
 import tensornet_attn as ta
 from tensornet_attn.emit.load import load
-from tests.plan.fading_cases import FORGETTING
-from tests.plan.rows_cases import MAPPED, TAKEN, design
+from tests.plan.blockwise_cases import MAPPED, TAKEN, design
+from tests.plan.decay_cases import FORGETTING
 from tests.random_call import Call, assert_same, results
 from tests.triton.regions import F64, draw, on_triton, pair, same
 

@@ -11,7 +11,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.compiler import emit_source, plan_of
 from tensornet_attn.graph import build
-from tests.plan.rows_cases import READ, SCORES, design
+from tests.plan.blockwise_cases import READ, SCORES, design
 from tests.triton.regions import F64, draw, on_triton, pair, same
 
 pytestmark = pytest.mark.rotated

@@ -32,7 +32,7 @@ def _played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "played")
-    monkeypatch.setattr(tune, "_once", once)
+    monkeypatch.setattr(tune, "_hoisted", once)
 
 
 def kernels(module: ta.CompiledDesign) -> ModuleType:

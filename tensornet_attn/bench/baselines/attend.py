@@ -96,5 +96,7 @@ def block_mask(n: int, m: int, causal: bool, reach: Reach | None, device: torch.
         distance = i + (m - n) - j
         return (distance <= left) & (distance >= max(-right, 0 if causal else -right))
 
-    make = torch.compile(create_block_mask) if device.type == "cuda" else create_block_mask  # or n x m numbers are made
+    make = (
+        torch.compile(create_block_mask) if device.type == "cuda" else create_block_mask
+    )  # or n x m elements are made
     return make(keep, None, None, n, m, device=str(device))

@@ -99,7 +99,7 @@ def shares(x: Tensor) -> Tensor:
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
-    """S += rate (v - S k) k^T at each position, read by q and divided by z.q, z the running sum of keys."""
+    """S += rate (v - S k) k^T at each position, read by q and divided by z.q, z the cumulative sum of keys."""
     total, reads = k.cumsum(-2), []
     S = torch.zeros(*v.shape[:2], v.shape[-1], k.shape[-1], dtype=v.dtype, device=v.device)  # b h e d
     for key, value, query, pace in zip(*(x.unbind(2) for x in (k, v, q, rate)), strict=True):

@@ -52,7 +52,7 @@ def _cells(point: Point | None) -> tuple[str, str, str]:
 def _units(entry: Entry, other: Entry | None) -> list[str]:
     equal = "n = m, " if entry.graph.key else ""
     lines = [
-        f"One sequence in float32, {equal}as planned. Kept for backward: what a training step must hold beside the"
+        f"One sequence in float32, {equal}as planned. Cache for backward: what a training step must hold beside the"
     ]
     lines += ["weights. Peak of forward: the most that stands in memory at once, weights and inputs included."]
     if any(entry.graph.masks(step) for step in entry.graph.steps):

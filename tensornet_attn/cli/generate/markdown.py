@@ -40,6 +40,6 @@ def fenced(language: str, text: str) -> list[str]:
 
 
 def section(title: str, *blocks: Sequence[str]) -> list[str]:
-    """A titled section: its blocks of lines, parted by blank ones; nothing where all are empty."""
+    """A titled section: its blocks of lines, separated by blank ones; nothing where all are empty."""
     filled = [["", *block] for block in blocks if block]
     return ["", f"## {title}", *(line for block in filled for line in block)] if filled else []

@@ -43,7 +43,7 @@ class Compared:
         return None if self.ours is None else self.ours + sum(value for _, value in self.adjustments)
 
     @property
-    def shown(self) -> str | None:
+    def displayed(self) -> str | None:
         """The paper's count in the unit and to the digits that the paper prints; None where it prints no number."""
         if self.paper is None or self.count.printed is None:
             return None
@@ -53,7 +53,7 @@ class Compared:
     def agrees(self) -> bool:
         """Whether the paper's count is what its formula gives and its table prints."""
         printed = self.count.printed
-        right = printed is None or (self.shown is not None and agree(printed, self.shown))
+        right = printed is None or (self.displayed is not None and agree(printed, self.displayed))
         return right and self.stated in (None, self.paper)
 
     @property
@@ -70,7 +70,7 @@ class Compared:
             "model": self.row.model,
             "unit": self.count.unit,
             "printed": self.count.printed,
-            "recount": self.shown,
+            "recount": self.displayed,
             "paper": self.paper,
             "ours": self.ours,
             "ours_dense": self.dense,

@@ -27,7 +27,7 @@ def row_sums(region: Region) -> str:
     return region.source(text, "sums", "the rows of A dA of each map", ["lse", "gradient", "sums"])
 
 
-def by_rows(region: Region, made: Gradients) -> str:
+def by_queries(region: Region, made: Gradients) -> str:
     """Gradients of what has query rows, or neither side."""
     query, others = region.program.query, {region.program.key, *region.program.relative}
     if region.crowded:
@@ -97,7 +97,7 @@ def gradient_text(
     carried = {
         chain[-1]
         for leaf, chain in ends.items()
-        if chain[-1].op == "total" and over_all(region, text, leaf) and not elsewhere & {*chain}
+        if chain[-1].op == "sum_over_blocks" and over_all(region, text, leaf) and not elsewhere & {*chain}
     }
     add_totals(region, text, totals, frozenset(carried))
     for leaf, d in leaves:
@@ -186,7 +186,7 @@ def store_gradient(region: Region, text: KernelText, leaf: Node, value: str, car
         total = text.scope.names.fresh(f"{name}_total")
         text.line(FIRST, f"{total} = tl.zeros({region.shape(leaf.axes)}, SUMS)")
         text.line(AFTER, f"{total} += {value}")
-        text.kept += [axis for axis in leaf.axes if axis in region.program.widths]
+        text.accumulators += [axis for axis in leaf.axes if axis in region.program.widths]
         value = total
     if over_all(region, text, leaf):
         where, place = LAST, at("lead", tiles, tile)
@@ -206,7 +206,7 @@ def store_entries(region: Region, text: KernelText, leaf: Node, value: str, base
     opened, closed = (FIRST, LAST) if shared else (BEFORE, AFTER)
     for end in (before, after):
         text.line(opened, f"{end} = tl.zeros({region.shape(leaf.axes[:1])}, SUMS)")
-    given = f"{base}, {text.scope.along(query)}, apart, {reach}, there, {value}, {before}, {after}, {shared}"
+    given = f"{base}, {text.scope.along(query)}, distance, {reach}, in_bounds, {value}, {before}, {after}, {shared}"
     text.line(INSIDE, f"if {operand}_grad is not None:")
     text.line(INSIDE, f"    {before}, {after} = store_entries({given})")
     text.line(closed, f"if {operand}_grad is not None:")

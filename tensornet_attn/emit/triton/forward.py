@@ -19,7 +19,7 @@ def forward(region: Region) -> str:
         place = region.program.maps.index(one)
         if region.program.exits[number].log:
             text.compute([one])
-            store_out(region, text, number, log_total(place))
+            store_out(region, text, number, log_sum(place))
             continue
         text.compute([part])
         sides = "[:, None]" if len(part.axes) == 2 else ""
@@ -28,8 +28,8 @@ def forward(region: Region) -> str:
             text.line(INSIDE, f"{name} += {text.scope.local[part]}")
             store_out(region, text, number, f"{name} * {inverse(region, one)}{sides}")
             continue
-        total = f"tl.where(total_{place} > 0, total_{place}, 1.0)"
-        text.line(INSIDE, f"{name} = {name} * fade_{place}{sides} + {text.scope.local[part]}")
+        total = f"tl.where(l_i_{place} > 0, l_i_{place}, 1.0)"
+        text.line(INSIDE, f"{name} = {name} * alpha_{place}{sides} + {text.scope.local[part]}")
         store_out(region, text, number, f"{name} / {f'({total}){sides}' if sides else total}")
     store_statistics(region, text)
     return region.source(text, "forward", "forward", ["out", "lse"])
@@ -79,21 +79,21 @@ def inverse(region: Region, one: Node) -> str:
     return f"inverse_of(total_{region.program.maps.index(one)}, {eps})"
 
 
-def log_total(number: int) -> str:
+def log_sum(number: int) -> str:
     """The log of what the rows of a softmax are divided by."""
-    return f"log_total(most_{number}, total_{number})"
+    return f"log_sum(m_i_{number}, l_i_{number})"
 
 
 def statistic_lines(region: Region, text: KernelText) -> None:
     block = f"{region.program.query}_block"
     for number, one in enumerate(region.program.maps):
         if one.op == "softmax":
-            text.line(BEFORE, f'most_{number} = tl.full(({block},), float("-inf"), SUMS)')
-        text.line(BEFORE, f"total_{number} = tl.zeros(({block},), SUMS)")
+            text.line(BEFORE, f'm_i_{number} = tl.full(({block},), float("-inf"), SUMS)')
+        text.line(BEFORE, f"l_i_{number} = tl.zeros(({block},), SUMS)")
 
 
 def store_statistics(region: Region, text: KernelText) -> None:
     for number, one in enumerate(region.program.maps):
         place = at("pair", len(region.program.maps), number)
-        value = log_total(number) if one.op == "softmax" else inverse(region, one)
+        value = log_sum(number) if one.op == "softmax" else inverse(region, one)
         text.line(AFTER, region.stored("lse", place, (region.program.query,), value))

@@ -33,11 +33,11 @@ class KernelText:
     places: dict[Node, int] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     order: list[tuple[Node, tuple[Node, ...]]] = field(default_factory=list)  # made inside of the loop, of what
-    kept: list[str] = field(default_factory=list)  # the widths of sums that are held all the time
+    accumulators: list[str] = field(default_factory=list)  # the widths of sums that are held all the time
     numbers: int = 0  # sums that are one number each
-    given: list[str] = field(default_factory=list)  # those of operands, and of what is made of them
+    resident: list[str] = field(default_factory=list)  # those of operands, and of what is made of them
     streamed: list[str] = field(default_factory=list)  # those of operands that are loaded for each block
-    made: list[str] = field(default_factory=list)  # those of what is made of them, entry by entry
+    temporaries: list[str] = field(default_factory=list)  # those of what is made of them, entry by entry
 
     def __post_init__(self) -> None:
         self.scope.before = self.sections[BEFORE]
@@ -65,7 +65,7 @@ class KernelText:
         if node not in self.places:
             args = (self.scope.instead.get(arg, arg) for arg in node.args)
             found = max(map(self.place, args), default=BEFORE)
-            if node.op == "total":
+            if node.op == "sum_over_blocks":
                 found = AFTER
             if self.crowded and node.op == "load" and not node.axes:
                 found = INSIDE
@@ -136,9 +136,9 @@ class KernelText:
         if place == INSIDE and self.scope.raw(node):
             self.streamed += self.widths_of(node)
         elif place == INSIDE and self.other in node.axes and node.op in ("add", "mul", "map", "slope"):
-            self.made += self.widths_of(node)
+            self.temporaries += self.widths_of(node)
         if place == BEFORE and len(node.axes) == 2:
-            self.given += self.widths_of(node)
+            self.resident += self.widths_of(node)
         if node.op in (*ROWS, "keep", "part"):
             self.look(*node.data[:2])
         if node.op == "hide":
@@ -207,8 +207,8 @@ class KernelText:
         self.seen.add(name)
         left, right = self.program.masks[mask]
         text = "visible"
-        text += "" if left is None else f" & (apart <= {left})"
-        text += "" if right is None else f" & (apart >= {-right})"
+        text += "" if left is None else f" & (distance <= {left})"
+        text += "" if right is None else f" & (distance >= {-right})"
         self.line(INSIDE, f"{name} = allowed({text}, {self.mask_of(places)}, MASK)")
 
     def named(self, node: Node) -> str:
@@ -221,9 +221,9 @@ class KernelText:
             x, seen = self.scope.ref(node.args[0], node.axes), self.scope.seen(*node.data[:2])
             whole = x if self.online else f"({x}) * {self.row(number)}"
             name = self.named(node)
-            self.line(INSIDE, f"{name} = shown({whole}, {seen}, edge, 0.0)", node)
+            self.line(INSIDE, f"{name} = where_visible({whole}, {seen}, edge, 0.0)", node)
             if self.online:
-                self.line(INSIDE, f"total_{number} += tl.sum({name}, 1)")
+                self.line(INSIDE, f"l_i_{number} += tl.sum({name}, 1)")
         elif self.online:
             self.sum_up(node, number)
         elif len(node.args) == 1:
@@ -235,11 +235,11 @@ class KernelText:
 
     def sum_up(self, node: Node, number: int) -> None:
         """A map that is not divided by the sum of its rows, which is found on the way."""
-        most, total, fade = f"most_{number}", f"total_{number}", f"fade_{number}"
+        most, total, alpha = f"m_i_{number}", f"l_i_{number}", f"alpha_{number}"
         if len(node.args) == 1:
             name = self.named(node)
             given = f"{self.given_scores(node, node.args[0])}, {most}, {total}"
-            self.line(INSIDE, f"{name}, {fade}, {most}, {total} = online({given})", node)
+            self.line(INSIDE, f"{name}, {alpha}, {most}, {total} = online({given})", node)
             return
         own = [self.scope.names.fresh(f"{self.scope.local[arg]}_seen") for arg in node.args]
         for seen, arg in zip(own, node.args, strict=True):
@@ -247,10 +247,10 @@ class KernelText:
         higher = own[0]
         for seen in own[1:]:
             higher = f"tl.maximum({higher}, {seen})"
-        self.line(INSIDE, f"{fade}, {most} = higher(tl.max({higher}, 1), 1.0, {most})")
+        self.line(INSIDE, f"{alpha}, {most} = higher(tl.max({higher}, 1), 1.0, {most})")
         name = self.named(node)
         self.line(INSIDE, f"{name} = {' + '.join(f'power({seen}, 1.0, {most})' for seen in own)}", node)
-        self.line(INSIDE, f"{total} = {total} * {fade} + tl.sum({name}, 1)")
+        self.line(INSIDE, f"{total} = {total} * {alpha} + tl.sum({name}, 1)")
 
     def given_scores(self, node: Node, scores: Node) -> str:
         """What makes maps of scores: their scale, where they may be seen."""
@@ -332,9 +332,9 @@ class KernelText:
     def pair_lines(self) -> list[str]:
         n, m = self.program.query, self.program.key
         found = [
-            f"apart = {self.scope.along(n, f'({n} + ({m}_end - {n}_end))')} - {self.scope.along(m)}",
-            f"there = {' & '.join(self.scope.along(axis, f'({axis} < {axis}_end)') for axis in self.scope.pair)}",
-            "visible = there",
+            f"distance = {self.scope.along(n, f'({n} + ({m}_end - {n}_end))')} - {self.scope.along(m)}",
+            f"in_bounds = {' & '.join(self.scope.along(axis, f'({axis} < {axis}_end)') for axis in self.scope.pair)}",
+            "visible = in_bounds",
             "if KEYS:",
             f"{_INDENT}own = load_1d(key_mask + batch * key_mask_step[0], {m}, key_mask_step[1], {m}_end)",
             f"{_INDENT}visible &= {self.scope.along(m, '(own != 0)')}",

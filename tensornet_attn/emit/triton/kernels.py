@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensornet_attn.emit.triton.backward import by_keys, by_numbers, by_places, by_rows, row_sums
+from tensornet_attn.emit.triton.backward import by_keys, by_numbers, by_places, by_queries, row_sums
 from tensornet_attn.emit.triton.forward import forward, second, statistics
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.plan.tiles.derive import gradients
@@ -26,4 +26,4 @@ def _written(region: Region) -> dict[str, str]:
         found |= {"forward": second(region)}
     found |= by_numbers(region, made) if region.crowded else {}
     found |= by_places(region, made)
-    return found | {"rows": by_rows(region, made), "keys": by_keys(region, made)}
+    return found | {"rows": by_queries(region, made), "keys": by_keys(region, made)}

@@ -122,7 +122,7 @@ class Scope:
 
     def seen(self, mask: int, places: tuple[int, ...]) -> str:
         """The name of where a tile of a box may look."""
-        return "_".join(["seen", *map(str, (mask, *places))])
+        return "_".join(["visible", *map(str, (mask, *places))])
 
     def text(self, node: Node) -> str:
         """How a node is computed, of what has a name."""
@@ -192,7 +192,7 @@ def _unshift(scope: Scope, node: Node) -> str:
 
 
 def _distance(scope: Scope, node: Node) -> str:
-    return "apart.to(SUMS)"
+    return "distance.to(SUMS)"
 
 
 def _entry(scope: Scope, node: Node) -> str:
@@ -201,7 +201,7 @@ def _entry(scope: Scope, node: Node) -> str:
     base, first = scope.base(name, operand.heads, places), 1 + len(operand.heads)
     rows = f"{name}_step[{first}]" if len(operand.axes) == 2 else "0"
     step = f"{name}_step[{first + len(operand.axes) - 1}]"
-    return f"entries({base}, {scope.along(node.axes[0])}, {rows}, apart, {step}, {reach}, there).to(SUMS)"
+    return f"entries({base}, {scope.along(node.axes[0])}, {rows}, distance, {step}, {reach}, in_bounds).to(SUMS)"
 
 
 def _filled(scope: Scope, node: Node, template: str, letters: str) -> str:
@@ -220,7 +220,7 @@ def _slope(scope: Scope, node: Node) -> str:
     return _filled(scope, node, MAPS[node.data[0]].slope, "xydab")
 
 
-def _most(scope: Scope, node: Node) -> str:
+def _max(scope: Scope, node: Node) -> str:
     text, *more = (scope.ref(arg, node.axes) for arg in node.args)
     for one in more:
         text = f"tl.maximum({text}, {one})"
@@ -234,7 +234,7 @@ def _lse(scope: Scope, node: Node) -> str:
     return text
 
 
-def _among(scope: Scope, node: Node) -> str:
+def _argmax_share(scope: Scope, node: Node) -> str:
     own, most, *tiles = (scope.ref(arg, node.axes) for arg in node.args)
     equal = " + ".join(f"({tile} == {most}).to(SUMS)" for tile in tiles)
     return f"tl.where({own} == {most}, 1.0, 0.0) / ({equal})"
@@ -294,20 +294,20 @@ def _drop(scope: Scope, node: Node) -> str:
 
 
 def _keep(scope: Scope, node: Node) -> str:
-    return f"shown({scope.ref(node.args[0], node.axes)}, {scope.seen(*node.data)}, edge, 0.0)"
+    return f"where_visible({scope.ref(node.args[0], node.axes)}, {scope.seen(*node.data)}, edge, 0.0)"
 
 
 def _hide(scope: Scope, node: Node) -> str:
     groups, fill = node.data
-    seen = [" & ".join(scope.seen(*place) for place in group) or "there" for group in groups]
+    seen = [" & ".join(scope.seen(*place) for place in group) or "in_bounds" for group in groups]
     text = seen[0] if len(seen) == 1 else " | ".join(f"({one})" if "&" in one else one for one in seen)
     number = 'float("-inf")' if isinf(fill.value) else float(fill.value)
-    return f"shown({scope.ref(node.args[0], node.axes)}, {text}, edge, {number})"
+    return f"where_visible({scope.ref(node.args[0], node.axes)}, {text}, edge, {number})"
 
 
 def _inside(scope: Scope, node: Node) -> str:
     there = " & ".join(scope.broadcast(f"({axis} < {scope.end(axis)})", axis, node.axes) for axis in node.axes)
-    return f"shown({scope.ref(node.args[0], node.axes)}, {there}, edge, 0.0)"
+    return f"where_visible({scope.ref(node.args[0], node.axes)}, {there}, edge, 0.0)"
 
 
 def _inverse(scope: Scope, node: Node) -> str:
@@ -327,9 +327,9 @@ _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
     "entry": _entry,
     "map": _map,
     "slope": _slope,
-    "most": _most,
+    "max": _max,
     "lse": _lse,
-    "among": _among,
+    "argmax_share": _argmax_share,
     "gradient": _gradient,
     "sums": _sums,
     "noise": _noise,

@@ -30,10 +30,12 @@ class Region:
     numbers: list[Arith] = field(default_factory=list)
     live: dict[str, int] = field(default_factory=dict)  # kernel: tiles of queries x keys that it holds at once
     sums: dict[str, int] = field(default_factory=dict)  # kernel: the sums that are one number each
-    kept: dict[str, list[str]] = field(default_factory=dict)  # kernel: the widths of the others, held all the time
-    given: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of the operands that it holds
+    accumulators: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # kernel: the widths of the others, held all the time
+    resident: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of the operands that it holds
     streamed: dict[str, list[str]] = field(default_factory=dict)  # kernel: those that it loads for each block
-    made: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of what it makes of them
+    temporaries: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of what it makes of them
     loops: dict[str, str] = field(default_factory=dict)  # kernel: the head that its programs loop over
 
     def __post_init__(self) -> None:
@@ -115,9 +117,9 @@ class Region:
         return text
 
     def source(self, text: KernelText, kind: str, about: str, special: list[str]) -> str:
-        self.live[kind], self.given[kind], self.streamed[kind] = text.live, text.given, text.streamed
-        self.kept[kind], self.sums[kind] = [*text.kept, *self.sums_of(kind)], text.numbers
-        self.made[kind] = text.made
+        self.live[kind], self.resident[kind], self.streamed[kind] = text.live, text.resident, text.streamed
+        self.accumulators[kind], self.sums[kind] = [*text.accumulators, *self.sums_of(kind)], text.numbers
+        self.temporaries[kind] = text.temporaries
         head = f"{self.about}: {about}." if kind != "forward" else f"{self.about}."
         parameters, (left, right) = [*self.parameters(special, text.looped)], self.reach()
         last = left is None and right is not None and text.fixed == self.program.query

@@ -28,7 +28,7 @@ def add_totals(
             continue
         text.line(first, f"{name} = tl.zeros({region.shape(total.axes) if total.axes else '()'}, SUMS)")
         text.line(INSIDE, f"{name} += {text.scope.ref(part, part.axes)}")
-        text.kept += text.widths_of(total)
+        text.accumulators += text.widths_of(total)
 
 
 def tile_of(text: KernelText, part: Node) -> Node | None:

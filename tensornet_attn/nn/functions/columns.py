@@ -7,7 +7,7 @@ from tensornet_attn.nn.functions.autocast import product_dtype
 
 
 def exact_columns(x: Tensor, like: Tensor) -> Tensor:
-    """x [..., 1], a running sum or a position, as columns that add up to it in products that take `like`: [..., c].
+    """x [..., 1], a cumulative sum or a position, as columns that add up to it in products that take `like`: [..., c].
 
     One column; or three of 16 bits, each of which has the digits that those before it lack.
     """

@@ -121,7 +121,7 @@ def routed_save(ctx, inputs, output):
     ctx.save_for_backward(*inputs[:4])
 
 
-def routed_pull(ctx, gradient):
+def routed_autograd(ctx, gradient):
     """The gradients of the operands that want one."""
     wanted = list(ctx.needs_input_grad[:3])
     compute = routed_gradients if torch.compiler.is_compiling() else RoutedGradients.apply
@@ -129,7 +129,7 @@ def routed_pull(ctx, gradient):
     return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None
 
 
-routed.register_autograd(routed_pull, setup_context=routed_save)
+routed.register_autograd(routed_autograd, setup_context=routed_save)
 
 
 def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, heads: int, slots: int) -> Tensor:
@@ -168,7 +168,7 @@ class Routed(torch.autograd.Function):
     """`routed` for code that runs as it is read, where the transforms of torch.func want a Function."""
 
     generate_vmap_rule = True
-    forward, setup_context, backward = staticmethod(routed), staticmethod(routed_save), staticmethod(routed_pull)
+    forward, setup_context, backward = staticmethod(routed), staticmethod(routed_save), staticmethod(routed_autograd)
 
 
 class RoutedGradients(torch.autograd.Function):

@@ -123,7 +123,7 @@ def chunk_reads(
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
     """What as many queries as keys read of these and of what stood before: values, row sums, and what stands now.
 
-    Inside a chunk the scores are made; what lies before a chunk is one state, a running sum over chunks, of which there
+    Inside a chunk the scores are made; what lies before a chunk is one state, a cumulative sum over chunks, of which there
     are `least` at least more than one: traced, no size is 1 for some lengths alone.
     """
     m = k.shape[-2]

@@ -174,25 +174,25 @@ def delta_keep(ctx, inputs, output):
     ctx.save_for_backward(*operands)
 
 
-def delta_pull(ctx, g):
+def delta_autograd(ctx, g):
     """The gradients of the operands."""
     return *DeltaGradients.apply(g, *ctx.saved_tensors, ctx.chunk), None
 
 
-def delta_second_pull(ctx, *g):
+def delta_second_backward(ctx, *g):
     """The gradients of the gradients, by those of plain tensor code."""
     with exact_products(g[0]):
         return *torch.func.vjp(lambda *x: gradients_by_chunks(*x, ctx.chunk), *ctx.saved_tensors)[1](g), None
 
 
-delta_reads.register_autograd(delta_pull, setup_context=delta_keep)
+delta_reads.register_autograd(delta_autograd, setup_context=delta_keep)
 
 
 class DeltaReads(torch.autograd.Function):
     """`delta_reads` for code that runs as it is read, where the transforms of torch.func want a Function."""
 
     generate_vmap_rule = True
-    forward, setup_context, backward = staticmethod(delta_reads), staticmethod(delta_keep), staticmethod(delta_pull)
+    forward, setup_context, backward = staticmethod(delta_reads), staticmethod(delta_keep), staticmethod(delta_autograd)
 
 
 class DeltaGradients(torch.autograd.Function):
@@ -200,4 +200,4 @@ class DeltaGradients(torch.autograd.Function):
 
     generate_vmap_rule = True
     forward, setup_context = staticmethod(delta_gradients), staticmethod(delta_keep)
-    backward = staticmethod(delta_second_pull)
+    backward = staticmethod(delta_second_backward)

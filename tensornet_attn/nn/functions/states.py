@@ -33,7 +33,7 @@ def mixed_states(
     return causal_states(q, k, v, mix, chunk) if causal else q @ mixed_heads(mix, summed_keys(k, v))
 
 
-def mixed_states_and_rows(
+def mixed_states_and_blockwise(
     q: Tensor,
     k: Tensor,
     v: Tensor,

@@ -46,14 +46,14 @@ def tune_design(design: CompiledDesign) -> Choices:
     if plan.backend != "triton":
         raise InputError(f"{plan.graph.name}: tune, but the plan runs on '{plan.backend}': only 'triton' is timed.")
     like, states = next(design.parameters()), {name: x.clone() for name, x in design.named_buffers()}
-    sizes = {leg.name: leg.size or 1 for leg in plan.graph.legs} | dict(plan.aim.sizes(plan.graph))
+    sizes = {leg.name: leg.size or 1 for leg in plan.graph.legs} | dict(plan.target.sizes(plan.graph))
     shapes = [(sizes[BATCH], *(sizes[leg] for leg in tensor.legs)) for tensor in plan.graph.of_role("input")]
     draw = torch.Generator(like.device).manual_seed(0)
     inputs = [torch.randn(shape, generator=draw, device=like.device, dtype=like.dtype) for shape in shapes]
 
     def call() -> None:
         out = design(*inputs)
-        if plan.aim.backward:
+        if plan.target.backward:
             torch.autograd.grad(out.sum(), list(design.parameters()), allow_unused=True)
 
     with torch.random.fork_rng([like.device] if like.is_cuda else []):
@@ -77,7 +77,7 @@ def _time(call: Callable[[], object], module: ModuleType, key: str, config: dict
     module.CHOICES[key] = config
     try:
         call()
-        return min(_once(call) for _ in range(RUNS))
+        return min(_hoisted(call) for _ in range(RUNS))
     except OutOfResources:
         return NEVER
     finally:
@@ -87,7 +87,7 @@ def _time(call: Callable[[], object], module: ModuleType, key: str, config: dict
             module.CHOICES[key] = before
 
 
-def _once(call: Callable[[], object]) -> float:
+def _hoisted(call: Callable[[], object]) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     call()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product as every
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
-from tensornet_attn.plan.rows import made_inside
+from tensornet_attn.plan.blockwise import made_inside
 from tensornet_attn.plan.tiles.hidden import alternatives, with_hiding
 from tensornet_attn.plan.tiles.legs import relative, sides_of
 from tensornet_attn.plan.tiles.maps import MAPS
@@ -217,7 +217,7 @@ class _Builder:
             found = self.lse(tiles, name)
             return found if box.kind == "logsumexp" else self.exp(tiles[index[str(box.leg)]], found, name)
         if box.kind == "max":
-            return self.nodes.node("most", tiles, (a for t in tiles for a in t.axes), name)
+            return self.nodes.node("max", tiles, (a for t in tiles for a in t.axes), name)
         raise Unfit(f"there are no tiles of '{box.kind}' over '{box.leg}'")
 
     def exp(self, x: Node, lse: Node, name: str) -> Node:

@@ -85,7 +85,7 @@ class _Backward:
                 raise Unfit(f"only a part of '{operand.use.name}' is read")
         for leaf, d in self.leaves.items():
             for axis, told in ((key, "keys"), *((leg, "relative positions") for leg in self.program.relative)):
-                if axis not in leaf.axes and any(axis in one.axes for one in below([d]) if one.op == "total"):
+                if axis not in leaf.axes and any(axis in one.axes for one in below([d]) if one.op == "sum_over_blocks"):
                     raise Unfit(f"'{leaf.name}' is read beside {told}, and not by maps")
 
     def give(self, node: Node, part: Node) -> None:
@@ -121,7 +121,7 @@ class _Backward:
         if not inside:
             return self.nodes.add(parts)
         name = f"d_{node.name or node.op}"
-        total = self.nodes.node("total", (), node.axes, name, (len(self.totals),))
+        total = self.nodes.node("sum_over_blocks", (), node.axes, name, (len(self.totals),))
         factors, self.totals[total] = constant_factors(self.nodes.add(inside))
         whole = total
         for factor in reversed(factors):
@@ -182,9 +182,9 @@ def _lse(back: _Backward, node: Node, d: Node) -> None:
         back.give(arg, back.nodes.product(d, share, arg.axes))
 
 
-def _most(back: _Backward, node: Node, d: Node) -> None:
+def _max(back: _Backward, node: Node, d: Node) -> None:
     for arg in node.args:
-        share = back.nodes.node("among", (arg, node, *node.args), node.axes, f"{arg.name}_share")
+        share = back.nodes.node("argmax_share", (arg, node, *node.args), node.axes, f"{arg.name}_share")
         back.give(arg, back.nodes.product(d, share, arg.axes))
 
 
@@ -209,7 +209,7 @@ _RULES: dict[str, Callable[[_Backward, Node, Node], None]] = {
     "sum": _sum,
     "map": _map,
     "lse": _lse,
-    "most": _most,
+    "max": _max,
     "shift": _shift,
     "keep": _again,
     "hide": _hide,

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
-from tensornet_attn.plan.rows import quadratic, unbounded
+from tensornet_attn.plan.blockwise import quadratic, unbounded
 from tensornet_attn.plan.tiles.model import Unfit
 
 MOST, DRAWN = 2, 4  # tiles of the result that a program has, where they share others, noise: of more sums spill
 ALL = 64  # tiles of one value that a program may have
 RESERVED = frozenset(  # names that kernels need for something else than a leg
-    "blocks block pair first start apart there visible own lead batch seed mask key_mask mask_step key_mask_step "
+    "blocks block pair first start distance in_bounds visible own lead batch seed mask key_mask mask_step key_mask_step "
     "mask_grad gradient sums out lse range float tl triton MASK KEYS TRAIN PARTS DOT SUMS load_1d load_2d store_1d "
-    "store_2d dot_of exp_of shown edge online powers scaled higher power log_total inverse_of softened parts_of "
+    "store_2d dot_of exp_of where_visible edge online powers scaled higher power log_sum inverse_of softened parts_of "
     "in_parts power_of log_add allowed bias_2d uniform noise_2d dropped at_keys "
     "at_places entries store_entries".split()
 )

@@ -34,7 +34,7 @@ class Node:
     | dot | a product of two that sums the side data = (axis,) |
     | sum, spread | summed along data = (axis,); broadcast to its sides |
     | map | text in `maps.py`: data = (function, ...), arguments may follow the tile |
-    | most, among | the largest of its arguments; 1 / (how many equal the last) where the first equals the last |
+    | max, argmax_share | the largest of its arguments; 1 / (how many equal the last) where the first equals the last |
     | shift, unshift | from relative positions to keys, and back: zeros where no key stands |
     | entry | of an operand the entries at the distance of query and key: data = (number of the operand, index, reach) |
     | bias | what the mask of the call adds: data = (index of the tile,) |
@@ -47,7 +47,7 @@ class Node:
     | normalize | x / (sum of x along the row + eps), where a mask allows it: data = (..., ..., eps) |
     | inside | x, but zero after the last query and after the last key |
     | drop | dropout: data = (stream, tree) |
-    | gradient, sums, inverse, total | in the backward: of the result, rows of sum(A dA), what rows are multiplied with
+    | gradient, sums, inverse, sum_over_blocks | in the backward: of the result, rows of sum(A dA), what rows are multiplied with
       that are normalized, an accumulator |
     """
 

@@ -18,7 +18,7 @@ def split(sketch: Sketch, at: Map, band: int, maps: str, side: str) -> Sketch | 
     """A = softmax(Q K)  becomes  blend1[h] near + blend2[h] far1 + ..., each blend a learned sigmoid:
 
     near  the softmax among `band` diagonals, on both sides of the query or before it
-    far1  normalize(phi(Q) phi(K)) over all keys, one for each of `maps`, which are parted by +
+    far1  normalize(phi(Q) phi(K)) over all keys, one for each of `maps`, which are separated by +
     """
     box = sketch.step[at.box]
     if not kernelised(sketch, at) or not isinstance(box.op, Box) or box.op.masks:

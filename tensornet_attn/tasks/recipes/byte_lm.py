@@ -15,7 +15,7 @@ from tensornet_attn.tasks.alphabet import Bytes
 from tensornet_attn.tasks.cache import Cache
 from tensornet_attn.tasks.reading import read_bytes
 from tensornet_attn.tasks.recipe import Recipe, Source
-from tensornet_attn.tasks.windows import Windowed, parted, windowed
+from tensornet_attn.tasks.windows import Windowed, separated, windowed
 
 
 class Options(Windowed):
@@ -24,7 +24,7 @@ class Options(Windowed):
 
 def _open(options: Options, cache: Cache) -> Source:
     tokens = np.frombuffer(read_bytes(Path(options.path)), np.uint8).astype(np.uint16) + np.uint16(1)
-    return windowed("byte_lm", parted(tokens), Bytes(), options, "bits_per_character")
+    return windowed("byte_lm", separated(tokens), Bytes(), options, "bits_per_character")
 
 
 RECIPE = Recipe(

@@ -13,7 +13,7 @@ from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.cache import Cache
 from tensornet_attn.tasks.reading import read_text
 from tensornet_attn.tasks.recipe import Recipe, Source
-from tensornet_attn.tasks.windows import Windowed, parted, windowed
+from tensornet_attn.tasks.windows import Windowed, separated, windowed
 
 
 class Options(Windowed):
@@ -31,7 +31,7 @@ def _open(options: Options, cache: Cache) -> Source:
             f"{options.vocabulary:,} is too small."
         )
     return windowed(
-        "char_lm", parted(tokens), Alphabet(tuple(map(chr, letters.tolist())), ""), options, "bits_per_character"
+        "char_lm", separated(tokens), Alphabet(tuple(map(chr, letters.tolist())), ""), options, "bits_per_character"
     )
 
 

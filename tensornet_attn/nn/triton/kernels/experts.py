@@ -193,7 +193,7 @@ def triton_routed_save(ctx, inputs, output):
     ctx.save_for_backward(*inputs[:4])
 
 
-def triton_routed_pull(ctx, gradient):
+def triton_routed_autograd(ctx, gradient):
     """The gradients of the operands that want one."""
     wanted = list(ctx.needs_input_grad[:3])
     found = triton_routed_gradients(gradient.contiguous(), *ctx.saved_tensors, wanted)
@@ -220,7 +220,7 @@ def triton_routed_twice(ctx, *seconds):
     return *found[:3], None if gates is None else found[3], None, None
 
 
-triton_routed.register_autograd(triton_routed_pull, setup_context=triton_routed_save)
+triton_routed.register_autograd(triton_routed_autograd, setup_context=triton_routed_save)
 triton_routed_gradients.register_autograd(triton_routed_twice, setup_context=triton_routed_keep_all)
 
 

@@ -49,8 +49,8 @@ def expert_order(
     choice = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     own = expert_of(chosen, choice, choices, heads, slots, each)
     one = (own[:, None] == e[None, :]).to(tl.int32)
-    at, there = e * blocks + tl.program_id(0), e < heads * each
-    first = tl.load(before + at, there, 0) - tl.load(counts + at, there, 0)
+    at, in_bounds = e * blocks + tl.program_id(0), e < heads * each
+    first = tl.load(before + at, in_bounds, 0) - tl.load(counts + at, in_bounds, 0)
     place = tl.sum(one * (first[None, :] + tl.cumsum(one, 0) - 1), 1)
     tl.store(order + place, choice, tl.sum(one, 1) > 0)
 
@@ -77,8 +77,8 @@ def expert_products(
     own = tl.sum(tl.where(here, e, 0), 0)
     first = tl.sum(tl.where(here, begins + (tl.program_id(0) - last + tiles) * ROWS, 0), 0)
     place = first + tl.arange(0, ROWS)
-    there = place < tl.sum(tl.where(here, ends, 0), 0)
-    choice = tl.load(order + place, there, 0)
+    in_bounds = place < tl.sum(tl.where(here, ends, 0), 0)
+    choice = tl.load(order + place, in_bounds, 0)
     taken = row_of(choice, heads, slots, given_heads, given_slots) * width
     o = tl.program_id(1) * OUTER + tl.arange(0, OUTER)
     in_o = (o < out_width)[None, :]
@@ -86,17 +86,17 @@ def expert_products(
     found = tl.zeros([ROWS, OUTER], DTYPE)
     for begin in range(0, width, INNER):
         c = begin + tl.arange(0, INNER)
-        x = tl.load(given + taken[:, None] + c[None, :], there[:, None] & (c < width)[None, :], 0.0)
+        x = tl.load(given + taken[:, None] + c[None, :], in_bounds[:, None] & (c < width)[None, :], 0.0)
         at = weight + c[:, None] * weight_in + o[None, :] * weight_out
         found += tl.dot(x, tl.load(at, (c < width)[:, None] & in_o, 0.0), input_precision=PRECISION)
     if dots is not None:
         other = row_of(choice, heads, slots, other_heads, other_slots) * out_width
-        other = tl.load(others + other[:, None] + o[None, :], there[:, None] & in_o, 0.0)
-        tl.store(dots + tl.program_id(1) * choices + choice, tl.sum(found * other.to(DTYPE), 1), there)
+        other = tl.load(others + other[:, None] + o[None, :], in_bounds[:, None] & in_o, 0.0)
+        tl.store(dots + tl.program_id(1) * choices + choice, tl.sum(found * other.to(DTYPE), 1), in_bounds)
     if gates is not None:
-        found *= tl.load(gates + choice, there, 0.0).to(DTYPE)[:, None]
+        found *= tl.load(gates + choice, in_bounds, 0.0).to(DTYPE)[:, None]
     target = choice.to(tl.int64) * out_width
-    tl.store(out + target[:, None] + o[None, :], found, there[:, None] & in_o)
+    tl.store(out + target[:, None] + o[None, :], found, in_bounds[:, None] & in_o)
 
 
 @triton.jit
@@ -118,14 +118,14 @@ def expert_outers(
     found = tl.zeros([INNER, OUTER], DTYPE)
     for start in range(begin, end, ROWS):
         place = start + tl.arange(0, ROWS)
-        there = place < end
-        choice = tl.load(order + place, there, 0)
+        in_bounds = place < end
+        choice = tl.load(order + place, in_bounds, 0)
         taken = row_of(choice, heads, slots, given_heads, given_slots) * width
         after = row_of(choice, heads, slots, other_heads, other_slots) * out_width
-        x = tl.load(given + taken[None, :] + c[:, None], there[None, :] & (c < width)[:, None], 0.0)
-        g = tl.load(gradient + after[:, None] + o[None, :], there[:, None] & (o < out_width)[None, :], 0.0)
+        x = tl.load(given + taken[None, :] + c[:, None], in_bounds[None, :] & (c < width)[:, None], 0.0)
+        g = tl.load(gradient + after[:, None] + o[None, :], in_bounds[:, None] & (o < out_width)[None, :], 0.0)
         if gates is not None:
-            g = (g.to(DTYPE) * tl.load(gates + choice, there, 0.0).to(DTYPE)[:, None]).to(g.dtype)
+            g = (g.to(DTYPE) * tl.load(gates + choice, in_bounds, 0.0).to(DTYPE)[:, None]).to(g.dtype)
         found += tl.dot(x, g, input_precision=PRECISION)
     out += own * width * out_width
     tl.store(out + c[:, None] * out_width + o[None, :], found, (c < width)[:, None] & (o < out_width)[None, :])

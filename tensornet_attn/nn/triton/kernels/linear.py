@@ -119,7 +119,7 @@ def triton_linear_keep(ctx, inputs, output):
     ctx.save_for_backward(*operands, *output)
 
 
-def triton_linear_pull(ctx, g, _):
+def triton_linear_autograd(ctx, g, _):
     """The gradients of the operands."""
     return *triton_linear_gradients(g, *ctx.saved_tensors, ctx.causal, ctx.normalize, ctx.eps), None, None, None
 
@@ -142,7 +142,7 @@ def triton_linear_twice(ctx, *seconds):
     return *torch.func.vjp(gradients, *ctx.saved_tensors)[1](seconds), None, None, None, None, None
 
 
-triton_linear.register_autograd(triton_linear_pull, setup_context=triton_linear_keep)
+triton_linear.register_autograd(triton_linear_autograd, setup_context=triton_linear_keep)
 triton_linear_gradients.register_autograd(triton_linear_twice, setup_context=triton_linear_keep_all)
 
 

@@ -31,15 +31,15 @@ def linear_sums(
     found, added = tl.zeros([FEATURES, WIDTH], DTYPE), tl.zeros([FEATURES], DTYPE)
     for chunk in range(part * span, tl.minimum(part * span + span, tl.cdiv(first + length, CHUNK))):
         row = chunk * CHUNK + tl.arange(0, CHUNK) - first
-        there = (row >= 0) & (row < length)
-        k = tl.load(keys + row[None, :] * keys_row + f[:, None], there[None, :] & (f < features)[:, None], 0.0)
+        in_bounds = (row >= 0) & (row < length)
+        k = tl.load(keys + row[None, :] * keys_row + f[:, None], in_bounds[None, :] & (f < features)[:, None], 0.0)
         if total is not None:
-            one = tl.load(weight + lead * length + row, there, 0.0)[None, :] if weight is not None else 1.0
+            one = tl.load(weight + lead * length + row, in_bounds, 0.0)[None, :] if weight is not None else 1.0
             added += tl.sum(k.to(DTYPE) * one, 1)
         if scale is not None:
-            k = k.to(DTYPE) * tl.load(scale + lead * length + row, there, 0.0)[None, :]
+            k = k.to(DTYPE) * tl.load(scale + lead * length + row, in_bounds, 0.0)[None, :]
         if sums is not None:
-            v = tl.load(values + row[:, None] * values_row + e[None, :], there[:, None] & (e < width)[None, :], 0.0)
+            v = tl.load(values + row[:, None] * values_row + e[None, :], in_bounds[:, None] & (e < width)[None, :], 0.0)
             found += product(k, v, PRECISION)
     place = (lead * parts + part) * features + f
     if sums is not None:
@@ -77,7 +77,7 @@ def linear_reads(
     its strides, and `total` the sum of `right` [b h, parts, features], with a bias that of `values`.
 
     scale and bias [b h, .] are those of queries, which are left, or right if LATER. With an `inverse` [b h, length]
-    the result is divided by the sums of the scores and EPS, and 1 over that is stored there, 0 where it is 0.
+    the result is divided by the sums of the scores and EPS, and 1 over that is stored in_bounds, 0 where it is 0.
     """
     chunk, lead = (tl.program_id(0) % chunks + start).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
     position = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -148,9 +148,11 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width
     found = tl.zeros([ROWS], DTYPE)
     for begin in range(0, width, WIDTH):
         e = begin + tl.arange(0, WIDTH)
-        there = (i < length)[:, None] & (e < width)[None, :]
-        x = tl.load(a + lead // heads * a_batch + lead % heads * a_head + i[:, None] * a_row + e[None, :], there, 0.0)
-        y = tl.load(b + (lead * length + i)[:, None] * width + e[None, :], there, 0.0)
+        in_bounds = (i < length)[:, None] & (e < width)[None, :]
+        x = tl.load(
+            a + lead // heads * a_batch + lead % heads * a_head + i[:, None] * a_row + e[None, :], in_bounds, 0.0
+        )
+        y = tl.load(b + (lead * length + i)[:, None] * width + e[None, :], in_bounds, 0.0)
         found += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
     if factor is not None:
         found *= -tl.load(factor + lead * length + i, i < length, 0.0)

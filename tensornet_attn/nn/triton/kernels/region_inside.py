@@ -36,82 +36,82 @@ def dot_of(a, b, DOT: tl.constexpr, SUMS: tl.constexpr):
 
 @triton.jit
 def exp_of(x):
-    """exp(x), by the instruction that there is."""
+    """exp(x), by the instruction that in_bounds is."""
     return tl.exp2(1.4426950408889634 * x)
 
 
 @triton.jit
-def shown(x, seen, edge, other):
-    """x where it is seen, else another number. Where a block is at no edge, all of it is seen."""
+def where_visible(x, visible, edge, other):
+    """x where it is visible, else another number. Where a block is at no edge, all of it is visible."""
     if edge:
-        x = tl.where(seen, x, other)
+        x = tl.where(visible, x, other)
     return x
 
 
 @triton.jit
-def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, most, total):
-    """A block of maps that lack a factor of each row; what all before is multiplied with; the most, the sum so far.
+def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, m_i, l_i):
+    """A block of maps that lack a factor of each row; what all before is multiplied with; the m_i, the sum so far.
 
-    Scores are yet to be scaled, but for MASK 2, where a mask has been added to them. The most is in units of log 2.
+    Scores are yet to be scaled, but for MASK 2, where a mask has been added to them. The m_i is in units of log 2.
     """
     if (SCALE > 0) & (MASK != 2):
-        part, fade, new = powers(shown(scores, seen, edge, float("-inf")), SCALE, most)
+        part, alpha, new = powers(where_visible(scores, visible, edge, float("-inf")), SCALE, m_i)
     else:
-        part, fade, new = powers(scaled(scores, SCALE, MASK, seen, edge), 1.0, most)
-    return part, fade, new, total * fade + tl.sum(part, 1)
+        part, alpha, new = powers(scaled(scores, SCALE, MASK, visible, edge), 1.0, m_i)
+    return part, alpha, new, l_i * alpha + tl.sum(part, 1)
 
 
 @triton.jit
-def powers(scores, SCALE: tl.constexpr, most):
-    """exp(SCALE scores) without a factor of each row, what that changes for all before, and the most."""
-    fade, new = higher(tl.max(scores, 1), SCALE, most)
-    return power(scores, SCALE, new), fade, new
+def powers(scores, SCALE: tl.constexpr, m_i):
+    """exp(SCALE scores) without a factor of each row, what that changes for all before, and the m_i."""
+    alpha, new = higher(tl.max(scores, 1), SCALE, m_i)
+    return power(scores, SCALE, new), alpha, new
 
 
 @triton.jit
-def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge):
-    """Scores as `online` takes them, scaled; minus infinity where they are not seen."""
+def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge):
+    """Scores as `online` takes them, scaled; minus infinity where they are not visible."""
     if MASK != 2:
         scores = SCALE * scores
-    return shown(scores, seen, edge, float("-inf"))
+    return where_visible(scores, visible, edge, float("-inf"))
 
 
 @triton.jit
-def higher(found, SCALE: tl.constexpr, most):
-    """What all before is multiplied with where SCALE found is the most of a block, and the most of both."""
-    new = tl.maximum(most, (1.4426950408889634 * SCALE) * found)
-    return tl.exp2(most - tl.where(new == float("-inf"), 0.0, new)), new
+def higher(found, SCALE: tl.constexpr, m_i):
+    """What all before is multiplied with where SCALE found is the m_i of a block, and the m_i of both."""
+    new = tl.maximum(m_i, (1.4426950408889634 * SCALE) * found)
+    return tl.exp2(m_i - tl.where(new == float("-inf"), 0.0, new)), new
 
 
 @triton.jit
-def power(scores, SCALE: tl.constexpr, most):
-    """exp(SCALE scores) without a factor of each row, 2 ** most."""
-    shift = tl.where(most == float("-inf"), 0.0, most)[:, None]
+def power(scores, SCALE: tl.constexpr, m_i):
+    """exp(SCALE scores) without a factor of each row, 2 ** m_i."""
+    shift = tl.where(m_i == float("-inf"), 0.0, m_i)[:, None]
     return tl.exp2((1.4426950408889634 * SCALE) * scores - shift)
 
 
 @triton.jit
-def log_total(most, total):
-    """The log of the sum of each row, of the sum without 2 ** most; zero where a row sees nothing."""
-    some = total > 0
-    return 0.6931471805599453 * (tl.where(some, most, 0.0) + tl.log2(tl.where(some, total, 1.0)))
+def log_sum(m_i, l_i):
+    """The log of the sum of each row, of the sum without 2 ** m_i; zero where a row sees nothing."""
+    some = l_i > 0
+    return 0.6931471805599453 * (tl.where(some, m_i, 0.0) + tl.log2(tl.where(some, l_i, 1.0)))
 
 
 @triton.jit
-def inverse_of(total, eps):
+def inverse_of(l_i, eps):
     """What rows are multiplied with that are divided by their sum and eps: zero where these are zero."""
-    whole = total + eps
+    whole = l_i + eps
     return tl.where(whole == 0, 0.0, 1 / tl.where(whole == 0, 1.0, whole))
 
 
 @triton.jit
-def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, seen, edge, lse):
+def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, lse):
     """Softmax rows from the logs of their sums, zeros where they see nothing. Scores are scaled as in `online`."""
     if MASK == 2:
         power = 1.4426950408889634 * scores - 1.4426950408889634 * lse
     else:
         power = (1.4426950408889634 * SCALE) * scores - 1.4426950408889634 * lse
-    return tl.exp2(shown(power, seen, edge, float("-inf")))
+    return tl.exp2(where_visible(power, visible, edge, float("-inf")))
 
 
 @triton.constexpr_function
@@ -124,7 +124,7 @@ def parts_of(rows, columns, parts):
 def in_parts(x, PARTS: tl.constexpr):
     """Parts of the sum of a tile. PARTS 0: its rows; 1: what threads have of it where tensor cores made it, those at
     (i, j), (i, j + 1), both 8 rows below, and all that stand 8 columns further; 2: but for the last, where warps have
-    columns apart."""
+    columns distance."""
     if PARTS == 0:
         found = tl.sum(x, 1)
     else:
@@ -159,18 +159,18 @@ def power_of(x, P: tl.constexpr):
 @triton.jit
 def log_add(a, b):
     """log(exp(a) + exp(b))."""
-    most = tl.maximum(a, b)
-    return most + tl.log(exp_of(a - most) + exp_of(b - most))
+    m_i = tl.maximum(a, b)
+    return m_i + tl.log(exp_of(a - m_i) + exp_of(b - m_i))
 
 
 @triton.jit
-def allowed(seen, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
+def allowed(visible, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
     """Where the mask of the call allows it too: MASK 0, none; 1, of zeros and ones; 2, minus infinity forbids."""
     if MASK == 1:
-        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != 0)
+        visible = visible & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != 0)
     if MASK == 2:
-        seen = seen & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != float("-inf"))
-    return seen
+        visible = visible & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != float("-inf"))
+    return visible
 
 
 @triton.jit
@@ -197,26 +197,26 @@ def at_places(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PLACES: tl.constexpr
 
 
 @triton.jit
-def entries(base, n, n_step, apart, step, REACH: tl.constexpr, there):
+def entries(base, n, n_step, distance, step, REACH: tl.constexpr, in_bounds):
     """Of a table of distances, of each query n its own where they have one, the entries at these distances."""
-    far = tl.minimum(tl.maximum(apart, -REACH), REACH) + REACH
-    return tl.load(base + n * n_step + far * step, there, 0)
+    far = tl.minimum(tl.maximum(distance, -REACH), REACH) + REACH
+    return tl.load(base + n * n_step + far * step, in_bounds, 0)
 
 
 @triton.jit
-def store_entries(base, n, apart, REACH: tl.constexpr, there, x, before, after, ADD: tl.constexpr):
+def store_entries(base, n, distance, REACH: tl.constexpr, in_bounds, x, before, after, ADD: tl.constexpr):
     """Writes what each query has at the distances between the ends, and adds to what it has at both ends.
 
     ADD: to what the same program wrote before.
     """
-    at, inside = base + n * (2 * REACH + 1) + apart + REACH, there & (apart > -REACH) & (apart < REACH)
+    at, inside = base + n * (2 * REACH + 1) + distance + REACH, in_bounds & (distance > -REACH) & (distance < REACH)
     found = x
     if ADD:
         found += tl.load(at, inside, 0)
         tl.debug_barrier()  # all have read before any writes
     tl.store(at, found, inside)
-    before += tl.sum(tl.where(there & (apart <= -REACH), x, 0.0), 1)
-    return before, after + tl.sum(tl.where(there & (apart >= REACH), x, 0.0), 1)
+    before += tl.sum(tl.where(in_bounds & (distance <= -REACH), x, 0.0), 1)
+    return before, after + tl.sum(tl.where(in_bounds & (distance >= REACH), x, 0.0), 1)
 
 
 @triton.jit
@@ -237,7 +237,7 @@ def gaussian_of(a, b):
     x = (rest - 1) / (rest + 1)
     s = x * x
     log = 0.6931471805599453 * power + 2 * x * (1 + s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s / 9))))
-    y = 6.283185307179586 * (tl.abs(b - 0.5) - 0.25)  # sin(y) is cos(2 pi b), and y at most pi / 2
+    y = 6.283185307179586 * (tl.abs(b - 0.5) - 0.25)  # sin(y) is cos(2 pi b), and y at m_i pi / 2
     s = y * y
     sine = y * (1 - s / 6 * (1 - s / 20 * (1 - s / 42 * (1 - s / 72 * (1 - s / 110)))))
     return tl.sqrt(-2 * log) * sine

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tensornet_attn.nn.functions.masks import run_time_mask
 from tensornet_attn.nn.triton.configure import CHOICES, configured, distinct, interpreted, padded, target_of
-from tensornet_attn.nn.triton.kernels.region_need import Held, need_elsewhere, need_of_cores, spread
+from tensornet_attn.nn.triton.kernels.region_need import Footprint, need_elsewhere, need_of_cores, spread
 from tensornet_attn.nn.triton.kernels.tiles import tile_type
 
 REGIONS: dict = {}  # name: Region
@@ -53,12 +53,12 @@ class Region:
 
     `operands`: the legs of each, "g n d". `heads`: (leg, tiles of a program); all tiles of those that are `whole`.
     `widths`: the legs of each side that is a width. `others`: the legs of a mask beside query and key. `noise`: the
-    operands that are drawn where they are not given. `relative`: the leg of relative positions, if there is one.
+    operands that are drawn where they are not operands. `relative`: the leg of relative positions, if there is one.
     `tables`: the operands that are read by the distance of query and key, which is their last leg.
     `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
     Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
-    one holds at once; `sums`: of the sums that it holds all the time those of one number, `kept`: the widths of the
-    others; `given`: those of the operands that it holds; `streamed`: of those that it loads for each block; `made`: of
+    one holds at once; `sums`: of the sums that it holds all the time those of one number, `accumulators`: the widths of the
+    others; `resident`: those of the operands that it holds; `streamed`: of those that it loads for each block; `temporaries`: of
     what it makes of these.
     """
 
@@ -74,10 +74,10 @@ class Region:
     loops: dict[str, str]
     live: dict[str, int]
     sums: dict[str, int]
-    kept: dict[str, list[str]]
-    given: dict[str, list[str]]
+    accumulators: dict[str, list[str]]
+    resident: dict[str, list[str]]
     streamed: dict[str, list[str]]
-    made: dict[str, list[str]]
+    temporaries: dict[str, list[str]]
     random: bool
     noise: tuple[str, ...]
     kernels: dict
@@ -109,18 +109,21 @@ def one_width(x: Tensor, legs: list[str], widths: dict[str, str]) -> Tensor:
 class Launch:
     """What all kernels of one call take."""
 
-    def __init__(self, given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast):
+    def __init__(self, operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast):
         self.region = region = REGIONS[name]
-        legs = [len(own.split()) for own, is_there in zip(region.operands.values(), there, strict=True) if is_there]
+        legs = [
+            len(own.split()) for own, is_present in zip(region.operands.values(), present, strict=True) if is_present
+        ]
         masks = [x.ndim > least for x, least in ((mask, 2), (key_mask, 1)) if x is not None]
-        apart = any(masks) or seed is not None or any(x.ndim > own for x, own in zip(given, legs, strict=True))
+        apart = any(masks) or seed is not None or any(x.ndim > own for x, own in zip(operands, legs, strict=True))
         batch = batch if apart else []  # else all of the batch are the same
         self.name, self.batch, self.count = name, batch, math.prod(batch)
         self.lengths = dict(zip(region.sides, (n, m), strict=True))
         self.lengths |= {region.relative: n + m - 1} if region.relative else {}
-        some = iter(given)
-        self.given = {
-            operand: next(some) if is_there else None for operand, is_there in zip(region.operands, there, strict=True)
+        some = iter(operands)
+        self.operands = {
+            operand: next(some) if is_present else None
+            for operand, is_present in zip(region.operands, present, strict=True)
         }
         self.sizes = {**region.sizes, **self.seen_sizes()}
         self.programs = {leg: self.sizes[leg] // tiles for leg, tiles in region.heads.items()}
@@ -129,7 +132,7 @@ class Launch:
                 raise ValueError(f"'{name}' has been made for {tiles} of leg '{leg}', not for {self.sizes[leg]}.")
         self.pairs = self.count * math.prod(self.programs.values())
         self.width = {axis: math.prod(self.sizes[leg] for leg in legs.split()) for axis, legs in region.widths.items()}
-        floats = {name: x for name, x in self.given.items() if x is not None and x.is_floating_point()}
+        floats = {name: x for name, x in self.operands.items() if x is not None and x.is_floating_point()}
         wide = {leg for legs in region.widths.values() for leg in legs.split()}
         met = [x for name, x in floats.items() if wide & {*region.operands[name].split()}]  # in products of matrices
         self.dtype = cast or max((x.dtype for x in met or floats.values()), key=lambda kind: torch.finfo(kind).bits)
@@ -137,16 +140,18 @@ class Launch:
             raise ValueError(f"'{name}': the interpreter of triton rounds bfloat16 wrongly; give float16 or float32.")
         longest = max(torch.finfo(x.dtype).bits for x in floats.values())
         self.sums = torch.float64 if longest > 32 else torch.float32
-        self.like = given[0]
+        self.like = operands[0]
         self.common = self.arguments(mask, key_mask, seed, numbers, training)
 
     def seen_sizes(self) -> dict[str, int]:
         """The size of each leg that an operand shows: of several the largest, where one entry stands for all."""
         found = {}
         for name, legs in self.region.operands.items():
-            if self.given[name] is not None:
+            if self.operands[name] is not None:
                 own = legs.split()
-                for leg, size in zip(own, self.given[name].shape[self.given[name].ndim - len(own) :], strict=True):
+                for leg, size in zip(
+                    own, self.operands[name].shape[self.operands[name].ndim - len(own) :], strict=True
+                ):
                     found[leg] = max(size, found.get(leg, 1))
         return {leg: size for leg, size in found.items() if size > 1 or leg not in self.region.sizes}
 
@@ -158,7 +163,7 @@ class Launch:
         """The arguments that every kernel takes."""
         region, found = self.region, {}
         for name, legs in region.operands.items():
-            own, x = legs.split(), self.given[name]
+            own, x = legs.split(), self.operands[name]
             if x is not None:
                 x = one_width(with_batch(x, self.whole(own), self.batch), own, region.widths)
             found |= self.pointer(name, x, len(own) + 1)
@@ -183,11 +188,11 @@ class Launch:
         found |= {"MASK": kinds, "KEYS": key_mask is not None}
         if region.random:
             found |= {"seed": self.like if seed is None else seed, "TRAIN": training}
-            found |= {f"{name}_GIVEN": self.given[name] is not None for name in region.noise}
+            found |= {f"{name}_GIVEN": self.operands[name] is not None for name in region.noise}
         return found | {"DOT": tile_type(self.dtype), "SUMS": tile_type(self.sums)}
 
     def pointer(self, name: str, x: Tensor | None, count: int) -> dict:
-        """An operand and its strides; where it is not there, another tensor that is not read."""
+        """An operand and its strides; where it is not present, another tensor that is not read."""
         if x is None:
             return {name: self.like, f"{name}_step": (0,) * count}
         return {
@@ -221,18 +226,18 @@ class Launch:
             candidates = [one | self.band(one) for one in candidates]
         widths = {
             name: sum(padded(self.width[axis]) for axis in getattr(region, name)[kind])
-            for name in ("kept", "given", "streamed", "made")
+            for name in ("accumulators", "resident", "streamed", "temporaries")
         }
         tiles = region.live[kind] * spread(region.relative, self.cores)
         wide = 2 * sum(padded(size) for size in self.width.values())
-        held = Held(tiles, region.sums[kind], **widths, wide=wide)
+        footprint = Footprint(tiles, region.sums[kind], **widths, wide=wide)
 
         def need(num_warps, num_stages, **block):
             own, more, rows = (block[f"{side}_block"] for side in (fixed, other, self.rows(kind)))
             if self.cores:
                 size = self.dtype.itemsize
-                return need_of_cores(held, own, more, rows, num_warps, num_stages, size, target_of())
-            return need_elsewhere(held, own, more, self.sums.itemsize)
+                return need_of_cores(footprint, own, more, rows, num_warps, num_stages, size, target_of())
+            return need_elsewhere(footprint, own, more, self.sums.itemsize)
 
         return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
 

@@ -9,32 +9,32 @@ from tensornet_attn.nn.triton.configure import interpreted
 
 
 @dataclass(frozen=True)
-class Held:
+class Footprint:
     """What a program holds of blocks `own` x `more`, its own side and the one that it loops over, with `rows` rows.
 
     `tiles` of own x more; `sums` that are one number each; the widths of the sums that it keeps all the time, of the
-    operands that it is given, of those that it streams and of what it makes of these; `wide`: of all, twice.
+    operands that it is operands, of those that it streams and of what it makes of these; `wide`: of all, twice.
     """
 
     tiles: int
     sums: int
-    kept: int
-    given: int
+    accumulators: int
+    resident: int
     streamed: int
-    made: int
+    temporaries: int
     wide: int
 
 
 def need_of_cores(
-    held: Held, own: int, more: int, rows: int, warps: int, stages: int, size: int, target: int
+    footprint: Footprint, own: int, more: int, rows: int, warps: int, stages: int, size: int, target: int
 ) -> tuple[int, int]:
     """(numbers a program holds, bytes of a stage) where tensor cores make products of numbers of `size` bytes.
 
     Warps that have 16 rows of their own exchange nothing. From sm_90 on operands stay in shared memory.
     """
-    tiles, operands, streamed = own * more * held.tiles, own * held.given, more * held.streamed
-    sums = own * held.kept + more * held.made + 72 * warps * held.sums
-    staged = max((own + more) * held.wide, operands + streamed) * size
+    tiles, operands, streamed = own * more * footprint.tiles, own * footprint.resident, more * footprint.streamed
+    sums = own * footprint.accumulators + more * footprint.temporaries + 72 * warps * footprint.sums
+    staged = max((own + more) * footprint.wide, operands + streamed) * size
     if rows < 16 * warps:
         tiles *= copies(rows, own * more // rows, warps)
         return (tiles + sums + (operands + streamed) // 2) * 16 // 35, staged
@@ -43,11 +43,11 @@ def need_of_cores(
     return (580 * tiles + 675 * sums + 100 * operands) // 1000, (operands // stages + streamed) * size
 
 
-def need_elsewhere(held: Held, own: int, more: int, size: int) -> tuple[int, int]:
+def need_elsewhere(footprint: Footprint, own: int, more: int, size: int) -> tuple[int, int]:
     """The same where threads multiply, from whole rows of their own."""
-    operands = own * held.given + more * held.streamed
-    sums = max(1, size // 4) * (own * more * held.tiles + own * held.kept)
-    return (sums + operands * size // 4) * 11 // 4, max((own + more) * held.wide, operands) * size
+    operands = own * footprint.resident + more * footprint.streamed
+    sums = max(1, size // 4) * (own * more * footprint.tiles + own * footprint.accumulators)
+    return (sums + operands * size // 4) * 11 // 4, max((own + more) * footprint.wide, operands) * size
 
 
 def copies(rows: int, columns: int, warps: int) -> int:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tensornet_attn.nn.functions.at_import import operation
 from tensornet_attn.nn.functions.autocast import autocast_dtype
-from tensornet_attn.nn.functions.rows import element
+from tensornet_attn.nn.functions.blockwise import element
 from tensornet_attn.nn.triton.kernels.linear_launch import row_sums_gradient
 from tensornet_attn.nn.triton.kernels.region_launch import REGIONS, Launch, Region, one_width, with_batch
 
@@ -21,30 +21,30 @@ def tiled(
     numbers: list[float] = (),
     training: bool = False,
 ) -> Tensor:
-    """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m numbers is made."""
-    given = [x for x in operands if x is not None]
-    seed = torch.randint(2**62, (1,), device=given[0].device) if REGIONS[name].random and training else None
-    there = [x is not None for x in operands]
-    call = (name, there, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(given[0]))
+    """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m elements is made."""
+    operands = [x for x in operands if x is not None]
+    seed = torch.randint(2**62, (1,), device=operands[0].device) if REGIONS[name].random and training else None
+    present = [x is not None for x in operands]
+    call = (name, present, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(operands[0]))
     if torch.compiler.is_compiling():
-        return tiles_forward(given, mask, key_mask, seed, *call)[0]
-    return TiledRegion.apply(call, seed, mask, key_mask, *given)[0]
+        return tiles_forward(operands, mask, key_mask, seed, *call)[0]
+    return TiledRegion.apply(call, seed, mask, key_mask, *operands)[0]
 
 
 def given_noise(noise: dict[str, Tensor] | None, name: str, order: tuple[int, ...]) -> Tensor | None:
-    """The values given under `name`, their legs in this order; None where they are not given."""
+    """The values given under `name`, their legs in this order; None where they are not operands."""
     x = None if noise is None else noise.get(name)
     return None if x is None else x.movedim([i - len(order) for i in order], list(range(-len(order), 0)))
 
 
 @torch.library.custom_op(operation("tiles_forward"), mutates_args=())
 def tiles_forward(
-    given: list[Tensor],
+    operands: list[Tensor],
     mask: Tensor | None,
     key_mask: Tensor | None,
     seed: Tensor | None,
     name: str,
-    there: list[bool],
+    present: list[bool],
     n: int,
     m: int,
     batch: list[int],
@@ -53,7 +53,7 @@ def tiles_forward(
     cast: torch.dtype | None,
 ) -> list[Tensor]:
     """The result of a region, [batch..., legs], and of each row of its maps the log of the sum, or 1 / (sum + eps)."""
-    run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
+    run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
     region, (query, _) = run.region, run.region.sides
     legs = region.result.split()
     with torch.cuda.device_of(run.like):
@@ -66,12 +66,12 @@ def tiles_forward(
 
 
 @tiles_forward.register_fake
-def tiles_shape(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast):
+def tiles_shape(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast):
     """The shapes, computed without numbers."""
-    run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
+    run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
     legs = run.region.result.split()
-    out = given[0].new_empty([*run.batch, *run.whole(legs)], dtype=run.dtype)
-    return [out, given[0].new_empty([run.pairs, len(run.region.reads), n], dtype=run.sums)]
+    out = operands[0].new_empty([*run.batch, *run.whole(legs)], dtype=run.dtype)
+    return [out, operands[0].new_empty([run.pairs, len(run.region.reads), n], dtype=run.sums)]
 
 
 @torch.library.custom_op(operation("tiles_backward"), mutates_args=())
@@ -80,12 +80,12 @@ def tiles_backward(
     out: Tensor,
     lse: Tensor,
     wanted: list[bool],
-    given: list[Tensor],
+    operands: list[Tensor],
     mask: Tensor | None,
     key_mask: Tensor | None,
     seed: Tensor | None,
     name: str,
-    there: list[bool],
+    present: list[bool],
     n: int,
     m: int,
     batch: list[int],
@@ -94,7 +94,7 @@ def tiles_backward(
     cast: torch.dtype | None,
 ) -> list[Tensor]:
     """The gradients of the operands that are `wanted`, and of the mask last."""
-    run = Launch(given, mask, key_mask, seed, name, there, n, m, batch, numbers, training, cast)
+    run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
     with torch.cuda.device_of(run.like):
         return backward_of(run, gradient, out, lse, wanted, mask)
 
@@ -113,14 +113,14 @@ def backward_of(
         every = [[i] for i in range(product.shape[1])]
         sums = product if region.reads == every else torch.stack([product[:, own].sum(1) for own in region.reads], 1)
     rooms = {kind: {} for kind in region.kernels}
-    names = [name for name, x in run.given.items() if x is not None]
+    names = [name for name, x in run.operands.items() if x is not None]
     legs = {name: region.legs_of_gradient(name) for name in region.operands}
     legs["mask"] = [*region.others.split(), query, key]
     for name, own in legs.items():
         by = kernel_for(region, name)
         blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
         asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
-        whole = None if blocks or name in region.tables else mask if name == "mask" else run.given[name]
+        whole = None if blocks or name in region.tables else mask if name == "mask" else run.operands[name]
         rooms[by][name] = run.room(own, run.sums, blocks, by, whole) if asked else None
     for kind, own in rooms.items():
         arguments = region.kernels[kind].arg_names
@@ -129,7 +129,7 @@ def backward_of(
             side = {"keys": key, "places": region.relative}.get(kind, query)
             run.launch(kind, side, lse=lse, gradient=apart, sums=sums, **taken)
     found = {name: room for own in rooms.values() for name, room in own.items()}
-    tensors = [*((name, run.given[name]) for name in names), *([("mask", mask)] if wanted[-1] else [])]
+    tensors = [*((name, run.operands[name]) for name in names), *([("mask", mask)] if wanted[-1] else [])]
     return [
         gathered(run, name, found[name], legs[name], x, mask)
         for (name, x), asked in zip(tensors, wanted, strict=False)
@@ -190,52 +190,52 @@ def overlapping(run: Launch, room: Tensor) -> Tensor:
 
 
 @tiles_backward.register_fake
-def tiles_gradients(gradient, out, lse, wanted, given, mask, *rest):
+def tiles_gradients(gradient, out, lse, wanted, operands, mask, *rest):
     """The shapes of the gradients."""
     return [
         torch.empty_like(x, memory_format=torch.contiguous_format)
-        for x, asked in zip([*given, *[mask] * wanted[-1]], wanted, strict=False)
+        for x, asked in zip([*operands, *[mask] * wanted[-1]], wanted, strict=False)
         if asked
     ]
 
 
 def tiles_save(ctx, inputs, output):
     """Keeps the operands, the result and one number a row of each map."""
-    given, mask, key_mask, seed, *ctx.call = inputs
-    kept_for_backward(ctx, given, (mask, key_mask, seed), output)
+    operands, mask, key_mask, seed, *ctx.call = inputs
+    kept_for_backward(ctx, operands, (mask, key_mask, seed), output)
 
 
-def kept_for_backward(ctx, given, some, output):
+def kept_for_backward(ctx, operands, some, output):
     """Saves tensors, of which some may be None."""
-    ctx.there = [x is not None for x in some]
-    ctx.save_for_backward(*given, *output, *(x for x in some if x is not None))
+    ctx.present = [x is not None for x in some]
+    ctx.save_for_backward(*operands, *output, *(x for x in some if x is not None))
     ctx.mark_non_differentiable(output[1])
 
 
-def pulled_back(ctx, gradient, wanted, backward):
+def saved_backward(ctx, gradient, wanted, backward):
     """The gradients of the operands, and of the mask last, that are `wanted`; None for the others."""
     saved = list(ctx.saved_tensors)
-    count = len(saved) - sum(ctx.there)
-    (*given, out, lse), some = saved[:count], saved[count:]
-    mask, key_mask, seed = (some.pop(0) if there else None for there in ctx.there)
-    found = list(backward(ctx.call, wanted, (seed, key_mask), gradient, out, lse, mask, *given))
+    count = len(saved) - sum(ctx.present)
+    (*operands, out, lse), some = saved[:count], saved[count:]
+    mask, key_mask, seed = (some.pop(0) if present else None for present in ctx.present)
+    found = list(backward(ctx.call, wanted, (seed, key_mask), gradient, out, lse, mask, *operands))
     return [found.pop(0) if asked else None for asked in wanted]
 
 
-def tiles_pull(ctx, gradients):
+def tiles_autograd(ctx, gradients):
     """The gradients of the operands that want one."""
     wanted = [*ctx.needs_input_grad[0], ctx.needs_input_grad[1]]
-    *tensors, mask = pulled_back(ctx, gradients[0], wanted, gradients_of)
+    *tensors, mask = saved_backward(ctx, gradients[0], wanted, gradients_of)
     return tensors, mask, None, None, *([] if one == [] else None for one in ctx.call)  # [] might be one of tensors
 
 
-tiles_forward.register_autograd(tiles_pull, setup_context=tiles_save)
+tiles_forward.register_autograd(tiles_autograd, setup_context=tiles_save)
 
 
-def gradients_of(call, wanted, others, gradient, out, lse, mask, *given):
+def gradients_of(call, wanted, others, gradient, out, lse, mask, *operands):
     """`tiles_backward`, with tensors that want no gradient of their own in `others`."""
     seed, key_mask = others
-    return tuple(tiles_backward(gradient, out, lse, wanted, list(given), mask, key_mask, seed, *call))
+    return tuple(tiles_backward(gradient, out, lse, wanted, list(operands), mask, key_mask, seed, *call))
 
 
 @tiles_forward.register_vmap
@@ -258,18 +258,18 @@ class TiledRegion(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(call, seed, mask, key_mask, *given):
-        return tuple(tiles_forward(list(given), mask, key_mask, seed, *call))
+    def forward(call, seed, mask, key_mask, *operands):
+        return tuple(tiles_forward(list(operands), mask, key_mask, seed, *call))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.call, seed, mask, key_mask, *given = inputs
-        kept_for_backward(ctx, given, (mask, key_mask, seed), output)
+        ctx.call, seed, mask, key_mask, *operands = inputs
+        kept_for_backward(ctx, operands, (mask, key_mask, seed), output)
 
     @staticmethod
     def backward(ctx, gradient, _):
         wanted = [*ctx.needs_input_grad[4:], ctx.needs_input_grad[2]]
-        *tensors, mask = pulled_back(ctx, gradient, wanted, TiledGradient.apply)
+        *tensors, mask = saved_backward(ctx, gradient, wanted, TiledGradient.apply)
         return None, None, mask, None, *tensors
 
 

@@ -231,7 +231,7 @@ def triton_delta_keep(ctx, inputs, output):
     ctx.save_for_backward(*operands, *output)
 
 
-def triton_delta_pull(ctx, g, _):
+def triton_delta_autograd(ctx, g, _):
     """The gradients of the operands."""
     return *triton_delta_gradients(g, *ctx.saved_tensors, ctx.normalize, ctx.eps), None, None
 
@@ -255,7 +255,7 @@ def triton_delta_twice(ctx, *seconds):
         return *torch.func.vjp(gradients, *ctx.saved_tensors)[1](seconds), None, None, None, None
 
 
-triton_delta.register_autograd(triton_delta_pull, setup_context=triton_delta_keep)
+triton_delta.register_autograd(triton_delta_autograd, setup_context=triton_delta_keep)
 triton_delta_gradients.register_autograd(triton_delta_twice, setup_context=triton_delta_keep_all)
 
 

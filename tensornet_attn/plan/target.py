@@ -1,6 +1,6 @@
 """What a plan is made for: the lengths and the kind of run, the device that prices it, and what it must keep to.
 
-The code of every plan is right for every length; an aim decides what it is fast and small at.
+The code of every plan is right for every length; a target decides what it is fast and small at.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNITS |= {f"{p}ib": 1024**i for i, p in enumerate("kmgt", 1)}
 
 
 @dataclass(frozen=True)
-class Bucket:
+class Workload:
     """A kind of run: how many queries and keys, and whether a backward follows."""
 
     queries: int
@@ -30,21 +30,21 @@ class Bucket:
     backward: bool
 
 
-BUCKETS = {
-    "training": Bucket(1024, 1024, backward=True),
-    "prefill": Bucket(4096, 4096, backward=False),
-    "decoding": Bucket(1, 4096, backward=False),
+WORKLOADS = {
+    "training": Workload(1024, 1024, backward=True),
+    "prefill": Workload(4096, 4096, backward=False),
+    "decoding": Workload(1, 4096, backward=False),
 }
 
 
 @dataclass(frozen=True)
-class Aim:
-    """A bucket, with other lengths where `n` and `m` are given; `memory`: bytes that the predicted peak may reach.
+class Target:
+    """A workload, with other lengths where `n` and `m` are given; `memory`: bytes that the predicted peak may reach.
 
     `linear_memory`: no tensor may have both a query and a key leg. `strict`: each region on the backend asked.
     """
 
-    bucket: str = "training"
+    workload: str = "training"
     device: Device = GENERIC
     n: int | None = None
     m: int | None = None
@@ -55,8 +55,8 @@ class Aim:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        if self.bucket not in BUCKETS:
-            raise InputError(f"there is no bucket '{self.bucket}': {nearest(str(self.bucket), BUCKETS)}")
+        if self.workload not in WORKLOADS:
+            raise InputError(f"there is no workload '{self.workload}': {nearest(str(self.workload), WORKLOADS)}")
         lengths = {name: value for name, value in (("n", self.n), ("m", self.m)) if value is not None}
         for name, value in {**lengths, "batch": self.batch}.items():
             whole(name, value)
@@ -64,7 +64,7 @@ class Aim:
 
     @property
     def backward(self) -> bool:
-        return BUCKETS[self.bucket].backward
+        return WORKLOADS[self.workload].backward
 
     @property
     def demanding(self) -> bool:
@@ -79,10 +79,10 @@ class Aim:
     def sizes(self, graph: Graph) -> dict[str, int]:
         """Sizes of the legs that the run decides; `m` not given is as `n`.
 
-        A bucket's own lengths give way to the maximum of a leg; lengths asked for above it raise InputError.
+        A workload's own lengths give way to the maximum of a leg; lengths asked for above it raise InputError.
         """
-        bucket, known = BUCKETS[self.bucket], {"query": self.n, "key": self.m or self.n}
-        usual = {"query": bucket.queries, "key": bucket.keys}
+        workload, known = WORKLOADS[self.workload], {"query": self.n, "key": self.m or self.n}
+        usual = {"query": workload.queries, "key": workload.keys}
         legs = [leg for leg in graph.legs if leg.sequence]
         lengths = {leg.name: known[leg.kind] or min(usual[leg.kind], leg.maximum or limits.SIZE) for leg in legs}
         sizes_at(graph, lengths)
@@ -93,16 +93,16 @@ class Aim:
     def words(self, sizes: Mapping[str, int]) -> str:
         """The run in words: 'training, n = 1,024, m = 1,024, batch 1, float32'."""
         lengths = [f"{leg} = {size:,}" for leg, size in sizes.items() if leg != BATCH]
-        return ", ".join([self.bucket, *lengths, f"batch {self.batch:,}", self.dtype])
+        return ", ".join([self.workload, *lengths, f"batch {self.batch:,}", self.dtype])
 
 
-TRAINING = Aim()
+TRAINING = Target()
 
 
-class Wanted(TypedDict, total=False):
-    """What `aim_of` takes, for functions that pass it on."""
+class TargetOptions(TypedDict, total=False):
+    """What `target_from` takes, for functions that pass it on."""
 
-    bucket: str
+    workload: str
     device_costs: str | Device
     n: int | None
     m: int | None
@@ -112,9 +112,9 @@ class Wanted(TypedDict, total=False):
     strict: bool
 
 
-def aim_of(
+def target_from(
     dtype: object = None,
-    bucket: str = "training",
+    workload: str = "training",
     device_costs: str | Device = GENERIC,
     n: int | None = None,
     m: int | None = None,
@@ -122,11 +122,11 @@ def aim_of(
     memory: int | str | None = None,
     linear_memory: bool = False,
     strict: bool = False,
-) -> Aim:
-    """The aim that a caller asks for; `dtype` counts for memory alone. Raises InputError."""
+) -> Target:
+    """The target that a caller asks for; `dtype` counts for memory alone. Raises InputError."""
     device = device_costs if isinstance(device_costs, Device) else device_named(device_costs)
     kind = "float32" if dtype is None or memory is None else str(dtype).removeprefix("torch.")
-    return Aim(bucket, device, n, m, batch, kind, bytes_of(memory), linear_memory, strict)
+    return Target(workload, device, n, m, batch, kind, bytes_of(memory), linear_memory, strict)
 
 
 def bytes_of(memory: int | str | None) -> int | None:

@@ -10,7 +10,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
-from tensornet_attn.plan.apart import lower_apart
+from tensornet_attn.plan.duplicate import lower_duplicates
 
 from .linear_cases import SCORES, diagram
 
@@ -43,11 +43,11 @@ def test_which_get_scores_of_their_own(name: str) -> None:
     steps, lowered, before_triton = CASES[name]
     graph = build(ta.load(source(steps)), False)
     for fused, wanted in ((True, lowered), (False, before_triton)):
-        made = lower_apart(graph, SIZES, GENERIC, fused).graph
+        made = lower_duplicates(graph, SIZES, GENERIC, fused).graph
         readers = {own: [step.name for step, _ in made.readers[own]] for own in made.step if own.startswith("S.")}
-        assert readers == ({"S.apart": [wanted]} if wanted else {})
+        assert readers == ({"S.copy": [wanted]} if wanted else {})
         assert wanted not in [step.name for step, _ in made.readers["S"]]
-        assert lower_apart(made, SIZES, GENERIC, fused).graph == made
+        assert lower_duplicates(made, SIZES, GENERIC, fused).graph == made
         assert (made == graph) == (not wanted)
 
 

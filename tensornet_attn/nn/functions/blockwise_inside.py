@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.nn.functions.rows import Rows
+from tensornet_attn.nn.functions.blockwise import Rows
 from tensornet_attn.nn.functions.shift import from_table, relative_to_key
 
 

@@ -14,7 +14,7 @@ from tensornet_attn.rewrite.change import fresh, kept, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.simplify import draws
 
-MAPS = ("softmax", "normalize", "keep")
+ATTENTION_BOXES = ("softmax", "normalize", "keep")
 
 
 def behind(graph: Graph, names: Iterable[str]) -> set[str]:
@@ -39,7 +39,7 @@ def state_apart(graph: Graph, place: str) -> Graph | None:
         return None
     if not {graph.query, graph.key} <= {*step.legs}:
         return None
-    return made_apart(graph, place, [readers & apart])
+    return duplicated(graph, place, [readers & apart])
 
 
 def scores_apart(graph: Graph, place: str) -> Graph | None:
@@ -55,20 +55,22 @@ def maps_of(graph: Graph, place: str) -> tuple[str, ...]:
         return ()
     if len(readers) + kept(graph, place) < 2:
         return ()
-    return tuple(dict.fromkeys(own.name for own in readers if isinstance(own.op, Box) and own.op.kind in MAPS))
+    return tuple(
+        dict.fromkeys(own.name for own in readers if isinstance(own.op, Box) and own.op.kind in ATTENTION_BOXES)
+    )
 
 
 def scores_of_their_own(graph: Graph, place: str, maps: Collection[str]) -> Graph:
     """The graph in which each of these maps reads scores that nothing else reads."""
     others = {step.name for step, _ in graph.readers[place]} - {*maps}
     first = [] if others or kept(graph, place) else list(maps)[:1]  # which may have the scores that are there
-    return made_apart(graph, place, [{own} for own in maps if own not in first])
+    return duplicated(graph, place, [{own} for own in maps if own not in first])
 
 
-def made_apart(graph: Graph, place: str, groups: Iterable[Collection[str]]) -> Graph:
+def duplicated(graph: Graph, place: str, groups: Iterable[Collection[str]]) -> Graph:
     """The graph with a step made once more for each group of those that read it."""
     for readers in groups:
-        name = fresh(graph, f"{place}.apart")
+        name = fresh(graph, f"{place}.copy")
 
         def change(use: Use, name: str = name) -> Use:
             return Use(name, use.legs) if use.name == place else use
@@ -79,4 +81,4 @@ def made_apart(graph: Graph, place: str, groups: Iterable[Collection[str]]) -> G
 
 
 STATE_APART = Rule("state apart", "L = Q K; A = f(L); s = g(L) -> A = f(L); s = g(L'), L' = Q K", state_apart)
-SCORES_APART = Rule("scores apart", "S = Q K; A = f(S); L = g(S) -> A = f(S); L = g(S'), S' = Q K", scores_apart)
+SCORES_APART = Rule("duplicated scores", "S = Q K; A = f(S); L = g(S) -> A = f(S); L = g(S'), S' = Q K", scores_apart)

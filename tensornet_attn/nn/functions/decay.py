@@ -1,7 +1,7 @@
-"""Linear attention whose scores fade, q k^T exp(a - b): what is summed stands under a scale of its own, as in softmax.
+"""Linear attention whose scores decay, q k^T exp(a - b): what is summed stands under a scale of its own, as in softmax.
 
 Of the keys before a chunk exp(low - b) is summed, low the least b of them: no term is above 1, and exp(a - low), by
-which queries read it, is no larger than what the scores of the key with that b fade by. a and b are numbers of a query
+which queries read it, is no larger than what the scores of the key with that b decay by. a and b are numbers of a query
 and a key, or of each of their features (w of them: 1, or as many as features).
 """
 
@@ -19,7 +19,7 @@ from tensornet_attn.nn.functions.softmax import masked_softmax
 GROUP = 4  # chunks
 
 
-def fading_attention(
+def decay_attention(
     terms: list[tuple[Tensor, ...]],
     v: Tensor,
     mask: Tensor | None = None,
@@ -41,10 +41,10 @@ def fading_attention(
         keep, bias = visible(own, mask, key_mask, batch, heads)
         if softmax:
             return masked_softmax(terms[0][2] - terms[0][3].mT, keep, bias).to(v.dtype) @ v
-        scores = sum(faded_scores(*term, keep) if len(term) > 2 else term[0] @ term[1].mT for term in terms)
+        scores = sum(decayed_scores(*term, keep) if len(term) > 2 else term[0] @ term[1].mT for term in terms)
         return (normalized(scores, keep, eps) if normalize else kept(scores, keep)) @ v
     terms = seen_terms(terms, key_mask, heads)
-    if key_mask is not None:  # a key that is not visible fades from everything, whatever its own number
+    if key_mask is not None:  # a key that is not visible decays from everything, whatever its own number
         seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
         terms = [(*term[:-1], torch.where(seen, term[-1], torch.inf)) if len(term) > 2 else term for term in terms]
     if softmax:
@@ -52,28 +52,28 @@ def fading_attention(
         least = b.detach().cummin(-2).values.clamp(max=torch.finfo(b.dtype).max) if causal else least_of(b)
         least = F.pad(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
         terms = [(q, k, a - a.detach() + least, b)]  # no exp(a - b) that counts is above 1
-    return added_reads(fading_reads, terms, v, eps, normalize, causal, chunk)
+    return added_reads(decay_reads, terms, v, eps, normalize, causal, chunk)
 
 
-def fading_reads(
+def decay_reads(
     terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
 ) -> list[tuple[Tensor, Tensor]]:
-    """What each term reads, and the sums of its rows, which those that fade leave out where not `rows`."""
+    """What each term reads, and the sums of its rows, which those that decay leave out where not `rows`."""
     found, width = [], v.shape[-1]
     wider = torch.cat((v, torch.ones_like(v[..., :1])), -1) if rows else v
-    for q, k, *fading in terms:
-        if not fading:
+    for q, k, *decay in terms:
+        if not decay:
             found.append(causal_reads(q, k, v, chunk) if causal else key_reads(q, k, v))
         elif not causal:
-            found.append(key_reads(*faded_sides(q, k, *fading), v))
+            found.append(key_reads(*decayed_sides(q, k, *decay), v))
         else:
-            many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, *fading))))
+            many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, *decay))))
             stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(many * GROUP, chunk)
-            found.append(faded_reads(q, k, wider, *fading, stretch, chunk).tensor_split((width,), -1))
+            found.append(decayed_reads(q, k, wider, *decay, stretch, chunk).tensor_split((width,), -1))
     return found
 
 
-def faded_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: int, chunk: int) -> Tensor:
+def decayed_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: int, chunk: int) -> Tensor:
     """Scores sum_d q k exp(a - b) times values over the keys not later than the query; the last stands at the last key.
 
     q [..., n, d], k [..., m, d], v [..., m, e], a [..., n, w], b [..., m, w] -> [..., n, e]. `stretch` keys at a time,
@@ -84,12 +84,12 @@ def faded_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: 
     parts, before = [], None
     whole = [(q, k, v, a, b)]
     for part in zip(*(t.split(stretch, -2) for t in whole[0]), strict=True) if 0 < stretch < m else whole:
-        out, before = faded_chunks(*part, chunk, before, 0 if stretch else 1)
+        out, before = decayed_chunks(*part, chunk, before, 0 if stretch else 1)
         parts.append(out)
     return F.pad(parts[0] if len(parts) == 1 else torch.cat(parts, -2), (0, 0, n - m, 0))
 
 
-def faded_chunks(
+def decayed_chunks(
     q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: int, before: tuple | None, least: int
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """What as many queries as keys read of these and of what stood before, and what stands now with its scale.
@@ -112,13 +112,13 @@ def faded_chunks(
     read = q * (a - old).to(wide).exp().to(q.dtype)
     a, b = (a - new).to(wide), (b - new).to(wide)  # small numbers, whatever the position
     adds = ((k * (-b).exp().to(k.dtype)).mT @ v).to(wide)
-    held, after = faded_sums(adds, low, scales, None if before is None else before[0])
-    out = faded_scores(q, k, a, b, ~ahead(chunk, chunk, a.device)) @ v + read @ held.to(v.dtype)
+    held, after = decayed_sums(adds, low, scales, None if before is None else before[0])
+    out = decayed_scores(q, k, a, b, ~ahead(chunk, chunk, a.device)) @ v + read @ held.to(v.dtype)
     out = F.pad(out.flatten(-4, -2), (0, 0, 0, m - groups * size))
     return out, (after, ends[..., -1:, :])
 
 
-def faded_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+def decayed_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
     """What is held before each chunk, of what each adds [..., s, c, d, e], and after all of them [..., w, 1, (d/w e)].
 
     Chunk i adds under the scale `low` [..., s, c, w], what is held is under `scales` [..., s, c + 1, w], which do not
@@ -127,9 +127,9 @@ def faded_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | None)
     (d, e), w = adds.shape[-2:], low.shape[-1]
     low, scales = low.movedim(-1, -3), scales.movedim(-1, -3)  # ... w s c
     adds = adds.unflatten(-2, (w, d // w)).movedim(-3, -5).flatten(-2)  # ... w s c (d/w e)
-    inside = faded_by(scales, low, adds.dtype) @ adds  # ... w s (c + 1) (d/w e)
+    inside = decay_factor(scales, low, adds.dtype) @ adds  # ... w s (c + 1) (d/w e)
     start, end = scales[..., 0], scales[..., -1]
-    held = faded_by(start, end, adds.dtype) @ inside[..., -1, :]  # ... w s (d/w e): before each group
+    held = decay_factor(start, end, adds.dtype) @ inside[..., -1, :]  # ... w s (d/w e): before each group
     if before is not None:
         held = held + (start - start[..., :1]).to(adds.dtype).exp()[..., None] * before
     after = inside[..., -1:, -1, :] + (end - start).to(adds.dtype).exp()[..., -1:, None] * held[..., -1:, :]
@@ -138,13 +138,13 @@ def faded_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | None)
     return every.unflatten(-1, (d // w, e)).movedim(-5, -3).flatten(-3, -2), after
 
 
-def faded_by(scales: Tensor, low: Tensor, dtype: torch.dtype) -> Tensor:
+def decay_factor(scales: Tensor, low: Tensor, dtype: torch.dtype) -> Tensor:
     """exp(scales[j] - low[i]) where i < j, 0 elsewhere: [..., j, i]."""
     later = ahead(low.shape[-1], scales.shape[-1], low.device).mT
     return (scales[..., :, None] - low[..., None, :]).masked_fill(~later, -torch.inf).to(dtype).exp()
 
 
-def faded_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | None) -> Tensor:
+def decayed_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | None) -> Tensor:
     """Scores [..., n, m] where `keep` says so, 0 elsewhere, where exp(a - b) may be too large a number."""
     one = a.shape[-1] == b.shape[-1] == 1
     by = a - b.mT if one else a[..., :, None, :] - b[..., None, :, :]
@@ -154,8 +154,8 @@ def faded_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | None
     return q @ k.mT * by if one else (q[..., :, None, :] * by * k[..., None, :, :]).sum(-1)
 
 
-def faded_sides(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys for scores that fade by exp(a - b) over all keys."""
+def decayed_sides(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys for scores that decay by exp(a - b) over all keys."""
     low, wide = least_of(b), torch.promote_types(q.dtype, torch.float32)
     return q * (a - low).to(wide).exp().to(q.dtype), k * (low - b).to(wide).exp().to(k.dtype)
 

@@ -1,4 +1,4 @@
-"""Scores that fade: the keys are summed first all the same, no number is too large, and the result is the same."""
+"""Scores that decay: the keys are summed first all the same, no number is too large, and the result is the same."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 
 import tensornet_attn as ta
 from tensornet_attn.graph import build
-from tensornet_attn.nn.functions.fading import faded_reads, fading_attention
+from tensornet_attn.nn.functions.decay import decay_attention, decayed_reads
 from tensornet_attn.nn.functions.softmax import masked_softmax
-from tensornet_attn.plan.aim import Aim
 from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.target import Target
 
-from .fading_cases import ALONE, FADED, FADING, SHARED, UNFADING, exp, faded
+from .decay_cases import ALONE, FADED, FADING, SHARED, UNFADING, decayed, exp
 from .test_linear import CHOSEN, agree, draw, modules
 
 SHAPES = [(5, 5), (3, 40), (40, 3), (70, 70), (1, 1)]
@@ -76,7 +76,7 @@ def test_weights_of_any_size() -> None:
     for keys in (None, seen):
         for causal in (True, False):
             how = {"key_mask": keys, "batch": 1, "heads": 1, "softmax": True, "causal": causal, "chunk": 4}
-            found = fading_attention([(ones, ones, torch.zeros_like(b), b)], v, None, **how)
+            found = decay_attention([(ones, ones, torch.zeros_like(b), b)], v, None, **how)
             keep = torch.ones(100, 100, dtype=torch.bool).tril() if causal else torch.ones(100, 100, dtype=torch.bool)
             keep = keep if keys is None else keep & keys
             wanted = masked_softmax(-b.mT.double().expand(1, 1, 100, 100), keep) @ v.double()
@@ -101,7 +101,7 @@ def test_refused_with_the_reason_and_still_right(name: str) -> None:
 
 
 def test_over_all_keys() -> None:
-    source = faded(D=exp("q[n h] - k[m h] -> h n m"))
+    source = decayed(D=exp("q[n h] - k[m h] -> h n m"))
     del source["diagram"]["A"]["mask"]
     ours, oracle = modules(source, False)
     assert f"A.o: {CHOSEN}" in ours.explain()
@@ -120,12 +120,12 @@ def exactly(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:
 @pytest.mark.parametrize("stretch", [0, 8, 32, 512])
 @pytest.mark.parametrize("sign", [1, -1, 0])
 def test_fading_by_any_numbers(width: int, stretch: int, sign: int) -> None:
-    """Fading, growing, and neither; within a stretch and over stretches."""
+    """Decay, growing, and neither; within a stretch and over stretches."""
     q, k, v = (draw(2, 75, size, seed=i) for i, size in enumerate((4, 4, 3)))
     steps = draw(2, 75, width, seed=4)
     a, b = (steps.abs() * -sign if sign else steps).cumsum(-2), (steps.abs() * -sign if sign else 2 * steps).cumsum(-2)
     operands = [x.requires_grad_() for x in (q, k, v, a, b)]
-    found, wanted = faded_reads(*operands, stretch, 8), exactly(*operands)
+    found, wanted = decayed_reads(*operands, stretch, 8), exactly(*operands)
     g = draw(*wanted.shape, seed=6)
     ours, theirs = ([y, *torch.autograd.grad((y * g).sum(), operands)] for y in (found, wanted))
     for one, other in zip(ours, theirs, strict=True):
@@ -144,7 +144,7 @@ def test_hidden_keys_count_for_nothing_whatever_they_fade_by(causal: bool, norma
     for number in (0, -1e4, 1e4):
         operands = [x.clone().requires_grad_() for x in (q.square(), k.square(), v, a, b)]
         own = torch.where(seen[:, None, :, None], operands[4], number)
-        y = fading_attention([(operands[0], operands[1], operands[3], own)], operands[2], None, seen, **how)
+        y = decay_attention([(operands[0], operands[1], operands[3], own)], operands[2], None, seen, **how)
         results.append([y, *torch.autograd.grad((y * draw(*y.shape, seed=7)).sum(), operands)])
     assert all(x.isfinite().all() for x in results[0])
     assert not results[0][0][2].any()
@@ -153,7 +153,7 @@ def test_hidden_keys_count_for_nothing_whatever_they_fade_by(causal: bool, norma
 
 
 def retention(rate: float) -> Any:
-    source = faded(FADED, D=exp(f"-{rate} * gap[n m] -> n m"), kind="keep")
+    source = decayed(FADED, D=exp(f"-{rate} * gap[n m] -> n m"), kind="keep")
     source["diagram"]["A"]["of"] = "Q[n h d] K[m h d] D[n m] -> h n m"
     return ta.load(source)
 
@@ -191,17 +191,17 @@ def test_triton_keeps_kernels_of_its_own_where_sequences_are_not_long() -> None:
         ("triton", 8192, False),
         ("triton", 8192, True),
     ):
-        plan = make_plan(graph, backend, Aim(n=n, m=n, strict=strict))
-        (region,) = (r for r in plan.regions if "fading by 'D'" in r.chosen or "Triton kernels" in r.chosen)
-        ways.append((region.backend, "fading" in region.chosen))
+        plan = make_plan(graph, backend, Target(n=n, m=n, strict=strict))
+        (region,) = (r for r in plan.regions if "decay by 'D'" in r.chosen or "Triton kernels" in r.chosen)
+        ways.append((region.backend, "decay" in region.chosen))
     assert ways == [("torch", True), ("triton", False), ("torch", True), ("triton", False)]
-    reason = "\n    not linear attention: its kernels know no scores that fade, as by 'D'; with torch it would take "
-    assert reason in make_plan(graph, "triton", Aim(n=128, m=128)).explain()
+    reason = "\n    not linear attention: its kernels know no scores that decay, as by 'D'; with torch it would take "
+    assert reason in make_plan(graph, "triton", Target(n=128, m=128)).explain()
 
 
 def test_the_kernels_of_a_softmax_of_numbers_of_keys() -> None:
     graph = build(ta.load(ALONE["numbers of keys, by distance"]))
-    short, long = (make_plan(graph, "triton", Aim(n=n, m=n)).backends for n in (64, 8192))
+    short, long = (make_plan(graph, "triton", Target(n=n, m=n)).backends for n in (64, 8192))
     assert (short["y.p1"], long["A.o"]) == ("triton", "torch")
 
 

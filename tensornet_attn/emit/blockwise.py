@@ -17,7 +17,7 @@ from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.causal import looks_back
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Term, Use
-from tensornet_attn.plan.rows import block_of, drops, keys_of, leaf, made_inside, unbounded
+from tensornet_attn.plan.blockwise import block_of, drops, keys_of, leaf, made_inside, unbounded
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.spec.arithmetic import ONE, Binary, Number
 
@@ -25,7 +25,7 @@ _INDENT = "    "
 
 
 @dataclass
-class RowWriter(Writer):
+class BlockWriter(Writer):
     """Collects the body of a function of one block: positions are those of its rows, sizes come with the call."""
 
     sizes: list[str] = field(default_factory=list)  # legs whose sizes the call tells
@@ -99,7 +99,7 @@ class Operand:
         return self.legs.index(leg) - len(self.legs) if leg is not None and leg in self.legs else 0
 
 
-def emit_rows(writer: Writer, step: Step) -> None:
+def emit_blockwise(writer: Writer, step: Step) -> None:
     """The call; its function is carried beside the class."""
     assert isinstance(step.op, Kernel)
     inner, operands = _inside(writer, step, step.op)
@@ -116,7 +116,7 @@ def emit_rows(writer: Writer, step: Step) -> None:
     for line in wrap(told, WIDTH - 10, break_long_words=False):
         writer.line(f"# {line}")
     writer.values[step.name] = Value(local, result.legs, True)
-    text = writer.call("blocked_rows", *_arguments(writer, inner, operands, tile, block))
+    text = writer.call("blockwise", *_arguments(writer, inner, operands, tile, block))
     writer.line(f"{local} = {text}", writer.values[step.name])
 
 
@@ -125,7 +125,7 @@ def _block(graph: Graph, step: Step) -> tuple[int, ...]:
     return (*block_of(graph, step), keys) if keys > 1 else block_of(graph, step)
 
 
-def _inside(writer: Writer, step: Step, op: Kernel) -> tuple[RowWriter, list[Operand]]:
+def _inside(writer: Writer, step: Step, op: Kernel) -> tuple[BlockWriter, list[Operand]]:
     """The writer of the function, which knows the leaves, and the operands of the call."""
     graph, taken = writer.graph, set(writer.local.values())
     leaves: dict[Use, Tensor] = {}
@@ -137,7 +137,7 @@ def _inside(writer: Writer, step: Step, op: Kernel) -> tuple[RowWriter, list[Ope
     steps = [part for own in op.body for part in _parts(graph, _on_leaves(graph, own, leaves, op.steps))]
     steps = _scaled_before(graph, steps)
     inner_graph = hiding(replace(graph, tensors=tuple(leaves.values()), steps=tuple(steps), output=step.name))
-    inner = RowWriter(inner_graph, Names(function_names() | {"rows"}), [[]])
+    inner = BlockWriter(inner_graph, Names(function_names() | {"rows"}), [[]])
     inner.lengths = {leg.name: f"rows.{'n' if leg.kind == 'query' else 'm'}" for leg in graph.legs if leg.sequence}
     return inner, _operands(writer, inner, leaves)
 
@@ -200,7 +200,7 @@ def _scaled_before(graph: Graph, steps: list[Step]) -> list[Step]:
     return [part for step in steps for part in (*([before[step.name]] if step.name in before else []), made[step.name])]
 
 
-def _operands(writer: Writer, inner: RowWriter, leaves: dict[Use, Tensor]) -> list[Operand]:
+def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> list[Operand]:
     """The operands, masks last; the leaves' values in the function."""
     found, later = [], []
     for use, tensor in leaves.items():
@@ -239,7 +239,7 @@ def _layout(graph: Graph, tensor: Tensor) -> Legs:
     return heads + long + tuple(leg for leg in tensor.legs if leg not in heads + long)
 
 
-def _noise(inner: RowWriter, tensor: Tensor) -> None:
+def _noise(inner: BlockWriter, tensor: Tensor) -> None:
     local, like = inner.local[tensor.name], inner.like.text
     shape = ", ".join([inner.batch_shape, *map(inner.block_size, tensor.legs)])
     draw = "True" if tensor.always else "rows.training"
@@ -248,7 +248,7 @@ def _noise(inner: RowWriter, tensor: Tensor) -> None:
     inner.line(f"{local} = {text}", inner.values[tensor.name])
 
 
-def _constant(inner: RowWriter, tensor: Tensor) -> None:
+def _constant(inner: BlockWriter, tensor: Tensor) -> None:
     assert tensor.init is not None
     like, graph = inner.like.text, inner.graph
     if tensor.init.name == "distance":
@@ -260,7 +260,7 @@ def _constant(inner: RowWriter, tensor: Tensor) -> None:
     inner.bind(tensor.name, text, tensor.legs)
 
 
-def _emit(inner: RowWriter, step: Step) -> None:
+def _emit(inner: BlockWriter, step: Step) -> None:
     if isinstance(step.op, Contraction):
         emit_contraction(inner, step)
     elif isinstance(step.op, Box) and step.op.kind == "dropout":
@@ -272,9 +272,9 @@ def _emit(inner: RowWriter, step: Step) -> None:
 
 
 def _arguments(
-    writer: Writer, inner: RowWriter, operands: list[Operand], tile: str, block: tuple[int, ...]
+    writer: Writer, inner: BlockWriter, operands: list[Operand], tile: str, block: tuple[int, ...]
 ) -> list[str]:
-    """What `blocked_rows` is called with."""
+    """What `blockwise` is called with."""
     graph = writer.graph
     texts = [operand.text for operand in operands]
     lengths = [writer.length(graph.query), writer.length(graph.key)]
@@ -287,7 +287,7 @@ def _arguments(
     return arguments
 
 
-def _function(tile: str, inner: RowWriter, operands: list[Operand], op: Kernel, result: Legs) -> str:
+def _function(tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel, result: Legs) -> str:
     """The source of the function of a block."""
     graph = inner.graph
     rows = [operand.place(graph.query) for operand in operands]
@@ -304,7 +304,7 @@ def _function(tile: str, inner: RowWriter, operands: list[Operand], op: Kernel, 
     sizes = [f"{_tuple(inner.known[leg] for leg in inner.sizes)} = rows.sizes"] if inner.sizes else []
     body = _docstring(about) + [part for line in [*sizes, *inner.groups[0]] for part in wrapped(line, len(_INDENT))]
     head = wrapped(f"def {tile}({', '.join(['rows: Rows', *kinds])}) -> Tensor:", 0)
-    decorator = wrapped(f"@row_tile({', '.join(told)})", 0)
+    decorator = wrapped(f"@block_function({', '.join(told)})", 0)
     return "\n".join([*decorator, *head, *(_INDENT + line for line in body)])
 
 

@@ -1,4 +1,4 @@
-"""Measures the targets: each design beside those that its aims name, and at half the length where growth counts."""
+"""Measures the targets: each design beside those that its criteria name, and at half the length where growth counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensornet_attn.cost.devices import Device
 
 @dataclass(frozen=True)
 class Setting:
-    """Under what the targets are measured; `n` is in the place of their own lengths. Aims are of the first backend."""
+    """Under what the targets are measured; `n` is in the place of their own lengths. Targets are of the first backend."""
 
     n: int | None = None
     batch: int = BATCH

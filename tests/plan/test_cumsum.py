@@ -1,4 +1,4 @@
-"""Sums over the keys: one running sum where what is summed is a product of sides, and the result is the same."""
+"""Sums over the keys: one cumulative sum where what is summed is a product of sides, and the result is the same."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 import tensornet_attn as ta
 
-from .fading_cases import CONSTANTS
+from .decay_cases import CONSTANTS
 from .linear_cases import diagram
-from .test_fading import SHAPES
+from .test_decay import SHAPES
 from .test_linear import agree, draw, modules
 
 READ = "T[h n] q[n h] Wt[f h] -> n f"
@@ -44,7 +44,7 @@ def test_one_running_sum_and_the_result_is_the_same(name: str, causal: bool) -> 
     source = SUMS[name]
     if causal:
         source = source | {"diagram": source["diagram"] | {"T": source["diagram"]["T"] | {"mask": ["causal"]}}}
-    told = "a running sum over the keys" if causal else "a sum over the keys, once for all queries"
+    told = "a cumulative sum over the keys" if causal else "a sum over the keys, once for all queries"
     ours, oracle = modules(source, False)
     assert f"  T: {told}" in ours.explain().splitlines()
     for (n, m), batch in zip(SHAPES, itertools.cycle([(2,), ()]), strict=False):

@@ -1,6 +1,6 @@
-"""Sums over the keys of products of a part of queries and one of keys: one running sum of the keys' part.
+"""Sums over the keys of products of a part of queries and one of keys: one cumulative sum of the keys' part.
 
-# since.of = one[n] gate[m];  since = sum over the visible m of since.of     ->     since = one times a running sum
+# since.of = one[n] gate[m];  since = sum over the visible m of since.of     ->     since = one times a cumulative sum
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Us
 from tensornet_attn.plan.linear import CAUSAL, Pattern, canonical, outside
 from tensornet_attn.plan.lowering import Lowered
 
-RUNNING = "running sums"
-TOLD = {True: "a running sum over the keys", False: "a sum over the keys, once for all queries"}
+CUMSUM = "cumulative sums"
+DESCRIPTION = {True: "a cumulative sum over the keys", False: "a sum over the keys, once for all queries"}
 
 
-def lower_running(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
+def lower_cumsum(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
     """Every sum over keys that allows it: it takes no more operations than the scores at any length."""
     lowered, chosen = graph, dict[str, str]()
     for step in graph.steps:
         if _fits(lowered, step):
-            lowered, chosen[step.name] = summed(lowered, step), TOLD[CAUSAL in graph.masks(step)]
+            lowered, chosen[step.name] = summed(lowered, step), DESCRIPTION[CAUSAL in graph.masks(step)]
     return Lowered(lowered, chosen)
 
 

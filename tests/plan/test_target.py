@@ -9,7 +9,7 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.graph import build
-from tensornet_attn.plan.aim import TRAINING, Aim, aim_of, bytes_of
+from tensornet_attn.plan.target import TRAINING, Target, bytes_of, target_from
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_no_bytes(wrong: Any) -> None:
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "bucket": ({"bucket": "decode"}, "there is no bucket 'decode': did you mean 'decoding'?"),
+    "workload": ({"workload": "decode"}, "there is no workload 'decode': did you mean 'decoding'?"),
     "n": ({"n": 0}, "'n' is 0, and must be a whole number from 1 to 2147483647, e.g. n=1."),
     "m": ({"m": -1}, "'m' is -1, and must be a whole number from 1 to 2147483647, e.g. m=1."),
     "batch": ({"batch": 0}, "'batch' is 0, and must be a whole number from 1 to 2147483647, e.g. batch=1."),
@@ -44,27 +44,27 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 def test_mistakes(name: str) -> None:
     given, message = MISTAKES[name]
     with pytest.raises(ta.InputError) as error:
-        aim_of(**given)
+        target_from(**given)
     assert str(error.value) == message
 
 
 def test_the_usual_aim() -> None:
-    assert aim_of() == TRAINING == Aim()
-    assert aim_of("torch.bfloat16") == TRAINING  # no limit, nothing to count
-    assert aim_of("torch.bfloat16", memory="1kB").dtype == "bfloat16"
-    assert aim_of(device_costs=DEVICES["h200"]) == aim_of(device_costs="h200")
+    assert target_from() == TRAINING == Target()
+    assert target_from("torch.bfloat16") == TRAINING  # no limit, nothing to count
+    assert target_from("torch.bfloat16", memory="1kB").dtype == "bfloat16"
+    assert target_from(device_costs=DEVICES["h200"]) == target_from(device_costs="h200")
 
 
 def test_lengths() -> None:
     graph = build(ta.load(ta.load("mhsa").to_yaml().replace("n: query", "n: query 64")))
-    assert Aim().sizes(graph) == {"n": 64, "m": 1024, "...": 1}
-    assert Aim("decoding", batch=3).sizes(graph) == {"n": 1, "m": 4096, "...": 3}
-    assert Aim(n=32).sizes(graph) == {"n": 32, "m": 32, "...": 1}
+    assert Target().sizes(graph) == {"n": 64, "m": 1024, "...": 1}
+    assert Target("decoding", batch=3).sizes(graph) == {"n": 1, "m": 4096, "...": 3}
+    assert Target(n=32).sizes(graph) == {"n": 32, "m": 32, "...": 1}
     with pytest.raises(ta.InputError) as error:
-        Aim(n=65).sizes(graph)
+        Target(n=65).sizes(graph)
     assert str(error.value) == ("'n' is 65, and the query leg 'n' has a maximum of 64: ask for n=64 or less.")
 
 
 def test_relative_legs_follow() -> None:
     graph = build(ta.load("transformer_xl"))
-    assert Aim(n=5, m=7).sizes(graph) == {"n": 5, "m": 7, "p": 11, "...": 1}
+    assert Target(n=5, m=7).sizes(graph) == {"n": 5, "m": 7, "p": 11, "...": 1}

@@ -1,4 +1,4 @@
-"""Blocks of rows and what torch may do with them: compile, export, transforms, checkpoints, copies."""
+"""Blocks of queries and what torch may do with them: compile, export, transforms, checkpoints, copies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.func import functional_call, grad, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
 import tensornet_attn as ta
-from tensornet_attn.nn.functions.rows import rows_backward, rows_forward
-from tests.nn.rows_cases import (
+from tensornet_attn.nn.functions.blockwise import blockwise_backward, blockwise_forward
+from tests.nn.blockwise_cases import (
     drawn,
     mixed,
     mixed_operands,
@@ -37,7 +37,7 @@ def masked_operands(n: int, m: int, batch: int = 2) -> list[Tensor]:
 
 
 def call_of(given: list[Tensor], tile: str = "mixed_rows", seed: Tensor | None = None, **more: Any) -> tuple[Any, ...]:
-    """The arguments of `rows_forward`."""
+    """The arguments of `blockwise_forward`."""
     q, k = (given[1], given[2]) if tile == "mixed_rows" else given[:2]
     present = [True] * len(given) + [False] * more.get("absent", 0)
     rest = (more.get("training", False), more.get("sizes", []), None)
@@ -49,17 +49,17 @@ def call_of(given: list[Tensor], tile: str = "mixed_rows", seed: Tensor | None =
 def test_opcheck(wants: bool) -> None:
     given = [x.detach().requires_grad_(wants) for x in mixed_operands(5, 6)]
     mask, key_mask = some(5, 6).detach() < 1, some(2, 6).detach() < 1
-    torch.library.opcheck(rows_forward, call_of([*given, mask, key_mask]))
-    torch.library.opcheck(rows_forward, call_of(given, absent=2))
+    torch.library.opcheck(blockwise_forward, call_of([*given, mask, key_mask]))
+    torch.library.opcheck(blockwise_forward, call_of(given, absent=2))
     pair = [x.detach().requires_grad_(wants) for x in relative_operands(5, 6)]
-    torch.library.opcheck(rows_forward, call_of(pair, "relative_scores_rows"))
+    torch.library.opcheck(blockwise_forward, call_of(pair, "relative_scores_rows"))
 
 
 def test_the_backward_changes_no_operand_and_returns_new_tensors() -> None:
     """What opcheck would tell of it: that looks at storages, which tensors inside `torch.func.vjp` lack."""
     given, gradient = [x.detach() for x in mixed_operands(5, 6)], torch.randn(2, 3, 5, 5, dtype=torch.float64)
     before = [x.clone() for x in (*given, gradient)]
-    found = rows_backward(gradient, [0, 1, 2, 3], *call_of(given, absent=2))
+    found = blockwise_backward(gradient, [0, 1, 2, 3], *call_of(given, absent=2))
     torch.testing.assert_close([*given, gradient], before, rtol=0, atol=0)
     places = [x.untyped_storage().data_ptr() for x in (*given, gradient, *found)]
     assert len(set(places)) == len(places)
@@ -67,7 +67,7 @@ def test_the_backward_changes_no_operand_and_returns_new_tensors() -> None:
 
 def test_opcheck_of_what_is_drawn() -> None:
     given, seed = [some(2, 5, 3), some(2, 6, 3, seed=1)], torch.tensor(7)
-    torch.library.opcheck(rows_forward, call_of(given, "drawn_rows", seed, absent=1, training=True, sizes=[1]))
+    torch.library.opcheck(blockwise_forward, call_of(given, "drawn_rows", seed, absent=1, training=True, sizes=[1]))
 
 
 @pytest.mark.rotated
@@ -168,9 +168,9 @@ def test_deterministic_algorithms() -> None:
 
 
 def layer() -> Any:
-    """A design whose plan has blocks of rows at every length."""
+    """A design whose plan has blocks of queries at every length."""
     made = ta.compile(ta.load("transformer_xl", legs={"f": 16, "h": 2, "d": 8}), dtype=torch.float64)
-    assert "blocked_rows(" in made.source
+    assert "blockwise(" in made.source
     return made
 
 

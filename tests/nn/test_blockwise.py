@@ -1,4 +1,4 @@
-"""Blocks of rows: values and gradients of the plain code, for every form of operand; what is drawn; derivatives."""
+"""Blocks of queries: values and gradients of the plain code, for every form of operand; what is drawn; derivatives."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from tensornet_attn.nn.functions.rows import Rows, among_zeros, blocked_rows, pieces_of, row_tile, seen
-from tests.nn.rows_cases import (
+from tensornet_attn.nn.functions.blockwise import Rows, among_zeros, block_function, blockwise, pieces_of, seen
+from tests.nn.blockwise_cases import (
     BATCHES,
     LENGTHS,
     drawn,
@@ -58,7 +58,7 @@ def test_one_entry_of_an_operand_stands_for_all_rows() -> None:
     P, _, k, v = mixed_operands(1, 6)
     q, mask = some(2, 2, 1, 4), torch.ones(1, 6, dtype=torch.bool)
     for given in (None, mask, torch.zeros(5, 6)):
-        found = blocked_rows("mixed_rows", [P, q, k, v, given, None], 5, 6, (2,), (2, 1))
+        found = blockwise("mixed_rows", [P, q, k, v, given, None], 5, 6, (2,), (2, 1))
         wanted = mixed_plain(P, q, k, v).expand(-1, -1, 5, -1)
         same(found, wanted, [P, q, k, v])
 
@@ -220,12 +220,12 @@ def test_third_derivatives() -> None:
 
 
 def test_a_result_without_the_query_is_the_same_for_all_rows() -> None:
-    @row_tile(rows=(0,), out=-2)
+    @block_function(rows=(0,), out=-2)
     def mean_rows(rows: Rows, k: Tensor) -> Tensor:
         return k.softmax(-2).sum(-2, keepdim=True)
 
     k = some(2, 4, 3)
-    same(blocked_rows("mean_rows", [k], 5, 4, (2,), (2, 1)), k.softmax(-2).sum(-2, keepdim=True).expand(2, 5, 3), [k])
+    same(blockwise("mean_rows", [k], 5, 4, (2,), (2, 1)), k.softmax(-2).sum(-2, keepdim=True).expand(2, 5, 3), [k])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

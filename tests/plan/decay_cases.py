@@ -1,4 +1,4 @@
-"""Small designs whose scores fade by exp(a - b), a of queries and b of keys, and some that only look like it."""
+"""Small designs whose scores decay by exp(a - b), a of queries and b of keys, and some that only look like it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GATES = {"sum": "m", "mask": ["causal"], "of": "one[n] K[m h d] -> h d n m"}
 FADED = "Q[n h d] K[m h d] D[h n m] -> h n m"
 
 
-def faded(scores: Any = FADED, **more: Any) -> dict[str, Any]:
+def decayed(scores: Any = FADED, **more: Any) -> dict[str, Any]:
     """A causal design with a map of these scores; `more`: its other steps, before the map, or another mask."""
     made = design(scores, **{"mask": ["causal"], **more})
     last = {name: made["diagram"].pop(name) for name in ("A", "y")}
@@ -30,25 +30,25 @@ def exp(text: str) -> dict[str, str]:
 
 BY_DISTANCE = exp("-1 * b[h] gap[n m] -> h n m")
 FADING: dict[str, dict[str, Any]] = {
-    "by distance": faded(D=BY_DISTANCE),
-    "by distance, kept": faded(D=BY_DISTANCE, kind="keep"),
-    "by the size of the distance": faded(G={"map": "abs", "of": "gap"}, D=exp("-1 * G[n m] b[h] -> h n m")),
-    "by slopes, with eps": faded(D=exp("-2 * s[h] gap[n m] + 0.5 -> h n m"), eps=0.5),
-    "by gates": faded(G=GATE, D=exp("G[h m] - G[h n] -> h n m"), kind="keep"),
-    "by gates and distance": faded(G=GATE, D=exp("G[h m] - G[h n] - b[h] gap[n m] -> h n m")),
-    "by numbers of a query and of a key": faded(D=exp("q[n h] - k[m h] -> h n m")),
-    "all heads alike": faded("Q[n h d] K[m h d] D[n m] -> h n m", D=exp("-0.25 * gap[n m] -> n m")),
-    "by keys alone": faded(D=exp("-0.5 * one[n] k[m h] -> h n m")),
-    "two factors": faded(
+    "by distance": decayed(D=BY_DISTANCE),
+    "by distance, kept": decayed(D=BY_DISTANCE, kind="keep"),
+    "by the size of the distance": decayed(G={"map": "abs", "of": "gap"}, D=exp("-1 * G[n m] b[h] -> h n m")),
+    "by slopes, with eps": decayed(D=exp("-2 * s[h] gap[n m] + 0.5 -> h n m"), eps=0.5),
+    "by gates": decayed(G=GATE, D=exp("G[h m] - G[h n] -> h n m"), kind="keep"),
+    "by gates and distance": decayed(G=GATE, D=exp("G[h m] - G[h n] - b[h] gap[n m] -> h n m")),
+    "by numbers of a query and of a key": decayed(D=exp("q[n h] - k[m h] -> h n m")),
+    "all heads alike": decayed("Q[n h d] K[m h d] D[n m] -> h n m", D=exp("-0.25 * gap[n m] -> n m")),
+    "by keys alone": decayed(D=exp("-0.5 * one[n] k[m h] -> h n m")),
+    "two factors": decayed(
         "Q[n h d] K[m h d] D[h n m] E[n m] -> h n m", D=BY_DISTANCE, E=exp("-0.25 * gap[n m] -> n m"), kind="keep"
     ),
-    "some terms": faded(
+    "some terms": decayed(
         "Q[n h d] K[m h d] D[h n m] + 0.5 * q[n h] k[m h] D[h n m] + q[n h] k[m h] + D[h n m] -> h n m", D=BY_DISTANCE
     ),
-    "nothing else": faded(exp("q[n h] - b[h] gap[n m] -> h n m")),
-    "mixed heads that fade each": faded("P[g h] Qg[n g d] Kg[m g d] D[h n m] -> h n m", D=BY_DISTANCE),
-    "by features": faded("Q[n h d] K[m h d] D[h d n m] -> h n m", G=GATES, D=exp("G[h d m] - G[h d n] -> h d n m")),
-    "by features, kept": faded(
+    "nothing else": decayed(exp("q[n h] - b[h] gap[n m] -> h n m")),
+    "mixed heads that decay each": decayed("P[g h] Qg[n g d] Kg[m g d] D[h n m] -> h n m", D=BY_DISTANCE),
+    "by features": decayed("Q[n h d] K[m h d] D[h d n m] -> h n m", G=GATES, D=exp("G[h d m] - G[h d n] -> h d n m")),
+    "by features, kept": decayed(
         "Q[n h d] K[m h d] D[h d n m] E[h n m] -> h n m",
         G=GATES,
         D=exp("G[h d m] - G[h d n] -> h d n m"),
@@ -60,7 +60,7 @@ FADING: dict[str, dict[str, Any]] = {
 
 def weighted(scores: str, values: str = "A[h n m] V[m h e] Wo[h e f]", **more: Any) -> dict[str, Any]:
     """A causal design with a softmax of 0.7 times these scores, which are no product of queries and keys."""
-    made = faded(scores, kind="softmax", read=f"q[n h] {values} -> n f", **more)
+    made = decayed(scores, kind="softmax", read=f"q[n h] {values} -> n f", **more)
     made["diagram"]["A"]["scale"] = 0.7
     return made
 
@@ -74,8 +74,8 @@ ALONE: dict[str, dict[str, Any]] = {
     "nothing but distance": weighted("-1 * s[h] gap[n m] -> h n m"),
     "each number of a value": weighted("one[n] K[m h d] -> h d n m", "A[h d n m] K[m h d] Wq[f h d]"),
 }
-SHARED: dict[str, dict[str, Any]] = {  # what fades is read by a map and by a sum
-    "scores": faded(
+SHARED: dict[str, dict[str, Any]] = {  # what decays is read by a map and by a sum
+    "scores": decayed(
         "F",
         kind="keep",
         D=BY_DISTANCE,
@@ -83,14 +83,14 @@ SHARED: dict[str, dict[str, Any]] = {  # what fades is read by a map and by a su
         T={"sum": "m", "mask": ["causal"], "of": "F"},
         read="T[h n] A[h n m] V[m h e] Wo[h e f] -> n f",
     ),
-    "a factor of two scores": faded(
+    "a factor of two scores": decayed(
         G=GATE,
         D=exp("G[h m] - G[h n] -> h n m"),
         kind="keep",
         T={"sum": "m", "mask": ["causal"], "of": "q[n h] k[m h] D[h n m] -> h n m"},
         read="T[h n] A[h n m] V[m h e] Wo[h e f] -> n f",
     ),
-    "an exponent": faded(
+    "an exponent": decayed(
         "Q[n h d] K[m h d] D[h n m] E[h n m] -> h n m",
         kind="keep",
         X="-1 * b[h] gap[n m] -> h n m",
@@ -101,26 +101,29 @@ SHARED: dict[str, dict[str, Any]] = {  # what fades is read by a map and by a su
 SUM = "is no sum of a part of queries and one of keys"
 UNFADING: dict[str, tuple[dict[str, Any], str | None]] = {
     "another map": (
-        faded(D={"map": "tanh", "of": "-1 * b[h] gap[n m] -> h n m"}),
+        decayed(D={"map": "tanh", "of": "-1 * b[h] gap[n m] -> h n m"}),
         "'D' in the scores depends on query and key at once",
     ),
-    "a product": (faded(D=exp(f"0.1 * {SCORES}")), f"the exponent of 'D' in the scores {SUM}"),
+    "a product": (decayed(D=exp(f"0.1 * {SCORES}")), f"the exponent of 'D' in the scores {SUM}"),
     "how far, either way": (
-        faded(G={"map": "abs", "of": "gap"}, D=exp("-1 * G[n m] b[h] -> h n m"), mask=[]),
+        decayed(G={"map": "abs", "of": "gap"}, D=exp("-1 * G[n m] b[h] -> h n m"), mask=[]),
         f"the exponent of 'D' in the scores {SUM}",
     ),
-    "a rate of the query": (faded(D=exp("-1 * q[n h] gap[n m] -> h n m")), f"the exponent of 'D' in the scores {SUM}"),
+    "a rate of the query": (
+        decayed(D=exp("-1 * q[n h] gap[n m] -> h n m")),
+        f"the exponent of 'D' in the scores {SUM}",
+    ),
     "mixed heads": (
-        faded("P[g h] Qg[n g d] Kg[m g d] D[n m] -> h n m", D=exp("-0.25 * gap[n m] -> n m")),
+        decayed("P[g h] Qg[n g d] Kg[m g d] D[n m] -> h n m", D=exp("-0.25 * gap[n m] -> n m")),
         None,  # rewriting makes it fit after all
     ),
     "by some of the features": (
-        faded(
+        decayed(
             "Q[n h d] K[m h d] G[n a] Ka[m a] D[d n m] -> h n m",
             G="x[n f] Wa[f a] -> n a",
             D=exp("-1 * u[d] gap[n m] -> d n m"),
         ),
-        "'D' fades along 'd', and the scores sum 'a' and 'd'",
+        "'D' decays along 'd', and the scores sum 'a' and 'd'",
     ),
 }
 FORGETTING = {  # scores less the gates between key and query, as in the Forgetting Transformer

@@ -1,7 +1,7 @@
 """What several products read of an attention map is made once for each of the values: each map has one reader then.
 
 # y = g[h] A V Wo + A V Wo     ->     A.V = A V;  y = g[h] A.V Wo + A.V Wo
-# y = A V Wo + A U Wu          ->     A.V = A V;  A.apart = A;  A.U = A.apart U;  y = A.V Wo + A.U Wu
+# y = A V Wo + A U Wu          ->     A.V = A V;  A.copy = A;  A.U = A.copy U;  y = A.V Wo + A.U Wu
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import replace
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
-from tensornet_attn.plan.apart import lower_apart
 from tensornet_attn.plan.distribute import still_made
+from tensornet_attn.plan.duplicate import lower_duplicates
 from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.rewrite.apart import MAPS
 from tensornet_attn.rewrite.change import fresh, kept, with_steps
+from tensornet_attn.rewrite.duplicate import ATTENTION_BOXES
 from tensornet_attn.rewrite.simplify import draws
 from tensornet_attn.spec.arithmetic import ONE
 
-ONCE = "values read once"
+HOISTS = "hoisted values"
 
 
-def lower_once(graph: Graph, sizes: Mapping[str, int], device: Device, apart: bool = True) -> Lowered:
+def lower_hoists(graph: Graph, sizes: Mapping[str, int], device: Device, apart: bool = True) -> Lowered:
     """Every map, or blend of maps, that several products read, each with values.
 
     Where the values differ, and if a map may be made `apart` for each of them, it is if none of these is stored then.
@@ -30,12 +30,12 @@ def lower_once(graph: Graph, sizes: Mapping[str, int], device: Device, apart: bo
     made = graph
     for box in graph.steps:
         values = list(_values(made, box))
-        over_keys = isinstance(box.op, Box) and box.op.kind in MAPS and graph.masked(box)
+        over_keys = isinstance(box.op, Box) and box.op.kind in ATTENTION_BOXES and graph.masked(box)
         if len(values) == 1:
-            made = _once(made, box, box.name, values[0])
+            made = _hoisted(made, box, box.name, values[0])
         elif len(values) > 1 and apart and over_keys and not draws(made, box):
             trial, names = _for_each(made, box, values)
-            made = made if still_made(lower_apart(trial, sizes, device).graph, names, sizes, device) else trial
+            made = made if still_made(lower_duplicates(trial, sizes, device).graph, names, sizes, device) else trial
     return Lowered(made)
 
 
@@ -62,16 +62,16 @@ def _reads(graph: Graph, reader: Step) -> bool:
 def _for_each(graph: Graph, box: Step, values: Iterable[Use]) -> tuple[Graph, tuple[str, ...]]:
     """The graph with a map for each of the values, and their names."""
     first, *others = values
-    graph, names = _once(graph, box, box.name, first), [box.name]
+    graph, names = _hoisted(graph, box, box.name, first), [box.name]
     for value in others:
-        names.append(fresh(graph, f"{box.name}.apart"))
+        names.append(fresh(graph, f"{box.name}.copy"))
         made = replace(graph.step[box.name], name=names[-1])
         graph = with_steps(graph, {box.name: [graph.step[box.name], made]})
-        graph = _once(graph, box, names[-1], value)
+        graph = _hoisted(graph, box, names[-1], value)
     return graph, tuple(names)
 
 
-def _once(graph: Graph, box: Step, name: str, value: Use) -> Graph:
+def _hoisted(graph: Graph, box: Step, name: str, value: Use) -> Graph:
     """The graph with a step for what the map of this name reads of the values, before the first reader of both."""
     legs = tuple(leg for leg in box.legs if leg != graph.key)
     legs += tuple(leg for leg in value.legs if leg not in box.legs)

@@ -10,7 +10,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
-from tensornet_attn.plan.once import lower_once
+from tensornet_attn.plan.hoist import lower_hoists
 from tensornet_attn.reference import evaluate
 
 from .linear_cases import READ, SCORES, diagram, positive
@@ -43,7 +43,7 @@ READ_MORE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"A": SOFTMAX, "y": f"{TERM} + {OTHER} -> n f"},
         (
             "A.V[h n e] = A[h n m] V[m h e]",
-            "A.Vs[h n e] = A.apart[h n m] Vs[m e]",
+            "A.Vs[h n e] = A.copy[h n m] Vs[m e]",
             "y[n f] = A.V[h n e] Wo[h e f] + A.Vs[h n e] Wo[h e f]",
         ),
     ),
@@ -51,7 +51,7 @@ READ_MORE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"A": FAR, "y": f"{TERM} + {OTHER} - b[h] {TERM} -> n f"},
         (
             "A.V[h n e] = A[h n m] V[m h e]",
-            "A.Vs[h n e] = A.apart[h n m] Vs[m e]",
+            "A.Vs[h n e] = A.copy[h n m] Vs[m e]",
             "y[n f] = A.V[h n e] Wo[h e f] + A.Vs[h n e] Wo[h e f] - b[h] A.V[h n e] Wo[h e f]",
         ),
     ),
@@ -74,10 +74,10 @@ STAYS: dict[str, dict[str, Any]] = {
 def test_what_the_map_reads_is_made_once(name: str) -> None:
     own, wanted = READ_MORE[name]
     graph = build(ta.load(diagram(own)))
-    made = lower_once(graph, SIZES, GENERIC).graph
+    made = lower_hoists(graph, SIZES, GENERIC).graph
     found = made.to_text().splitlines()
     assert [line for line in found if line.startswith(("A.V", "O[", "y["))] == list(wanted)
-    assert lower_once(made, SIZES, GENERIC).graph == made
+    assert lower_hoists(made, SIZES, GENERIC).graph == made
     leaves = {t.name: draw(*(graph.leg[leg].size or 5 for leg in t.legs), seed=i).requires_grad_()
               for i, t in enumerate(graph.tensors)}  # fmt: skip
     results = []
@@ -100,10 +100,10 @@ def test_compiled(name: str, causal: bool) -> None:
 @pytest.mark.parametrize("name", STAYS)
 def test_what_stays(name: str) -> None:
     graph = build(ta.load(diagram(STAYS[name])))
-    assert lower_once(graph, SIZES, GENERIC).graph == graph
+    assert lower_hoists(graph, SIZES, GENERIC).graph == graph
 
 
 def test_kernels_read_several_values_of_one_map() -> None:
     """So that a map is not made apart for them."""
     graph = build(ta.load(diagram(READ_MORE["two kinds of values"][0])))
-    assert lower_once(graph, SIZES, GENERIC, apart=False).graph == graph
+    assert lower_hoists(graph, SIZES, GENERIC, apart=False).graph == graph

@@ -1,23 +1,23 @@
-"""How blocks of rows read in emitted code."""
+"""How blocks of queries read in emitted code."""
 
 from __future__ import annotations
 
 import tensornet_attn as ta
-from tests.plan.rows_cases import TAKEN
+from tests.plan.blockwise_cases import TAKEN
 
 from .test_source import forward_of
 
 
 def tile_of(source: str) -> str:
     """The function of a block, from its decorator on."""
-    return source[source.index("@row_tile(") :].rstrip()
+    return source[source.index("@block_function(") :].rstrip()
 
 
 def test_a_core_is_folded_into_the_query_of_a_block() -> None:
     source = ta.emit_source("thsa")
     assert forward_of(source).splitlines()[-12:] == [
         "    # A.of.p1, A.of, A, y.p1: a block of rows at a time, again in the backward",
-        "    y_1 = blocked_rows(",
+        "    y_1 = blockwise(",
         '        "y_1_rows",',
         "        [self.C, Q.transpose(-2, -1), K, V.transpose(-2, -1), mask, key_mask],",
         "        n,",
@@ -30,7 +30,7 @@ def test_a_core_is_folded_into_the_query_of_a_block() -> None:
         "    return y_1.transpose(-2, -1) @ self.Wo  # ... n f",
     ]
     assert tile_of(source).splitlines() == [
-        "@row_tile(rows=(0, -1, 0, 0, -2, 0), out=-1, legs=(0, 2, 2, 2, -1, 1))",
+        "@block_function(rows=(0, -1, 0, 0, -2, 0), out=-1, legs=(0, 2, 2, 2, -1, 1))",
         "def y_1_rows(",
         "    rows: Rows, C: Tensor, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key_mask: Tensor | None",
         ") -> Tensor:",
@@ -68,5 +68,5 @@ def test_masks_of_a_step_know_the_rows() -> None:
 
 def test_two_results_are_two_functions_of_their_own_names() -> None:
     source = ta.emit_source(ta.load(TAKEN["read twice"]))
-    assert source.count("@row_tile(") == 2
-    assert forward_of(source).count("blocked_rows(") == 2
+    assert source.count("@block_function(") == 2
+    assert forward_of(source).count("blockwise(") == 2

@@ -9,7 +9,7 @@ from torch import Tensor
 from tensornet_attn.nn.functions.at_import import operation
 from tensornet_attn.nn.functions.autocast import autocast_dtype, autocast_kind
 
-TILES: dict = {}  # name: (function, legs of each operand, place of the result's query leg), as `row_tile` was told them
+TILES: dict = {}  # name: (function, legs of each operand, place of the result's query leg), as `block_function` was told them
 
 
 class Rows:
@@ -29,14 +29,14 @@ class Rows:
         self.random = random
 
 
-def row_tile(
+def block_function(
     rows: tuple[int, ...],
     out: int,
     spans: tuple[int, ...] = (),
     keys: tuple[int, ...] = (),
     legs: tuple[int, ...] = (),
 ):
-    """Makes a function of a block, f(rows: Rows, *operands), known to `blocked_rows` by its name.
+    """Makes a function of a block, f(rows: Rows, *operands), known to `blockwise` by its name.
 
     `rows`: of each operand the dimension, from the end, of its query leg, 0 where it has none; `spans`: that of a leg
     of relative positions, of which a block of b rows that see m keys has b + m - 1; `out`: that of the query leg of the
@@ -54,7 +54,7 @@ def row_tile(
     return known
 
 
-def blocked_rows(
+def blockwise(
     tile: str,
     operands: list[Tensor | None],
     n: int,
@@ -83,8 +83,8 @@ def blocked_rows(
                 f"'{tile}': an operand of shape {list(x.shape)} has not 1 or {n} rows on dimension {rows}."
             )
     if torch.compiler.is_compiling():
-        return rows_forward(given, seed, tile, *call)
-    return BlockedRows.apply(seed, (tile, *call), *given)
+        return blockwise_forward(given, seed, tile, *call)
+    return Blockwise.apply(seed, (tile, *call), *given)
 
 
 def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
@@ -164,8 +164,8 @@ def result_part(whole: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
     return whole.narrow(0, element, elements) if call[3] and elements < call[3][0] else whole
 
 
-@torch.library.custom_op(operation("rows_forward"), mutates_args=())
-def rows_forward(
+@torch.library.custom_op(operation("blockwise_forward"), mutates_args=())
+def blockwise_forward(
     given: list[Tensor],
     seed: Tensor | None,
     tile: str,
@@ -178,7 +178,7 @@ def rows_forward(
     sizes: list[int],
     cast: torch.dtype | None,
 ) -> Tensor:
-    """`blocked_rows` as one operation; `given`: the operands that are `present`."""
+    """`blockwise` as one operation; `given`: the operands that are `present`."""
     call, whole = (present, n, m, batch, block, training, sizes, cast), None
     for piece, rows, parts in blocks(tile, given, seed, call):
         part = computed(tile, parts, call, rows)
@@ -196,16 +196,16 @@ def result_like(part: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
     return part.new_empty(shape)
 
 
-@rows_forward.register_fake
-def rows_shape(given, seed, tile, *call):
+@blockwise_forward.register_fake
+def blockwise_shape(given, seed, tile, *call):
     """The shape: that of all rows at once, computed without numbers."""
     piece = (0, call[3][0] if call[3] else 1, 0, call[1])
     rows = Rows(piece, call, call[2], None, given[0].device)
     return result_like(computed(tile, given, call, rows), tile, piece, call)
 
 
-@torch.library.custom_op(operation("rows_backward"), mutates_args=())
-def rows_backward(
+@torch.library.custom_op(operation("blockwise_backward"), mutates_args=())
+def blockwise_backward(
     gradient: Tensor,
     wanted: list[int],
     given: list[Tensor],
@@ -227,12 +227,12 @@ def rows_backward(
     gradient = gradient.contiguous()  # what is made of it takes its layout, as large as a block
     for piece, rows, parts in blocks(tile, given, seed, call):
         own = result_part(gradient, tile, piece, call)
-        for i, total, one in zip(wanted, totals, pulled(own, parts, wanted, tile, call, rows), strict=True):
+        for i, total, one in zip(wanted, totals, backward_of_block(own, parts, wanted, tile, call, rows), strict=True):
             seen(total, i, legs, piece, call).add_(one)
     return [total.to(given[i].dtype) for i, total in zip(wanted, totals, strict=True)]
 
 
-def pulled(own: Tensor, parts: list[Tensor], wanted: list[int], tile: str, call: tuple, rows: Rows) -> tuple:
+def backward_of_block(own: Tensor, parts: list[Tensor], wanted: list[int], tile: str, call: tuple, rows: Rows) -> tuple:
     """The gradients of a block's operands at the places `wanted`; `own`: the gradient of its result."""
 
     def again(*some):
@@ -250,41 +250,41 @@ def with_new(parts: list[Tensor], places: list[int], new: tuple) -> list[Tensor]
     return parts
 
 
-@rows_backward.register_fake
-def rows_gradients(gradient, wanted, given, *rest):
+@blockwise_backward.register_fake
+def blockwise_gradients(gradient, wanted, given, *rest):
     """The shapes of the gradients."""
     return [given[i].new_empty(given[i].shape) for i in wanted]
 
 
-def rows_save(ctx, inputs, output):
+def blockwise_setup_context(ctx, inputs, output):
     """Keeps the operands, nothing of the size of a block."""
     given, seed, *ctx.call = inputs
     ctx.seeded = seed is not None
     ctx.save_for_backward(*given, *([seed] if ctx.seeded else []))
 
 
-def rows_pull(ctx, gradient):
+def blockwise_autograd(ctx, gradient):
     """The gradients of the operands that want one."""
     *given, seed = ctx.saved_tensors if ctx.seeded else (*ctx.saved_tensors, None)
     wanted = [i for i in range(len(given)) if ctx.needs_input_grad[0][i]]
-    found = rows_backward(gradient, wanted, given, seed, *ctx.call)
+    found = blockwise_backward(gradient, wanted, given, seed, *ctx.call)
     tensors = [found[wanted.index(i)] if i in wanted else None for i in range(len(given))]
     return tensors, None, *([] if one == [] else None for one in ctx.call)  # an empty list might be one of tensors
 
 
-rows_forward.register_autograd(rows_pull, setup_context=rows_save)
+blockwise_forward.register_autograd(blockwise_autograd, setup_context=blockwise_setup_context)
 
 
-@rows_forward.register_vmap
-def rows_mapped(info, dims, *arguments):
+@blockwise_forward.register_vmap
+def blockwise_vmap(info, dims, *arguments):
     """One element of the mapped dimension after another."""
-    return torch.stack([rows_forward(*element(arguments, dims, i)) for i in range(info.batch_size)]), 0
+    return torch.stack([blockwise_forward(*element(arguments, dims, i)) for i in range(info.batch_size)]), 0
 
 
-@rows_backward.register_vmap
+@blockwise_backward.register_vmap
 def gradients_mapped(info, dims, *arguments):
     """One element of the mapped dimension after another."""
-    found = [rows_backward(*element(arguments, dims, i)) for i in range(info.batch_size)]
+    found = [blockwise_backward(*element(arguments, dims, i)) for i in range(info.batch_size)]
     return [torch.stack(same) for same in zip(*found, strict=True)], [0] * len(found[0])
 
 
@@ -296,14 +296,14 @@ def element(arguments, dims, i: int) -> list:
     ]
 
 
-class BlockedRows(torch.autograd.Function):
+class Blockwise(torch.autograd.Function):
     """The same for eager code, where transforms of torch.func want a Function."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(seed, call, *given):
-        return rows_forward(list(given), seed, *call)
+        return blockwise_forward(list(given), seed, *call)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -315,18 +315,18 @@ class BlockedRows(torch.autograd.Function):
     def backward(ctx, gradient):
         *given, seed = ctx.saved_tensors if ctx.seeded else (*ctx.saved_tensors, None)
         wanted = [i for i in range(len(given)) if ctx.needs_input_grad[2 + i]]
-        found = BlockedRowsGradient.apply(gradient, wanted, seed, ctx.call, *given)
+        found = BlockwiseGradient.apply(gradient, wanted, seed, ctx.call, *given)
         return None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
 
 
-class BlockedRowsGradient(torch.autograd.Function):
+class BlockwiseGradient(torch.autograd.Function):
     """Its backward; what differentiates that again is plain code."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(gradient, wanted, seed, call, *given):
-        return tuple(rows_backward(gradient, wanted, list(given), seed, *call))
+        return tuple(blockwise_backward(gradient, wanted, list(given), seed, *call))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -343,7 +343,7 @@ class BlockedRowsGradient(torch.autograd.Function):
 
 
 def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> list[Tensor]:
-    """The gradients of `rows_backward`: of its `gradient`, and of the operands at the places `asked`.
+    """The gradients of `blockwise_backward`: of its `gradient`, and of the operands at the places `asked`.
 
     `seconds`: the gradients of its results. Plain code, block by block: it has derivatives of every order.
     """
@@ -352,7 +352,7 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
     for piece, rows, parts in blocks(tile, given, seed, call):
 
         def again(own, *some, parts=parts, rows=rows):
-            return pulled(own, with_new(parts, asked, some), wanted, tile, call, rows)
+            return backward_of_block(own, with_new(parts, asked, some), wanted, tile, call, rows)
 
         own = result_part(gradient, tile, piece, call)
         _, pull = torch.func.vjp(again, own, *(parts[i] for i in asked))

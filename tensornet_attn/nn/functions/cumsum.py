@@ -9,7 +9,7 @@ from tensornet_attn.nn.functions.masks import causal_mask, visible
 from tensornet_attn.nn.functions.normalize import added, masked_sum
 
 
-def running_sums(
+def cumulative_sums(
     terms: list[tuple[Tensor, Tensor]],
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,

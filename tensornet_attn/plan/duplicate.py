@@ -1,6 +1,6 @@
 """Scores that several maps read: each map that can then be lowered by itself gets scores of its own.
 
-# S = Q K;  A = softmax over m of S;  L = softmax of S, in a band     ->     S = Q K;  A = ..;  S.apart = Q K;  L = ..
+# S = Q K;  A = softmax over m of S;  L = softmax of S, in a band     ->     S = Q K;  A = ..;  S.copy = Q K;  L = ..
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from tensornet_attn.plan.distribute import lower_distribution
 from tensornet_attn.plan.fuse import lower_attention
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.lowering import Lower, Lowered
-from tensornet_attn.rewrite.apart import maps_of, scores_of_their_own
+from tensornet_attn.rewrite.duplicate import maps_of, scores_of_their_own
 
-APART = "scores apart"
+DUPLICATES = "duplicated scores"
 
 
-def lower_apart(
-    graph: Graph, sizes: Mapping[str, int], device: Device, fused: bool = True, fading: float = 1
+def lower_duplicates(
+    graph: Graph, sizes: Mapping[str, int], device: Device, fused: bool = True, decay: float = 1
 ) -> Lowered:
-    """`fused`: whether fused attention comes later; `fading`: as linear attention is told then.
+    """`fused`: whether fused attention comes later; `decay`: as linear attention is told then.
 
     What is lowered never stores scores: two of them take no memory.
     """
     later: tuple[Lower, ...] = (
         lower_distribution,
         lower_band,
-        partial(lower_linear, fading=fading),
+        partial(lower_linear, decay=decay),
         *([lower_attention] if fused else []),
     )
     made = graph

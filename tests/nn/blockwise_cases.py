@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tensornet_attn.nn.functions.blockwise import Rows, block_function, blockwise
+from tensornet_attn.nn.functions.blockwise_inside import causal_rows, dropped_rows, noise_rows, relative_rows
 from tensornet_attn.nn.functions.masks import causal_mask, visible
-from tensornet_attn.nn.functions.rows import Rows, blocked_rows, row_tile
-from tensornet_attn.nn.functions.rows_inside import causal_rows, dropped_rows, noise_rows, relative_rows
 from tensornet_attn.nn.functions.shift import relative_to_key
 from tensornet_attn.nn.functions.softmax import masked_softmax
 
@@ -25,7 +25,7 @@ def some(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
     return torch.randn(*shape, dtype=F64, generator=generator).to(dtype).requires_grad_()
 
 
-@row_tile(rows=(0, -2, 0, 0, -2, 0), out=-2, legs=(0, 3, 3, 3, -1, 1))
+@block_function(rows=(0, -2, 0, 0, -2, 0), out=-2, legs=(0, 3, 3, 3, -1, 1))
 def mixed_rows(
     rows: Rows, P: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key_mask: Tensor | None
 ) -> Tensor:
@@ -39,7 +39,7 @@ def mixed(*operands: Tensor, mask: Any = None, key_mask: Any = None, batch: Any 
     """`mixed_rows` a block at a time."""
     q, k = operands[1:3]
     batch = tuple(q.shape[:-3]) if batch is None else batch
-    return blocked_rows("mixed_rows", [*operands, mask, key_mask], q.shape[-2], k.shape[-2], batch, block)
+    return blockwise("mixed_rows", [*operands, mask, key_mask], q.shape[-2], k.shape[-2], batch, block)
 
 
 def mixed_plain(P: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Any = None, key_mask: Any = None) -> Tensor:
@@ -52,7 +52,7 @@ def mixed_operands(n: int, m: int, batch: tuple[int, ...] = (2,), dtype: torch.d
     return [some(*shape, seed=i, dtype=dtype) for i, shape in enumerate(shapes)]
 
 
-@row_tile(rows=(-2, 0, 0, 0), spans=(0, 0, -1, 0), out=-2, keys=(0, -2, 0, 0), legs=(2, 2, 0, 0))
+@block_function(rows=(-2, 0, 0, 0), spans=(0, 0, -1, 0), out=-2, keys=(0, -2, 0, 0), legs=(2, 2, 0, 0))
 def relative_scores_rows(rows: Rows, q: Tensor, k: Tensor, far: Tensor, near: Tensor) -> Tensor:
     """Causal, with a table of all relative positions, far [d p], and one of those up to 2 away, near [5]."""
     scores = q @ k.mT + relative_rows(q @ far, rows) + relative_rows(near[None], rows, 2)
@@ -60,7 +60,7 @@ def relative_scores_rows(rows: Rows, q: Tensor, k: Tensor, far: Tensor, near: Te
 
 
 def relative(q: Tensor, k: Tensor, far: Tensor, near: Tensor, block: Any = SMALL) -> Tensor:
-    return blocked_rows("relative_scores_rows", [q, k, far, near], q.shape[-2], k.shape[-2], tuple(q.shape[:-2]), block)
+    return blockwise("relative_scores_rows", [q, k, far, near], q.shape[-2], k.shape[-2], tuple(q.shape[:-2]), block)
 
 
 def relative_plain(q: Tensor, k: Tensor, far: Tensor, near: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def relative_operands(n: int, m: int, batch: tuple[int, ...] = (2,)) -> list[Ten
     return [some(*batch, n, 4), some(*batch, m, 4, seed=1), some(4, n + m - 1, seed=2), some(5, seed=3)]
 
 
-@row_tile(rows=(-2, 0, -2), out=-2, legs=(2, 2, 2))
+@block_function(rows=(-2, 0, -2), out=-2, legs=(2, 2, 2))
 def drawn_rows(rows: Rows, q: Tensor, k: Tensor, noise: Tensor | None) -> Tensor:
     """Noise on the scores and dropout after the softmax, both drawn block by block."""
     shape = (*rows.batch, rows.at.shape[0], rows.m)
@@ -84,7 +84,7 @@ def drawn_rows(rows: Rows, q: Tensor, k: Tensor, noise: Tensor | None) -> Tensor
 def drawn(q: Tensor, k: Tensor, noise: Any = None, quarters: int = 1, training: bool = True) -> Tensor:
     """The same with a dropout of so many quarters."""
     call = (q.shape[-2], k.shape[-2], tuple(q.shape[:-2]), SMALL, training, training, (quarters,))
-    return blocked_rows("drawn_rows", [q, k, noise], *call)
+    return blockwise("drawn_rows", [q, k, noise], *call)
 
 
 def same(got: Tensor, want: Tensor, leaves: list[Tensor], near: float = 1e-10) -> None:

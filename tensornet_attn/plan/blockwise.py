@@ -1,4 +1,4 @@
-"""Steps that are independent query row by query row, computed a block of rows at a time: no tensor of n x m numbers.
+"""Steps that are independent query row by query row, computed a block of rows at a time: no tensor of n x m elements.
 
 # A.of = Q K;  A = box of A.of;  y.p1 = A V;  y = y.p1 Wo     ->     y.p1 = rows(Q, K, V);  y = y.p1 Wo
 
@@ -21,13 +21,15 @@ BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on t
 LEAST = 16  # rows of a block
 IN_BLOCK = ("distance", "zeros", "ones", "full")  # constants that are made for a block
 
-Dearer = Callable[[Graph, list[Step], Mapping[str, int]], str | None]  # graph, the kernels of a group, sizes
+NotProfitable = Callable[[Graph, list[Step], Mapping[str, int]], str | None]  # graph, the kernels of a group, sizes
 
 
-def lower_rows(graph: Graph, sizes: Mapping[str, int], device: Device, dearer: Dearer | None = None) -> Lowered:
+def lower_blockwise(
+    graph: Graph, sizes: Mapping[str, int], device: Device, not_profitable: NotProfitable | None = None
+) -> Lowered:
     """Every group of steps that still has query and key legs, where nothing speaks against it.
 
-    `dearer` says why blocks do not pay for a group; by default they have to spare more than is kept anyway.
+    `not_profitable` says why blocks do not pay for a group; by default they have to spare more than is kept anyway.
     """
     split, _ = split_best(graph, sizes, device)
     chosen, refused, gone = dict[str, str](), dict[str, tuple[str, ...]](), set[str]()
@@ -35,7 +37,7 @@ def lower_rows(graph: Graph, sizes: Mapping[str, int], device: Device, dearer: D
     for group in groups(split):
         spread = spread_for(split, group, sizes)
         kernels = [kernel(split, step, spread) for step in exits(split, group)]
-        reason = reason_against(split, group, kernels) or (dearer or too_small)(split, kernels, sizes)
+        reason = reason_against(split, group, kernels) or (not_profitable or too_small)(split, kernels, sizes)
         if reason:
             refused |= {name: (reason,) for name in group if not split.step[name].nested}
             continue
@@ -142,7 +144,7 @@ def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
     uses = [leaf(graph, use) for own in body for use in own.op.uses if use.name not in inside]
     return Step(
         step.name,
-        Kernel("rows", tuple(dict.fromkeys(u for u in uses if not made_inside(graph, u))), tuple(body)),
+        Kernel("blockwise", tuple(dict.fromkeys(u for u in uses if not made_inside(graph, u))), tuple(body)),
         step.legs,
     )
 
@@ -154,7 +156,7 @@ def leaf(graph: Graph, use: Use) -> Use:
 
 
 def made_inside(graph: Graph, use: Use) -> bool:
-    """Whether a leaf with n x m numbers is made for each block: noise, and constants that are a formula."""
+    """Whether a leaf with n x m elements is made for each block: noise, and constants that are a formula."""
     tensor = graph.tensor.get(use.name)
     if tensor is None or not quadratic(graph, use.legs):
         return False
@@ -163,7 +165,7 @@ def made_inside(graph: Graph, use: Use) -> bool:
 
 
 def reason_against(graph: Graph, group: set[str], kernels: list[Step]) -> str | None:
-    """Why a group cannot be computed by blocks of rows; None where it can."""
+    """Why a group cannot be computed by blocks of queries; None where it can."""
     kept = graph.results
     if kept & group:
         return f"'{sorted(kept & group)[0]}' has both legs and leaves the diagram"
@@ -224,7 +226,7 @@ def too_small(graph: Graph, kernels: list[Step], sizes: Mapping[str, int]) -> st
     kept = sum(prod(known[leg] for leg in use.legs) for use in {use for one in kernels for use in one.op.uses})
     if spared > kept:
         return None
-    return f"blocks of rows would spare {spared:,} numbers and keep {kept:,}"
+    return f"blocks of queries would spare {spared:,} numbers and keep {kept:,}"
 
 
 def rows_of(graph: Graph, step: Step, keys: int) -> int:

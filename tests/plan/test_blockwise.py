@@ -11,10 +11,10 @@ from torch import Tensor
 import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Kernel
-from tensornet_attn.plan.cache import Kept
+from tensornet_attn.plan.blockwise import BUDGET, LEAST, block_of, keys_of, quadratic, rows_of
+from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.rows import BUDGET, LEAST, block_of, keys_of, quadratic, rows_of
-from tests.plan.rows_cases import MAPPED, READ, REFUSED, TAKEN, design
+from tests.plan.blockwise_cases import MAPPED, READ, REFUSED, TAKEN, design
 
 
 def plan_of(source: Any) -> Any:
@@ -23,7 +23,7 @@ def plan_of(source: Any) -> Any:
 
 def kernels(source: Any) -> list[Any]:
     steps = plan_of(source).schedule.steps
-    return [step for step in steps if isinstance(step.op, Kernel) and step.op.kind == "rows"]
+    return [step for step in steps if isinstance(step.op, Kernel) and step.op.kind == "blockwise"]
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -32,10 +32,10 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def modules(source: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     """Ours, in blocks of two rows, and the oracle, with the same weights."""
-    monkeypatch.setattr("tensornet_attn.plan.rows.LEAST", 2)
-    monkeypatch.setattr("tensornet_attn.plan.rows.BUDGET", 4)
+    monkeypatch.setattr("tensornet_attn.plan.blockwise.LEAST", 2)
+    monkeypatch.setattr("tensornet_attn.plan.blockwise.BUDGET", 4)
     for kept in ("_plans", "_sources"):  # nothing of these blocks is left for others
-        monkeypatch.setattr(f"tensornet_attn.compiler.{kept}", Kept(most=4))
+        monkeypatch.setattr(f"tensornet_attn.compiler.{kept}", Cache(most=4))
     loaded = ta.load(source)
     ours, oracle = (ta.compile(loaded, backend, dtype=torch.float64) for backend in ("torch", "reference"))
     state = {name: draw(*value.shape, seed=i) for i, (name, value) in enumerate(oracle.state_dict().items())}
@@ -143,5 +143,5 @@ def test_what_is_kept_anyway_is_not_computed_in_blocks() -> None:
     """Where the lengths have small maxima, operands are larger than all scores."""
     short = design(MAPPED, legs={"n": "query 1", "m": "key 1", "d": "head 64", "f": 128})
     assert kernels(short) == []
-    found = [low for region in plan_of(short).regions for low in region.refused if low.name == "blocks of rows"]
-    assert found[0].against == ("blocks of rows would spare 6 numbers and keep 384",)
+    found = [low for region in plan_of(short).regions for low in region.refused if low.name == "blocks of queries"]
+    assert found[0].against == ("blocks of queries would spare 6 numbers and keep 384",)
