@@ -1,6 +1,6 @@
 """What an operation that the planner made of several steps costs: by default what its steps cost, kept as one.
 
-A kind of kernel that does less work, or keeps more, says so in `WORK` and `SAVED`.
+A kind of kernel that does less work, or keeps more, says so in `WORK` and `SAVED_BY_KERNELS`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORK: dict[str, Work] = {
     "states": states_work,
     "sums": sums_work,
 }  # multiply-adds of one batch element by the legs they run over
-SAVED: dict[str, Saved] = {
+SAVED_BY_KERNELS: dict[str, Saved] = {
     "band": band_kept,
     "experts": experts_kept,
     "linear": linear_kept,

@@ -22,7 +22,7 @@ Boolean masks, also those of dropout, are no floats and are left out.
 
 from __future__ import annotations
 
-from tensornet_attn.cost.kernels import SAVED
+from tensornet_attn.cost.kernels import SAVED_BY_KERNELS
 from tensornet_attn.cost.scene import HELD, Scene
 from tensornet_attn.graph.model import Attention, Box, Contraction, Kernel, Step, Use
 
@@ -88,7 +88,7 @@ def saved(scene: Scene, step: Step) -> Saved:
     if isinstance(op, Contraction):
         return _product(scene, op) if len(op.terms) == 1 and len(op.uses) == 2 else {}
     if isinstance(op, Kernel):
-        own = SAVED[op.kind](scene, step) if op.kind in SAVED else {}
+        own = SAVED_BY_KERNELS[op.kind](scene, step) if op.kind in SAVED_BY_KERNELS else {}
         return _kept(scene, op.uses) | {step.name: scene.stored[step.name]} | own
     if isinstance(op, Attention):
         batch = scene.batch if step.name in scene.batched else 1
