@@ -40,4 +40,5 @@ def attentions() -> tuple[str, ...]:
 def asked_for(request: pytest.FixtureRequest) -> set[str]:
     """The designs for which a test of this module is among those that run: `name` is its parameter."""
     own = (item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path)
-    return {item.callspec.params["name"] for item in own if hasattr(item, "callspec")}
+    parameters = (item.callspec.params for item in own if hasattr(item, "callspec"))
+    return {each["name"] for each in parameters if "name" in each}

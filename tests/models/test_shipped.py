@@ -125,7 +125,7 @@ def test_parameters_are_those_of_the_paper(row: tuple[str, str, Compared, dict[s
     spec = spec_of(file, number)
     count = spec.cost().parameters
     assert number.ours == number.paper == count
-    assert as_printed(count, cells["#params"]) == cells["#params"] == number.shown
+    assert as_printed(count, cells["#params"]) == cells["#params"] == number.displayed
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row[1] == "MACs"], ids=ids)
@@ -142,7 +142,7 @@ def test_macs_are_those_of_the_paper(row: tuple[str, str, Compared, dict[str, st
     assert number.ours == macs
     assert number.paper == macs + sum(value for _, value in number.adjustments)
     if file != "epa_243m_rope":  # printed for a context that it has not
-        assert number.shown == cells["MACs"]
+        assert number.displayed == cells["MACs"]
 
 
 @pytest.mark.rotated

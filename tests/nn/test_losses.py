@@ -92,7 +92,7 @@ def test_steps_of_losses_stand_behind_the_end_of_an_evaluation() -> None:
 def test_scores_that_a_loss_reads_leave_attention_fused() -> None:
     module = made("scores of fused attention")
     assert "A: fused attention: scaled_dot_product_attention" in module.explain()
-    assert "peak: computed" in module.explain()
+    assert "peak: blockwise" in module.explain()
 
 
 def test_a_loss_is_the_mean_over_the_batch_whatever_its_dimensions() -> None:

@@ -192,7 +192,7 @@ def test_triton_keeps_kernels_of_its_own_where_sequences_are_not_long() -> None:
         ("triton", 8192, True),
     ):
         plan = make_plan(graph, backend, Target(n=n, m=n, strict=strict))
-        (region,) = (r for r in plan.regions if "decay by 'D'" in r.chosen or "Triton kernels" in r.chosen)
+        (region,) = (r for r in plan.regions if "decayed by 'D'" in r.chosen or "Triton kernels" in r.chosen)
         ways.append((region.backend, "decay" in region.chosen))
     assert ways == [("torch", True), ("triton", False), ("torch", True), ("triton", False)]
     reason = "\n    not linear attention: its kernels know no scores that decay, as by 'D'; with torch it would take "

@@ -46,7 +46,7 @@ def test_lengths_are_those_of_the_bucket_up_to_the_maximum() -> None:
 def test_a_refusal_is_said() -> None:
     plan = make_plan(build(ta.load("talking_heads")))
     (region,) = (region for region in plan.regions if "A" in region.steps)
-    assert region.chosen.startswith("computed ")
+    assert region.chosen.startswith("blockwise: ")
     assert [(lowering.name, lowering.against) for lowering in region.refused] == [
         (
             "fused attention",

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
-from tensornet_attn.reference import Run, box, contraction
+from tensornet_attn.reference import add_leaves, box, contraction
 from tensornet_attn.reference_boxes import aligned
+from tensornet_attn.reference_run import Run
 
 
 def values(
@@ -20,7 +21,7 @@ def values(
 ) -> dict[str, Tensor]:
     """Every tensor and step by name; weights are given as they are stored."""
     run = Run(graph, dict(leaves), dict(lengths), False, masks.get("mask"), masks.get("key_mask"))
-    run.add_leaves()
+    add_leaves(run)
     for step in graph.steps:
         run.values[step.name] = _value(run, step)
     return run.values
