@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.positions import alibi_slopes, distance
+from tensornet_attn.runtime.positions import alibi_slopes
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, dot_of, in_parts, load_1d, load_2d, log_sum, online, parts_of, softened, store_1d, store_2d, with_bias,
     with_keys
@@ -95,6 +95,7 @@ def y_1_tiles_forward(
     out_0 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
+        distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
@@ -145,6 +146,7 @@ def y_1_tiles_rows(
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
+        distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
@@ -202,6 +204,7 @@ def y_1_tiles_keys(
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
+        distance = (n + (m_end - n_end))[None, :] - m[:, None]
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)

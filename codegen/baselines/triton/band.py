@@ -17,7 +17,6 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.positions import distance
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias, with_keys
 )
@@ -92,6 +91,7 @@ def y_1_tiles_forward(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
         m = start + tl.arange(0, m_block)
+        distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
@@ -138,6 +138,7 @@ def y_1_tiles_rows(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
         m = start + tl.arange(0, m_block)
+        distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
@@ -187,6 +188,7 @@ def y_1_tiles_keys(
         tl.maximum(first - (m_end - n_end) - 2, 0), tl.minimum(first - (m_end - n_end) + m_block + 2, n_end), n_block
     ):
         n = start + tl.arange(0, n_block)
+        distance = (n + (m_end - n_end))[None, :] - m[:, None]
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)

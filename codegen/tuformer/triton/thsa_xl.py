@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.positions import distance, sinusoid
+from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, at_keys, at_places, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias,
     with_keys
@@ -117,6 +117,7 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         p = first - start + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)
+        distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
@@ -176,6 +177,7 @@ def y_1_tiles_places(
     ):
         n = start + tl.arange(0, n_block)
         m = start - first + tl.arange(0, m_block)
+        distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | ((start - first) < 0) | (start + n_block > n_end) | (
@@ -254,6 +256,7 @@ def y_1_tiles_rows(
             m = start + tl.arange(0, m_block)
             p = first - start + m_end - m_block + tl.arange(0, p_block)
             p = tl.where(p < 0, p_end, p)
+            distance = (n + (m_end - n_end))[:, None] - m[None, :]
             in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
@@ -328,6 +331,7 @@ def y_1_tiles_keys(
             n = start + tl.arange(0, n_block)
             p = start - first + m_end - m_block + tl.arange(0, p_block)
             p = tl.where(p < 0, p_end, p)
+            distance = (n + (m_end - n_end))[:, None] - m[None, :]
             in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)

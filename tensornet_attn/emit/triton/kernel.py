@@ -328,12 +328,12 @@ class KernelText:
 
     def pair_lines(self) -> list[str]:
         n, m = self.program.query, self.program.key
-        apart = f"distance = {self.scope.along(n, f'({n} + ({m}_end - {n}_end))')} - {self.scope.along(m)}"
+        distance = f"distance = {self.scope.along(n, f'({n} + ({m}_end - {n}_end))')} - {self.scope.along(m)}"
         keys = (
             f"key_mask + batch * key_mask_step[0], {m}, key_mask_step[1], {m}_end, KEYS, {1 - self.scope.pair.index(m)}"
         )
         found = [
-            *([apart] if any(re.search(r"\bapart\b", line) for line in self.sections[INSIDE]) else []),
+            *([distance] if any(re.search(r"\bdistance\b", line) for line in self.sections[INSIDE]) else []),
             f"in_bounds = {' & '.join(self.scope.along(axis, f'({axis} < {axis}_end)') for axis in self.scope.pair)}",
             f"visible = with_keys(in_bounds, {keys})",
         ]
