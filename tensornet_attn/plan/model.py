@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from warnings import warn
 
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.graph.model import Graph
@@ -56,7 +57,7 @@ class Offer:
 class Plan:
     """`graph` is the diagram as written, `schedule` the same in primitive steps, in the order in which they run.
 
-    `workload` names the lengths that orders were searched for; the code is right for every length. `offers`: the ways
+    `lengths`: those that orders were searched for; the code is right for every length. `offers`: the ways
     that were compared, where the target asks for more than the cheapest.
     """
 
@@ -64,7 +65,7 @@ class Plan:
     schedule: Graph
     regions: tuple[Region, ...]
     backend: str
-    workload: tuple[tuple[str, int], ...]
+    lengths: tuple[tuple[str, int], ...]
     target: Target = TRAINING
     offers: tuple[Offer, ...] = ()
     instead: Lowering | None = None
@@ -74,6 +75,18 @@ class Plan:
         """The backend of each region, by the region's name."""
         return {region.name: region.backend for region in self.regions}
 
+    @property
+    def bucket(self) -> tuple[tuple[str, int], ...]:
+        """The old name of `lengths`."""
+        warn("Plan.bucket is now called Plan.lengths.", FutureWarning, stacklevel=2)
+        return self.lengths
+
+    @property
+    def aim(self) -> Target:
+        """The old name of `target`."""
+        warn("Plan.aim is now called Plan.target.", FutureWarning, stacklevel=2)
+        return self.target
+
     def region_of(self, step: str) -> str:
         """The name of the region that a step of the schedule belongs to, or the step's own."""
         known = {name: region.name for region in self.regions for name in (*region.steps, region.name)}
@@ -81,7 +94,7 @@ class Plan:
 
     def explain(self) -> str:
         """What was chosen and what was refused, region by region, as text."""
-        sizes = ", ".join(f"{leg} {size}" for leg, size in self.workload)
+        sizes = ", ".join(f"{leg} {size}" for leg, size in self.lengths)
         lines = [
             f"{self.graph.name}: backend {self.backend}, for {self.target.workload} on {self.target.device.name}, "
             f"orders searched at {sizes or 'the sizes of the design'}"

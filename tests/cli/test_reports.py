@@ -96,7 +96,12 @@ def test_explain_and_rewrites_are_the_texts_of_python(run) -> None:
     assert ta.hash_of("mhsa") == ta.load("mhsa").hash != ta.hash_of("mhsa", causal=True)
 
 
-def test_explain_for_a_bucket_and_under_a_limit(run) -> None:
+def test_bucket_is_the_old_name_of_workload(run) -> None:
+    wanted = run("explain", "mhsa", "--workload", "decoding").out
+    assert run("explain", "mhsa", "--bucket", "decoding") == (0, wanted, "warning: --bucket is now called --workload.\n")
+
+
+def test_explain_for_a_workload_and_under_a_limit(run) -> None:
     head = "mhsa: backend torch, for decoding on h200, orders searched at n 1, m 4096\n"
     assert run("explain", "mhsa", "--workload", "decoding", "--device", "h200").out.startswith(head)
     told = run("explain", "mhsa", "--n", "8192", "--batch", "2", "--memory", "2GiB")

@@ -37,10 +37,10 @@ def test_the_reference_is_planned_as_written() -> None:
     assert {region.chosen for region in plan.regions} == {"as written, dense"}
 
 
-def test_lengths_are_those_of_the_bucket_up_to_the_maximum() -> None:
+def test_lengths_are_those_of_the_workload_up_to_the_maximum() -> None:
     data = ta.load("mhsa").to_yaml().replace("n: query", "n: query 64")
     plan = make_plan(build(ta.load(data)))
-    assert plan.workload == (("n", 64), ("m", WORKLOADS["training"].keys))
+    assert plan.lengths == (("n", 64), ("m", WORKLOADS["training"].keys))
 
 
 def test_a_refusal_is_said() -> None:

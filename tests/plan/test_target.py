@@ -68,3 +68,15 @@ def test_lengths() -> None:
 def test_relative_legs_follow() -> None:
     graph = build(ta.load("transformer_xl"))
     assert Target(n=5, m=7).sizes(graph) == {"n": 5, "m": 7, "p": 11, "...": 1}
+
+
+def test_old_names_still_work_with_a_warning() -> None:
+    plan = ta.compile("mhsa", workload="decoding").plan
+    with pytest.warns(FutureWarning, match="'bucket' is now called 'workload'"):
+        assert ta.explain("mhsa", bucket="decoding") == ta.explain("mhsa", workload="decoding")
+    with pytest.warns(FutureWarning, match=r"Plan\.bucket is now called Plan\.lengths"):
+        assert plan.bucket == plan.lengths == (("n", 1), ("m", 4096))
+    with pytest.warns(FutureWarning, match=r"Plan\.aim is now called Plan\.target"):
+        assert plan.aim == plan.target
+    with pytest.raises(ta.InputError, match="'bucket' is the old name of 'workload': give 'workload' alone"):
+        ta.explain("mhsa", bucket="decoding", workload="decoding")

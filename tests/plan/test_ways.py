@@ -56,10 +56,10 @@ def test_every_plan_computes_the_design(name: str) -> None:
             agrees_with_the_reference(name, module)
 
 
-def test_buckets_differ_in_lengths_and_choice() -> None:
-    assert plan("linear").workload == (("n", 1024), ("m", 1024))
-    assert plan("linear", workload="decoding").workload == (("n", 1), ("m", 4096))
-    assert plan("linear", workload="prefill", n=7).workload == (("n", 7), ("m", 7))
+def test_workloads_differ_in_lengths_and_choice() -> None:
+    assert plan("linear").lengths == (("n", 1024), ("m", 1024))
+    assert plan("linear", workload="decoding").lengths == (("n", 1), ("m", 4096))
+    assert plan("linear", workload="prefill", n=7).lengths == (("n", 7), ("m", 7))
     kinds = [plan("linear", workload=workload).region_of("A.o") for workload in WORKLOADS]
     assert kinds == ["A.o", "A.o", "A.o".partition(".")[0]]
     regions = {region.name: region for region in plan("linear", workload="decoding").regions}
