@@ -15,7 +15,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.emit.load import KEPT, load, load_class
-from tensornet_attn.runtime.blockwise import TILES
+from tensornet_attn.runtime.blockwise import FUNCTIONS
 
 SOURCE = "class Two:\n    def value(self):\n        return 1 / 0\n"
 
@@ -81,13 +81,13 @@ def test_functions_that_operations_call_by_name_are_registered_once_and_stay() -
     design = ta.load("talking_heads", legs={"f": 32})
     first = ta.compile(design)
     name = load(first.source, "talking_heads").__name__
-    assert [tile for tile in TILES if tile.startswith(name)] == [f"{name}.y_1_rows"]
+    assert [tile for tile in FUNCTIONS if tile.startswith(name)] == [f"{name}.y_1_rows"]
     out = first(torch.zeros(1, 3, 32))  # its backward is still to come
     del first
     crowd_out()
     assert name in emitted()
     assert load(ta.compile(design).source, "talking_heads") is sys.modules[name]
-    assert [tile for tile in TILES if tile.startswith(name)] == [f"{name}.y_1_rows"]
+    assert [tile for tile in FUNCTIONS if tile.startswith(name)] == [f"{name}.y_1_rows"]
     out.sum().backward()
 
 
@@ -109,7 +109,7 @@ def test_files_under_one_name_keep_functions_of_their_own() -> None:
         assert "def y_1_rows(" in source
         exec(source, module.__dict__)
         found.append(vars(module)[class_of(source)](dtype=torch.float64))
-    assert list(TILES)[-2:] == ["twice.y_1_rows", "twice.y_1_rows_2"]
+    assert list(FUNCTIONS)[-2:] == ["twice.y_1_rows", "twice.y_1_rows_2"]
     for design, layer in zip(designs, found, strict=True):
         oracle = ta.reference(design, dtype=torch.float64)
         oracle.load_state_dict(layer.state_dict())
