@@ -98,7 +98,11 @@ def test_explain_and_rewrites_are_the_texts_of_python(run) -> None:
 
 def test_bucket_is_the_old_name_of_workload(run) -> None:
     wanted = run("explain", "mhsa", "--workload", "decoding").out
-    assert run("explain", "mhsa", "--bucket", "decoding") == (0, wanted, "warning: --bucket is now called --workload.\n")
+    assert run("explain", "mhsa", "--bucket", "decoding") == (
+        0,
+        wanted,
+        "warning: --bucket is now called --workload.\n",
+    )
 
 
 def test_explain_for_a_workload_and_under_a_limit(run) -> None:
