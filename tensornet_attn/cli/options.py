@@ -43,7 +43,7 @@ Linear = Annotated[bool, typer.Option("--linear-memory", help="Refuse tensors wi
 
 
 def workload_of(workload: str, bucket: str | None) -> str:
-    """The workload, also where it is given under its old name, which is told on standard error."""
+    """The workload. Its old option, --bucket, works with a warning on standard error."""
     if bucket is None:
         return workload
     print("warning: --bucket is now called --workload.", file=sys.stderr)

@@ -23,7 +23,7 @@ DUPLICATES = "duplicated scores"
 def lower_duplicates(
     graph: Graph, sizes: Mapping[str, int], device: Device, fused: bool = True, decay: float = 1
 ) -> Lowered:
-    """`fused`: whether fused attention comes later; `decay`: as linear attention is told then.
+    """`fused`: whether fused attention comes later; `decay`: what `lower_linear` then takes under that name.
 
     What is lowered never stores scores: two of them take no memory.
     """

@@ -239,7 +239,7 @@ def rungs_of(given: Mapping[str, Any]) -> list[Any]:
 
 
 def _least(given: Any, most: int) -> Any:
-    """What is given where it is a number below the most; what is wrong with another is told later."""
+    """The given value where it is a whole number below `most`, else `most`; `check_rungs` refuses a wrong one."""
     return given if isinstance(given, int) and 0 < given < most else most
 
 

@@ -51,10 +51,10 @@ def test_dense_and_fused_are_told_apart() -> None:
 def test_a_longer_run_takes_longer_and_a_backward_more() -> None:
     graph = build(ta.load("talking_heads"))
 
-    def seconds(**target: object) -> float:
+    def predicted(**target: object) -> float:
         own = Target(**target)  # type: ignore[arg-type]
         return price_of(make_plan(graph).schedule, own.sizes(graph), own).seconds
 
-    assert seconds(n=2048) > 2 * seconds(n=1024)
-    assert seconds(batch=2) > 1.5 * seconds()
-    assert 3 * seconds(n=N, workload="prefill") <= seconds(n=N) <= 4 * seconds(n=N, workload="prefill")
+    assert predicted(n=2048) > 2 * predicted(n=1024)
+    assert predicted(batch=2) > 1.5 * predicted()
+    assert 3 * predicted(n=N, workload="prefill") <= predicted(n=N) <= 4 * predicted(n=N, workload="prefill")
