@@ -101,13 +101,14 @@ def _work(graph: Graph, sizes: Mapping[str, int]) -> float:
 
 
 def _forward(program: Program) -> list[Node]:
-    found = below([maps for exit_ in program.exits for maps, _ in exit_.pairs])
-    return [node for node in found if node.axes == (program.query, program.key)]
+    return [node for node in below([program.exit.maps]) if node.axes == (program.query, program.key)]
 
 
 def _macs(graph: Graph, program: Program, node: Node) -> int:
+    """Multiply-adds of all tiles of a node: those of an operation of an entry count as one."""
     summed = node.data[0] if node.op == "dot" else ""
-    return prod(graph.leg[leg].size or 1 for leg in program.widths.get(summed, ()))
+    terms = program.nodes.sizes[node.data[0]] if node.op == "over" else 1
+    return program.tiles(node.heads) * terms * prod(graph.leg[leg].size or 1 for leg in program.widths.get(summed, ()))
 
 
 def _programs(graph: Graph, program: Program) -> int:

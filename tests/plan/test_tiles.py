@@ -58,14 +58,14 @@ def test_legs(name: str, heads: dict[str, int], whole: str, widths: dict[str, tu
 def test_a_tile_of_the_result_reads_one_map_or_several() -> None:
     for name, one in (("hard_fish", True), ("talking_heads", False)):
         found = program(name)
-        assert all((one_map(maps, found) is not None) == one for exit_ in found.exits for maps, _ in exit_.pairs)
+        assert (one_map(found) is not None) == one
 
 
 def test_what_is_in_tiles_alone_is_made_once() -> None:
     found = program("hard_fish")
-    made = below([maps for exit_ in found.exits for maps, _ in exit_.pairs])
-    assert sum(node.op == "dot" for node in made) == 4  # scores of g, shared by all tiles of h
-    assert sum(node.op == "softmax" for node in made) == 2
+    made = below([found.exit.maps])
+    assert [(node.heads, found.tiles(node.heads)) for node in made if node.op == "dot"] == [(("g",), 4)]
+    assert [(node.heads, found.tiles(node.heads)) for node in made if node.op == "softmax"] == [(("h",), 2)]
 
 
 def test_the_gradients_of_everything_that_is_loaded() -> None:
@@ -73,7 +73,7 @@ def test_the_gradients_of_everything_that_is_loaded() -> None:
     leaves = gradients(found).leaves
     loaded = {found.operands[leaf.data[0]].use.name for leaf, _ in leaves if leaf.op == "load"}
     assert loaded == {"Q", "K", "V", "P"}
-    assert all(leaf.axes == d.axes for leaf, d in leaves)
+    assert all((leaf.axes, leaf.heads) == (d.axes, d.heads) for leaf, d in leaves)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -123,11 +123,11 @@ def O_of_1_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block, e_wide), SUMS)
     Q1_tile = load_2d(Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    out_0 = tl.zeros((n_block, e_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -140,15 +140,15 @@ def O_of_1_tiles_forward(
         A1_scores_2 = with_bias(
             A1_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A1, alpha_0, m_i_0, l_i_0 = online(A1_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A1, alpha, m_i_0, l_i_0 = online(A1_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
-        read_0 = dot_of(A1, V_tile, DOT, SUMS)  # n e
-        out_0 = out_0 * alpha_0[:, None] + read_0
-    store_2d(
-        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
-    )
+        read = dot_of(A1, V_tile, DOT, SUMS)  # n e
+        acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_2d(
+        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+    )
 
 
 @triton.jit
@@ -165,12 +165,12 @@ def O_of_1_tiles_rows(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    Q1_tile = load_2d(Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
-    A1_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     d_Q1_2 = tl.zeros((n_block, d_wide), SUMS)
+    Q1_tile = load_2d(Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size)  # n d
+    A1_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+    A1_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -183,19 +183,18 @@ def O_of_1_tiles_rows(
         A1_scores_2 = with_bias(
             A1_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A1 = softened(A1_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_rows[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
-        d_A1 = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
-        add = d_A1 - A1_sums[:, None]  # n m
-        d_A1_scores = A1 * add  # n m
-        d_Q1 = dot_of(d_A1_scores, K1_tile, DOT, SUMS)  # n d
-        d_Q1_2 += d_Q1
+        d_A1 = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
+        d_A1_scores = A1 * (d_A1 - A1_sums[:, None])  # n m
+        d_Q1_3 = dot_of(d_A1_scores, K1_tile, DOT, SUMS)  # n d
+        d_Q1_2 += d_Q1_3
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A1_scores)
-    d_Q1_3 = number_0 * d_Q1_2  # n d
+    d_Q1_4 = number_0 * d_Q1_2  # n d
     if Q1_grad is not None:
-        store_2d(Q1_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q1_3)
+        store_2d(Q1_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q1_4)
 
 
 @triton.jit
@@ -212,17 +211,16 @@ def O_of_1_tiles_keys(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    K1_tile = load_2d(K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size)  # m d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_V_2 = tl.zeros((m_block, e_wide), SUMS)
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
     d_K1_2 = tl.zeros((m_block, d_wide), SUMS)
+    K1_tile = load_2d(K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size)  # m d
+    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q1_tile = load_2d(
             Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size
         )  # n d
@@ -230,22 +228,22 @@ def O_of_1_tiles_keys(
         A1_scores_2 = with_bias(
             A1_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A1 = softened(A1_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-        d_0 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
-        d_V = dot_of(A1, d_0, DOT, SUMS)  # m e
-        d_V_2 += d_V
-        d_A1 = dot_of(V_tile, tl.trans(d_0), DOT, SUMS)  # n m
+        seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        A1_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_rows[None, :])  # n m
+        d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+        d_V_3 = dot_of(A1, d_2, DOT, SUMS)  # m e
+        d_V_2 += d_V_3
+        d_A1 = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A1_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_A1 - A1_sums[None, :]  # n m
-        d_A1_scores = A1 * add  # n m
-        d_K1 = dot_of(d_A1_scores, Q1_tile, DOT, SUMS)  # m d
-        d_K1_2 += d_K1
+        d_A1_scores = A1 * (d_A1 - A1_sums[None, :])  # n m
+        d_K1_3 = dot_of(d_A1_scores, Q1_tile, DOT, SUMS)  # m d
+        d_K1_2 += d_K1_3
     if V_grad is not None:
         store_2d(V_grad + pair * m_end * e_size, m, e_size, m_end, e, 1, e_size, d_V_2)
-    d_K1_3 = number_0 * d_K1_2  # m d
+    d_K1_4 = number_0 * d_K1_2  # m d
     if K1_grad is not None:
-        store_2d(K1_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K1_3)
+        store_2d(K1_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K1_4)
 
 
 O_of_1_tiles = region(
@@ -274,12 +272,12 @@ def O_of_3_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    Q2_tile = load_2d(Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + h_at * O_of_p2_step[1]
-    out_0 = tl.zeros((n_block, e_wide), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block, e_wide), SUMS)
+    Q2_tile = load_2d(Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -292,15 +290,15 @@ def O_of_3_tiles_forward(
         A2_scores_2 = with_bias(
             A2_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A2, alpha_0, m_i_0, l_i_0 = online(A2_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A2, alpha, m_i_0, l_i_0 = online(A2_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
-        read_0 = dot_of(A2, O_of_p2_tile, DOT, SUMS)  # n e
-        out_0 = out_0 * alpha_0[:, None] + read_0
-    store_2d(
-        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
-    )
+        read = dot_of(A2, O_of_p2_tile, DOT, SUMS)  # n e
+        acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_2d(
+        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+    )
 
 
 @triton.jit
@@ -317,13 +315,13 @@ def O_of_3_tiles_rows(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    Q2_tile = load_2d(Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
     O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + h_at * O_of_p2_step[1]
-    A2_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     d_Q2_2 = tl.zeros((n_block, d_wide), SUMS)
+    Q2_tile = load_2d(Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size)  # n d
+    A2_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+    A2_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -336,19 +334,18 @@ def O_of_3_tiles_rows(
         A2_scores_2 = with_bias(
             A2_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A2 = softened(A2_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A2 = softened(A2_scores_2, number_0, MASK, seen_2, edge, A2_rows[:, None])  # n m
         O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
-        d_A2 = dot_of(d_0, tl.trans(O_of_p2_tile), DOT, SUMS)  # n m
-        add = d_A2 - A2_sums[:, None]  # n m
-        d_A2_scores = A2 * add  # n m
-        d_Q2 = dot_of(d_A2_scores, K2_tile, DOT, SUMS)  # n d
-        d_Q2_2 += d_Q2
+        d_A2 = dot_of(d_2, tl.trans(O_of_p2_tile), DOT, SUMS)  # n m
+        d_A2_scores = A2 * (d_A2 - A2_sums[:, None])  # n m
+        d_Q2_3 = dot_of(d_A2_scores, K2_tile, DOT, SUMS)  # n d
+        d_Q2_2 += d_Q2_3
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A2_scores)
-    d_Q2_3 = number_0 * d_Q2_2  # n d
+    d_Q2_4 = number_0 * d_Q2_2  # n d
     if Q2_grad is not None:
-        store_2d(Q2_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q2_3)
+        store_2d(Q2_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q2_4)
 
 
 @triton.jit
@@ -365,18 +362,17 @@ def O_of_3_tiles_keys(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    K2_tile = load_2d(K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size)  # m d
+    O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + h_at * O_of_p2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_O_scores_2_2 = tl.zeros((m_block, e_wide), SUMS)
-    O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + h_at * O_of_p2_step[1]
-    O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
     d_K2_2 = tl.zeros((m_block, d_wide), SUMS)
+    K2_tile = load_2d(K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size)  # m d
+    O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q2_tile = load_2d(
             Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size
         )  # n d
@@ -384,22 +380,22 @@ def O_of_3_tiles_keys(
         A2_scores_2 = with_bias(
             A2_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A2 = softened(A2_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-        d_0 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
-        d_O_scores_2 = dot_of(A2, d_0, DOT, SUMS)  # m e
-        d_O_scores_2_2 += d_O_scores_2
-        d_A2 = dot_of(O_of_p2_tile, tl.trans(d_0), DOT, SUMS)  # n m
+        seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        A2_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A2 = softened(A2_scores_2, number_0, MASK, seen_2, edge, A2_rows[None, :])  # n m
+        d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+        d_O_scores_2_3 = dot_of(A2, d_2, DOT, SUMS)  # m e
+        d_O_scores_2_2 += d_O_scores_2_3
+        d_A2 = dot_of(O_of_p2_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A2_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_A2 - A2_sums[None, :]  # n m
-        d_A2_scores = A2 * add  # n m
-        d_K2 = dot_of(d_A2_scores, Q2_tile, DOT, SUMS)  # m d
-        d_K2_2 += d_K2
+        d_A2_scores = A2 * (d_A2 - A2_sums[None, :])  # n m
+        d_K2_3 = dot_of(d_A2_scores, Q2_tile, DOT, SUMS)  # m d
+        d_K2_2 += d_K2_3
     if O_of_p2_grad is not None:
         store_2d(O_of_p2_grad + pair * m_end * e_size, m, e_size, m_end, e, 1, e_size, d_O_scores_2_2)
-    d_K2_3 = number_0 * d_K2_2  # m d
+    d_K2_4 = number_0 * d_K2_2  # m d
     if K2_grad is not None:
-        store_2d(K2_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K2_3)
+        store_2d(K2_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K2_4)
 
 
 O_of_3_tiles = region(

@@ -82,11 +82,11 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -97,15 +97,15 @@ def y_1_tiles_forward(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A, alpha_0, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A, alpha, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * alpha_0[:, None] + read_0
-    store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
-    )
+        read = dot_of(A, V_tile, DOT, SUMS)  # n d
+        acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_2d(
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+    )
 
 
 @triton.jit
@@ -121,12 +121,12 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -137,19 +137,18 @@ def y_1_tiles_rows(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
-        add = d_A - A_sums[:, None]  # n m
-        d_A_scores = A * add  # n m
-        d_Q = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
-        d_Q_2 += d_Q
+        d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
+        d_A_scores = A * (d_A - A_sums[:, None])  # n m
+        d_Q_3 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
+        d_Q_2 += d_Q_3
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
-    d_Q_3 = number_0 * d_Q_2  # n d
+    d_Q_4 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3)
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
 
 
 @triton.jit
@@ -165,38 +164,37 @@ def y_1_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
+    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         A_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-        d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V = dot_of(A, d_0, DOT, SUMS)  # m d
-        d_V_2 += d_V
-        d_A = dot_of(V_tile, tl.trans(d_0), DOT, SUMS)  # n m
+        seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
+        d_V_2 += d_V_3
+        d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_A - A_sums[None, :]  # n m
-        d_A_scores = A * add  # n m
-        d_K = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
-        d_K_2 += d_K
+        d_A_scores = A * (d_A - A_sums[None, :])  # n m
+        d_K_3 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
+        d_K_2 += d_K_3
     if V_grad is not None:
         store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
-    d_K_3 = number_0 * d_K_2  # m d
+    d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_3)
+        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
 
 
 y_1_tiles = region(

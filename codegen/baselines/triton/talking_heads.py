@@ -88,300 +88,44 @@ def y_1_tiles_statistics(
     n = first + tl.arange(0, n_block)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_1 = tl.zeros((n_block,), SUMS)
-    m_i_2 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_2 = tl.zeros((n_block,), SUMS)
-    m_i_3 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_3 = tl.zeros((n_block,), SUMS)
-    m_i_4 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_4 = tl.zeros((n_block,), SUMS)
-    m_i_5 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_5 = tl.zeros((n_block,), SUMS)
-    m_i_6 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_6 = tl.zeros((n_block,), SUMS)
-    m_i_7 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_7 = tl.zeros((n_block,), SUMS)
-    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0]
-    Pl_base = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
-    Pl_base_2 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
-    Pl_base_3 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
-    Pl_base_4 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
-    Pl_base_5 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
-    Pl_base_6 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    mask_base_2 = mask + batch * mask_step[0] + mask_step[1]
-    Pl_base_7 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_8 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_9 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_10 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_11 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_12 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_13 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-    mask_base_3 = mask + batch * mask_step[0] + 2 * mask_step[1]
-    Pl_base_14 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_15 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_16 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_17 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_18 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_19 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_20 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-    mask_base_4 = mask + batch * mask_step[0] + 3 * mask_step[1]
-    Pl_base_21 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_22 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_23 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_24 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_25 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_26 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_27 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-    mask_base_5 = mask + batch * mask_step[0] + 4 * mask_step[1]
-    Pl_base_28 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_29 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_30 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_31 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_32 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_33 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_34 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-    mask_base_6 = mask + batch * mask_step[0] + 5 * mask_step[1]
-    Pl_base_35 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_36 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_37 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_38 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_39 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_40 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_41 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-    mask_base_7 = mask + batch * mask_step[0] + 6 * mask_step[1]
-    Pl_base_42 = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-    mask_base_8 = mask + batch * mask_step[0] + 7 * mask_step[1]
+    Pl_base = Pl + batch * Pl_step[0]
+    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 8
+    l_i_0 = (tl.zeros((n_block,), SUMS),) * 8
+    Q_tile = ()
+    for g in tl.static_range(8):
+        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
-        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
-        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
-        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
-        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
-        A_scores_0 = (
-            Pl_0_0 * A_scores_1_0
-            + Pl_1_0 * A_scores_1_1
-            + Pl_2_0 * A_scores_1_2
-            + Pl_3_0 * A_scores_1_3
-            + Pl_4_0 * A_scores_1_4
-            + Pl_5_0 * A_scores_1_5
-            + Pl_6_0 * A_scores_1_6
-            + Pl_7_0 * A_scores_1_7
-        )  # n m
-        A_0_scores = with_bias(
-            A_scores_0, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
-        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
-        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
-        Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
-        Pl_3_1 = tl.load(Pl_base_2).to(SUMS)  # a number
-        Pl_4_1 = tl.load(Pl_base_3).to(SUMS)  # a number
-        Pl_5_1 = tl.load(Pl_base_4).to(SUMS)  # a number
-        Pl_6_1 = tl.load(Pl_base_5).to(SUMS)  # a number
-        Pl_7_1 = tl.load(Pl_base_6).to(SUMS)  # a number
-        A_scores_1 = (
-            Pl_0_1 * A_scores_1_0
-            + Pl_1_1 * A_scores_1_1
-            + Pl_2_1 * A_scores_1_2
-            + Pl_3_1 * A_scores_1_3
-            + Pl_4_1 * A_scores_1_4
-            + Pl_5_1 * A_scores_1_5
-            + Pl_6_1 * A_scores_1_6
-            + Pl_7_1 * A_scores_1_7
-        )  # n m
-        A_1_scores = with_bias(
-            A_scores_1, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, number_0, MASK, visible_0_1, edge, m_i_1, l_i_1)  # n m
-        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
-        Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
-        Pl_3_2 = tl.load(Pl_base_9).to(SUMS)  # a number
-        Pl_4_2 = tl.load(Pl_base_10).to(SUMS)  # a number
-        Pl_5_2 = tl.load(Pl_base_11).to(SUMS)  # a number
-        Pl_6_2 = tl.load(Pl_base_12).to(SUMS)  # a number
-        Pl_7_2 = tl.load(Pl_base_13).to(SUMS)  # a number
-        A_scores_2 = (
-            Pl_0_2 * A_scores_1_0
-            + Pl_1_2 * A_scores_1_1
-            + Pl_2_2 * A_scores_1_2
-            + Pl_3_2 * A_scores_1_3
-            + Pl_4_2 * A_scores_1_4
-            + Pl_5_2 * A_scores_1_5
-            + Pl_6_2 * A_scores_1_6
-            + Pl_7_2 * A_scores_1_7
-        )  # n m
-        A_2_scores = with_bias(
-            A_scores_2, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2, alpha_2, m_i_2, l_i_2 = online(A_2_scores, number_0, MASK, visible_0_2, edge, m_i_2, l_i_2)  # n m
-        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
-        Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
-        Pl_3_3 = tl.load(Pl_base_16).to(SUMS)  # a number
-        Pl_4_3 = tl.load(Pl_base_17).to(SUMS)  # a number
-        Pl_5_3 = tl.load(Pl_base_18).to(SUMS)  # a number
-        Pl_6_3 = tl.load(Pl_base_19).to(SUMS)  # a number
-        Pl_7_3 = tl.load(Pl_base_20).to(SUMS)  # a number
-        A_scores_3 = (
-            Pl_0_3 * A_scores_1_0
-            + Pl_1_3 * A_scores_1_1
-            + Pl_2_3 * A_scores_1_2
-            + Pl_3_3 * A_scores_1_3
-            + Pl_4_3 * A_scores_1_4
-            + Pl_5_3 * A_scores_1_5
-            + Pl_6_3 * A_scores_1_6
-            + Pl_7_3 * A_scores_1_7
-        )  # n m
-        A_3_scores = with_bias(
-            A_scores_3, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3, alpha_3, m_i_3, l_i_3 = online(A_3_scores, number_0, MASK, visible_0_3, edge, m_i_3, l_i_3)  # n m
-        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
-        Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
-        Pl_3_4 = tl.load(Pl_base_23).to(SUMS)  # a number
-        Pl_4_4 = tl.load(Pl_base_24).to(SUMS)  # a number
-        Pl_5_4 = tl.load(Pl_base_25).to(SUMS)  # a number
-        Pl_6_4 = tl.load(Pl_base_26).to(SUMS)  # a number
-        Pl_7_4 = tl.load(Pl_base_27).to(SUMS)  # a number
-        A_scores_4 = (
-            Pl_0_4 * A_scores_1_0
-            + Pl_1_4 * A_scores_1_1
-            + Pl_2_4 * A_scores_1_2
-            + Pl_3_4 * A_scores_1_3
-            + Pl_4_4 * A_scores_1_4
-            + Pl_5_4 * A_scores_1_5
-            + Pl_6_4 * A_scores_1_6
-            + Pl_7_4 * A_scores_1_7
-        )  # n m
-        A_4_scores = with_bias(
-            A_scores_4, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_4 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_4, alpha_4, m_i_4, l_i_4 = online(A_4_scores, number_0, MASK, visible_0_4, edge, m_i_4, l_i_4)  # n m
-        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
-        Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
-        Pl_3_5 = tl.load(Pl_base_30).to(SUMS)  # a number
-        Pl_4_5 = tl.load(Pl_base_31).to(SUMS)  # a number
-        Pl_5_5 = tl.load(Pl_base_32).to(SUMS)  # a number
-        Pl_6_5 = tl.load(Pl_base_33).to(SUMS)  # a number
-        Pl_7_5 = tl.load(Pl_base_34).to(SUMS)  # a number
-        A_scores_5 = (
-            Pl_0_5 * A_scores_1_0
-            + Pl_1_5 * A_scores_1_1
-            + Pl_2_5 * A_scores_1_2
-            + Pl_3_5 * A_scores_1_3
-            + Pl_4_5 * A_scores_1_4
-            + Pl_5_5 * A_scores_1_5
-            + Pl_6_5 * A_scores_1_6
-            + Pl_7_5 * A_scores_1_7
-        )  # n m
-        A_5_scores = with_bias(
-            A_scores_5, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_5 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_5, alpha_5, m_i_5, l_i_5 = online(A_5_scores, number_0, MASK, visible_0_5, edge, m_i_5, l_i_5)  # n m
-        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
-        Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
-        Pl_3_6 = tl.load(Pl_base_37).to(SUMS)  # a number
-        Pl_4_6 = tl.load(Pl_base_38).to(SUMS)  # a number
-        Pl_5_6 = tl.load(Pl_base_39).to(SUMS)  # a number
-        Pl_6_6 = tl.load(Pl_base_40).to(SUMS)  # a number
-        Pl_7_6 = tl.load(Pl_base_41).to(SUMS)  # a number
-        A_scores_6 = (
-            Pl_0_6 * A_scores_1_0
-            + Pl_1_6 * A_scores_1_1
-            + Pl_2_6 * A_scores_1_2
-            + Pl_3_6 * A_scores_1_3
-            + Pl_4_6 * A_scores_1_4
-            + Pl_5_6 * A_scores_1_5
-            + Pl_6_6 * A_scores_1_6
-            + Pl_7_6 * A_scores_1_7
-        )  # n m
-        A_6_scores = with_bias(
-            A_scores_6, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_6 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_6, alpha_6, m_i_6, l_i_6 = online(A_6_scores, number_0, MASK, visible_0_6, edge, m_i_6, l_i_6)  # n m
-        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
-        Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
-        Pl_3_7 = tl.load(Pl_base_44).to(SUMS)  # a number
-        Pl_4_7 = tl.load(Pl_base_45).to(SUMS)  # a number
-        Pl_5_7 = tl.load(Pl_base_46).to(SUMS)  # a number
-        Pl_6_7 = tl.load(Pl_base_47).to(SUMS)  # a number
-        Pl_7_7 = tl.load(Pl_base_48).to(SUMS)  # a number
-        A_scores_7 = (
-            Pl_0_7 * A_scores_1_0
-            + Pl_1_7 * A_scores_1_1
-            + Pl_2_7 * A_scores_1_2
-            + Pl_3_7 * A_scores_1_3
-            + Pl_4_7 * A_scores_1_4
-            + Pl_5_7 * A_scores_1_5
-            + Pl_6_7 * A_scores_1_6
-            + Pl_7_7 * A_scores_1_7
-        )  # n m
-        A_7_scores = with_bias(
-            A_scores_7, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_7 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_7, alpha_7, m_i_7, l_i_7 = online(A_7_scores, number_0, MASK, visible_0_7, edge, m_i_7, l_i_7)  # n m
-    store_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
-    store_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
-    store_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end, log_sum(m_i_2, l_i_2))
-    store_1d(lse + (pair * 8 + 3) * n_end, n, 1, n_end, log_sum(m_i_3, l_i_3))
-    store_1d(lse + (pair * 8 + 4) * n_end, n, 1, n_end, log_sum(m_i_4, l_i_4))
-    store_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end, log_sum(m_i_5, l_i_5))
-    store_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end, log_sum(m_i_6, l_i_6))
-    store_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end, log_sum(m_i_7, l_i_7))
+        A_scores_1 = ()
+        for g in tl.static_range(8):
+            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        m_i_0_next = ()
+        l_i_0_next = ()
+        for h in tl.static_range(8):
+            A_scores = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(8):
+                Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
+                A_scores += Pl_value * A_scores_1[g]  # n m
+            A_scores_2 = with_bias(
+                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
+                mask_step[3], m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
+                MASK,
+            )  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
+            m_i_0_next += (m_i_0_own,)
+            l_i_0_next += (l_i_0_own,)
+        m_i_0 = m_i_0_next
+        l_i_0 = l_i_0_next
+    for h in tl.static_range(8):
+        store_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h]))
 
 
 @triton.jit
@@ -397,349 +141,53 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
-    lse_1 = load_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end)
-    lse_2 = load_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end)
-    lse_3 = load_1d(lse + (pair * 8 + 3) * n_end, n, 1, n_end)
-    lse_4 = load_1d(lse + (pair * 8 + 4) * n_end, n, 1, n_end)
-    lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
-    lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
-    lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
-    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0]
-    Pl_base = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
-    Pl_base_2 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
-    Pl_base_3 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
-    Pl_base_4 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
-    Pl_base_5 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
-    Pl_base_6 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    mask_base_2 = mask + batch * mask_step[0] + mask_step[1]
-    Pw_base = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 2 * Pw_step[2]
-    Pl_base_7 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_8 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_9 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_10 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_11 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_12 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_13 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-    mask_base_3 = mask + batch * mask_step[0] + 2 * mask_step[1]
-    Pw_base_2 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    Pl_base_14 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_15 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_16 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_17 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_18 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_19 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_20 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-    mask_base_4 = mask + batch * mask_step[0] + 3 * mask_step[1]
-    Pw_base_3 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    Pl_base_21 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_22 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_23 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_24 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_25 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_26 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_27 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-    mask_base_5 = mask + batch * mask_step[0] + 4 * mask_step[1]
-    Pw_base_4 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    Pl_base_28 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_29 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_30 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_31 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_32 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_33 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_34 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-    mask_base_6 = mask + batch * mask_step[0] + 5 * mask_step[1]
-    Pw_base_5 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    Pl_base_35 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_36 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_37 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_38 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_39 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_40 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_41 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-    mask_base_7 = mask + batch * mask_step[0] + 6 * mask_step[1]
-    Pw_base_6 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    Pl_base_42 = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-    mask_base_8 = mask + batch * mask_step[0] + 7 * mask_step[1]
-    Pw_base_7 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
-    Pw_base_8 = Pw + batch * Pw_step[0] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_9 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_10 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_11 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_12 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_13 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_14 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_15 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    out_1 = tl.zeros((n_block, d_wide), SUMS)
+    Pl_base = Pl + batch * Pl_step[0]
+    Pw_base = Pw + batch * Pw_step[0]
+    acc = (tl.zeros((n_block, d_wide), SUMS),) * 2
+    Q_tile = ()
+    for g in tl.static_range(8):
+        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
-        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
-        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
-        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
-        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
-        A_scores_0 = (
-            Pl_0_0 * A_scores_1_0
-            + Pl_1_0 * A_scores_1_1
-            + Pl_2_0 * A_scores_1_2
-            + Pl_3_0 * A_scores_1_3
-            + Pl_4_0 * A_scores_1_4
-            + Pl_5_0 * A_scores_1_5
-            + Pl_6_0 * A_scores_1_6
-            + Pl_7_0 * A_scores_1_7
-        )  # n m
-        A_0_scores = with_bias(
-            A_scores_0, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
-        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
-        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
-        Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
-        Pl_3_1 = tl.load(Pl_base_2).to(SUMS)  # a number
-        Pl_4_1 = tl.load(Pl_base_3).to(SUMS)  # a number
-        Pl_5_1 = tl.load(Pl_base_4).to(SUMS)  # a number
-        Pl_6_1 = tl.load(Pl_base_5).to(SUMS)  # a number
-        Pl_7_1 = tl.load(Pl_base_6).to(SUMS)  # a number
-        A_scores_1 = (
-            Pl_0_1 * A_scores_1_0
-            + Pl_1_1 * A_scores_1_1
-            + Pl_2_1 * A_scores_1_2
-            + Pl_3_1 * A_scores_1_3
-            + Pl_4_1 * A_scores_1_4
-            + Pl_5_1 * A_scores_1_5
-            + Pl_6_1 * A_scores_1_6
-            + Pl_7_1 * A_scores_1_7
-        )  # n m
-        A_1_scores = with_bias(
-            A_scores_1, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
-        Pw_1_0 = tl.load(Pw_base).to(SUMS)  # a number
-        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
-        Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
-        Pl_3_2 = tl.load(Pl_base_9).to(SUMS)  # a number
-        Pl_4_2 = tl.load(Pl_base_10).to(SUMS)  # a number
-        Pl_5_2 = tl.load(Pl_base_11).to(SUMS)  # a number
-        Pl_6_2 = tl.load(Pl_base_12).to(SUMS)  # a number
-        Pl_7_2 = tl.load(Pl_base_13).to(SUMS)  # a number
-        A_scores_2 = (
-            Pl_0_2 * A_scores_1_0
-            + Pl_1_2 * A_scores_1_1
-            + Pl_2_2 * A_scores_1_2
-            + Pl_3_2 * A_scores_1_3
-            + Pl_4_2 * A_scores_1_4
-            + Pl_5_2 * A_scores_1_5
-            + Pl_6_2 * A_scores_1_6
-            + Pl_7_2 * A_scores_1_7
-        )  # n m
-        A_2_scores = with_bias(
-            A_scores_2, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
-        Pw_2_0 = tl.load(Pw_base_2).to(SUMS)  # a number
-        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
-        Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
-        Pl_3_3 = tl.load(Pl_base_16).to(SUMS)  # a number
-        Pl_4_3 = tl.load(Pl_base_17).to(SUMS)  # a number
-        Pl_5_3 = tl.load(Pl_base_18).to(SUMS)  # a number
-        Pl_6_3 = tl.load(Pl_base_19).to(SUMS)  # a number
-        Pl_7_3 = tl.load(Pl_base_20).to(SUMS)  # a number
-        A_scores_3 = (
-            Pl_0_3 * A_scores_1_0
-            + Pl_1_3 * A_scores_1_1
-            + Pl_2_3 * A_scores_1_2
-            + Pl_3_3 * A_scores_1_3
-            + Pl_4_3 * A_scores_1_4
-            + Pl_5_3 * A_scores_1_5
-            + Pl_6_3 * A_scores_1_6
-            + Pl_7_3 * A_scores_1_7
-        )  # n m
-        A_3_scores = with_bias(
-            A_scores_3, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
-        Pw_3_0 = tl.load(Pw_base_3).to(SUMS)  # a number
-        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
-        Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
-        Pl_3_4 = tl.load(Pl_base_23).to(SUMS)  # a number
-        Pl_4_4 = tl.load(Pl_base_24).to(SUMS)  # a number
-        Pl_5_4 = tl.load(Pl_base_25).to(SUMS)  # a number
-        Pl_6_4 = tl.load(Pl_base_26).to(SUMS)  # a number
-        Pl_7_4 = tl.load(Pl_base_27).to(SUMS)  # a number
-        A_scores_4 = (
-            Pl_0_4 * A_scores_1_0
-            + Pl_1_4 * A_scores_1_1
-            + Pl_2_4 * A_scores_1_2
-            + Pl_3_4 * A_scores_1_3
-            + Pl_4_4 * A_scores_1_4
-            + Pl_5_4 * A_scores_1_5
-            + Pl_6_4 * A_scores_1_6
-            + Pl_7_4 * A_scores_1_7
-        )  # n m
-        A_4_scores = with_bias(
-            A_scores_4, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_4 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[:, None])  # n m
-        Pw_4_0 = tl.load(Pw_base_4).to(SUMS)  # a number
-        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
-        Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
-        Pl_3_5 = tl.load(Pl_base_30).to(SUMS)  # a number
-        Pl_4_5 = tl.load(Pl_base_31).to(SUMS)  # a number
-        Pl_5_5 = tl.load(Pl_base_32).to(SUMS)  # a number
-        Pl_6_5 = tl.load(Pl_base_33).to(SUMS)  # a number
-        Pl_7_5 = tl.load(Pl_base_34).to(SUMS)  # a number
-        A_scores_5 = (
-            Pl_0_5 * A_scores_1_0
-            + Pl_1_5 * A_scores_1_1
-            + Pl_2_5 * A_scores_1_2
-            + Pl_3_5 * A_scores_1_3
-            + Pl_4_5 * A_scores_1_4
-            + Pl_5_5 * A_scores_1_5
-            + Pl_6_5 * A_scores_1_6
-            + Pl_7_5 * A_scores_1_7
-        )  # n m
-        A_5_scores = with_bias(
-            A_scores_5, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_5 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[:, None])  # n m
-        Pw_5_0 = tl.load(Pw_base_5).to(SUMS)  # a number
-        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
-        Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
-        Pl_3_6 = tl.load(Pl_base_37).to(SUMS)  # a number
-        Pl_4_6 = tl.load(Pl_base_38).to(SUMS)  # a number
-        Pl_5_6 = tl.load(Pl_base_39).to(SUMS)  # a number
-        Pl_6_6 = tl.load(Pl_base_40).to(SUMS)  # a number
-        Pl_7_6 = tl.load(Pl_base_41).to(SUMS)  # a number
-        A_scores_6 = (
-            Pl_0_6 * A_scores_1_0
-            + Pl_1_6 * A_scores_1_1
-            + Pl_2_6 * A_scores_1_2
-            + Pl_3_6 * A_scores_1_3
-            + Pl_4_6 * A_scores_1_4
-            + Pl_5_6 * A_scores_1_5
-            + Pl_6_6 * A_scores_1_6
-            + Pl_7_6 * A_scores_1_7
-        )  # n m
-        A_6_scores = with_bias(
-            A_scores_6, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_6 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[:, None])  # n m
-        Pw_6_0 = tl.load(Pw_base_6).to(SUMS)  # a number
-        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
-        Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
-        Pl_3_7 = tl.load(Pl_base_44).to(SUMS)  # a number
-        Pl_4_7 = tl.load(Pl_base_45).to(SUMS)  # a number
-        Pl_5_7 = tl.load(Pl_base_46).to(SUMS)  # a number
-        Pl_6_7 = tl.load(Pl_base_47).to(SUMS)  # a number
-        Pl_7_7 = tl.load(Pl_base_48).to(SUMS)  # a number
-        A_scores_7 = (
-            Pl_0_7 * A_scores_1_0
-            + Pl_1_7 * A_scores_1_1
-            + Pl_2_7 * A_scores_1_2
-            + Pl_3_7 * A_scores_1_3
-            + Pl_4_7 * A_scores_1_4
-            + Pl_5_7 * A_scores_1_5
-            + Pl_6_7 * A_scores_1_6
-            + Pl_7_7 * A_scores_1_7
-        )  # n m
-        A_7_scores = with_bias(
-            A_scores_7, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_7 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[:, None])  # n m
-        Pw_7_0 = tl.load(Pw_base_7).to(SUMS)  # a number
-        U_0 = (
-            A_0 * Pw_0_0
-            + A_1 * Pw_1_0
-            + A_2 * Pw_2_0
-            + A_3 * Pw_3_0
-            + A_4 * Pw_4_0
-            + A_5 * Pw_5_0
-            + A_6 * Pw_6_0
-            + A_7 * Pw_7_0
-        )  # n m
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_0 = dot_of(U_0, V_tile_0, DOT, SUMS)  # n d
-        out_0 += read_0
-        Pw_0_1 = tl.load(Pw_base_8).to(SUMS)  # a number
-        Pw_1_1 = tl.load(Pw_base_9).to(SUMS)  # a number
-        Pw_2_1 = tl.load(Pw_base_10).to(SUMS)  # a number
-        Pw_3_1 = tl.load(Pw_base_11).to(SUMS)  # a number
-        Pw_4_1 = tl.load(Pw_base_12).to(SUMS)  # a number
-        Pw_5_1 = tl.load(Pw_base_13).to(SUMS)  # a number
-        Pw_6_1 = tl.load(Pw_base_14).to(SUMS)  # a number
-        Pw_7_1 = tl.load(Pw_base_15).to(SUMS)  # a number
-        U_1 = (
-            A_0 * Pw_0_1
-            + A_1 * Pw_1_1
-            + A_2 * Pw_2_1
-            + A_3 * Pw_3_1
-            + A_4 * Pw_4_1
-            + A_5 * Pw_5_1
-            + A_6 * Pw_6_1
-            + A_7 * Pw_7_1
-        )  # n m
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_1 = dot_of(U_1, V_tile_1, DOT, SUMS)  # n d
-        out_1 += read_1
-    store_2d(out + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0)
-    store_2d(out + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_1)
+        A_scores_1 = ()
+        for g in tl.static_range(8):
+            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        U = (tl.zeros((n_block, m_block), SUMS),) * 2
+        for h in range(8):
+            U_next = ()
+            A_scores = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(8):
+                Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
+                A_scores += Pl_value * A_scores_1[g]  # n m
+            A_scores_2 = with_bias(
+                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
+                mask_step[3], m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
+                MASK,
+            )  # n m
+            A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+            for e in tl.static_range(2):
+                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
+                U_next += (U[e] + A * Pw_value,)  # n m
+            U = U_next
+        acc_next = ()
+        for e in tl.static_range(2):
+            V_tile = load_2d(
+                V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            read = dot_of(U[e], V_tile, DOT, SUMS)  # n d
+            acc_next += (acc[e] + read,)
+        acc = acc_next
+    for e in tl.static_range(2):
+        store_2d(out + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc[e])
 
 
 @triton.jit
@@ -755,373 +203,59 @@ def y_1_tiles_sums(
     n = first + tl.arange(0, n_block)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
-    lse_1 = load_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end)
-    lse_2 = load_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end)
-    lse_3 = load_1d(lse + (pair * 8 + 3) * n_end, n, 1, n_end)
-    lse_4 = load_1d(lse + (pair * 8 + 4) * n_end, n, 1, n_end)
-    lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
-    lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
-    lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
-    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0]
-    d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Pw_base = Pw + batch * Pw_step[0] + (e_at * 2 + 1) * Pw_step[2]
-    d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    sums_0 = tl.zeros((n_block,), SUMS)
-    Pl_base = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
-    Pl_base_2 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
-    Pl_base_3 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
-    Pl_base_4 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
-    Pl_base_5 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
-    Pl_base_6 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    mask_base_2 = mask + batch * mask_step[0] + mask_step[1]
-    Pw_base_2 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_3 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 2 * Pw_step[2]
-    sums_1 = tl.zeros((n_block,), SUMS)
-    Pl_base_7 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_8 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_9 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_10 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_11 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_12 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_13 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-    mask_base_3 = mask + batch * mask_step[0] + 2 * mask_step[1]
-    Pw_base_4 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_5 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    sums_2 = tl.zeros((n_block,), SUMS)
-    Pl_base_14 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_15 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_16 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_17 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_18 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_19 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_20 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-    mask_base_4 = mask + batch * mask_step[0] + 3 * mask_step[1]
-    Pw_base_6 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_7 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    sums_3 = tl.zeros((n_block,), SUMS)
-    Pl_base_21 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_22 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_23 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_24 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_25 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_26 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_27 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-    mask_base_5 = mask + batch * mask_step[0] + 4 * mask_step[1]
-    Pw_base_8 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_9 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    sums_4 = tl.zeros((n_block,), SUMS)
-    Pl_base_28 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_29 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_30 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_31 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_32 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_33 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_34 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-    mask_base_6 = mask + batch * mask_step[0] + 5 * mask_step[1]
-    Pw_base_10 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_11 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    sums_5 = tl.zeros((n_block,), SUMS)
-    Pl_base_35 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_36 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_37 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_38 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_39 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_40 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_41 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-    mask_base_7 = mask + batch * mask_step[0] + 6 * mask_step[1]
-    Pw_base_12 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_13 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    sums_6 = tl.zeros((n_block,), SUMS)
-    Pl_base_42 = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
-    Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-    mask_base_8 = mask + batch * mask_step[0] + 7 * mask_step[1]
-    Pw_base_14 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_15 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    sums_7 = tl.zeros((n_block,), SUMS)
+    Pl_base = Pl + batch * Pl_step[0]
+    Pw_base = Pw + batch * Pw_step[0]
+    sums_0 = (tl.zeros((n_block,), SUMS),) * 8
+    Q_tile = ()
+    for g in tl.static_range(8):
+        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+    A_rows = ()
+    for h in tl.static_range(8):
+        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+    d_2 = ()
+    for e in tl.static_range(2):
+        d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
-        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
-        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
-        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
-        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
-        A_scores_0 = (
-            Pl_0_0 * A_scores_1_0
-            + Pl_1_0 * A_scores_1_1
-            + Pl_2_0 * A_scores_1_2
-            + Pl_3_0 * A_scores_1_3
-            + Pl_4_0 * A_scores_1_4
-            + Pl_5_0 * A_scores_1_5
-            + Pl_6_0 * A_scores_1_6
-            + Pl_7_0 * A_scores_1_7
-        )  # n m
-        A_0_scores = with_bias(
-            A_scores_0, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-        Pw_0_1 = tl.load(Pw_base).to(SUMS)  # a number
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
-        d_A_0 = d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
-        A_dA = A_0 * d_A_0  # n m
-        sum = tl.sum(A_dA, 1)  # n
-        sums_0 += sum
-        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
-        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
-        Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
-        Pl_3_1 = tl.load(Pl_base_2).to(SUMS)  # a number
-        Pl_4_1 = tl.load(Pl_base_3).to(SUMS)  # a number
-        Pl_5_1 = tl.load(Pl_base_4).to(SUMS)  # a number
-        Pl_6_1 = tl.load(Pl_base_5).to(SUMS)  # a number
-        Pl_7_1 = tl.load(Pl_base_6).to(SUMS)  # a number
-        A_scores_1 = (
-            Pl_0_1 * A_scores_1_0
-            + Pl_1_1 * A_scores_1_1
-            + Pl_2_1 * A_scores_1_2
-            + Pl_3_1 * A_scores_1_3
-            + Pl_4_1 * A_scores_1_4
-            + Pl_5_1 * A_scores_1_5
-            + Pl_6_1 * A_scores_1_6
-            + Pl_7_1 * A_scores_1_7
-        )  # n m
-        A_1_scores = with_bias(
-            A_scores_1, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
-        Pw_1_1 = tl.load(Pw_base_2).to(SUMS)  # a number
-        Pw_1_0 = tl.load(Pw_base_3).to(SUMS)  # a number
-        d_A_1 = d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
-        A_dA_2 = A_1 * d_A_1  # n m
-        sum_2 = tl.sum(A_dA_2, 1)  # n
-        sums_1 += sum_2
-        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
-        Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
-        Pl_3_2 = tl.load(Pl_base_9).to(SUMS)  # a number
-        Pl_4_2 = tl.load(Pl_base_10).to(SUMS)  # a number
-        Pl_5_2 = tl.load(Pl_base_11).to(SUMS)  # a number
-        Pl_6_2 = tl.load(Pl_base_12).to(SUMS)  # a number
-        Pl_7_2 = tl.load(Pl_base_13).to(SUMS)  # a number
-        A_scores_2 = (
-            Pl_0_2 * A_scores_1_0
-            + Pl_1_2 * A_scores_1_1
-            + Pl_2_2 * A_scores_1_2
-            + Pl_3_2 * A_scores_1_3
-            + Pl_4_2 * A_scores_1_4
-            + Pl_5_2 * A_scores_1_5
-            + Pl_6_2 * A_scores_1_6
-            + Pl_7_2 * A_scores_1_7
-        )  # n m
-        A_2_scores = with_bias(
-            A_scores_2, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
-        Pw_2_1 = tl.load(Pw_base_4).to(SUMS)  # a number
-        Pw_2_0 = tl.load(Pw_base_5).to(SUMS)  # a number
-        d_A_2 = d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
-        A_dA_3 = A_2 * d_A_2  # n m
-        sum_3 = tl.sum(A_dA_3, 1)  # n
-        sums_2 += sum_3
-        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
-        Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
-        Pl_3_3 = tl.load(Pl_base_16).to(SUMS)  # a number
-        Pl_4_3 = tl.load(Pl_base_17).to(SUMS)  # a number
-        Pl_5_3 = tl.load(Pl_base_18).to(SUMS)  # a number
-        Pl_6_3 = tl.load(Pl_base_19).to(SUMS)  # a number
-        Pl_7_3 = tl.load(Pl_base_20).to(SUMS)  # a number
-        A_scores_3 = (
-            Pl_0_3 * A_scores_1_0
-            + Pl_1_3 * A_scores_1_1
-            + Pl_2_3 * A_scores_1_2
-            + Pl_3_3 * A_scores_1_3
-            + Pl_4_3 * A_scores_1_4
-            + Pl_5_3 * A_scores_1_5
-            + Pl_6_3 * A_scores_1_6
-            + Pl_7_3 * A_scores_1_7
-        )  # n m
-        A_3_scores = with_bias(
-            A_scores_3, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
-        Pw_3_1 = tl.load(Pw_base_6).to(SUMS)  # a number
-        Pw_3_0 = tl.load(Pw_base_7).to(SUMS)  # a number
-        d_A_3 = d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
-        A_dA_4 = A_3 * d_A_3  # n m
-        sum_4 = tl.sum(A_dA_4, 1)  # n
-        sums_3 += sum_4
-        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
-        Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
-        Pl_3_4 = tl.load(Pl_base_23).to(SUMS)  # a number
-        Pl_4_4 = tl.load(Pl_base_24).to(SUMS)  # a number
-        Pl_5_4 = tl.load(Pl_base_25).to(SUMS)  # a number
-        Pl_6_4 = tl.load(Pl_base_26).to(SUMS)  # a number
-        Pl_7_4 = tl.load(Pl_base_27).to(SUMS)  # a number
-        A_scores_4 = (
-            Pl_0_4 * A_scores_1_0
-            + Pl_1_4 * A_scores_1_1
-            + Pl_2_4 * A_scores_1_2
-            + Pl_3_4 * A_scores_1_3
-            + Pl_4_4 * A_scores_1_4
-            + Pl_5_4 * A_scores_1_5
-            + Pl_6_4 * A_scores_1_6
-            + Pl_7_4 * A_scores_1_7
-        )  # n m
-        A_4_scores = with_bias(
-            A_scores_4, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_4 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[:, None])  # n m
-        Pw_4_1 = tl.load(Pw_base_8).to(SUMS)  # a number
-        Pw_4_0 = tl.load(Pw_base_9).to(SUMS)  # a number
-        d_A_4 = d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
-        A_dA_5 = A_4 * d_A_4  # n m
-        sum_5 = tl.sum(A_dA_5, 1)  # n
-        sums_4 += sum_5
-        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
-        Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
-        Pl_3_5 = tl.load(Pl_base_30).to(SUMS)  # a number
-        Pl_4_5 = tl.load(Pl_base_31).to(SUMS)  # a number
-        Pl_5_5 = tl.load(Pl_base_32).to(SUMS)  # a number
-        Pl_6_5 = tl.load(Pl_base_33).to(SUMS)  # a number
-        Pl_7_5 = tl.load(Pl_base_34).to(SUMS)  # a number
-        A_scores_5 = (
-            Pl_0_5 * A_scores_1_0
-            + Pl_1_5 * A_scores_1_1
-            + Pl_2_5 * A_scores_1_2
-            + Pl_3_5 * A_scores_1_3
-            + Pl_4_5 * A_scores_1_4
-            + Pl_5_5 * A_scores_1_5
-            + Pl_6_5 * A_scores_1_6
-            + Pl_7_5 * A_scores_1_7
-        )  # n m
-        A_5_scores = with_bias(
-            A_scores_5, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_5 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[:, None])  # n m
-        Pw_5_1 = tl.load(Pw_base_10).to(SUMS)  # a number
-        Pw_5_0 = tl.load(Pw_base_11).to(SUMS)  # a number
-        d_A_5 = d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
-        A_dA_6 = A_5 * d_A_5  # n m
-        sum_6 = tl.sum(A_dA_6, 1)  # n
-        sums_5 += sum_6
-        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
-        Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
-        Pl_3_6 = tl.load(Pl_base_37).to(SUMS)  # a number
-        Pl_4_6 = tl.load(Pl_base_38).to(SUMS)  # a number
-        Pl_5_6 = tl.load(Pl_base_39).to(SUMS)  # a number
-        Pl_6_6 = tl.load(Pl_base_40).to(SUMS)  # a number
-        Pl_7_6 = tl.load(Pl_base_41).to(SUMS)  # a number
-        A_scores_6 = (
-            Pl_0_6 * A_scores_1_0
-            + Pl_1_6 * A_scores_1_1
-            + Pl_2_6 * A_scores_1_2
-            + Pl_3_6 * A_scores_1_3
-            + Pl_4_6 * A_scores_1_4
-            + Pl_5_6 * A_scores_1_5
-            + Pl_6_6 * A_scores_1_6
-            + Pl_7_6 * A_scores_1_7
-        )  # n m
-        A_6_scores = with_bias(
-            A_scores_6, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_6 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[:, None])  # n m
-        Pw_6_1 = tl.load(Pw_base_12).to(SUMS)  # a number
-        Pw_6_0 = tl.load(Pw_base_13).to(SUMS)  # a number
-        d_A_6 = d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
-        A_dA_7 = A_6 * d_A_6  # n m
-        sum_7 = tl.sum(A_dA_7, 1)  # n
-        sums_6 += sum_7
-        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
-        Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
-        Pl_3_7 = tl.load(Pl_base_44).to(SUMS)  # a number
-        Pl_4_7 = tl.load(Pl_base_45).to(SUMS)  # a number
-        Pl_5_7 = tl.load(Pl_base_46).to(SUMS)  # a number
-        Pl_6_7 = tl.load(Pl_base_47).to(SUMS)  # a number
-        Pl_7_7 = tl.load(Pl_base_48).to(SUMS)  # a number
-        A_scores_7 = (
-            Pl_0_7 * A_scores_1_0
-            + Pl_1_7 * A_scores_1_1
-            + Pl_2_7 * A_scores_1_2
-            + Pl_3_7 * A_scores_1_3
-            + Pl_4_7 * A_scores_1_4
-            + Pl_5_7 * A_scores_1_5
-            + Pl_6_7 * A_scores_1_6
-            + Pl_7_7 * A_scores_1_7
-        )  # n m
-        A_7_scores = with_bias(
-            A_scores_7, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_7 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[:, None])  # n m
-        Pw_7_1 = tl.load(Pw_base_14).to(SUMS)  # a number
-        Pw_7_0 = tl.load(Pw_base_15).to(SUMS)  # a number
-        d_A_7 = d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
-        A_dA_8 = A_7 * d_A_7  # n m
-        sum_8 = tl.sum(A_dA_8, 1)  # n
-        sums_7 += sum_8
-    store_1d(sums + (pair * 8 + 0) * n_end, n, 1, n_end, sums_0)
-    store_1d(sums + (pair * 8 + 1) * n_end, n, 1, n_end, sums_1)
-    store_1d(sums + (pair * 8 + 2) * n_end, n, 1, n_end, sums_2)
-    store_1d(sums + (pair * 8 + 3) * n_end, n, 1, n_end, sums_3)
-    store_1d(sums + (pair * 8 + 4) * n_end, n, 1, n_end, sums_4)
-    store_1d(sums + (pair * 8 + 5) * n_end, n, 1, n_end, sums_5)
-    store_1d(sums + (pair * 8 + 6) * n_end, n, 1, n_end, sums_6)
-    store_1d(sums + (pair * 8 + 7) * n_end, n, 1, n_end, sums_7)
+        A_scores_1 = ()
+        for g in tl.static_range(8):
+            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        d_U = ()
+        for e in tl.static_range(2):
+            V_tile = load_2d(
+                V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
+        sums_0_next = ()
+        for h in tl.static_range(8):
+            A_scores = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(8):
+                Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
+                A_scores += Pl_value * A_scores_1[g]  # n m
+            A_scores_2 = with_bias(
+                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
+                mask_step[3], m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
+                MASK,
+            )  # n m
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
+            d_A = tl.zeros((n_block, m_block), SUMS)
+            for e in tl.static_range(2):
+                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
+                d_A += d_U[e] * Pw_value  # n m
+            A_dA = A * d_A  # n m
+            sum = tl.sum(A_dA, 1)  # n
+            sums_0_next += (sums_0[h] + sum,)
+        sums_0 = sums_0_next
+    for h in tl.static_range(8):
+        store_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end, sums_0[h])
 
 
 @triton.jit
@@ -1137,374 +271,58 @@ def y_1_tiles_numbers(
     n = first + tl.arange(0, n_block)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
-    lse_1 = load_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end)
-    lse_2 = load_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end)
-    lse_3 = load_1d(lse + (pair * 8 + 3) * n_end, n, 1, n_end)
-    lse_4 = load_1d(lse + (pair * 8 + 4) * n_end, n, 1, n_end)
-    lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
-    lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
-    lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
-    d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_2 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_3 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_4 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_5 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_6 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_7 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0] + 7 * mask_step[1]
-    d_Pw_7_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_8 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_9 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_10 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_11 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_12 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_13 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_14 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-    mask_base_2 = mask + batch * mask_step[0] + 6 * mask_step[1]
-    d_Pw_6_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_15 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_16 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_17 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_18 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_19 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_20 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_21 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-    mask_base_3 = mask + batch * mask_step[0] + 5 * mask_step[1]
-    d_Pw_5_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_22 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_23 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_24 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_25 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_26 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_27 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_28 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-    mask_base_4 = mask + batch * mask_step[0] + 4 * mask_step[1]
-    d_Pw_4_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_29 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_30 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_31 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_32 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_33 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_34 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_35 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-    mask_base_5 = mask + batch * mask_step[0] + 3 * mask_step[1]
-    d_Pw_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_36 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_37 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_38 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_39 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_40 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_41 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_42 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-    mask_base_6 = mask + batch * mask_step[0] + 2 * mask_step[1]
-    d_Pw_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
-    Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
-    Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
-    Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
-    Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
-    Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    mask_base_7 = mask + batch * mask_step[0] + mask_step[1]
-    d_Pw_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    mask_base_8 = mask + batch * mask_step[0]
-    d_Pw_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    d_Pw_7_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pw_6_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pw_5_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pw_4_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pw_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pw_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pw_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pw_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    Pl_base = Pl + batch * Pl_step[0]
+    h_every = tl.arange(0, 8)
+    d_Pw_2 = (tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS),) * 2
+    d_2 = ()
+    for e in tl.static_range(2):
+        d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
+    Q_tile = ()
+    for g in tl.static_range(8):
+        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        Pl_1_7 = tl.load(Pl_base).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        Pl_2_7 = tl.load(Pl_base_2).to(SUMS)  # a number
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        Pl_3_7 = tl.load(Pl_base_3).to(SUMS)  # a number
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        Pl_4_7 = tl.load(Pl_base_4).to(SUMS)  # a number
-        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
-        Pl_5_7 = tl.load(Pl_base_5).to(SUMS)  # a number
-        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
-        Pl_6_7 = tl.load(Pl_base_6).to(SUMS)  # a number
-        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
-        Pl_7_7 = tl.load(Pl_base_7).to(SUMS)  # a number
-        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
-        A_scores_7 = (
-            Pl_0_7 * A_scores_1_0
-            + Pl_1_7 * A_scores_1_1
-            + Pl_2_7 * A_scores_1_2
-            + Pl_3_7 * A_scores_1_3
-            + Pl_4_7 * A_scores_1_4
-            + Pl_5_7 * A_scores_1_5
-            + Pl_6_7 * A_scores_1_6
-            + Pl_7_7 * A_scores_1_7
-        )  # n m
-        A_7_scores = with_bias(
-            A_scores_7, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_7 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[:, None])  # n m
-        d_Pw_7_1 = d_U_1 * A_7  # n m
-        d_Pw_7_1_2 += in_parts(d_Pw_7_1, PARTS)
-        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_6 = tl.load(Pl_base_8).to(SUMS)  # a number
-        Pl_2_6 = tl.load(Pl_base_9).to(SUMS)  # a number
-        Pl_3_6 = tl.load(Pl_base_10).to(SUMS)  # a number
-        Pl_4_6 = tl.load(Pl_base_11).to(SUMS)  # a number
-        Pl_5_6 = tl.load(Pl_base_12).to(SUMS)  # a number
-        Pl_6_6 = tl.load(Pl_base_13).to(SUMS)  # a number
-        Pl_7_6 = tl.load(Pl_base_14).to(SUMS)  # a number
-        A_scores_6 = (
-            Pl_0_6 * A_scores_1_0
-            + Pl_1_6 * A_scores_1_1
-            + Pl_2_6 * A_scores_1_2
-            + Pl_3_6 * A_scores_1_3
-            + Pl_4_6 * A_scores_1_4
-            + Pl_5_6 * A_scores_1_5
-            + Pl_6_6 * A_scores_1_6
-            + Pl_7_6 * A_scores_1_7
-        )  # n m
-        A_6_scores = with_bias(
-            A_scores_6, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_6 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[:, None])  # n m
-        d_Pw_6_1 = d_U_1 * A_6  # n m
-        d_Pw_6_1_2 += in_parts(d_Pw_6_1, PARTS)
-        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_5 = tl.load(Pl_base_15).to(SUMS)  # a number
-        Pl_2_5 = tl.load(Pl_base_16).to(SUMS)  # a number
-        Pl_3_5 = tl.load(Pl_base_17).to(SUMS)  # a number
-        Pl_4_5 = tl.load(Pl_base_18).to(SUMS)  # a number
-        Pl_5_5 = tl.load(Pl_base_19).to(SUMS)  # a number
-        Pl_6_5 = tl.load(Pl_base_20).to(SUMS)  # a number
-        Pl_7_5 = tl.load(Pl_base_21).to(SUMS)  # a number
-        A_scores_5 = (
-            Pl_0_5 * A_scores_1_0
-            + Pl_1_5 * A_scores_1_1
-            + Pl_2_5 * A_scores_1_2
-            + Pl_3_5 * A_scores_1_3
-            + Pl_4_5 * A_scores_1_4
-            + Pl_5_5 * A_scores_1_5
-            + Pl_6_5 * A_scores_1_6
-            + Pl_7_5 * A_scores_1_7
-        )  # n m
-        A_5_scores = with_bias(
-            A_scores_5, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_5 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[:, None])  # n m
-        d_Pw_5_1 = d_U_1 * A_5  # n m
-        d_Pw_5_1_2 += in_parts(d_Pw_5_1, PARTS)
-        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_4 = tl.load(Pl_base_22).to(SUMS)  # a number
-        Pl_2_4 = tl.load(Pl_base_23).to(SUMS)  # a number
-        Pl_3_4 = tl.load(Pl_base_24).to(SUMS)  # a number
-        Pl_4_4 = tl.load(Pl_base_25).to(SUMS)  # a number
-        Pl_5_4 = tl.load(Pl_base_26).to(SUMS)  # a number
-        Pl_6_4 = tl.load(Pl_base_27).to(SUMS)  # a number
-        Pl_7_4 = tl.load(Pl_base_28).to(SUMS)  # a number
-        A_scores_4 = (
-            Pl_0_4 * A_scores_1_0
-            + Pl_1_4 * A_scores_1_1
-            + Pl_2_4 * A_scores_1_2
-            + Pl_3_4 * A_scores_1_3
-            + Pl_4_4 * A_scores_1_4
-            + Pl_5_4 * A_scores_1_5
-            + Pl_6_4 * A_scores_1_6
-            + Pl_7_4 * A_scores_1_7
-        )  # n m
-        A_4_scores = with_bias(
-            A_scores_4, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_4 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[:, None])  # n m
-        d_Pw_4_1 = d_U_1 * A_4  # n m
-        d_Pw_4_1_2 += in_parts(d_Pw_4_1, PARTS)
-        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_3 = tl.load(Pl_base_29).to(SUMS)  # a number
-        Pl_2_3 = tl.load(Pl_base_30).to(SUMS)  # a number
-        Pl_3_3 = tl.load(Pl_base_31).to(SUMS)  # a number
-        Pl_4_3 = tl.load(Pl_base_32).to(SUMS)  # a number
-        Pl_5_3 = tl.load(Pl_base_33).to(SUMS)  # a number
-        Pl_6_3 = tl.load(Pl_base_34).to(SUMS)  # a number
-        Pl_7_3 = tl.load(Pl_base_35).to(SUMS)  # a number
-        A_scores_3 = (
-            Pl_0_3 * A_scores_1_0
-            + Pl_1_3 * A_scores_1_1
-            + Pl_2_3 * A_scores_1_2
-            + Pl_3_3 * A_scores_1_3
-            + Pl_4_3 * A_scores_1_4
-            + Pl_5_3 * A_scores_1_5
-            + Pl_6_3 * A_scores_1_6
-            + Pl_7_3 * A_scores_1_7
-        )  # n m
-        A_3_scores = with_bias(
-            A_scores_3, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_3 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
-        d_Pw_3_1 = d_U_1 * A_3  # n m
-        d_Pw_3_1_2 += in_parts(d_Pw_3_1, PARTS)
-        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_2 = tl.load(Pl_base_36).to(SUMS)  # a number
-        Pl_2_2 = tl.load(Pl_base_37).to(SUMS)  # a number
-        Pl_3_2 = tl.load(Pl_base_38).to(SUMS)  # a number
-        Pl_4_2 = tl.load(Pl_base_39).to(SUMS)  # a number
-        Pl_5_2 = tl.load(Pl_base_40).to(SUMS)  # a number
-        Pl_6_2 = tl.load(Pl_base_41).to(SUMS)  # a number
-        Pl_7_2 = tl.load(Pl_base_42).to(SUMS)  # a number
-        A_scores_2 = (
-            Pl_0_2 * A_scores_1_0
-            + Pl_1_2 * A_scores_1_1
-            + Pl_2_2 * A_scores_1_2
-            + Pl_3_2 * A_scores_1_3
-            + Pl_4_2 * A_scores_1_4
-            + Pl_5_2 * A_scores_1_5
-            + Pl_6_2 * A_scores_1_6
-            + Pl_7_2 * A_scores_1_7
-        )  # n m
-        A_2_scores = with_bias(
-            A_scores_2, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_2 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
-        d_Pw_2_1 = d_U_1 * A_2  # n m
-        d_Pw_2_1_2 += in_parts(d_Pw_2_1, PARTS)
-        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
-        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
-        Pl_2_1 = tl.load(Pl_base_43).to(SUMS)  # a number
-        Pl_3_1 = tl.load(Pl_base_44).to(SUMS)  # a number
-        Pl_4_1 = tl.load(Pl_base_45).to(SUMS)  # a number
-        Pl_5_1 = tl.load(Pl_base_46).to(SUMS)  # a number
-        Pl_6_1 = tl.load(Pl_base_47).to(SUMS)  # a number
-        Pl_7_1 = tl.load(Pl_base_48).to(SUMS)  # a number
-        A_scores_1 = (
-            Pl_0_1 * A_scores_1_0
-            + Pl_1_1 * A_scores_1_1
-            + Pl_2_1 * A_scores_1_2
-            + Pl_3_1 * A_scores_1_3
-            + Pl_4_1 * A_scores_1_4
-            + Pl_5_1 * A_scores_1_5
-            + Pl_6_1 * A_scores_1_6
-            + Pl_7_1 * A_scores_1_7
-        )  # n m
-        A_1_scores = with_bias(
-            A_scores_1, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
-        d_Pw_1_1 = d_U_1 * A_1  # n m
-        d_Pw_1_1_2 += in_parts(d_Pw_1_1, PARTS)
-        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
-        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
-        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
-        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
-        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
-        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
-        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
-        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
-        A_scores_0 = (
-            Pl_0_0 * A_scores_1_0
-            + Pl_1_0 * A_scores_1_1
-            + Pl_2_0 * A_scores_1_2
-            + Pl_3_0 * A_scores_1_3
-            + Pl_4_0 * A_scores_1_4
-            + Pl_5_0 * A_scores_1_5
-            + Pl_6_0 * A_scores_1_6
-            + Pl_7_0 * A_scores_1_7
-        )  # n m
-        A_0_scores = with_bias(
-            A_scores_0, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        d_Pw_0_1 = d_U_1 * A_0  # n m
-        d_Pw_0_1_2 += in_parts(d_Pw_0_1, PARTS)
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-        d_Pw_7_0 = d_U_0 * A_7  # n m
-        d_Pw_7_0_2 += in_parts(d_Pw_7_0, PARTS)
-        d_Pw_6_0 = d_U_0 * A_6  # n m
-        d_Pw_6_0_2 += in_parts(d_Pw_6_0, PARTS)
-        d_Pw_5_0 = d_U_0 * A_5  # n m
-        d_Pw_5_0_2 += in_parts(d_Pw_5_0, PARTS)
-        d_Pw_4_0 = d_U_0 * A_4  # n m
-        d_Pw_4_0_2 += in_parts(d_Pw_4_0, PARTS)
-        d_Pw_3_0 = d_U_0 * A_3  # n m
-        d_Pw_3_0_2 += in_parts(d_Pw_3_0, PARTS)
-        d_Pw_2_0 = d_U_0 * A_2  # n m
-        d_Pw_2_0_2 += in_parts(d_Pw_2_0, PARTS)
-        d_Pw_1_0 = d_U_0 * A_1  # n m
-        d_Pw_1_0_2 += in_parts(d_Pw_1_0, PARTS)
-        d_Pw_0_0 = d_U_0 * A_0  # n m
-        d_Pw_0_0_2 += in_parts(d_Pw_0_0, PARTS)
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 15), tl.sum(d_Pw_7_1_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 13), tl.sum(d_Pw_6_1_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 11), tl.sum(d_Pw_5_1_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 9), tl.sum(d_Pw_4_1_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 7), tl.sum(d_Pw_3_1_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 5), tl.sum(d_Pw_2_1_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 3), tl.sum(d_Pw_1_1_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 1), tl.sum(d_Pw_0_1_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 14), tl.sum(d_Pw_7_0_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 12), tl.sum(d_Pw_6_0_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 10), tl.sum(d_Pw_5_0_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 8), tl.sum(d_Pw_4_0_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 6), tl.sum(d_Pw_3_0_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 4), tl.sum(d_Pw_2_0_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 2), tl.sum(d_Pw_1_0_2))
-    if Pw_grad is not None:
-        tl.store(Pw_grad + ((pair * blocks + block) * 16 + 0), tl.sum(d_Pw_0_0_2))
+        d_U = ()
+        for e in tl.static_range(2):
+            V_tile = load_2d(
+                V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
+        A_scores_1 = ()
+        for g in tl.static_range(8):
+            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        for h in range(8):
+            A_scores = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(8):
+                Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
+                A_scores += Pl_value * A_scores_1[g]  # n m
+            A_scores_2 = with_bias(
+                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
+                mask_step[3], m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
+                MASK,
+            )  # n m
+            A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+            d_Pw_2_next = ()
+            for e in tl.static_range(2):
+                d_Pw_3 = d_U[e] * A  # n m
+                d_Pw_2_next += (d_Pw_2[e] + tl.where(h_every[:, None] == h, in_parts(d_Pw_3, PARTS)[None, :], 0.0),)
+            d_Pw_2 = d_Pw_2_next
+    for h in range(8):
+        for e in tl.static_range(2):
+            if Pw_grad is not None:
+                tl.store(
+                    Pw_grad + ((pair * blocks + block) * 16 + h * 2 + e),
+                    tl.sum(tl.where(h_every[:, None] == h, d_Pw_2[e], 0.0)),
+                )
 
 
 @triton.jit
@@ -1520,741 +338,63 @@ def y_1_tiles_numbers_2(
     n = first + tl.arange(0, n_block)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
-    lse_1 = load_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end)
-    lse_2 = load_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end)
-    lse_3 = load_1d(lse + (pair * 8 + 3) * n_end, n, 1, n_end)
-    lse_4 = load_1d(lse + (pair * 8 + 4) * n_end, n, 1, n_end)
-    lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
-    lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
-    lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
-    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_2 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_3 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_4 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_5 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_6 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Pl_base_7 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-    Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0] + 7 * mask_step[1]
-    d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Pw_base = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    Pw_base_2 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    A_7_sums = load_1d(sums + (pair * 8 + 7) * n_end, n, 1, n_end)  # n
-    d_Pl_7_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_6_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_5_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_4_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_3_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_2_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_1_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_0_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_8 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_9 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_10 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_11 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_12 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_13 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
-    Pl_base_14 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-    mask_base_2 = mask + batch * mask_step[0] + 6 * mask_step[1]
-    Pw_base_3 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_4 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    A_6_sums = load_1d(sums + (pair * 8 + 6) * n_end, n, 1, n_end)  # n
-    d_Pl_7_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_6_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_5_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_4_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_3_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_2_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_1_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_0_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_15 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_16 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_17 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_18 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_19 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_20 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
-    Pl_base_21 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-    mask_base_3 = mask + batch * mask_step[0] + 5 * mask_step[1]
-    Pw_base_5 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_6 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    A_5_sums = load_1d(sums + (pair * 8 + 5) * n_end, n, 1, n_end)  # n
-    d_Pl_7_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_6_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_5_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_4_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_3_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_2_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_1_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_0_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_22 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_23 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_24 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_25 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_26 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_27 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
-    Pl_base_28 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-    mask_base_4 = mask + batch * mask_step[0] + 4 * mask_step[1]
-    Pw_base_7 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_8 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    A_4_sums = load_1d(sums + (pair * 8 + 4) * n_end, n, 1, n_end)  # n
-    d_Pl_7_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_6_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_5_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_4_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_3_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_2_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_1_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_0_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_29 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_30 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_31 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_32 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_33 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_34 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
-    Pl_base_35 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-    mask_base_5 = mask + batch * mask_step[0] + 3 * mask_step[1]
-    Pw_base_9 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_10 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    A_3_sums = load_1d(sums + (pair * 8 + 3) * n_end, n, 1, n_end)  # n
-    d_Pl_7_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_6_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_5_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_4_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_3_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_2_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_1_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_0_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_36 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_37 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_38 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_39 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_40 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_41 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
-    Pl_base_42 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-    mask_base_6 = mask + batch * mask_step[0] + 2 * mask_step[1]
-    Pw_base_11 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_12 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 2 * Pw_step[2]
-    A_2_sums = load_1d(sums + (pair * 8 + 2) * n_end, n, 1, n_end)  # n
-    d_Pl_7_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_6_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_5_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_4_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_3_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_2_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_1_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_0_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
-    Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
-    Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
-    Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
-    Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
-    Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-    mask_base_7 = mask + batch * mask_step[0] + mask_step[1]
-    Pw_base_13 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-    Pw_base_14 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 2 * Pw_step[2]
-    A_1_sums = load_1d(sums + (pair * 8 + 1) * n_end, n, 1, n_end)  # n
-    d_Pl_7_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_6_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_5_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_4_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    mask_base_8 = mask + batch * mask_step[0]
-    Pw_base_15 = Pw + batch * Pw_step[0] + (e_at * 2 + 1) * Pw_step[2]
-    A_0_sums = load_1d(sums + (pair * 8 + 0) * n_end, n, 1, n_end)  # n
-    d_Pl_7_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_6_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_5_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_4_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Pl_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    Pl_base = Pl + batch * Pl_step[0]
+    Pw_base = Pw + batch * Pw_step[0]
+    h_every = tl.arange(0, 8)
+    d_Pl_2 = (tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS),) * 8
+    Q_tile = ()
+    for g in tl.static_range(8):
+        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+    d_2 = ()
+    for e in tl.static_range(2):
+        d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
-        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        Pl_1_7 = tl.load(Pl_base).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        Pl_2_7 = tl.load(Pl_base_2).to(SUMS)  # a number
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        Pl_3_7 = tl.load(Pl_base_3).to(SUMS)  # a number
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        Pl_4_7 = tl.load(Pl_base_4).to(SUMS)  # a number
-        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
-        Pl_5_7 = tl.load(Pl_base_5).to(SUMS)  # a number
-        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
-        Pl_6_7 = tl.load(Pl_base_6).to(SUMS)  # a number
-        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
-        Pl_7_7 = tl.load(Pl_base_7).to(SUMS)  # a number
-        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
-        A_scores_7 = (
-            Pl_0_7 * A_scores_1_0
-            + Pl_1_7 * A_scores_1_1
-            + Pl_2_7 * A_scores_1_2
-            + Pl_3_7 * A_scores_1_3
-            + Pl_4_7 * A_scores_1_4
-            + Pl_5_7 * A_scores_1_5
-            + Pl_6_7 * A_scores_1_6
-            + Pl_7_7 * A_scores_1_7
-        )  # n m
-        A_7_scores = with_bias(
-            A_scores_7, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_7 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[:, None])  # n m
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-        Pw_7_1 = tl.load(Pw_base).to(SUMS)  # a number
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-        Pw_7_0 = tl.load(Pw_base_2).to(SUMS)  # a number
-        d_A_7 = d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
-        add = d_A_7 - A_7_sums[:, None]  # n m
-        d_A_7_scores = A_7 * add  # n m
-        d_Pl_7_7 = d_A_7_scores * A_scores_1_7  # n m
-        d_Pl_7_7_2 += in_parts(d_Pl_7_7, PARTS)
-        d_Pl_6_7 = d_A_7_scores * A_scores_1_6  # n m
-        d_Pl_6_7_2 += in_parts(d_Pl_6_7, PARTS)
-        d_Pl_5_7 = d_A_7_scores * A_scores_1_5  # n m
-        d_Pl_5_7_2 += in_parts(d_Pl_5_7, PARTS)
-        d_Pl_4_7 = d_A_7_scores * A_scores_1_4  # n m
-        d_Pl_4_7_2 += in_parts(d_Pl_4_7, PARTS)
-        d_Pl_3_7 = d_A_7_scores * A_scores_1_3  # n m
-        d_Pl_3_7_2 += in_parts(d_Pl_3_7, PARTS)
-        d_Pl_2_7 = d_A_7_scores * A_scores_1_2  # n m
-        d_Pl_2_7_2 += in_parts(d_Pl_2_7, PARTS)
-        d_Pl_1_7 = d_A_7_scores * A_scores_1_1  # n m
-        d_Pl_1_7_2 += in_parts(d_Pl_1_7, PARTS)
-        d_Pl_0_7 = d_A_7_scores * A_scores_1_0  # n m
-        d_Pl_0_7_2 += in_parts(d_Pl_0_7, PARTS)
-        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_6 = tl.load(Pl_base_8).to(SUMS)  # a number
-        Pl_2_6 = tl.load(Pl_base_9).to(SUMS)  # a number
-        Pl_3_6 = tl.load(Pl_base_10).to(SUMS)  # a number
-        Pl_4_6 = tl.load(Pl_base_11).to(SUMS)  # a number
-        Pl_5_6 = tl.load(Pl_base_12).to(SUMS)  # a number
-        Pl_6_6 = tl.load(Pl_base_13).to(SUMS)  # a number
-        Pl_7_6 = tl.load(Pl_base_14).to(SUMS)  # a number
-        A_scores_6 = (
-            Pl_0_6 * A_scores_1_0
-            + Pl_1_6 * A_scores_1_1
-            + Pl_2_6 * A_scores_1_2
-            + Pl_3_6 * A_scores_1_3
-            + Pl_4_6 * A_scores_1_4
-            + Pl_5_6 * A_scores_1_5
-            + Pl_6_6 * A_scores_1_6
-            + Pl_7_6 * A_scores_1_7
-        )  # n m
-        A_6_scores = with_bias(
-            A_scores_6, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_6 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[:, None])  # n m
-        Pw_6_1 = tl.load(Pw_base_3).to(SUMS)  # a number
-        Pw_6_0 = tl.load(Pw_base_4).to(SUMS)  # a number
-        d_A_6 = d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
-        add_2 = d_A_6 - A_6_sums[:, None]  # n m
-        d_A_6_scores = A_6 * add_2  # n m
-        d_Pl_7_6 = d_A_6_scores * A_scores_1_7  # n m
-        d_Pl_7_6_2 += in_parts(d_Pl_7_6, PARTS)
-        d_Pl_6_6 = d_A_6_scores * A_scores_1_6  # n m
-        d_Pl_6_6_2 += in_parts(d_Pl_6_6, PARTS)
-        d_Pl_5_6 = d_A_6_scores * A_scores_1_5  # n m
-        d_Pl_5_6_2 += in_parts(d_Pl_5_6, PARTS)
-        d_Pl_4_6 = d_A_6_scores * A_scores_1_4  # n m
-        d_Pl_4_6_2 += in_parts(d_Pl_4_6, PARTS)
-        d_Pl_3_6 = d_A_6_scores * A_scores_1_3  # n m
-        d_Pl_3_6_2 += in_parts(d_Pl_3_6, PARTS)
-        d_Pl_2_6 = d_A_6_scores * A_scores_1_2  # n m
-        d_Pl_2_6_2 += in_parts(d_Pl_2_6, PARTS)
-        d_Pl_1_6 = d_A_6_scores * A_scores_1_1  # n m
-        d_Pl_1_6_2 += in_parts(d_Pl_1_6, PARTS)
-        d_Pl_0_6 = d_A_6_scores * A_scores_1_0  # n m
-        d_Pl_0_6_2 += in_parts(d_Pl_0_6, PARTS)
-        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_5 = tl.load(Pl_base_15).to(SUMS)  # a number
-        Pl_2_5 = tl.load(Pl_base_16).to(SUMS)  # a number
-        Pl_3_5 = tl.load(Pl_base_17).to(SUMS)  # a number
-        Pl_4_5 = tl.load(Pl_base_18).to(SUMS)  # a number
-        Pl_5_5 = tl.load(Pl_base_19).to(SUMS)  # a number
-        Pl_6_5 = tl.load(Pl_base_20).to(SUMS)  # a number
-        Pl_7_5 = tl.load(Pl_base_21).to(SUMS)  # a number
-        A_scores_5 = (
-            Pl_0_5 * A_scores_1_0
-            + Pl_1_5 * A_scores_1_1
-            + Pl_2_5 * A_scores_1_2
-            + Pl_3_5 * A_scores_1_3
-            + Pl_4_5 * A_scores_1_4
-            + Pl_5_5 * A_scores_1_5
-            + Pl_6_5 * A_scores_1_6
-            + Pl_7_5 * A_scores_1_7
-        )  # n m
-        A_5_scores = with_bias(
-            A_scores_5, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_5 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[:, None])  # n m
-        Pw_5_1 = tl.load(Pw_base_5).to(SUMS)  # a number
-        Pw_5_0 = tl.load(Pw_base_6).to(SUMS)  # a number
-        d_A_5 = d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
-        add_3 = d_A_5 - A_5_sums[:, None]  # n m
-        d_A_5_scores = A_5 * add_3  # n m
-        d_Pl_7_5 = d_A_5_scores * A_scores_1_7  # n m
-        d_Pl_7_5_2 += in_parts(d_Pl_7_5, PARTS)
-        d_Pl_6_5 = d_A_5_scores * A_scores_1_6  # n m
-        d_Pl_6_5_2 += in_parts(d_Pl_6_5, PARTS)
-        d_Pl_5_5 = d_A_5_scores * A_scores_1_5  # n m
-        d_Pl_5_5_2 += in_parts(d_Pl_5_5, PARTS)
-        d_Pl_4_5 = d_A_5_scores * A_scores_1_4  # n m
-        d_Pl_4_5_2 += in_parts(d_Pl_4_5, PARTS)
-        d_Pl_3_5 = d_A_5_scores * A_scores_1_3  # n m
-        d_Pl_3_5_2 += in_parts(d_Pl_3_5, PARTS)
-        d_Pl_2_5 = d_A_5_scores * A_scores_1_2  # n m
-        d_Pl_2_5_2 += in_parts(d_Pl_2_5, PARTS)
-        d_Pl_1_5 = d_A_5_scores * A_scores_1_1  # n m
-        d_Pl_1_5_2 += in_parts(d_Pl_1_5, PARTS)
-        d_Pl_0_5 = d_A_5_scores * A_scores_1_0  # n m
-        d_Pl_0_5_2 += in_parts(d_Pl_0_5, PARTS)
-        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_4 = tl.load(Pl_base_22).to(SUMS)  # a number
-        Pl_2_4 = tl.load(Pl_base_23).to(SUMS)  # a number
-        Pl_3_4 = tl.load(Pl_base_24).to(SUMS)  # a number
-        Pl_4_4 = tl.load(Pl_base_25).to(SUMS)  # a number
-        Pl_5_4 = tl.load(Pl_base_26).to(SUMS)  # a number
-        Pl_6_4 = tl.load(Pl_base_27).to(SUMS)  # a number
-        Pl_7_4 = tl.load(Pl_base_28).to(SUMS)  # a number
-        A_scores_4 = (
-            Pl_0_4 * A_scores_1_0
-            + Pl_1_4 * A_scores_1_1
-            + Pl_2_4 * A_scores_1_2
-            + Pl_3_4 * A_scores_1_3
-            + Pl_4_4 * A_scores_1_4
-            + Pl_5_4 * A_scores_1_5
-            + Pl_6_4 * A_scores_1_6
-            + Pl_7_4 * A_scores_1_7
-        )  # n m
-        A_4_scores = with_bias(
-            A_scores_4, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_4 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[:, None])  # n m
-        Pw_4_1 = tl.load(Pw_base_7).to(SUMS)  # a number
-        Pw_4_0 = tl.load(Pw_base_8).to(SUMS)  # a number
-        d_A_4 = d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
-        add_4 = d_A_4 - A_4_sums[:, None]  # n m
-        d_A_4_scores = A_4 * add_4  # n m
-        d_Pl_7_4 = d_A_4_scores * A_scores_1_7  # n m
-        d_Pl_7_4_2 += in_parts(d_Pl_7_4, PARTS)
-        d_Pl_6_4 = d_A_4_scores * A_scores_1_6  # n m
-        d_Pl_6_4_2 += in_parts(d_Pl_6_4, PARTS)
-        d_Pl_5_4 = d_A_4_scores * A_scores_1_5  # n m
-        d_Pl_5_4_2 += in_parts(d_Pl_5_4, PARTS)
-        d_Pl_4_4 = d_A_4_scores * A_scores_1_4  # n m
-        d_Pl_4_4_2 += in_parts(d_Pl_4_4, PARTS)
-        d_Pl_3_4 = d_A_4_scores * A_scores_1_3  # n m
-        d_Pl_3_4_2 += in_parts(d_Pl_3_4, PARTS)
-        d_Pl_2_4 = d_A_4_scores * A_scores_1_2  # n m
-        d_Pl_2_4_2 += in_parts(d_Pl_2_4, PARTS)
-        d_Pl_1_4 = d_A_4_scores * A_scores_1_1  # n m
-        d_Pl_1_4_2 += in_parts(d_Pl_1_4, PARTS)
-        d_Pl_0_4 = d_A_4_scores * A_scores_1_0  # n m
-        d_Pl_0_4_2 += in_parts(d_Pl_0_4, PARTS)
-        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_3 = tl.load(Pl_base_29).to(SUMS)  # a number
-        Pl_2_3 = tl.load(Pl_base_30).to(SUMS)  # a number
-        Pl_3_3 = tl.load(Pl_base_31).to(SUMS)  # a number
-        Pl_4_3 = tl.load(Pl_base_32).to(SUMS)  # a number
-        Pl_5_3 = tl.load(Pl_base_33).to(SUMS)  # a number
-        Pl_6_3 = tl.load(Pl_base_34).to(SUMS)  # a number
-        Pl_7_3 = tl.load(Pl_base_35).to(SUMS)  # a number
-        A_scores_3 = (
-            Pl_0_3 * A_scores_1_0
-            + Pl_1_3 * A_scores_1_1
-            + Pl_2_3 * A_scores_1_2
-            + Pl_3_3 * A_scores_1_3
-            + Pl_4_3 * A_scores_1_4
-            + Pl_5_3 * A_scores_1_5
-            + Pl_6_3 * A_scores_1_6
-            + Pl_7_3 * A_scores_1_7
-        )  # n m
-        A_3_scores = with_bias(
-            A_scores_3, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_3 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
-        Pw_3_1 = tl.load(Pw_base_9).to(SUMS)  # a number
-        Pw_3_0 = tl.load(Pw_base_10).to(SUMS)  # a number
-        d_A_3 = d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
-        add_5 = d_A_3 - A_3_sums[:, None]  # n m
-        d_A_3_scores = A_3 * add_5  # n m
-        d_Pl_7_3 = d_A_3_scores * A_scores_1_7  # n m
-        d_Pl_7_3_2 += in_parts(d_Pl_7_3, PARTS)
-        d_Pl_6_3 = d_A_3_scores * A_scores_1_6  # n m
-        d_Pl_6_3_2 += in_parts(d_Pl_6_3, PARTS)
-        d_Pl_5_3 = d_A_3_scores * A_scores_1_5  # n m
-        d_Pl_5_3_2 += in_parts(d_Pl_5_3, PARTS)
-        d_Pl_4_3 = d_A_3_scores * A_scores_1_4  # n m
-        d_Pl_4_3_2 += in_parts(d_Pl_4_3, PARTS)
-        d_Pl_3_3 = d_A_3_scores * A_scores_1_3  # n m
-        d_Pl_3_3_2 += in_parts(d_Pl_3_3, PARTS)
-        d_Pl_2_3 = d_A_3_scores * A_scores_1_2  # n m
-        d_Pl_2_3_2 += in_parts(d_Pl_2_3, PARTS)
-        d_Pl_1_3 = d_A_3_scores * A_scores_1_1  # n m
-        d_Pl_1_3_2 += in_parts(d_Pl_1_3, PARTS)
-        d_Pl_0_3 = d_A_3_scores * A_scores_1_0  # n m
-        d_Pl_0_3_2 += in_parts(d_Pl_0_3, PARTS)
-        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
-        Pl_1_2 = tl.load(Pl_base_36).to(SUMS)  # a number
-        Pl_2_2 = tl.load(Pl_base_37).to(SUMS)  # a number
-        Pl_3_2 = tl.load(Pl_base_38).to(SUMS)  # a number
-        Pl_4_2 = tl.load(Pl_base_39).to(SUMS)  # a number
-        Pl_5_2 = tl.load(Pl_base_40).to(SUMS)  # a number
-        Pl_6_2 = tl.load(Pl_base_41).to(SUMS)  # a number
-        Pl_7_2 = tl.load(Pl_base_42).to(SUMS)  # a number
-        A_scores_2 = (
-            Pl_0_2 * A_scores_1_0
-            + Pl_1_2 * A_scores_1_1
-            + Pl_2_2 * A_scores_1_2
-            + Pl_3_2 * A_scores_1_3
-            + Pl_4_2 * A_scores_1_4
-            + Pl_5_2 * A_scores_1_5
-            + Pl_6_2 * A_scores_1_6
-            + Pl_7_2 * A_scores_1_7
-        )  # n m
-        A_2_scores = with_bias(
-            A_scores_2, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_2 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
-        Pw_2_1 = tl.load(Pw_base_11).to(SUMS)  # a number
-        Pw_2_0 = tl.load(Pw_base_12).to(SUMS)  # a number
-        d_A_2 = d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
-        add_6 = d_A_2 - A_2_sums[:, None]  # n m
-        d_A_2_scores = A_2 * add_6  # n m
-        d_Pl_7_2 = d_A_2_scores * A_scores_1_7  # n m
-        d_Pl_7_2_2 += in_parts(d_Pl_7_2, PARTS)
-        d_Pl_6_2 = d_A_2_scores * A_scores_1_6  # n m
-        d_Pl_6_2_2 += in_parts(d_Pl_6_2, PARTS)
-        d_Pl_5_2 = d_A_2_scores * A_scores_1_5  # n m
-        d_Pl_5_2_2 += in_parts(d_Pl_5_2, PARTS)
-        d_Pl_4_2 = d_A_2_scores * A_scores_1_4  # n m
-        d_Pl_4_2_2 += in_parts(d_Pl_4_2, PARTS)
-        d_Pl_3_2 = d_A_2_scores * A_scores_1_3  # n m
-        d_Pl_3_2_2 += in_parts(d_Pl_3_2, PARTS)
-        d_Pl_2_2 = d_A_2_scores * A_scores_1_2  # n m
-        d_Pl_2_2_2 += in_parts(d_Pl_2_2, PARTS)
-        d_Pl_1_2 = d_A_2_scores * A_scores_1_1  # n m
-        d_Pl_1_2_2 += in_parts(d_Pl_1_2, PARTS)
-        d_Pl_0_2 = d_A_2_scores * A_scores_1_0  # n m
-        d_Pl_0_2_2 += in_parts(d_Pl_0_2, PARTS)
-        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
-        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
-        Pl_2_1 = tl.load(Pl_base_43).to(SUMS)  # a number
-        Pl_3_1 = tl.load(Pl_base_44).to(SUMS)  # a number
-        Pl_4_1 = tl.load(Pl_base_45).to(SUMS)  # a number
-        Pl_5_1 = tl.load(Pl_base_46).to(SUMS)  # a number
-        Pl_6_1 = tl.load(Pl_base_47).to(SUMS)  # a number
-        Pl_7_1 = tl.load(Pl_base_48).to(SUMS)  # a number
-        A_scores_1 = (
-            Pl_0_1 * A_scores_1_0
-            + Pl_1_1 * A_scores_1_1
-            + Pl_2_1 * A_scores_1_2
-            + Pl_3_1 * A_scores_1_3
-            + Pl_4_1 * A_scores_1_4
-            + Pl_5_1 * A_scores_1_5
-            + Pl_6_1 * A_scores_1_6
-            + Pl_7_1 * A_scores_1_7
-        )  # n m
-        A_1_scores = with_bias(
-            A_scores_1, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
-        Pw_1_1 = tl.load(Pw_base_13).to(SUMS)  # a number
-        Pw_1_0 = tl.load(Pw_base_14).to(SUMS)  # a number
-        d_A_1 = d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
-        add_7 = d_A_1 - A_1_sums[:, None]  # n m
-        d_A_1_scores = A_1 * add_7  # n m
-        d_Pl_7_1 = d_A_1_scores * A_scores_1_7  # n m
-        d_Pl_7_1_2 += in_parts(d_Pl_7_1, PARTS)
-        d_Pl_6_1 = d_A_1_scores * A_scores_1_6  # n m
-        d_Pl_6_1_2 += in_parts(d_Pl_6_1, PARTS)
-        d_Pl_5_1 = d_A_1_scores * A_scores_1_5  # n m
-        d_Pl_5_1_2 += in_parts(d_Pl_5_1, PARTS)
-        d_Pl_4_1 = d_A_1_scores * A_scores_1_4  # n m
-        d_Pl_4_1_2 += in_parts(d_Pl_4_1, PARTS)
-        d_Pl_3_1 = d_A_1_scores * A_scores_1_3  # n m
-        d_Pl_3_1_2 += in_parts(d_Pl_3_1, PARTS)
-        d_Pl_2_1 = d_A_1_scores * A_scores_1_2  # n m
-        d_Pl_2_1_2 += in_parts(d_Pl_2_1, PARTS)
-        d_Pl_1_1 = d_A_1_scores * A_scores_1_1  # n m
-        d_Pl_1_1_2 += in_parts(d_Pl_1_1, PARTS)
-        d_Pl_0_1 = d_A_1_scores * A_scores_1_0  # n m
-        d_Pl_0_1_2 += in_parts(d_Pl_0_1, PARTS)
-        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
-        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
-        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
-        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
-        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
-        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
-        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
-        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
-        A_scores_0 = (
-            Pl_0_0 * A_scores_1_0
-            + Pl_1_0 * A_scores_1_1
-            + Pl_2_0 * A_scores_1_2
-            + Pl_3_0 * A_scores_1_3
-            + Pl_4_0 * A_scores_1_4
-            + Pl_5_0 * A_scores_1_5
-            + Pl_6_0 * A_scores_1_6
-            + Pl_7_0 * A_scores_1_7
-        )  # n m
-        A_0_scores = with_bias(
-            A_scores_0, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        Pw_0_1 = tl.load(Pw_base_15).to(SUMS)  # a number
-        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
-        d_A_0 = d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
-        add_8 = d_A_0 - A_0_sums[:, None]  # n m
-        d_A_0_scores = A_0 * add_8  # n m
-        d_Pl_7_0 = d_A_0_scores * A_scores_1_7  # n m
-        d_Pl_7_0_2 += in_parts(d_Pl_7_0, PARTS)
-        d_Pl_6_0 = d_A_0_scores * A_scores_1_6  # n m
-        d_Pl_6_0_2 += in_parts(d_Pl_6_0, PARTS)
-        d_Pl_5_0 = d_A_0_scores * A_scores_1_5  # n m
-        d_Pl_5_0_2 += in_parts(d_Pl_5_0, PARTS)
-        d_Pl_4_0 = d_A_0_scores * A_scores_1_4  # n m
-        d_Pl_4_0_2 += in_parts(d_Pl_4_0, PARTS)
-        d_Pl_3_0 = d_A_0_scores * A_scores_1_3  # n m
-        d_Pl_3_0_2 += in_parts(d_Pl_3_0, PARTS)
-        d_Pl_2_0 = d_A_0_scores * A_scores_1_2  # n m
-        d_Pl_2_0_2 += in_parts(d_Pl_2_0, PARTS)
-        d_Pl_1_0 = d_A_0_scores * A_scores_1_1  # n m
-        d_Pl_1_0_2 += in_parts(d_Pl_1_0, PARTS)
-        d_Pl_0_0 = d_A_0_scores * A_scores_1_0  # n m
-        d_Pl_0_0_2 += in_parts(d_Pl_0_0, PARTS)
-    d_Pl_7_7_3 = number_0 * tl.sum(d_Pl_7_7_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 63), d_Pl_7_7_3)
-    d_Pl_6_7_3 = number_0 * tl.sum(d_Pl_6_7_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 55), d_Pl_6_7_3)
-    d_Pl_5_7_3 = number_0 * tl.sum(d_Pl_5_7_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 47), d_Pl_5_7_3)
-    d_Pl_4_7_3 = number_0 * tl.sum(d_Pl_4_7_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 39), d_Pl_4_7_3)
-    d_Pl_3_7_3 = number_0 * tl.sum(d_Pl_3_7_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 31), d_Pl_3_7_3)
-    d_Pl_2_7_3 = number_0 * tl.sum(d_Pl_2_7_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 23), d_Pl_2_7_3)
-    d_Pl_1_7_3 = number_0 * tl.sum(d_Pl_1_7_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 15), d_Pl_1_7_3)
-    d_Pl_0_7_3 = number_0 * tl.sum(d_Pl_0_7_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 7), d_Pl_0_7_3)
-    d_Pl_7_6_3 = number_0 * tl.sum(d_Pl_7_6_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 62), d_Pl_7_6_3)
-    d_Pl_6_6_3 = number_0 * tl.sum(d_Pl_6_6_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 54), d_Pl_6_6_3)
-    d_Pl_5_6_3 = number_0 * tl.sum(d_Pl_5_6_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 46), d_Pl_5_6_3)
-    d_Pl_4_6_3 = number_0 * tl.sum(d_Pl_4_6_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 38), d_Pl_4_6_3)
-    d_Pl_3_6_3 = number_0 * tl.sum(d_Pl_3_6_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 30), d_Pl_3_6_3)
-    d_Pl_2_6_3 = number_0 * tl.sum(d_Pl_2_6_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 22), d_Pl_2_6_3)
-    d_Pl_1_6_3 = number_0 * tl.sum(d_Pl_1_6_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 14), d_Pl_1_6_3)
-    d_Pl_0_6_3 = number_0 * tl.sum(d_Pl_0_6_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 6), d_Pl_0_6_3)
-    d_Pl_7_5_3 = number_0 * tl.sum(d_Pl_7_5_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 61), d_Pl_7_5_3)
-    d_Pl_6_5_3 = number_0 * tl.sum(d_Pl_6_5_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 53), d_Pl_6_5_3)
-    d_Pl_5_5_3 = number_0 * tl.sum(d_Pl_5_5_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 45), d_Pl_5_5_3)
-    d_Pl_4_5_3 = number_0 * tl.sum(d_Pl_4_5_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 37), d_Pl_4_5_3)
-    d_Pl_3_5_3 = number_0 * tl.sum(d_Pl_3_5_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 29), d_Pl_3_5_3)
-    d_Pl_2_5_3 = number_0 * tl.sum(d_Pl_2_5_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 21), d_Pl_2_5_3)
-    d_Pl_1_5_3 = number_0 * tl.sum(d_Pl_1_5_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 13), d_Pl_1_5_3)
-    d_Pl_0_5_3 = number_0 * tl.sum(d_Pl_0_5_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 5), d_Pl_0_5_3)
-    d_Pl_7_4_3 = number_0 * tl.sum(d_Pl_7_4_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 60), d_Pl_7_4_3)
-    d_Pl_6_4_3 = number_0 * tl.sum(d_Pl_6_4_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 52), d_Pl_6_4_3)
-    d_Pl_5_4_3 = number_0 * tl.sum(d_Pl_5_4_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 44), d_Pl_5_4_3)
-    d_Pl_4_4_3 = number_0 * tl.sum(d_Pl_4_4_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 36), d_Pl_4_4_3)
-    d_Pl_3_4_3 = number_0 * tl.sum(d_Pl_3_4_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 28), d_Pl_3_4_3)
-    d_Pl_2_4_3 = number_0 * tl.sum(d_Pl_2_4_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 20), d_Pl_2_4_3)
-    d_Pl_1_4_3 = number_0 * tl.sum(d_Pl_1_4_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 12), d_Pl_1_4_3)
-    d_Pl_0_4_3 = number_0 * tl.sum(d_Pl_0_4_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 4), d_Pl_0_4_3)
-    d_Pl_7_3_3 = number_0 * tl.sum(d_Pl_7_3_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 59), d_Pl_7_3_3)
-    d_Pl_6_3_3 = number_0 * tl.sum(d_Pl_6_3_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 51), d_Pl_6_3_3)
-    d_Pl_5_3_3 = number_0 * tl.sum(d_Pl_5_3_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 43), d_Pl_5_3_3)
-    d_Pl_4_3_3 = number_0 * tl.sum(d_Pl_4_3_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 35), d_Pl_4_3_3)
-    d_Pl_3_3_3 = number_0 * tl.sum(d_Pl_3_3_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 27), d_Pl_3_3_3)
-    d_Pl_2_3_3 = number_0 * tl.sum(d_Pl_2_3_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 19), d_Pl_2_3_3)
-    d_Pl_1_3_3 = number_0 * tl.sum(d_Pl_1_3_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 11), d_Pl_1_3_3)
-    d_Pl_0_3_3 = number_0 * tl.sum(d_Pl_0_3_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 3), d_Pl_0_3_3)
-    d_Pl_7_2_3 = number_0 * tl.sum(d_Pl_7_2_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 58), d_Pl_7_2_3)
-    d_Pl_6_2_3 = number_0 * tl.sum(d_Pl_6_2_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 50), d_Pl_6_2_3)
-    d_Pl_5_2_3 = number_0 * tl.sum(d_Pl_5_2_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 42), d_Pl_5_2_3)
-    d_Pl_4_2_3 = number_0 * tl.sum(d_Pl_4_2_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 34), d_Pl_4_2_3)
-    d_Pl_3_2_3 = number_0 * tl.sum(d_Pl_3_2_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 26), d_Pl_3_2_3)
-    d_Pl_2_2_3 = number_0 * tl.sum(d_Pl_2_2_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 18), d_Pl_2_2_3)
-    d_Pl_1_2_3 = number_0 * tl.sum(d_Pl_1_2_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 10), d_Pl_1_2_3)
-    d_Pl_0_2_3 = number_0 * tl.sum(d_Pl_0_2_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 2), d_Pl_0_2_3)
-    d_Pl_7_1_3 = number_0 * tl.sum(d_Pl_7_1_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 57), d_Pl_7_1_3)
-    d_Pl_6_1_3 = number_0 * tl.sum(d_Pl_6_1_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 49), d_Pl_6_1_3)
-    d_Pl_5_1_3 = number_0 * tl.sum(d_Pl_5_1_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 41), d_Pl_5_1_3)
-    d_Pl_4_1_3 = number_0 * tl.sum(d_Pl_4_1_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 33), d_Pl_4_1_3)
-    d_Pl_3_1_3 = number_0 * tl.sum(d_Pl_3_1_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 25), d_Pl_3_1_3)
-    d_Pl_2_1_3 = number_0 * tl.sum(d_Pl_2_1_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 17), d_Pl_2_1_3)
-    d_Pl_1_1_3 = number_0 * tl.sum(d_Pl_1_1_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 9), d_Pl_1_1_3)
-    d_Pl_0_1_3 = number_0 * tl.sum(d_Pl_0_1_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 1), d_Pl_0_1_3)
-    d_Pl_7_0_3 = number_0 * tl.sum(d_Pl_7_0_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 56), d_Pl_7_0_3)
-    d_Pl_6_0_3 = number_0 * tl.sum(d_Pl_6_0_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 48), d_Pl_6_0_3)
-    d_Pl_5_0_3 = number_0 * tl.sum(d_Pl_5_0_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 40), d_Pl_5_0_3)
-    d_Pl_4_0_3 = number_0 * tl.sum(d_Pl_4_0_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 32), d_Pl_4_0_3)
-    d_Pl_3_0_3 = number_0 * tl.sum(d_Pl_3_0_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 24), d_Pl_3_0_3)
-    d_Pl_2_0_3 = number_0 * tl.sum(d_Pl_2_0_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 16), d_Pl_2_0_3)
-    d_Pl_1_0_3 = number_0 * tl.sum(d_Pl_1_0_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 8), d_Pl_1_0_3)
-    d_Pl_0_0_3 = number_0 * tl.sum(d_Pl_0_0_2)  # a number
-    if Pl_grad is not None:
-        tl.store(Pl_grad + ((pair * blocks + block) * 64 + 0), d_Pl_0_0_3)
+        A_scores_1 = ()
+        for g in tl.static_range(8):
+            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        d_U = ()
+        for e in tl.static_range(2):
+            V_tile = load_2d(
+                V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
+        for h in range(8):
+            A_scores = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(8):
+                Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
+                A_scores += Pl_value * A_scores_1[g]  # n m
+            A_scores_2 = with_bias(
+                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
+                mask_step[3], m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
+                MASK,
+            )  # n m
+            A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+            d_A = tl.zeros((n_block, m_block), SUMS)
+            for e in tl.static_range(2):
+                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
+                d_A += d_U[e] * Pw_value  # n m
+            A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+            d_A_scores = A * (d_A - A_sums[:, None])  # n m
+            d_Pl_2_next = ()
+            for g in tl.static_range(8):
+                d_Pl_3 = d_A_scores * A_scores_1[g]  # n m
+                d_Pl_2_next += (d_Pl_2[g] + tl.where(h_every[:, None] == h, in_parts(d_Pl_3, PARTS)[None, :], 0.0),)
+            d_Pl_2 = d_Pl_2_next
+    for h in range(8):
+        for g in tl.static_range(8):
+            d_Pl_4 = number_0 * tl.sum(tl.where(h_every[:, None] == h, d_Pl_2[g], 0.0))  # a number
+            if Pl_grad is not None:
+                tl.store(Pl_grad + ((pair * blocks + block) * 64 + g * 8 + h), d_Pl_4)
 
 
 @triton.jit
@@ -2270,470 +410,74 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     e_part, batch = lead % e_parts, lead // e_parts
     d = tl.arange(0, d_wide)
-    d_Q_7_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_6_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_5_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_4_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_3_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_2_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_1_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_0_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 8
     for e_at in range(e_part * e_share, tl.minimum(e_part * e_share + e_share, e_programs)):
         pair = batch * e_programs + e_at
-        lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
-        lse_1 = load_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end)
-        lse_2 = load_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end)
-        lse_3 = load_1d(lse + (pair * 8 + 3) * n_end, n, 1, n_end)
-        lse_4 = load_1d(lse + (pair * 8 + 4) * n_end, n, 1, n_end)
-        lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
-        lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
-        lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
-        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
-        Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        Pl_base = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
-        Pl_1_7 = tl.load(Pl_base).to(SUMS)  # a number
-        Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        Pl_base_2 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_2_7 = tl.load(Pl_base_2).to(SUMS)  # a number
-        Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        Pl_base_3 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_3_7 = tl.load(Pl_base_3).to(SUMS)  # a number
-        Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        Pl_base_4 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_4_7 = tl.load(Pl_base_4).to(SUMS)  # a number
-        Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        Pl_base_5 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_5_7 = tl.load(Pl_base_5).to(SUMS)  # a number
-        Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        Pl_base_6 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_6_7 = tl.load(Pl_base_6).to(SUMS)  # a number
-        Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        Pl_base_7 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_7_7 = tl.load(Pl_base_7).to(SUMS)  # a number
-        Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        mask_base = mask + batch * mask_step[0] + 7 * mask_step[1]
-        d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        Pw_base = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_7_1 = tl.load(Pw_base).to(SUMS)  # a number
-        d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        Pw_base_2 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_7_0 = tl.load(Pw_base_2).to(SUMS)  # a number
-        A_7_sums = load_1d(sums + (pair * 8 + 7) * n_end, n, 1, n_end)  # n
-        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
-        Pl_base_8 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
-        Pl_1_6 = tl.load(Pl_base_8).to(SUMS)  # a number
-        Pl_base_9 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_2_6 = tl.load(Pl_base_9).to(SUMS)  # a number
-        Pl_base_10 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_3_6 = tl.load(Pl_base_10).to(SUMS)  # a number
-        Pl_base_11 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_4_6 = tl.load(Pl_base_11).to(SUMS)  # a number
-        Pl_base_12 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_5_6 = tl.load(Pl_base_12).to(SUMS)  # a number
-        Pl_base_13 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_6_6 = tl.load(Pl_base_13).to(SUMS)  # a number
-        Pl_base_14 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_7_6 = tl.load(Pl_base_14).to(SUMS)  # a number
-        mask_base_2 = mask + batch * mask_step[0] + 6 * mask_step[1]
-        Pw_base_3 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_6_1 = tl.load(Pw_base_3).to(SUMS)  # a number
-        Pw_base_4 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_6_0 = tl.load(Pw_base_4).to(SUMS)  # a number
-        A_6_sums = load_1d(sums + (pair * 8 + 6) * n_end, n, 1, n_end)  # n
-        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
-        Pl_base_15 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
-        Pl_1_5 = tl.load(Pl_base_15).to(SUMS)  # a number
-        Pl_base_16 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_2_5 = tl.load(Pl_base_16).to(SUMS)  # a number
-        Pl_base_17 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_3_5 = tl.load(Pl_base_17).to(SUMS)  # a number
-        Pl_base_18 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_4_5 = tl.load(Pl_base_18).to(SUMS)  # a number
-        Pl_base_19 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_5_5 = tl.load(Pl_base_19).to(SUMS)  # a number
-        Pl_base_20 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_6_5 = tl.load(Pl_base_20).to(SUMS)  # a number
-        Pl_base_21 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_7_5 = tl.load(Pl_base_21).to(SUMS)  # a number
-        mask_base_3 = mask + batch * mask_step[0] + 5 * mask_step[1]
-        Pw_base_5 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_5_1 = tl.load(Pw_base_5).to(SUMS)  # a number
-        Pw_base_6 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_5_0 = tl.load(Pw_base_6).to(SUMS)  # a number
-        A_5_sums = load_1d(sums + (pair * 8 + 5) * n_end, n, 1, n_end)  # n
-        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
-        Pl_base_22 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
-        Pl_1_4 = tl.load(Pl_base_22).to(SUMS)  # a number
-        Pl_base_23 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_2_4 = tl.load(Pl_base_23).to(SUMS)  # a number
-        Pl_base_24 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_3_4 = tl.load(Pl_base_24).to(SUMS)  # a number
-        Pl_base_25 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_4_4 = tl.load(Pl_base_25).to(SUMS)  # a number
-        Pl_base_26 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_5_4 = tl.load(Pl_base_26).to(SUMS)  # a number
-        Pl_base_27 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_6_4 = tl.load(Pl_base_27).to(SUMS)  # a number
-        Pl_base_28 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_7_4 = tl.load(Pl_base_28).to(SUMS)  # a number
-        mask_base_4 = mask + batch * mask_step[0] + 4 * mask_step[1]
-        Pw_base_7 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_4_1 = tl.load(Pw_base_7).to(SUMS)  # a number
-        Pw_base_8 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_4_0 = tl.load(Pw_base_8).to(SUMS)  # a number
-        A_4_sums = load_1d(sums + (pair * 8 + 4) * n_end, n, 1, n_end)  # n
-        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
-        Pl_base_29 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
-        Pl_1_3 = tl.load(Pl_base_29).to(SUMS)  # a number
-        Pl_base_30 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_2_3 = tl.load(Pl_base_30).to(SUMS)  # a number
-        Pl_base_31 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_3_3 = tl.load(Pl_base_31).to(SUMS)  # a number
-        Pl_base_32 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_4_3 = tl.load(Pl_base_32).to(SUMS)  # a number
-        Pl_base_33 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_5_3 = tl.load(Pl_base_33).to(SUMS)  # a number
-        Pl_base_34 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_6_3 = tl.load(Pl_base_34).to(SUMS)  # a number
-        Pl_base_35 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_7_3 = tl.load(Pl_base_35).to(SUMS)  # a number
-        mask_base_5 = mask + batch * mask_step[0] + 3 * mask_step[1]
-        Pw_base_9 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_3_1 = tl.load(Pw_base_9).to(SUMS)  # a number
-        Pw_base_10 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_3_0 = tl.load(Pw_base_10).to(SUMS)  # a number
-        A_3_sums = load_1d(sums + (pair * 8 + 3) * n_end, n, 1, n_end)  # n
-        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
-        Pl_base_36 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
-        Pl_1_2 = tl.load(Pl_base_36).to(SUMS)  # a number
-        Pl_base_37 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_2_2 = tl.load(Pl_base_37).to(SUMS)  # a number
-        Pl_base_38 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_3_2 = tl.load(Pl_base_38).to(SUMS)  # a number
-        Pl_base_39 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_4_2 = tl.load(Pl_base_39).to(SUMS)  # a number
-        Pl_base_40 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_5_2 = tl.load(Pl_base_40).to(SUMS)  # a number
-        Pl_base_41 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_6_2 = tl.load(Pl_base_41).to(SUMS)  # a number
-        Pl_base_42 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_7_2 = tl.load(Pl_base_42).to(SUMS)  # a number
-        mask_base_6 = mask + batch * mask_step[0] + 2 * mask_step[1]
-        Pw_base_11 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_2_1 = tl.load(Pw_base_11).to(SUMS)  # a number
-        Pw_base_12 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_2_0 = tl.load(Pw_base_12).to(SUMS)  # a number
-        A_2_sums = load_1d(sums + (pair * 8 + 2) * n_end, n, 1, n_end)  # n
-        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
-        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
-        Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
-        Pl_2_1 = tl.load(Pl_base_43).to(SUMS)  # a number
-        Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
-        Pl_3_1 = tl.load(Pl_base_44).to(SUMS)  # a number
-        Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
-        Pl_4_1 = tl.load(Pl_base_45).to(SUMS)  # a number
-        Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
-        Pl_5_1 = tl.load(Pl_base_46).to(SUMS)  # a number
-        Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
-        Pl_6_1 = tl.load(Pl_base_47).to(SUMS)  # a number
-        Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-        Pl_7_1 = tl.load(Pl_base_48).to(SUMS)  # a number
-        mask_base_7 = mask + batch * mask_step[0] + mask_step[1]
-        Pw_base_13 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_1_1 = tl.load(Pw_base_13).to(SUMS)  # a number
-        Pw_base_14 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_1_0 = tl.load(Pw_base_14).to(SUMS)  # a number
-        A_1_sums = load_1d(sums + (pair * 8 + 1) * n_end, n, 1, n_end)  # n
-        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
-        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
-        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
-        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
-        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
-        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
-        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
-        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
-        mask_base_8 = mask + batch * mask_step[0]
-        Pw_base_15 = Pw + batch * Pw_step[0] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_0_1 = tl.load(Pw_base_15).to(SUMS)  # a number
-        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
-        A_0_sums = load_1d(sums + (pair * 8 + 0) * n_end, n, 1, n_end)  # n
+        Pl_base = Pl + batch * Pl_step[0]
+        Pw_base = Pw + batch * Pw_step[0]
+        Q_tile = ()
+        for g in tl.static_range(8):
+            Q_tile += (
+                load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
+            )  # n d
+        d_2 = ()
+        for e in tl.static_range(2):
+            d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-            K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-            K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-            K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-            K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-            K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
-            K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
-            K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
-            K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
-            A_scores_7 = (
-                Pl_0_7 * A_scores_1_0
-                + Pl_1_7 * A_scores_1_1
-                + Pl_2_7 * A_scores_1_2
-                + Pl_3_7 * A_scores_1_3
-                + Pl_4_7 * A_scores_1_4
-                + Pl_5_7 * A_scores_1_5
-                + Pl_6_7 * A_scores_1_6
-                + Pl_7_7 * A_scores_1_7
-            )  # n m
-            A_7_scores = with_bias(
-                A_scores_7, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_7 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[:, None])  # n m
-            V_tile_1 = load_2d(
-                V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_U_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-            V_tile_0 = load_2d(
-                V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_U_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-            d_A_7 = d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
-            add = d_A_7 - A_7_sums[:, None]  # n m
-            d_A_7_scores = A_7 * add  # n m
-            A_scores_6 = (
-                Pl_0_6 * A_scores_1_0
-                + Pl_1_6 * A_scores_1_1
-                + Pl_2_6 * A_scores_1_2
-                + Pl_3_6 * A_scores_1_3
-                + Pl_4_6 * A_scores_1_4
-                + Pl_5_6 * A_scores_1_5
-                + Pl_6_6 * A_scores_1_6
-                + Pl_7_6 * A_scores_1_7
-            )  # n m
-            A_6_scores = with_bias(
-                A_scores_6, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_6 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[:, None])  # n m
-            d_A_6 = d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
-            add_2 = d_A_6 - A_6_sums[:, None]  # n m
-            d_A_6_scores = A_6 * add_2  # n m
-            d_A_scores_1_7 = d_A_7_scores * Pl_7_7 + d_A_6_scores * Pl_7_6  # n m
-            A_scores_5 = (
-                Pl_0_5 * A_scores_1_0
-                + Pl_1_5 * A_scores_1_1
-                + Pl_2_5 * A_scores_1_2
-                + Pl_3_5 * A_scores_1_3
-                + Pl_4_5 * A_scores_1_4
-                + Pl_5_5 * A_scores_1_5
-                + Pl_6_5 * A_scores_1_6
-                + Pl_7_5 * A_scores_1_7
-            )  # n m
-            A_5_scores = with_bias(
-                A_scores_5, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_5 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[:, None])  # n m
-            d_A_5 = d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
-            add_3 = d_A_5 - A_5_sums[:, None]  # n m
-            d_A_5_scores = A_5 * add_3  # n m
-            d_A_scores_1_7_2 = d_A_scores_1_7 + d_A_5_scores * Pl_7_5  # n m
-            A_scores_4 = (
-                Pl_0_4 * A_scores_1_0
-                + Pl_1_4 * A_scores_1_1
-                + Pl_2_4 * A_scores_1_2
-                + Pl_3_4 * A_scores_1_3
-                + Pl_4_4 * A_scores_1_4
-                + Pl_5_4 * A_scores_1_5
-                + Pl_6_4 * A_scores_1_6
-                + Pl_7_4 * A_scores_1_7
-            )  # n m
-            A_4_scores = with_bias(
-                A_scores_4, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_4 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[:, None])  # n m
-            d_A_4 = d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
-            add_4 = d_A_4 - A_4_sums[:, None]  # n m
-            d_A_4_scores = A_4 * add_4  # n m
-            d_A_scores_1_7_3 = d_A_scores_1_7_2 + d_A_4_scores * Pl_7_4  # n m
-            A_scores_3 = (
-                Pl_0_3 * A_scores_1_0
-                + Pl_1_3 * A_scores_1_1
-                + Pl_2_3 * A_scores_1_2
-                + Pl_3_3 * A_scores_1_3
-                + Pl_4_3 * A_scores_1_4
-                + Pl_5_3 * A_scores_1_5
-                + Pl_6_3 * A_scores_1_6
-                + Pl_7_3 * A_scores_1_7
-            )  # n m
-            A_3_scores = with_bias(
-                A_scores_3, number_0, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_3 = allowed(visible, mask_base_5, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
-            d_A_3 = d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
-            add_5 = d_A_3 - A_3_sums[:, None]  # n m
-            d_A_3_scores = A_3 * add_5  # n m
-            d_A_scores_1_7_4 = d_A_scores_1_7_3 + d_A_3_scores * Pl_7_3  # n m
-            A_scores_2 = (
-                Pl_0_2 * A_scores_1_0
-                + Pl_1_2 * A_scores_1_1
-                + Pl_2_2 * A_scores_1_2
-                + Pl_3_2 * A_scores_1_3
-                + Pl_4_2 * A_scores_1_4
-                + Pl_5_2 * A_scores_1_5
-                + Pl_6_2 * A_scores_1_6
-                + Pl_7_2 * A_scores_1_7
-            )  # n m
-            A_2_scores = with_bias(
-                A_scores_2, number_0, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_2 = allowed(visible, mask_base_6, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
-            d_A_2 = d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
-            add_6 = d_A_2 - A_2_sums[:, None]  # n m
-            d_A_2_scores = A_2 * add_6  # n m
-            d_A_scores_1_7_5 = d_A_scores_1_7_4 + d_A_2_scores * Pl_7_2  # n m
-            A_scores_1 = (
-                Pl_0_1 * A_scores_1_0
-                + Pl_1_1 * A_scores_1_1
-                + Pl_2_1 * A_scores_1_2
-                + Pl_3_1 * A_scores_1_3
-                + Pl_4_1 * A_scores_1_4
-                + Pl_5_1 * A_scores_1_5
-                + Pl_6_1 * A_scores_1_6
-                + Pl_7_1 * A_scores_1_7
-            )  # n m
-            A_1_scores = with_bias(
-                A_scores_1, number_0, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_1 = allowed(visible, mask_base_7, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
-            d_A_1 = d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
-            add_7 = d_A_1 - A_1_sums[:, None]  # n m
-            d_A_1_scores = A_1 * add_7  # n m
-            d_A_scores_1_7_6 = d_A_scores_1_7_5 + d_A_1_scores * Pl_7_1  # n m
-            A_scores_0 = (
-                Pl_0_0 * A_scores_1_0
-                + Pl_1_0 * A_scores_1_1
-                + Pl_2_0 * A_scores_1_2
-                + Pl_3_0 * A_scores_1_3
-                + Pl_4_0 * A_scores_1_4
-                + Pl_5_0 * A_scores_1_5
-                + Pl_6_0 * A_scores_1_6
-                + Pl_7_0 * A_scores_1_7
-            )  # n m
-            A_0_scores = with_bias(
-                A_scores_0, number_0, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_0 = allowed(visible, mask_base_8, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-            d_A_0 = d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
-            add_8 = d_A_0 - A_0_sums[:, None]  # n m
-            d_A_0_scores = A_0 * add_8  # n m
-            d_A_scores_1_7_7 = d_A_scores_1_7_6 + d_A_0_scores * Pl_7_0  # n m
-            d_Q_7 = dot_of(d_A_scores_1_7_7, K_tile_7, DOT, SUMS)  # n d
-            d_Q_7_2 += d_Q_7
-            d_A_scores_1_6 = d_A_7_scores * Pl_6_7 + d_A_6_scores * Pl_6_6  # n m
-            d_A_scores_1_6_2 = d_A_scores_1_6 + d_A_5_scores * Pl_6_5  # n m
-            d_A_scores_1_6_3 = d_A_scores_1_6_2 + d_A_4_scores * Pl_6_4  # n m
-            d_A_scores_1_6_4 = d_A_scores_1_6_3 + d_A_3_scores * Pl_6_3  # n m
-            d_A_scores_1_6_5 = d_A_scores_1_6_4 + d_A_2_scores * Pl_6_2  # n m
-            d_A_scores_1_6_6 = d_A_scores_1_6_5 + d_A_1_scores * Pl_6_1  # n m
-            d_A_scores_1_6_7 = d_A_scores_1_6_6 + d_A_0_scores * Pl_6_0  # n m
-            d_Q_6 = dot_of(d_A_scores_1_6_7, K_tile_6, DOT, SUMS)  # n d
-            d_Q_6_2 += d_Q_6
-            d_A_scores_1_5 = d_A_7_scores * Pl_5_7 + d_A_6_scores * Pl_5_6  # n m
-            d_A_scores_1_5_2 = d_A_scores_1_5 + d_A_5_scores * Pl_5_5  # n m
-            d_A_scores_1_5_3 = d_A_scores_1_5_2 + d_A_4_scores * Pl_5_4  # n m
-            d_A_scores_1_5_4 = d_A_scores_1_5_3 + d_A_3_scores * Pl_5_3  # n m
-            d_A_scores_1_5_5 = d_A_scores_1_5_4 + d_A_2_scores * Pl_5_2  # n m
-            d_A_scores_1_5_6 = d_A_scores_1_5_5 + d_A_1_scores * Pl_5_1  # n m
-            d_A_scores_1_5_7 = d_A_scores_1_5_6 + d_A_0_scores * Pl_5_0  # n m
-            d_Q_5 = dot_of(d_A_scores_1_5_7, K_tile_5, DOT, SUMS)  # n d
-            d_Q_5_2 += d_Q_5
-            d_A_scores_1_4 = d_A_7_scores * Pl_4_7 + d_A_6_scores * Pl_4_6  # n m
-            d_A_scores_1_4_2 = d_A_scores_1_4 + d_A_5_scores * Pl_4_5  # n m
-            d_A_scores_1_4_3 = d_A_scores_1_4_2 + d_A_4_scores * Pl_4_4  # n m
-            d_A_scores_1_4_4 = d_A_scores_1_4_3 + d_A_3_scores * Pl_4_3  # n m
-            d_A_scores_1_4_5 = d_A_scores_1_4_4 + d_A_2_scores * Pl_4_2  # n m
-            d_A_scores_1_4_6 = d_A_scores_1_4_5 + d_A_1_scores * Pl_4_1  # n m
-            d_A_scores_1_4_7 = d_A_scores_1_4_6 + d_A_0_scores * Pl_4_0  # n m
-            d_Q_4 = dot_of(d_A_scores_1_4_7, K_tile_4, DOT, SUMS)  # n d
-            d_Q_4_2 += d_Q_4
-            d_A_scores_1_3 = d_A_7_scores * Pl_3_7 + d_A_6_scores * Pl_3_6  # n m
-            d_A_scores_1_3_2 = d_A_scores_1_3 + d_A_5_scores * Pl_3_5  # n m
-            d_A_scores_1_3_3 = d_A_scores_1_3_2 + d_A_4_scores * Pl_3_4  # n m
-            d_A_scores_1_3_4 = d_A_scores_1_3_3 + d_A_3_scores * Pl_3_3  # n m
-            d_A_scores_1_3_5 = d_A_scores_1_3_4 + d_A_2_scores * Pl_3_2  # n m
-            d_A_scores_1_3_6 = d_A_scores_1_3_5 + d_A_1_scores * Pl_3_1  # n m
-            d_A_scores_1_3_7 = d_A_scores_1_3_6 + d_A_0_scores * Pl_3_0  # n m
-            d_Q_3 = dot_of(d_A_scores_1_3_7, K_tile_3, DOT, SUMS)  # n d
-            d_Q_3_2 += d_Q_3
-            d_A_scores_1_2 = d_A_7_scores * Pl_2_7 + d_A_6_scores * Pl_2_6  # n m
-            d_A_scores_1_2_2 = d_A_scores_1_2 + d_A_5_scores * Pl_2_5  # n m
-            d_A_scores_1_2_3 = d_A_scores_1_2_2 + d_A_4_scores * Pl_2_4  # n m
-            d_A_scores_1_2_4 = d_A_scores_1_2_3 + d_A_3_scores * Pl_2_3  # n m
-            d_A_scores_1_2_5 = d_A_scores_1_2_4 + d_A_2_scores * Pl_2_2  # n m
-            d_A_scores_1_2_6 = d_A_scores_1_2_5 + d_A_1_scores * Pl_2_1  # n m
-            d_A_scores_1_2_7 = d_A_scores_1_2_6 + d_A_0_scores * Pl_2_0  # n m
-            d_Q_2 = dot_of(d_A_scores_1_2_7, K_tile_2, DOT, SUMS)  # n d
-            d_Q_2_2 += d_Q_2
-            d_A_scores_1_1 = d_A_7_scores * Pl_1_7 + d_A_6_scores * Pl_1_6  # n m
-            d_A_scores_1_1_2 = d_A_scores_1_1 + d_A_5_scores * Pl_1_5  # n m
-            d_A_scores_1_1_3 = d_A_scores_1_1_2 + d_A_4_scores * Pl_1_4  # n m
-            d_A_scores_1_1_4 = d_A_scores_1_1_3 + d_A_3_scores * Pl_1_3  # n m
-            d_A_scores_1_1_5 = d_A_scores_1_1_4 + d_A_2_scores * Pl_1_2  # n m
-            d_A_scores_1_1_6 = d_A_scores_1_1_5 + d_A_1_scores * Pl_1_1  # n m
-            d_A_scores_1_1_7 = d_A_scores_1_1_6 + d_A_0_scores * Pl_1_0  # n m
-            d_Q_1 = dot_of(d_A_scores_1_1_7, K_tile_1, DOT, SUMS)  # n d
-            d_Q_1_2 += d_Q_1
-            d_A_scores_1_0 = d_A_7_scores * Pl_0_7 + d_A_6_scores * Pl_0_6  # n m
-            d_A_scores_1_0_2 = d_A_scores_1_0 + d_A_5_scores * Pl_0_5  # n m
-            d_A_scores_1_0_3 = d_A_scores_1_0_2 + d_A_4_scores * Pl_0_4  # n m
-            d_A_scores_1_0_4 = d_A_scores_1_0_3 + d_A_3_scores * Pl_0_3  # n m
-            d_A_scores_1_0_5 = d_A_scores_1_0_4 + d_A_2_scores * Pl_0_2  # n m
-            d_A_scores_1_0_6 = d_A_scores_1_0_5 + d_A_1_scores * Pl_0_1  # n m
-            d_A_scores_1_0_7 = d_A_scores_1_0_6 + d_A_0_scores * Pl_0_0  # n m
-            d_Q_0 = dot_of(d_A_scores_1_0_7, K_tile_0, DOT, SUMS)  # n d
-            d_Q_0_2 += d_Q_0
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 8 + 7) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_7_scores)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 8 + 6) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_6_scores)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 8 + 5) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_5_scores)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 8 + 4) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_4_scores)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 8 + 3) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_3_scores)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 8 + 2) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_2_scores)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 8 + 1) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_1_scores)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 8 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_0_scores)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 7) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_7_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 6) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_6_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 5) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_5_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 4) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_4_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_3_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_2_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_1_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_0_2)
+            K_tile = ()
+            A_scores_1 = ()
+            for g in tl.static_range(8):
+                K_tile += (
+                    load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
+                )  # m d
+                A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
+            d_U = ()
+            for e in tl.static_range(2):
+                V_tile = load_2d(
+                    V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                )  # m d
+                d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
+            d_A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
+            for h in range(8):
+                d_A_scores_1_next = ()
+                Pl_value = ()
+                A_scores = tl.zeros((n_block, m_block), SUMS)
+                for g in tl.static_range(8):
+                    Pl_value += (tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS),)  # a number
+                    A_scores += Pl_value[g] * A_scores_1[g]  # n m
+                A_scores_2 = with_bias(
+                    A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
+                    mask_step[3], m_end, MASK, SUMS,
+                )  # n m
+                seen_2 = allowed(
+                    visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
+                    m_end, MASK,
+                )  # n m
+                A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+                d_A = tl.zeros((n_block, m_block), SUMS)
+                for e in tl.static_range(2):
+                    Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
+                    d_A += d_U[e] * Pw_value  # n m
+                A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+                d_A_scores = A * (d_A - A_sums[:, None])  # n m
+                for g in tl.static_range(8):
+                    d_A_scores_1_next += (d_A_scores_1[g] + d_A_scores * Pl_value[g],)  # n m
+                if mask_grad is not None:
+                    store_2d(mask_grad + (pair * 8 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
+                d_A_scores_1 = d_A_scores_1_next
+            d_Q_2_next = ()
+            for g in tl.static_range(8):
+                d_Q_3 = dot_of(d_A_scores_1[g], K_tile[g], DOT, SUMS)  # n d
+                d_Q_2_next += (d_Q_2[g] + d_Q_3,)
+            d_Q_2 = d_Q_2_next
+    for g in tl.static_range(8):
+        if Q_grad is not None:
+            store_2d(Q_grad + (lead * 8 + g) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_2[g])
 
 
 @triton.jit
@@ -2749,484 +493,86 @@ def y_1_tiles_keys(
     m = first + tl.arange(0, m_block)
     e_part, batch = lead % e_parts, lead // e_parts
     d = tl.arange(0, d_wide)
-    d_K_7_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_6_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_5_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_4_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_3_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_2_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
     for e_at in range(e_part * e_share, tl.minimum(e_part * e_share + e_share, e_programs)):
         pair = batch * e_programs + e_at
-        Pl_0_0 = tl.load(Pl + batch * Pl_step[0]).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        Pl_1_0 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1]).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        Pl_2_0 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        Pl_3_0 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        Pl_4_0 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        Pl_5_0 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        Pl_6_0 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        Pl_7_0 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[1]).to(SUMS)  # a number
-        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        mask_base = mask + batch * mask_step[0]
-        Pw_base = Pw + batch * Pw_step[0] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_0_1 = tl.load(Pw_base).to(SUMS)  # a number
-        Pl_0_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[2]).to(SUMS)  # a number
-        Pl_1_1 = tl.load(Pl + batch * Pl_step[0] + Pl_step[1] + Pl_step[2]).to(SUMS)  # a number
-        Pl_base = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + Pl_step[2]
-        Pl_2_1 = tl.load(Pl_base).to(SUMS)  # a number
-        Pl_base_2 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + Pl_step[2]
-        Pl_3_1 = tl.load(Pl_base_2).to(SUMS)  # a number
-        Pl_base_3 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + Pl_step[2]
-        Pl_4_1 = tl.load(Pl_base_3).to(SUMS)  # a number
-        Pl_base_4 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + Pl_step[2]
-        Pl_5_1 = tl.load(Pl_base_4).to(SUMS)  # a number
-        Pl_base_5 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + Pl_step[2]
-        Pl_6_1 = tl.load(Pl_base_5).to(SUMS)  # a number
-        Pl_base_6 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + Pl_step[2]
-        Pl_7_1 = tl.load(Pl_base_6).to(SUMS)  # a number
-        mask_base_2 = mask + batch * mask_step[0] + mask_step[1]
-        Pw_base_2 = Pw + batch * Pw_step[0] + Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_1_1 = tl.load(Pw_base_2).to(SUMS)  # a number
-        Pl_0_2 = tl.load(Pl + batch * Pl_step[0] + 2 * Pl_step[2]).to(SUMS)  # a number
-        Pl_base_7 = Pl + batch * Pl_step[0] + Pl_step[1] + 2 * Pl_step[2]
-        Pl_1_2 = tl.load(Pl_base_7).to(SUMS)  # a number
-        Pl_base_8 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_2_2 = tl.load(Pl_base_8).to(SUMS)  # a number
-        Pl_base_9 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_3_2 = tl.load(Pl_base_9).to(SUMS)  # a number
-        Pl_base_10 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_4_2 = tl.load(Pl_base_10).to(SUMS)  # a number
-        Pl_base_11 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_5_2 = tl.load(Pl_base_11).to(SUMS)  # a number
-        Pl_base_12 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_6_2 = tl.load(Pl_base_12).to(SUMS)  # a number
-        Pl_base_13 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 2 * Pl_step[2]
-        Pl_7_2 = tl.load(Pl_base_13).to(SUMS)  # a number
-        mask_base_3 = mask + batch * mask_step[0] + 2 * mask_step[1]
-        Pw_base_3 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_2_1 = tl.load(Pw_base_3).to(SUMS)  # a number
-        Pl_0_3 = tl.load(Pl + batch * Pl_step[0] + 3 * Pl_step[2]).to(SUMS)  # a number
-        Pl_base_14 = Pl + batch * Pl_step[0] + Pl_step[1] + 3 * Pl_step[2]
-        Pl_1_3 = tl.load(Pl_base_14).to(SUMS)  # a number
-        Pl_base_15 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_2_3 = tl.load(Pl_base_15).to(SUMS)  # a number
-        Pl_base_16 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_3_3 = tl.load(Pl_base_16).to(SUMS)  # a number
-        Pl_base_17 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_4_3 = tl.load(Pl_base_17).to(SUMS)  # a number
-        Pl_base_18 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_5_3 = tl.load(Pl_base_18).to(SUMS)  # a number
-        Pl_base_19 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_6_3 = tl.load(Pl_base_19).to(SUMS)  # a number
-        Pl_base_20 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 3 * Pl_step[2]
-        Pl_7_3 = tl.load(Pl_base_20).to(SUMS)  # a number
-        mask_base_4 = mask + batch * mask_step[0] + 3 * mask_step[1]
-        Pw_base_4 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_3_1 = tl.load(Pw_base_4).to(SUMS)  # a number
-        Pl_0_4 = tl.load(Pl + batch * Pl_step[0] + 4 * Pl_step[2]).to(SUMS)  # a number
-        Pl_base_21 = Pl + batch * Pl_step[0] + Pl_step[1] + 4 * Pl_step[2]
-        Pl_1_4 = tl.load(Pl_base_21).to(SUMS)  # a number
-        Pl_base_22 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_2_4 = tl.load(Pl_base_22).to(SUMS)  # a number
-        Pl_base_23 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_3_4 = tl.load(Pl_base_23).to(SUMS)  # a number
-        Pl_base_24 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_4_4 = tl.load(Pl_base_24).to(SUMS)  # a number
-        Pl_base_25 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_5_4 = tl.load(Pl_base_25).to(SUMS)  # a number
-        Pl_base_26 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_6_4 = tl.load(Pl_base_26).to(SUMS)  # a number
-        Pl_base_27 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 4 * Pl_step[2]
-        Pl_7_4 = tl.load(Pl_base_27).to(SUMS)  # a number
-        mask_base_5 = mask + batch * mask_step[0] + 4 * mask_step[1]
-        Pw_base_5 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_4_1 = tl.load(Pw_base_5).to(SUMS)  # a number
-        Pl_0_5 = tl.load(Pl + batch * Pl_step[0] + 5 * Pl_step[2]).to(SUMS)  # a number
-        Pl_base_28 = Pl + batch * Pl_step[0] + Pl_step[1] + 5 * Pl_step[2]
-        Pl_1_5 = tl.load(Pl_base_28).to(SUMS)  # a number
-        Pl_base_29 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_2_5 = tl.load(Pl_base_29).to(SUMS)  # a number
-        Pl_base_30 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_3_5 = tl.load(Pl_base_30).to(SUMS)  # a number
-        Pl_base_31 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_4_5 = tl.load(Pl_base_31).to(SUMS)  # a number
-        Pl_base_32 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_5_5 = tl.load(Pl_base_32).to(SUMS)  # a number
-        Pl_base_33 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_6_5 = tl.load(Pl_base_33).to(SUMS)  # a number
-        Pl_base_34 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 5 * Pl_step[2]
-        Pl_7_5 = tl.load(Pl_base_34).to(SUMS)  # a number
-        mask_base_6 = mask + batch * mask_step[0] + 5 * mask_step[1]
-        Pw_base_6 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_5_1 = tl.load(Pw_base_6).to(SUMS)  # a number
-        Pl_0_6 = tl.load(Pl + batch * Pl_step[0] + 6 * Pl_step[2]).to(SUMS)  # a number
-        Pl_base_35 = Pl + batch * Pl_step[0] + Pl_step[1] + 6 * Pl_step[2]
-        Pl_1_6 = tl.load(Pl_base_35).to(SUMS)  # a number
-        Pl_base_36 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_2_6 = tl.load(Pl_base_36).to(SUMS)  # a number
-        Pl_base_37 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_3_6 = tl.load(Pl_base_37).to(SUMS)  # a number
-        Pl_base_38 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_4_6 = tl.load(Pl_base_38).to(SUMS)  # a number
-        Pl_base_39 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_5_6 = tl.load(Pl_base_39).to(SUMS)  # a number
-        Pl_base_40 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_6_6 = tl.load(Pl_base_40).to(SUMS)  # a number
-        Pl_base_41 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 6 * Pl_step[2]
-        Pl_7_6 = tl.load(Pl_base_41).to(SUMS)  # a number
-        mask_base_7 = mask + batch * mask_step[0] + 6 * mask_step[1]
-        Pw_base_7 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_6_1 = tl.load(Pw_base_7).to(SUMS)  # a number
-        Pl_0_7 = tl.load(Pl + batch * Pl_step[0] + 7 * Pl_step[2]).to(SUMS)  # a number
-        Pl_base_42 = Pl + batch * Pl_step[0] + Pl_step[1] + 7 * Pl_step[2]
-        Pl_1_7 = tl.load(Pl_base_42).to(SUMS)  # a number
-        Pl_base_43 = Pl + batch * Pl_step[0] + 2 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_2_7 = tl.load(Pl_base_43).to(SUMS)  # a number
-        Pl_base_44 = Pl + batch * Pl_step[0] + 3 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_3_7 = tl.load(Pl_base_44).to(SUMS)  # a number
-        Pl_base_45 = Pl + batch * Pl_step[0] + 4 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_4_7 = tl.load(Pl_base_45).to(SUMS)  # a number
-        Pl_base_46 = Pl + batch * Pl_step[0] + 5 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_5_7 = tl.load(Pl_base_46).to(SUMS)  # a number
-        Pl_base_47 = Pl + batch * Pl_step[0] + 6 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_6_7 = tl.load(Pl_base_47).to(SUMS)  # a number
-        Pl_base_48 = Pl + batch * Pl_step[0] + 7 * Pl_step[1] + 7 * Pl_step[2]
-        Pl_7_7 = tl.load(Pl_base_48).to(SUMS)  # a number
-        mask_base_8 = mask + batch * mask_step[0] + 7 * mask_step[1]
-        Pw_base_8 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + (e_at * 2 + 1) * Pw_step[2]
-        Pw_7_1 = tl.load(Pw_base_8).to(SUMS)  # a number
-        d_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
-        Pw_0_0 = tl.load(Pw + batch * Pw_step[0] + e_at * 2 * Pw_step[2]).to(SUMS)  # a number
-        Pw_base_9 = Pw + batch * Pw_step[0] + Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_1_0 = tl.load(Pw_base_9).to(SUMS)  # a number
-        Pw_base_10 = Pw + batch * Pw_step[0] + 2 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_2_0 = tl.load(Pw_base_10).to(SUMS)  # a number
-        Pw_base_11 = Pw + batch * Pw_step[0] + 3 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_3_0 = tl.load(Pw_base_11).to(SUMS)  # a number
-        Pw_base_12 = Pw + batch * Pw_step[0] + 4 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_4_0 = tl.load(Pw_base_12).to(SUMS)  # a number
-        Pw_base_13 = Pw + batch * Pw_step[0] + 5 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_5_0 = tl.load(Pw_base_13).to(SUMS)  # a number
-        Pw_base_14 = Pw + batch * Pw_step[0] + 6 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_6_0 = tl.load(Pw_base_14).to(SUMS)  # a number
-        Pw_base_15 = Pw + batch * Pw_step[0] + 7 * Pw_step[1] + e_at * 2 * Pw_step[2]
-        Pw_7_0 = tl.load(Pw_base_15).to(SUMS)  # a number
-        d_V_0_2 = tl.zeros((m_block, d_wide), SUMS)
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (e_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + e_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
+        Pl_base = Pl + batch * Pl_step[0]
+        Pw_base = Pw + batch * Pw_step[0]
+        d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
+        K_tile = ()
+        for g in tl.static_range(8):
+            K_tile += (
+                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
+            )  # m d
+        V_tile = ()
+        for e in tl.static_range(2):
+            V_tile += (
+                load_2d(V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
+            )  # m d
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            lse_0 = load_1d(lse + (pair * 8 + 0) * n_end, n, 1, n_end)
-            lse_1 = load_1d(lse + (pair * 8 + 1) * n_end, n, 1, n_end)
-            lse_2 = load_1d(lse + (pair * 8 + 2) * n_end, n, 1, n_end)
-            lse_3 = load_1d(lse + (pair * 8 + 3) * n_end, n, 1, n_end)
-            lse_4 = load_1d(lse + (pair * 8 + 4) * n_end, n, 1, n_end)
-            lse_5 = load_1d(lse + (pair * 8 + 5) * n_end, n, 1, n_end)
-            lse_6 = load_1d(lse + (pair * 8 + 6) * n_end, n, 1, n_end)
-            lse_7 = load_1d(lse + (pair * 8 + 7) * n_end, n, 1, n_end)
-            Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_0 = dot_of(K_tile_0, tl.trans(Q_tile_0), DOT, SUMS)  # n m
-            Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_1 = dot_of(K_tile_1, tl.trans(Q_tile_1), DOT, SUMS)  # n m
-            Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_2 = dot_of(K_tile_2, tl.trans(Q_tile_2), DOT, SUMS)  # n m
-            Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_3 = dot_of(K_tile_3, tl.trans(Q_tile_3), DOT, SUMS)  # n m
-            Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_4 = dot_of(K_tile_4, tl.trans(Q_tile_4), DOT, SUMS)  # n m
-            Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_5 = dot_of(K_tile_5, tl.trans(Q_tile_5), DOT, SUMS)  # n m
-            Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_6 = dot_of(K_tile_6, tl.trans(Q_tile_6), DOT, SUMS)  # n m
-            Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_7 = dot_of(K_tile_7, tl.trans(Q_tile_7), DOT, SUMS)  # n m
-            A_scores_0 = (
-                Pl_0_0 * A_scores_1_0
-                + Pl_1_0 * A_scores_1_1
-                + Pl_2_0 * A_scores_1_2
-                + Pl_3_0 * A_scores_1_3
-                + Pl_4_0 * A_scores_1_4
-                + Pl_5_0 * A_scores_1_5
-                + Pl_6_0 * A_scores_1_6
-                + Pl_7_0 * A_scores_1_7
-            )  # n m
-            A_0_scores = with_bias(
-                A_scores_0, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-            A_scores_1 = (
-                Pl_0_1 * A_scores_1_0
-                + Pl_1_1 * A_scores_1_1
-                + Pl_2_1 * A_scores_1_2
-                + Pl_3_1 * A_scores_1_3
-                + Pl_4_1 * A_scores_1_4
-                + Pl_5_1 * A_scores_1_5
-                + Pl_6_1 * A_scores_1_6
-                + Pl_7_1 * A_scores_1_7
-            )  # n m
-            A_1_scores = with_bias(
-                A_scores_1, number_0, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_1 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[None, :])  # n m
-            A_scores_2 = (
-                Pl_0_2 * A_scores_1_0
-                + Pl_1_2 * A_scores_1_1
-                + Pl_2_2 * A_scores_1_2
-                + Pl_3_2 * A_scores_1_3
-                + Pl_4_2 * A_scores_1_4
-                + Pl_5_2 * A_scores_1_5
-                + Pl_6_2 * A_scores_1_6
-                + Pl_7_2 * A_scores_1_7
-            )  # n m
-            A_2_scores = with_bias(
-                A_scores_2, number_0, mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_2 = allowed(visible, mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[None, :])  # n m
-            A_scores_3 = (
-                Pl_0_3 * A_scores_1_0
-                + Pl_1_3 * A_scores_1_1
-                + Pl_2_3 * A_scores_1_2
-                + Pl_3_3 * A_scores_1_3
-                + Pl_4_3 * A_scores_1_4
-                + Pl_5_3 * A_scores_1_5
-                + Pl_6_3 * A_scores_1_6
-                + Pl_7_3 * A_scores_1_7
-            )  # n m
-            A_3_scores = with_bias(
-                A_scores_3, number_0, mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_3 = allowed(visible, mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[None, :])  # n m
-            A_scores_4 = (
-                Pl_0_4 * A_scores_1_0
-                + Pl_1_4 * A_scores_1_1
-                + Pl_2_4 * A_scores_1_2
-                + Pl_3_4 * A_scores_1_3
-                + Pl_4_4 * A_scores_1_4
-                + Pl_5_4 * A_scores_1_5
-                + Pl_6_4 * A_scores_1_6
-                + Pl_7_4 * A_scores_1_7
-            )  # n m
-            A_4_scores = with_bias(
-                A_scores_4, number_0, mask_base_5, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_4 = allowed(visible, mask_base_5, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_4 = softened(A_4_scores, number_0, MASK, visible_0_4, edge, lse_4[None, :])  # n m
-            A_scores_5 = (
-                Pl_0_5 * A_scores_1_0
-                + Pl_1_5 * A_scores_1_1
-                + Pl_2_5 * A_scores_1_2
-                + Pl_3_5 * A_scores_1_3
-                + Pl_4_5 * A_scores_1_4
-                + Pl_5_5 * A_scores_1_5
-                + Pl_6_5 * A_scores_1_6
-                + Pl_7_5 * A_scores_1_7
-            )  # n m
-            A_5_scores = with_bias(
-                A_scores_5, number_0, mask_base_6, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_5 = allowed(visible, mask_base_6, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_5 = softened(A_5_scores, number_0, MASK, visible_0_5, edge, lse_5[None, :])  # n m
-            A_scores_6 = (
-                Pl_0_6 * A_scores_1_0
-                + Pl_1_6 * A_scores_1_1
-                + Pl_2_6 * A_scores_1_2
-                + Pl_3_6 * A_scores_1_3
-                + Pl_4_6 * A_scores_1_4
-                + Pl_5_6 * A_scores_1_5
-                + Pl_6_6 * A_scores_1_6
-                + Pl_7_6 * A_scores_1_7
-            )  # n m
-            A_6_scores = with_bias(
-                A_scores_6, number_0, mask_base_7, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_6 = allowed(visible, mask_base_7, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_6 = softened(A_6_scores, number_0, MASK, visible_0_6, edge, lse_6[None, :])  # n m
-            A_scores_7 = (
-                Pl_0_7 * A_scores_1_0
-                + Pl_1_7 * A_scores_1_1
-                + Pl_2_7 * A_scores_1_2
-                + Pl_3_7 * A_scores_1_3
-                + Pl_4_7 * A_scores_1_4
-                + Pl_5_7 * A_scores_1_5
-                + Pl_6_7 * A_scores_1_6
-                + Pl_7_7 * A_scores_1_7
-            )  # n m
-            A_7_scores = with_bias(
-                A_scores_7, number_0, mask_base_8, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_7 = allowed(visible, mask_base_8, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_7 = softened(A_7_scores, number_0, MASK, visible_0_7, edge, lse_7[None, :])  # n m
-            U_1 = (
-                A_0 * Pw_0_1
-                + A_1 * Pw_1_1
-                + A_2 * Pw_2_1
-                + A_3 * Pw_3_1
-                + A_4 * Pw_4_1
-                + A_5 * Pw_5_1
-                + A_6 * Pw_6_1
-                + A_7 * Pw_7_1
-            )  # n m
-            d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-            d_V_1 = dot_of(U_1, d_1, DOT, SUMS)  # m d
-            d_V_1_2 += d_V_1
-            U_0 = (
-                A_0 * Pw_0_0
-                + A_1 * Pw_1_0
-                + A_2 * Pw_2_0
-                + A_3 * Pw_3_0
-                + A_4 * Pw_4_0
-                + A_5 * Pw_5_0
-                + A_6 * Pw_6_0
-                + A_7 * Pw_7_0
-            )  # n m
-            d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-            d_V_0 = dot_of(U_0, d_0, DOT, SUMS)  # m d
-            d_V_0_2 += d_V_0
-            d_U_1 = dot_of(V_tile_1, tl.trans(d_1), DOT, SUMS)  # n m
-            d_U_0 = dot_of(V_tile_0, tl.trans(d_0), DOT, SUMS)  # n m
-            d_A_7 = d_U_1 * Pw_7_1 + d_U_0 * Pw_7_0  # n m
-            A_7_sums = load_1d(sums + (pair * 8 + 7) * n_end, n, 1, n_end)  # n
-            add = d_A_7 - A_7_sums[None, :]  # n m
-            d_A_7_scores = A_7 * add  # n m
-            d_A_6 = d_U_1 * Pw_6_1 + d_U_0 * Pw_6_0  # n m
-            A_6_sums = load_1d(sums + (pair * 8 + 6) * n_end, n, 1, n_end)  # n
-            add_2 = d_A_6 - A_6_sums[None, :]  # n m
-            d_A_6_scores = A_6 * add_2  # n m
-            d_A_scores_1_7 = d_A_7_scores * Pl_7_7 + d_A_6_scores * Pl_7_6  # n m
-            d_A_5 = d_U_1 * Pw_5_1 + d_U_0 * Pw_5_0  # n m
-            A_5_sums = load_1d(sums + (pair * 8 + 5) * n_end, n, 1, n_end)  # n
-            add_3 = d_A_5 - A_5_sums[None, :]  # n m
-            d_A_5_scores = A_5 * add_3  # n m
-            d_A_scores_1_7_2 = d_A_scores_1_7 + d_A_5_scores * Pl_7_5  # n m
-            d_A_4 = d_U_1 * Pw_4_1 + d_U_0 * Pw_4_0  # n m
-            A_4_sums = load_1d(sums + (pair * 8 + 4) * n_end, n, 1, n_end)  # n
-            add_4 = d_A_4 - A_4_sums[None, :]  # n m
-            d_A_4_scores = A_4 * add_4  # n m
-            d_A_scores_1_7_3 = d_A_scores_1_7_2 + d_A_4_scores * Pl_7_4  # n m
-            d_A_3 = d_U_1 * Pw_3_1 + d_U_0 * Pw_3_0  # n m
-            A_3_sums = load_1d(sums + (pair * 8 + 3) * n_end, n, 1, n_end)  # n
-            add_5 = d_A_3 - A_3_sums[None, :]  # n m
-            d_A_3_scores = A_3 * add_5  # n m
-            d_A_scores_1_7_4 = d_A_scores_1_7_3 + d_A_3_scores * Pl_7_3  # n m
-            d_A_2 = d_U_1 * Pw_2_1 + d_U_0 * Pw_2_0  # n m
-            A_2_sums = load_1d(sums + (pair * 8 + 2) * n_end, n, 1, n_end)  # n
-            add_6 = d_A_2 - A_2_sums[None, :]  # n m
-            d_A_2_scores = A_2 * add_6  # n m
-            d_A_scores_1_7_5 = d_A_scores_1_7_4 + d_A_2_scores * Pl_7_2  # n m
-            d_A_1 = d_U_1 * Pw_1_1 + d_U_0 * Pw_1_0  # n m
-            A_1_sums = load_1d(sums + (pair * 8 + 1) * n_end, n, 1, n_end)  # n
-            add_7 = d_A_1 - A_1_sums[None, :]  # n m
-            d_A_1_scores = A_1 * add_7  # n m
-            d_A_scores_1_7_6 = d_A_scores_1_7_5 + d_A_1_scores * Pl_7_1  # n m
-            d_A_0 = d_U_1 * Pw_0_1 + d_U_0 * Pw_0_0  # n m
-            A_0_sums = load_1d(sums + (pair * 8 + 0) * n_end, n, 1, n_end)  # n
-            add_8 = d_A_0 - A_0_sums[None, :]  # n m
-            d_A_0_scores = A_0 * add_8  # n m
-            d_A_scores_1_7_7 = d_A_scores_1_7_6 + d_A_0_scores * Pl_7_0  # n m
-            d_K_7 = dot_of(d_A_scores_1_7_7, Q_tile_7, DOT, SUMS)  # m d
-            d_K_7_2 += d_K_7
-            d_A_scores_1_6 = d_A_7_scores * Pl_6_7 + d_A_6_scores * Pl_6_6  # n m
-            d_A_scores_1_6_2 = d_A_scores_1_6 + d_A_5_scores * Pl_6_5  # n m
-            d_A_scores_1_6_3 = d_A_scores_1_6_2 + d_A_4_scores * Pl_6_4  # n m
-            d_A_scores_1_6_4 = d_A_scores_1_6_3 + d_A_3_scores * Pl_6_3  # n m
-            d_A_scores_1_6_5 = d_A_scores_1_6_4 + d_A_2_scores * Pl_6_2  # n m
-            d_A_scores_1_6_6 = d_A_scores_1_6_5 + d_A_1_scores * Pl_6_1  # n m
-            d_A_scores_1_6_7 = d_A_scores_1_6_6 + d_A_0_scores * Pl_6_0  # n m
-            d_K_6 = dot_of(d_A_scores_1_6_7, Q_tile_6, DOT, SUMS)  # m d
-            d_K_6_2 += d_K_6
-            d_A_scores_1_5 = d_A_7_scores * Pl_5_7 + d_A_6_scores * Pl_5_6  # n m
-            d_A_scores_1_5_2 = d_A_scores_1_5 + d_A_5_scores * Pl_5_5  # n m
-            d_A_scores_1_5_3 = d_A_scores_1_5_2 + d_A_4_scores * Pl_5_4  # n m
-            d_A_scores_1_5_4 = d_A_scores_1_5_3 + d_A_3_scores * Pl_5_3  # n m
-            d_A_scores_1_5_5 = d_A_scores_1_5_4 + d_A_2_scores * Pl_5_2  # n m
-            d_A_scores_1_5_6 = d_A_scores_1_5_5 + d_A_1_scores * Pl_5_1  # n m
-            d_A_scores_1_5_7 = d_A_scores_1_5_6 + d_A_0_scores * Pl_5_0  # n m
-            d_K_5 = dot_of(d_A_scores_1_5_7, Q_tile_5, DOT, SUMS)  # m d
-            d_K_5_2 += d_K_5
-            d_A_scores_1_4 = d_A_7_scores * Pl_4_7 + d_A_6_scores * Pl_4_6  # n m
-            d_A_scores_1_4_2 = d_A_scores_1_4 + d_A_5_scores * Pl_4_5  # n m
-            d_A_scores_1_4_3 = d_A_scores_1_4_2 + d_A_4_scores * Pl_4_4  # n m
-            d_A_scores_1_4_4 = d_A_scores_1_4_3 + d_A_3_scores * Pl_4_3  # n m
-            d_A_scores_1_4_5 = d_A_scores_1_4_4 + d_A_2_scores * Pl_4_2  # n m
-            d_A_scores_1_4_6 = d_A_scores_1_4_5 + d_A_1_scores * Pl_4_1  # n m
-            d_A_scores_1_4_7 = d_A_scores_1_4_6 + d_A_0_scores * Pl_4_0  # n m
-            d_K_4 = dot_of(d_A_scores_1_4_7, Q_tile_4, DOT, SUMS)  # m d
-            d_K_4_2 += d_K_4
-            d_A_scores_1_3 = d_A_7_scores * Pl_3_7 + d_A_6_scores * Pl_3_6  # n m
-            d_A_scores_1_3_2 = d_A_scores_1_3 + d_A_5_scores * Pl_3_5  # n m
-            d_A_scores_1_3_3 = d_A_scores_1_3_2 + d_A_4_scores * Pl_3_4  # n m
-            d_A_scores_1_3_4 = d_A_scores_1_3_3 + d_A_3_scores * Pl_3_3  # n m
-            d_A_scores_1_3_5 = d_A_scores_1_3_4 + d_A_2_scores * Pl_3_2  # n m
-            d_A_scores_1_3_6 = d_A_scores_1_3_5 + d_A_1_scores * Pl_3_1  # n m
-            d_A_scores_1_3_7 = d_A_scores_1_3_6 + d_A_0_scores * Pl_3_0  # n m
-            d_K_3 = dot_of(d_A_scores_1_3_7, Q_tile_3, DOT, SUMS)  # m d
-            d_K_3_2 += d_K_3
-            d_A_scores_1_2 = d_A_7_scores * Pl_2_7 + d_A_6_scores * Pl_2_6  # n m
-            d_A_scores_1_2_2 = d_A_scores_1_2 + d_A_5_scores * Pl_2_5  # n m
-            d_A_scores_1_2_3 = d_A_scores_1_2_2 + d_A_4_scores * Pl_2_4  # n m
-            d_A_scores_1_2_4 = d_A_scores_1_2_3 + d_A_3_scores * Pl_2_3  # n m
-            d_A_scores_1_2_5 = d_A_scores_1_2_4 + d_A_2_scores * Pl_2_2  # n m
-            d_A_scores_1_2_6 = d_A_scores_1_2_5 + d_A_1_scores * Pl_2_1  # n m
-            d_A_scores_1_2_7 = d_A_scores_1_2_6 + d_A_0_scores * Pl_2_0  # n m
-            d_K_2 = dot_of(d_A_scores_1_2_7, Q_tile_2, DOT, SUMS)  # m d
-            d_K_2_2 += d_K_2
-            d_A_scores_1_1 = d_A_7_scores * Pl_1_7 + d_A_6_scores * Pl_1_6  # n m
-            d_A_scores_1_1_2 = d_A_scores_1_1 + d_A_5_scores * Pl_1_5  # n m
-            d_A_scores_1_1_3 = d_A_scores_1_1_2 + d_A_4_scores * Pl_1_4  # n m
-            d_A_scores_1_1_4 = d_A_scores_1_1_3 + d_A_3_scores * Pl_1_3  # n m
-            d_A_scores_1_1_5 = d_A_scores_1_1_4 + d_A_2_scores * Pl_1_2  # n m
-            d_A_scores_1_1_6 = d_A_scores_1_1_5 + d_A_1_scores * Pl_1_1  # n m
-            d_A_scores_1_1_7 = d_A_scores_1_1_6 + d_A_0_scores * Pl_1_0  # n m
-            d_K_1 = dot_of(d_A_scores_1_1_7, Q_tile_1, DOT, SUMS)  # m d
-            d_K_1_2 += d_K_1
-            d_A_scores_1_0 = d_A_7_scores * Pl_0_7 + d_A_6_scores * Pl_0_6  # n m
-            d_A_scores_1_0_2 = d_A_scores_1_0 + d_A_5_scores * Pl_0_5  # n m
-            d_A_scores_1_0_3 = d_A_scores_1_0_2 + d_A_4_scores * Pl_0_4  # n m
-            d_A_scores_1_0_4 = d_A_scores_1_0_3 + d_A_3_scores * Pl_0_3  # n m
-            d_A_scores_1_0_5 = d_A_scores_1_0_4 + d_A_2_scores * Pl_0_2  # n m
-            d_A_scores_1_0_6 = d_A_scores_1_0_5 + d_A_1_scores * Pl_0_1  # n m
-            d_A_scores_1_0_7 = d_A_scores_1_0_6 + d_A_0_scores * Pl_0_0  # n m
-            d_K_0 = dot_of(d_A_scores_1_0_7, Q_tile_0, DOT, SUMS)  # m d
-            d_K_0_2 += d_K_0
-        if V_grad is not None:
-            store_2d(V_grad + (pair * 2 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_1_2)
-        if V_grad is not None:
-            store_2d(V_grad + (pair * 2 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_0_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 7) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_7_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 6) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_6_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 5) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_5_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 4) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_4_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_3_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_2_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_1_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_0_2)
+            Q_tile = ()
+            A_scores_1 = ()
+            for g in tl.static_range(8):
+                Q_tile += (
+                    load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
+                )  # n d
+                A_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
+            d_2 = ()
+            d_U = ()
+            for e in tl.static_range(2):
+                d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
+                d_U += (dot_of(V_tile[e], tl.trans(d_2[e]), DOT, SUMS),)  # n m
+            U = (tl.zeros((m_block, n_block), SUMS),) * 2
+            d_A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 8
+            for h in range(8):
+                U_next = ()
+                d_A_scores_1_next = ()
+                Pl_value = ()
+                A_scores = tl.zeros((m_block, n_block), SUMS)
+                for g in tl.static_range(8):
+                    Pl_value += (tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS),)  # a number
+                    A_scores += Pl_value[g] * A_scores_1[g]  # n m
+                A_scores_2 = with_bias(
+                    A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], m, mask_step[3], m_end, n,
+                    mask_step[2], n_end, MASK, SUMS,
+                )  # n m
+                seen_2 = allowed(
+                    visible, mask + batch * mask_step[0] + h * mask_step[1], m, mask_step[3], m_end, n, mask_step[2],
+                    n_end, MASK,
+                )  # n m
+                A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+                d_A = tl.zeros((m_block, n_block), SUMS)
+                for e in tl.static_range(2):
+                    Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
+                    U_next += (U[e] + A * Pw_value,)  # n m
+                    d_A += d_U[e] * Pw_value  # n m
+                A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+                d_A_scores = A * (d_A - A_sums[None, :])  # n m
+                for g in tl.static_range(8):
+                    d_A_scores_1_next += (d_A_scores_1[g] + d_A_scores * Pl_value[g],)  # n m
+                U = U_next
+                d_A_scores_1 = d_A_scores_1_next
+            d_V_2_next = ()
+            for e in tl.static_range(2):
+                d_V_3 = dot_of(U[e], d_2[e], DOT, SUMS)  # m d
+                d_V_2_next += (d_V_2[e] + d_V_3,)
+            d_V_2 = d_V_2_next
+            d_K_2_next = ()
+            for g in tl.static_range(8):
+                d_K_3 = dot_of(d_A_scores_1[g], Q_tile[g], DOT, SUMS)  # m d
+                d_K_2_next += (d_K_2[g] + d_K_3,)
+            d_K_2 = d_K_2_next
+        for e in tl.static_range(2):
+            if V_grad is not None:
+                store_2d(V_grad + (pair * 2 + e) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2[e])
+    for g in tl.static_range(8):
+        if K_grad is not None:
+            store_2d(K_grad + (lead * 8 + g) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
@@ -3234,7 +580,7 @@ y_1_tiles = region(
     operands={"Q": "g n d", "K": "g m d", "Pl": "g h", "Pw": "h e", "V": "e m d"}, heads={"g": 8, "h": 8, "e": 2},
     whole=("g", "h"), widths={"d": "d"}, result="e n d", others="h", sizes={"g": 8, "h": 8, "e": 8},
     reads=[[], [], [], [], [], [], [], []], loops={"rows": "e", "keys": "e"},
-    live={"statistics": 11, "forward": 17, "sums": 14, "numbers": 18, "numbers_2": 14, "rows": 21, "keys": 17},
+    live={"statistics": 11, "forward": 12, "sums": 14, "numbers": 13, "numbers_2": 14, "rows": 20, "keys": 22},
     sums={"statistics": 0, "forward": 0, "sums": 0, "numbers": 16, "numbers_2": 64, "rows": 0, "keys": 0},
     accumulators={"statistics": [], "forward": ["d", "d"], "sums": [], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
     resident={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},

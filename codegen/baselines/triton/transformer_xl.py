@@ -104,13 +104,13 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     content_p2_base = content_p2 + batch * content_p2_step[0] + h_at * content_p2_step[1]
     place_of_p2_base = place_of_p2 + batch * place_of_p2_step[0] + h_at * place_of_p2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block, d_wide), SUMS)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         p = first - start + m_end - m_block + tl.arange(0, p_block)
@@ -131,21 +131,20 @@ def y_1_tiles_forward(
         place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
         place = at_keys(place_scores, n_block, m_block)  # n m
-        A_scores = content + place  # n m
-        A_scores_2 = with_bias(
-            A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
+        A_scores = with_bias(
+            content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )
-        A, alpha_0, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
+        )  # n m
+        A, alpha, m_i_0, l_i_0 = online(A_scores, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * alpha_0[:, None] + read_0
-    store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
-    )
+        read = dot_of(A, V_tile, DOT, SUMS)  # n d
+        acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_2d(
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+    )
 
 
 @triton.jit
@@ -163,13 +162,13 @@ def y_1_tiles_places(
     p = tl.where(p < 0, p_end, p)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    content_p2_base = content_p2 + batch * content_p2_step[0] + h_at * content_p2_step[1]
-    Kr_tile = load_2d(Kr + batch * Kr_step[0] + h_at * Kr_step[1], p, Kr_step[2], p_end, d, Kr_step[3], d_size)  # p d
     place_of_p2_base = place_of_p2 + batch * place_of_p2_step[0] + h_at * place_of_p2_step[1]
-    place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
+    content_p2_base = content_p2 + batch * content_p2_step[0] + h_at * content_p2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_place_scores_2 = tl.zeros((p_block,), SUMS)
+    d_place_scores_2_2 = tl.zeros((p_block,), SUMS)
     d_Kr_2 = tl.zeros((p_block, d_wide), SUMS)
+    Kr_tile = load_2d(Kr + batch * Kr_step[0] + h_at * Kr_step[1], p, Kr_step[2], p_end, d, Kr_step[3], d_size)  # p d
+    place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
     for start in range(
         tl.maximum(first, 0), tl.where((first + m_end - n_end + n_block > 0), tl.minimum(n_end, m_end + first), 0),
         n_block,
@@ -183,7 +182,6 @@ def y_1_tiles_places(
             (start - first) + m_block > m_end
         )
         edge |= (start + m_end - n_end - (start - first) - m_block < -1)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -192,29 +190,28 @@ def y_1_tiles_places(
         place_scores_1 = dot_of(Q_tile, tl.trans(Kr_tile), DOT, SUMS)  # n p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
         place = at_keys(place_scores, n_block, m_block)  # n m
-        A_scores = content + place  # n m
-        A_scores_2 = with_bias(
-            A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
+        A_scores = with_bias(
+            content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )
-        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        )  # n m
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
+        d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_A - A_sums[:, None]  # n m
-        d_A_scores = A * add  # n m
+        d_A_scores = A * (d_A - A_sums[:, None])  # n m
         d_A_scores_2 = number_0 * d_A_scores  # n m
         d_place_scores = at_places(d_A_scores_2, n_block, m_block, p_block)  # n p
         sum = tl.sum(d_place_scores, 0)  # p
-        d_place_scores_2 += sum
-        d_Kr = dot_of(tl.trans(d_place_scores), Q_tile, DOT, SUMS)  # p d
-        d_Kr_2 += d_Kr
+        d_place_scores_2_2 += sum
+        d_Kr_3 = dot_of(tl.trans(d_place_scores), Q_tile, DOT, SUMS)  # p d
+        d_Kr_2 += d_Kr_3
     if place_of_p2_grad is not None:
         store_1d(
-            place_of_p2_grad + (pair * blocks + block) * p_block, tl.arange(0, p_block), 1, p_block, d_place_scores_2
+            place_of_p2_grad + (pair * blocks + block) * p_block, tl.arange(0, p_block), 1, p_block, d_place_scores_2_2
         )
     if Kr_grad is not None:
         store_2d(
@@ -237,14 +234,14 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     content_p2_base = content_p2 + batch * content_p2_step[0] + h_at * content_p2_step[1]
     place_of_p2_base = place_of_p2 + batch * place_of_p2_step[0] + h_at * place_of_p2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-    d_Q_3 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         p = first - start + m_end - m_block + tl.arange(0, p_block)
@@ -265,28 +262,26 @@ def y_1_tiles_rows(
         place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
         place = at_keys(place_scores, n_block, m_block)  # n m
-        A_scores = content + place  # n m
-        A_scores_2 = with_bias(
-            A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
+        A_scores = with_bias(
+            content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )
-        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+        )  # n m
+        A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
-        add = d_A - A_sums[:, None]  # n m
-        d_A_scores = A * add  # n m
+        d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
+        d_A_scores = A * (d_A - A_sums[:, None])  # n m
         d_A_scores_2 = number_0 * d_A_scores  # n m
         d_place_scores = at_places(d_A_scores_2, n_block, m_block, p_block)  # n p
-        d_Q = dot_of(d_place_scores, Kr_tile, DOT, SUMS)  # n d
-        d_Q_2 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
-        add_2 = d_Q + number_0 * d_Q_2  # n d
-        d_Q_3 += add_2
+        d_Q_3 = dot_of(d_place_scores, Kr_tile, DOT, SUMS)  # n d
+        d_Q_4 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
+        add = d_Q_3 + number_0 * d_Q_4  # n d
+        d_Q_2 += add
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3)
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2)
 
 
 @triton.jit
@@ -303,15 +298,15 @@ def y_1_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
     content_p2_base = content_p2 + batch * content_p2_step[0] + h_at * content_p2_step[1]
-    content_p2_tile = load_1d(content_p2_base, m, content_p2_step[2], m_end).to(SUMS)  # m
     place_of_p2_base = place_of_p2 + batch * place_of_p2_step[0] + h_at * place_of_p2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-    d_content_2 = tl.zeros((m_block,), SUMS)
+    d_content_2_2 = tl.zeros((m_block,), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
+    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+    content_p2_tile = load_1d(content_p2_base, m, content_p2_step[2], m_end).to(SUMS)  # m
+    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         p = start - first + m_end - m_block + tl.arange(0, p_block)
@@ -321,7 +316,6 @@ def y_1_tiles_keys(
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         content = content_1 + content_p2_tile[None, :]  # n m
@@ -332,33 +326,32 @@ def y_1_tiles_keys(
         place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
         place = at_keys(place_scores, n_block, m_block)  # n m
-        A_scores = content + place  # n m
-        A_scores_2 = with_bias(
-            A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
+        A_scores = with_bias(
+            content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )
-        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V = dot_of(tl.trans(A), d_0, DOT, SUMS)  # m d
-        d_V_2 += d_V
-        d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
+        )  # n m
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_V_3 = dot_of(tl.trans(A), d_2, DOT, SUMS)  # m d
+        d_V_2 += d_V_3
+        d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_A - A_sums[:, None]  # n m
-        d_A_scores = A * add  # n m
+        d_A_scores = A * (d_A - A_sums[:, None])  # n m
         sum = tl.sum(d_A_scores, 0)  # m
-        d_content_2 += sum
-        d_K = dot_of(tl.trans(d_A_scores), Q_tile, DOT, SUMS)  # m d
-        d_K_2 += d_K
+        d_content_2_2 += sum
+        d_K_3 = dot_of(tl.trans(d_A_scores), Q_tile, DOT, SUMS)  # m d
+        d_K_2 += d_K_3
     if V_grad is not None:
         store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
-    d_content_2_2 = number_0 * d_content_2  # m
+    d_content_2_3 = number_0 * d_content_2_2  # m
     if content_p2_grad is not None:
-        store_1d(content_p2_grad + pair * m_end, m, 1, m_end, d_content_2_2)
-    d_K_3 = number_0 * d_K_2  # m d
+        store_1d(content_p2_grad + pair * m_end, m, 1, m_end, d_content_2_3)
+    d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_3)
+        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
 
 
 y_1_tiles = region(

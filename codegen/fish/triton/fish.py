@@ -102,171 +102,71 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_1 = tl.zeros((n_block,), SUMS)
-    m_i_2 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_2 = tl.zeros((n_block,), SUMS)
-    m_i_3 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_3 = tl.zeros((n_block,), SUMS)
-    P_0_0 = tl.load(P + batch * P_step[0] + h_at * 4 * P_step[2]).to(SUMS)  # a number
-    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_base = P + batch * P_step[0] + P_step[1] + h_at * 4 * P_step[2]
-    P_1_0 = tl.load(P_base).to(SUMS)  # a number
-    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_base_2 = P + batch * P_step[0] + 2 * P_step[1] + h_at * 4 * P_step[2]
-    P_2_0 = tl.load(P_base_2).to(SUMS)  # a number
-    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_base_3 = P + batch * P_step[0] + 3 * P_step[1] + h_at * 4 * P_step[2]
-    P_3_0 = tl.load(P_base_3).to(SUMS)  # a number
-    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0] + h_at * 4 * A_of_p3_step[1]
-    A_scores_3_0 = tl.load(A_of_p3_base).to(SUMS)  # a number
-    lead_2 = batch * h_programs * 4 + h_at * 4
-    mask_base = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
-    P_0_1 = tl.load(P + batch * P_step[0] + (h_at * 4 + 1) * P_step[2]).to(SUMS)  # a number
-    P_base_4 = P + batch * P_step[0] + P_step[1] + (h_at * 4 + 1) * P_step[2]
-    P_1_1 = tl.load(P_base_4).to(SUMS)  # a number
-    P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + (h_at * 4 + 1) * P_step[2]
-    P_2_1 = tl.load(P_base_5).to(SUMS)  # a number
-    P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + (h_at * 4 + 1) * P_step[2]
-    P_3_1 = tl.load(P_base_6).to(SUMS)  # a number
-    A_of_p3_base_2 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 1) * A_of_p3_step[1]
-    A_scores_3_1 = tl.load(A_of_p3_base_2).to(SUMS)  # a number
-    eps_base = eps + batch * eps_step[0] + (h_at * 4 + 1) * eps_step[1]
-    lead_3 = batch * h_programs * 4 + (h_at * 4 + 1)
-    mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
-    out_1 = tl.zeros((n_block, d_wide), SUMS)
-    P_0_2 = tl.load(P + batch * P_step[0] + (h_at * 4 + 2) * P_step[2]).to(SUMS)  # a number
-    P_base_7 = P + batch * P_step[0] + P_step[1] + (h_at * 4 + 2) * P_step[2]
-    P_1_2 = tl.load(P_base_7).to(SUMS)  # a number
-    P_base_8 = P + batch * P_step[0] + 2 * P_step[1] + (h_at * 4 + 2) * P_step[2]
-    P_2_2 = tl.load(P_base_8).to(SUMS)  # a number
-    P_base_9 = P + batch * P_step[0] + 3 * P_step[1] + (h_at * 4 + 2) * P_step[2]
-    P_3_2 = tl.load(P_base_9).to(SUMS)  # a number
-    A_of_p3_base_3 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 2) * A_of_p3_step[1]
-    A_scores_3_2 = tl.load(A_of_p3_base_3).to(SUMS)  # a number
-    eps_base_2 = eps + batch * eps_step[0] + (h_at * 4 + 2) * eps_step[1]
-    lead_4 = batch * h_programs * 4 + (h_at * 4 + 2)
-    mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
-    out_2 = tl.zeros((n_block, d_wide), SUMS)
-    P_0_3 = tl.load(P + batch * P_step[0] + (h_at * 4 + 3) * P_step[2]).to(SUMS)  # a number
-    P_base_10 = P + batch * P_step[0] + P_step[1] + (h_at * 4 + 3) * P_step[2]
-    P_1_3 = tl.load(P_base_10).to(SUMS)  # a number
-    P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + (h_at * 4 + 3) * P_step[2]
-    P_2_3 = tl.load(P_base_11).to(SUMS)  # a number
-    P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + (h_at * 4 + 3) * P_step[2]
-    P_3_3 = tl.load(P_base_12).to(SUMS)  # a number
-    A_of_p3_base_4 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 3) * A_of_p3_step[1]
-    A_scores_3_3 = tl.load(A_of_p3_base_4).to(SUMS)  # a number
-    eps_base_3 = eps + batch * eps_step[0] + (h_at * 4 + 3) * eps_step[1]
-    lead_5 = batch * h_programs * 4 + (h_at * 4 + 3)
-    mask_base_4 = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
-    out_3 = tl.zeros((n_block, d_wide), SUMS)
+    P_base = P + batch * P_step[0]
+    A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0]
+    eps_base = eps + batch * eps_step[0]
+    mask_base = mask + batch * mask_step[0]
+    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 4
+    l_i_0 = (tl.zeros((n_block,), SUMS),) * 4
+    acc = (tl.zeros((n_block, d_wide), SUMS),) * 4
+    P_value = ()
+    A_of_p3_value = ()
+    for h in tl.static_range(4):
+        for g in tl.static_range(4):
+            P_value += (tl.load(P_base + g * P_step[1] + (h_at * 4 + h) * P_step[2]).to(SUMS),)  # a number
+        A_of_p3_value += (tl.load(A_of_p3_base + (h_at * 4 + h) * A_of_p3_step[1]).to(SUMS),)  # a number
+    Q_tile = ()
+    for g in tl.static_range(4):
+        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        A_scores_2_0 = P_0_0 * A_scores_1_0 + P_1_0 * A_scores_1_1 + P_2_0 * A_scores_1_2 + P_3_0 * A_scores_1_3  # n m
-        eps_0 = noise_2d(
-            eps + batch * eps_step[0] + h_at * 4 * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end,
-            n[:, None], m[None, :], lead_2, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_0 = A_scores_2_0 + A_scores_3_0 * eps_0  # n m
-        A_0_scores = with_bias(
-            A_scores_0, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_0 = dot_of(A_0, V_tile_0, DOT, SUMS)  # n d
-        out_0 = out_0 * alpha_0[:, None] + read_0
-        A_scores_2_1 = P_0_1 * A_scores_1_0 + P_1_1 * A_scores_1_1 + P_2_1 * A_scores_1_2 + P_3_1 * A_scores_1_3  # n m
-        eps_1 = noise_2d(
-            eps_base, n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None], m[None, :], lead_3, 0, seed, 1, TRAIN,
-            eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_1 = A_scores_2_1 + A_scores_3_1 * eps_1  # n m
-        A_1_scores = with_bias(
-            A_scores_1, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, number_0, MASK, visible_0_1, edge, m_i_1, l_i_1)  # n m
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_1 = dot_of(A_1, V_tile_1, DOT, SUMS)  # n d
-        out_1 = out_1 * alpha_1[:, None] + read_1
-        A_scores_2_2 = P_0_2 * A_scores_1_0 + P_1_2 * A_scores_1_1 + P_2_2 * A_scores_1_2 + P_3_2 * A_scores_1_3  # n m
-        eps_2 = noise_2d(
-            eps_base_2, n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None], m[None, :], lead_4, 0, seed, 1, TRAIN,
-            eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_2 = A_scores_2_2 + A_scores_3_2 * eps_2  # n m
-        A_2_scores = with_bias(
-            A_scores_2, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_2 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2, alpha_2, m_i_2, l_i_2 = online(A_2_scores, number_0, MASK, visible_0_2, edge, m_i_2, l_i_2)  # n m
-        V_tile_2 = load_2d(
-            V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_2 = dot_of(A_2, V_tile_2, DOT, SUMS)  # n d
-        out_2 = out_2 * alpha_2[:, None] + read_2
-        A_scores_2_3 = P_0_3 * A_scores_1_0 + P_1_3 * A_scores_1_1 + P_2_3 * A_scores_1_2 + P_3_3 * A_scores_1_3  # n m
-        eps_3 = noise_2d(
-            eps_base_3, n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None], m[None, :], lead_5, 0, seed, 1, TRAIN,
-            eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_3 = A_scores_2_3 + A_scores_3_3 * eps_3  # n m
-        A_3_scores = with_bias(
-            A_scores_3, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_3 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3, alpha_3, m_i_3, l_i_3 = online(A_3_scores, number_0, MASK, visible_0_3, edge, m_i_3, l_i_3)  # n m
-        V_tile_3 = load_2d(
-            V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_3 = dot_of(A_3, V_tile_3, DOT, SUMS)  # n d
-        out_3 = out_3 * alpha_3[:, None] + read_3
-    store_2d(
-        out + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
-    )
-    store_2d(
-        out + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_1 / (tl.where(l_i_1 > 0, l_i_1, 1.0))[:, None],
-    )
-    store_2d(
-        out + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_2 / (tl.where(l_i_2 > 0, l_i_2, 1.0))[:, None],
-    )
-    store_2d(
-        out + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_3 / (tl.where(l_i_3 > 0, l_i_3, 1.0))[:, None],
-    )
-    store_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
-    store_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
-    store_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end, log_sum(m_i_2, l_i_2))
-    store_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end, log_sum(m_i_3, l_i_3))
+        A_scores_1 = ()
+        for g in tl.static_range(4):
+            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        m_i_0_next = ()
+        l_i_0_next = ()
+        acc_next = ()
+        for h in tl.static_range(4):
+            A_scores_2 = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(4):
+                A_scores_2 += P_value[h * 4 + g] * A_scores_1[g]  # n m
+            eps_2 = noise_2d(
+                eps_base + (h_at * 4 + h) * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
+                m[None, :], batch * h_programs * 4 + (h_at * 4 + h), 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+            )  # n m
+            A_scores = with_bias(
+                A_scores_2 + A_of_p3_value[h] * eps_2, number_0, mask_base + (h_at * 4 + h) * mask_step[1], n,
+                mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            )  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
+            m_i_0_next += (m_i_0_own,)
+            l_i_0_next += (l_i_0_own,)
+            V_tile = load_2d(
+                V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            read = dot_of(A, V_tile, DOT, SUMS)  # n d
+            acc_next += (acc[h] * alpha[:, None] + read,)
+        m_i_0 = m_i_0_next
+        l_i_0 = l_i_0_next
+        acc = acc_next
+    for h in tl.static_range(4):
+        store_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h]))
+        store_2d(
+            out + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
+            acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
+        )
 
 
 @triton.jit
 def y_1_tiles_rows(
-    Q, K, P, A_of_p3, eps, V, mask, key_mask, lse, gradient, sums, mask_grad, eps_grad, A_of_p3_grad, P_grad, Q_grad,
+    Q, K, P, A_of_p3, eps, V, mask, key_mask, lse, gradient, sums, mask_grad, eps_grad, A_of_p3_grad, Q_grad, P_grad,
     seed, Q_step, K_step, P_step, A_of_p3_step, eps_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
     h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
     KEYS: tl.constexpr, PARTS: tl.constexpr, TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr, n_block: tl.constexpr,
@@ -278,342 +178,98 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
-    lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
-    lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
-    lse_3 = load_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end)
-    P_0_3 = tl.load(P + batch * P_step[0] + (h_at * 4 + 3) * P_step[2]).to(SUMS)  # a number
-    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_base = P + batch * P_step[0] + P_step[1] + (h_at * 4 + 3) * P_step[2]
-    P_1_3 = tl.load(P_base).to(SUMS)  # a number
-    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_base_2 = P + batch * P_step[0] + 2 * P_step[1] + (h_at * 4 + 3) * P_step[2]
-    P_2_3 = tl.load(P_base_2).to(SUMS)  # a number
-    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    P_base_3 = P + batch * P_step[0] + 3 * P_step[1] + (h_at * 4 + 3) * P_step[2]
-    P_3_3 = tl.load(P_base_3).to(SUMS)  # a number
-    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 3) * A_of_p3_step[1]
-    A_scores_3_3 = tl.load(A_of_p3_base).to(SUMS)  # a number
-    eps_base = eps + batch * eps_step[0] + (h_at * 4 + 3) * eps_step[1]
-    lead_2 = batch * h_programs * 4 + (h_at * 4 + 3)
-    mask_base = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
-    d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
-    d_A_scores_3_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_3_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_2_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_1_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_0_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    P_0_2 = tl.load(P + batch * P_step[0] + (h_at * 4 + 2) * P_step[2]).to(SUMS)  # a number
-    P_base_4 = P + batch * P_step[0] + P_step[1] + (h_at * 4 + 2) * P_step[2]
-    P_1_2 = tl.load(P_base_4).to(SUMS)  # a number
-    P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + (h_at * 4 + 2) * P_step[2]
-    P_2_2 = tl.load(P_base_5).to(SUMS)  # a number
-    P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + (h_at * 4 + 2) * P_step[2]
-    P_3_2 = tl.load(P_base_6).to(SUMS)  # a number
-    A_of_p3_base_2 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 2) * A_of_p3_step[1]
-    A_scores_3_2 = tl.load(A_of_p3_base_2).to(SUMS)  # a number
-    eps_base_2 = eps + batch * eps_step[0] + (h_at * 4 + 2) * eps_step[1]
-    lead_3 = batch * h_programs * 4 + (h_at * 4 + 2)
-    mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
-    d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
-    d_A_scores_3_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_3_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_2_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_1_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_0_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    P_0_1 = tl.load(P + batch * P_step[0] + (h_at * 4 + 1) * P_step[2]).to(SUMS)  # a number
-    P_base_7 = P + batch * P_step[0] + P_step[1] + (h_at * 4 + 1) * P_step[2]
-    P_1_1 = tl.load(P_base_7).to(SUMS)  # a number
-    P_base_8 = P + batch * P_step[0] + 2 * P_step[1] + (h_at * 4 + 1) * P_step[2]
-    P_2_1 = tl.load(P_base_8).to(SUMS)  # a number
-    P_base_9 = P + batch * P_step[0] + 3 * P_step[1] + (h_at * 4 + 1) * P_step[2]
-    P_3_1 = tl.load(P_base_9).to(SUMS)  # a number
-    A_of_p3_base_3 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 1) * A_of_p3_step[1]
-    A_scores_3_1 = tl.load(A_of_p3_base_3).to(SUMS)  # a number
-    eps_base_3 = eps + batch * eps_step[0] + (h_at * 4 + 1) * eps_step[1]
-    lead_4 = batch * h_programs * 4 + (h_at * 4 + 1)
-    mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
-    d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
-    d_A_scores_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_P_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    P_0_0 = tl.load(P + batch * P_step[0] + h_at * 4 * P_step[2]).to(SUMS)  # a number
-    P_base_10 = P + batch * P_step[0] + P_step[1] + h_at * 4 * P_step[2]
-    P_1_0 = tl.load(P_base_10).to(SUMS)  # a number
-    P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + h_at * 4 * P_step[2]
-    P_2_0 = tl.load(P_base_11).to(SUMS)  # a number
-    P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + h_at * 4 * P_step[2]
-    P_3_0 = tl.load(P_base_12).to(SUMS)  # a number
-    A_of_p3_base_4 = A_of_p3 + batch * A_of_p3_step[0] + h_at * 4 * A_of_p3_step[1]
-    A_scores_3_0 = tl.load(A_of_p3_base_4).to(SUMS)  # a number
-    lead_5 = batch * h_programs * 4 + h_at * 4
-    mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
-    d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
-    d_A_scores_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Q_3_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Q_2_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Q_1_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Q_0_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_P_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    P_base = P + batch * P_step[0]
+    A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0]
+    eps_base = eps + batch * eps_step[0]
+    mask_base = mask + batch * mask_step[0]
+    d_A_scores_3_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 4
+    d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 4
+    d_P_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 16
+    P_value = ()
+    Q_tile = ()
+    for g in tl.static_range(4):
+        for h in tl.static_range(4):
+            P_value += (tl.load(P_base + g * P_step[1] + (h_at * 4 + h) * P_step[2]).to(SUMS),)  # a number
+        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+    A_of_p3_value = ()
+    A_rows = ()
+    d_2 = ()
+    A_sums = ()
+    for h in tl.static_range(4):
+        A_of_p3_value += (tl.load(A_of_p3_base + (h_at * 4 + h) * A_of_p3_step[1]).to(SUMS),)  # a number
+        A_rows += (load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
+        d_2 += (load_2d(gradient + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
+        A_sums += (load_1d(sums + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        A_scores_2_3 = P_0_3 * A_scores_1_0 + P_1_3 * A_scores_1_1 + P_2_3 * A_scores_1_2 + P_3_3 * A_scores_1_3  # n m
-        eps_3 = noise_2d(
-            eps_base, n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None], m[None, :], lead_2, 0, seed, 1, TRAIN,
-            eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_3 = A_scores_2_3 + A_scores_3_3 * eps_3  # n m
-        A_3_scores = with_bias(
-            A_scores_3, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_3 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[:, None])  # n m
-        V_tile_3 = load_2d(
-            V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_A_3 = dot_of(d_3, tl.trans(V_tile_3), DOT, SUMS)  # n m
-        add = d_A_3 - A_3_sums[:, None]  # n m
-        d_A_3_scores = A_3 * add  # n m
-        d_A_scores_3_3 = d_A_3_scores * eps_3  # n m
-        d_A_scores_3_3_2 += in_parts(d_A_scores_3_3, PARTS)
-        d_P_3_3 = d_A_3_scores * A_scores_1_3  # n m
-        d_P_3_3_2 += in_parts(d_P_3_3, PARTS)
-        d_P_2_3 = d_A_3_scores * A_scores_1_2  # n m
-        d_P_2_3_2 += in_parts(d_P_2_3, PARTS)
-        d_P_1_3 = d_A_3_scores * A_scores_1_1  # n m
-        d_P_1_3_2 += in_parts(d_P_1_3, PARTS)
-        d_P_0_3 = d_A_3_scores * A_scores_1_0  # n m
-        d_P_0_3_2 += in_parts(d_P_0_3, PARTS)
-        A_scores_2_2 = P_0_2 * A_scores_1_0 + P_1_2 * A_scores_1_1 + P_2_2 * A_scores_1_2 + P_3_2 * A_scores_1_3  # n m
-        eps_2 = noise_2d(
-            eps_base_2, n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None], m[None, :], lead_3, 0, seed, 1, TRAIN,
-            eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_2 = A_scores_2_2 + A_scores_3_2 * eps_2  # n m
-        A_2_scores = with_bias(
-            A_scores_2, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_2 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[:, None])  # n m
-        V_tile_2 = load_2d(
-            V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_A_2 = dot_of(d_2, tl.trans(V_tile_2), DOT, SUMS)  # n m
-        add_2 = d_A_2 - A_2_sums[:, None]  # n m
-        d_A_2_scores = A_2 * add_2  # n m
-        d_A_scores_3_2 = d_A_2_scores * eps_2  # n m
-        d_A_scores_3_2_2 += in_parts(d_A_scores_3_2, PARTS)
-        d_P_3_2 = d_A_2_scores * A_scores_1_3  # n m
-        d_P_3_2_2 += in_parts(d_P_3_2, PARTS)
-        d_P_2_2 = d_A_2_scores * A_scores_1_2  # n m
-        d_P_2_2_2 += in_parts(d_P_2_2, PARTS)
-        d_P_1_2 = d_A_2_scores * A_scores_1_1  # n m
-        d_P_1_2_2 += in_parts(d_P_1_2, PARTS)
-        d_P_0_2 = d_A_2_scores * A_scores_1_0  # n m
-        d_P_0_2_2 += in_parts(d_P_0_2, PARTS)
-        A_scores_2_1 = P_0_1 * A_scores_1_0 + P_1_1 * A_scores_1_1 + P_2_1 * A_scores_1_2 + P_3_1 * A_scores_1_3  # n m
-        eps_1 = noise_2d(
-            eps_base_3, n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None], m[None, :], lead_4, 0, seed, 1, TRAIN,
-            eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_1 = A_scores_2_1 + A_scores_3_1 * eps_1  # n m
-        A_1_scores = with_bias(
-            A_scores_1, number_0, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base_3, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-        add_3 = d_A_1 - A_1_sums[:, None]  # n m
-        d_A_1_scores = A_1 * add_3  # n m
-        d_A_scores_3_1 = d_A_1_scores * eps_1  # n m
-        d_A_scores_3_1_2 += in_parts(d_A_scores_3_1, PARTS)
-        d_P_3_1 = d_A_1_scores * A_scores_1_3  # n m
-        d_P_3_1_2 += in_parts(d_P_3_1, PARTS)
-        d_P_2_1 = d_A_1_scores * A_scores_1_2  # n m
-        d_P_2_1_2 += in_parts(d_P_2_1, PARTS)
-        d_P_1_1 = d_A_1_scores * A_scores_1_1  # n m
-        d_P_1_1_2 += in_parts(d_P_1_1, PARTS)
-        d_P_0_1 = d_A_1_scores * A_scores_1_0  # n m
-        d_P_0_1_2 += in_parts(d_P_0_1, PARTS)
-        A_scores_2_0 = P_0_0 * A_scores_1_0 + P_1_0 * A_scores_1_1 + P_2_0 * A_scores_1_2 + P_3_0 * A_scores_1_3  # n m
-        eps_0 = noise_2d(
-            eps + batch * eps_step[0] + h_at * 4 * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end,
-            n[:, None], m[None, :], lead_5, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_0 = A_scores_2_0 + A_scores_3_0 * eps_0  # n m
-        A_0_scores = with_bias(
-            A_scores_0, number_0, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base_4, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-        add_4 = d_A_0 - A_0_sums[:, None]  # n m
-        d_A_0_scores = A_0 * add_4  # n m
-        d_A_scores_3_0 = d_A_0_scores * eps_0  # n m
-        d_A_scores_3_0_2 += in_parts(d_A_scores_3_0, PARTS)
-        d_A_scores_1_3 = (
-            d_A_3_scores * P_3_3
-            + d_A_2_scores * P_3_2
-            + d_A_1_scores * P_3_1
-            + d_A_0_scores * P_3_0
-        )  # n m
-        d_Q_3 = dot_of(d_A_scores_1_3, K_tile_3, DOT, SUMS)  # n d
-        d_Q_3_2 += d_Q_3
-        d_P_3_0 = d_A_0_scores * A_scores_1_3  # n m
-        d_P_3_0_2 += in_parts(d_P_3_0, PARTS)
-        d_A_scores_1_2 = (
-            d_A_3_scores * P_2_3
-            + d_A_2_scores * P_2_2
-            + d_A_1_scores * P_2_1
-            + d_A_0_scores * P_2_0
-        )  # n m
-        d_Q_2 = dot_of(d_A_scores_1_2, K_tile_2, DOT, SUMS)  # n d
-        d_Q_2_2 += d_Q_2
-        d_P_2_0 = d_A_0_scores * A_scores_1_2  # n m
-        d_P_2_0_2 += in_parts(d_P_2_0, PARTS)
-        d_A_scores_1_1 = (
-            d_A_3_scores * P_1_3
-            + d_A_2_scores * P_1_2
-            + d_A_1_scores * P_1_1
-            + d_A_0_scores * P_1_0
-        )  # n m
-        d_Q_1 = dot_of(d_A_scores_1_1, K_tile_1, DOT, SUMS)  # n d
-        d_Q_1_2 += d_Q_1
-        d_P_1_0 = d_A_0_scores * A_scores_1_1  # n m
-        d_P_1_0_2 += in_parts(d_P_1_0, PARTS)
-        d_A_scores_1_0 = (
-            d_A_3_scores * P_0_3
-            + d_A_2_scores * P_0_2
-            + d_A_1_scores * P_0_1
-            + d_A_0_scores * P_0_0
-        )  # n m
-        d_Q_0 = dot_of(d_A_scores_1_0, K_tile_0, DOT, SUMS)  # n d
-        d_Q_0_2 += d_Q_0
-        d_P_0_0 = d_A_0_scores * A_scores_1_0  # n m
-        d_P_0_0_2 += in_parts(d_P_0_0, PARTS)
-        if mask_grad is not None:
-            store_2d(mask_grad + (pair * 4 + 3) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_3_scores)
-        d_eps_3 = d_A_3_scores * A_scores_3_3  # n m
-        d_eps_3_2 = number_0 * d_eps_3  # n m
-        if eps_grad is not None:
-            store_2d(eps_grad + (pair * 4 + 3) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_3_2)
-        if mask_grad is not None:
-            store_2d(mask_grad + (pair * 4 + 2) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_2_scores)
-        d_eps_2 = d_A_2_scores * A_scores_3_2  # n m
-        d_eps_2_2 = number_0 * d_eps_2  # n m
-        if eps_grad is not None:
-            store_2d(eps_grad + (pair * 4 + 2) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_2_2)
-        if mask_grad is not None:
-            store_2d(mask_grad + (pair * 4 + 1) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_1_scores)
-        d_eps_1 = d_A_1_scores * A_scores_3_1  # n m
-        d_eps_1_2 = number_0 * d_eps_1  # n m
-        if eps_grad is not None:
-            store_2d(eps_grad + (pair * 4 + 1) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_1_2)
-        if mask_grad is not None:
-            store_2d(mask_grad + (pair * 4 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_0_scores)
-        d_eps_0 = d_A_0_scores * A_scores_3_0  # n m
-        d_eps_0_2 = number_0 * d_eps_0  # n m
-        if eps_grad is not None:
-            store_2d(eps_grad + (pair * 4 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_0_2)
-    d_A_scores_3_3_3 = number_0 * tl.sum(d_A_scores_3_3_2)  # a number
-    if A_of_p3_grad is not None:
-        tl.store(A_of_p3_grad + ((pair * blocks + block) * 4 + 3), d_A_scores_3_3_3)
-    d_P_3_3_3 = number_0 * tl.sum(d_P_3_3_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 15), d_P_3_3_3)
-    d_P_2_3_3 = number_0 * tl.sum(d_P_2_3_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 11), d_P_2_3_3)
-    d_P_1_3_3 = number_0 * tl.sum(d_P_1_3_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 7), d_P_1_3_3)
-    d_P_0_3_3 = number_0 * tl.sum(d_P_0_3_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 3), d_P_0_3_3)
-    d_A_scores_3_2_3 = number_0 * tl.sum(d_A_scores_3_2_2)  # a number
-    if A_of_p3_grad is not None:
-        tl.store(A_of_p3_grad + ((pair * blocks + block) * 4 + 2), d_A_scores_3_2_3)
-    d_P_3_2_3 = number_0 * tl.sum(d_P_3_2_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 14), d_P_3_2_3)
-    d_P_2_2_3 = number_0 * tl.sum(d_P_2_2_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 10), d_P_2_2_3)
-    d_P_1_2_3 = number_0 * tl.sum(d_P_1_2_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 6), d_P_1_2_3)
-    d_P_0_2_3 = number_0 * tl.sum(d_P_0_2_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 2), d_P_0_2_3)
-    d_A_scores_3_1_3 = number_0 * tl.sum(d_A_scores_3_1_2)  # a number
-    if A_of_p3_grad is not None:
-        tl.store(A_of_p3_grad + ((pair * blocks + block) * 4 + 1), d_A_scores_3_1_3)
-    d_P_3_1_3 = number_0 * tl.sum(d_P_3_1_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 13), d_P_3_1_3)
-    d_P_2_1_3 = number_0 * tl.sum(d_P_2_1_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 9), d_P_2_1_3)
-    d_P_1_1_3 = number_0 * tl.sum(d_P_1_1_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 5), d_P_1_1_3)
-    d_P_0_1_3 = number_0 * tl.sum(d_P_0_1_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 1), d_P_0_1_3)
-    d_A_scores_3_0_3 = number_0 * tl.sum(d_A_scores_3_0_2)  # a number
-    if A_of_p3_grad is not None:
-        tl.store(A_of_p3_grad + ((pair * blocks + block) * 4 + 0), d_A_scores_3_0_3)
-    d_Q_3_3 = number_0 * d_Q_3_2  # n d
-    if Q_grad is not None:
-        store_2d(Q_grad + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3_3)
-    d_P_3_0_3 = number_0 * tl.sum(d_P_3_0_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 12), d_P_3_0_3)
-    d_Q_2_3 = number_0 * d_Q_2_2  # n d
-    if Q_grad is not None:
-        store_2d(Q_grad + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2_3)
-    d_P_2_0_3 = number_0 * tl.sum(d_P_2_0_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 8), d_P_2_0_3)
-    d_Q_1_3 = number_0 * d_Q_1_2  # n d
-    if Q_grad is not None:
-        store_2d(Q_grad + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_1_3)
-    d_P_1_0_3 = number_0 * tl.sum(d_P_1_0_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 4), d_P_1_0_3)
-    d_Q_0_3 = number_0 * d_Q_0_2  # n d
-    if Q_grad is not None:
-        store_2d(Q_grad + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_0_3)
-    d_P_0_0_3 = number_0 * tl.sum(d_P_0_0_2)  # a number
-    if P_grad is not None:
-        tl.store(P_grad + ((pair * blocks + block) * 16 + 0), d_P_0_0_3)
+        K_tile = ()
+        A_scores_1 = ()
+        A_scores_2 = (tl.zeros((n_block, m_block), SUMS),) * 4
+        for g in tl.static_range(4):
+            A_scores_2_next = ()
+            K_tile += (
+                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
+            )  # m d
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
+            for h in tl.static_range(4):
+                A_scores_2_next += (A_scores_2[h] + P_value[g * 4 + h] * A_scores_1[g],)  # n m
+            A_scores_2 = A_scores_2_next
+        d_A_scores = ()
+        d_A_scores_3_2_next = ()
+        for h in tl.static_range(4):
+            eps_2 = noise_2d(
+                eps_base + (h_at * 4 + h) * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
+                m[None, :], batch * h_programs * 4 + (h_at * 4 + h), 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+            )  # n m
+            A_scores = with_bias(
+                A_scores_2[h] + A_of_p3_value[h] * eps_2, number_0, mask_base + (h_at * 4 + h) * mask_step[1], n,
+                mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            )  # n m
+            A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
+            V_tile = load_2d(
+                V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
+            d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
+            d_A_scores_3_3 = d_A_scores[h] * eps_2  # n m
+            d_A_scores_3_2_next += (d_A_scores_3_2[h] + in_parts(d_A_scores_3_3, PARTS),)
+            if mask_grad is not None:
+                store_2d(mask_grad + (pair * 4 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
+            d_eps = d_A_scores[h] * A_of_p3_value[h]  # n m
+            d_eps_2 = number_0 * d_eps  # n m
+            if eps_grad is not None:
+                store_2d(eps_grad + (pair * 4 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps_2)
+        d_A_scores_3_2 = d_A_scores_3_2_next
+        d_P_2_next = ()
+        d_Q_2_next = ()
+        for g in tl.static_range(4):
+            d_A_scores_1 = tl.zeros((n_block, m_block), SUMS)
+            for h in tl.static_range(4):
+                d_A_scores_1 += d_A_scores[h] * P_value[g * 4 + h]  # n m
+                d_P_3 = d_A_scores[h] * A_scores_1[g]  # n m
+                d_P_2_next += (d_P_2[g * 4 + h] + in_parts(d_P_3, PARTS),)
+            d_Q_3 = dot_of(d_A_scores_1, K_tile[g], DOT, SUMS)  # n d
+            d_Q_2_next += (d_Q_2[g] + d_Q_3,)
+        d_P_2 = d_P_2_next
+        d_Q_2 = d_Q_2_next
+    for h in tl.static_range(4):
+        d_A_scores_3_4 = number_0 * tl.sum(d_A_scores_3_2[h])  # a number
+        if A_of_p3_grad is not None:
+            tl.store(A_of_p3_grad + ((pair * blocks + block) * 4 + h), d_A_scores_3_4)
+    for g in tl.static_range(4):
+        d_Q_4 = number_0 * d_Q_2[g]  # n d
+        if Q_grad is not None:
+            store_2d(Q_grad + (pair * 4 + g) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
+        for h in tl.static_range(4):
+            d_P_4 = number_0 * tl.sum(d_P_2[g * 4 + h])  # a number
+            if P_grad is not None:
+                tl.store(P_grad + ((pair * blocks + block) * 16 + g * 4 + h), d_P_4)
 
 
 @triton.jit
@@ -630,223 +286,86 @@ def y_1_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    P_0_3 = tl.load(P + batch * P_step[0] + (h_at * 4 + 3) * P_step[2]).to(SUMS)  # a number
-    K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    P_base = P + batch * P_step[0] + P_step[1] + (h_at * 4 + 3) * P_step[2]
-    P_1_3 = tl.load(P_base).to(SUMS)  # a number
-    K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    P_base_2 = P + batch * P_step[0] + 2 * P_step[1] + (h_at * 4 + 3) * P_step[2]
-    P_2_3 = tl.load(P_base_2).to(SUMS)  # a number
-    K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    P_base_3 = P + batch * P_step[0] + 3 * P_step[1] + (h_at * 4 + 3) * P_step[2]
-    P_3_3 = tl.load(P_base_3).to(SUMS)  # a number
-    K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 3) * A_of_p3_step[1]
-    A_scores_3_3 = tl.load(A_of_p3_base).to(SUMS)  # a number
-    eps_base = eps + batch * eps_step[0] + (h_at * 4 + 3) * eps_step[1]
-    lead_2 = batch * h_programs * 4 + (h_at * 4 + 3)
-    mask_base = mask + batch * mask_step[0] + (h_at * 4 + 3) * mask_step[1]
-    d_V_3_2 = tl.zeros((m_block, d_wide), SUMS)
-    P_0_2 = tl.load(P + batch * P_step[0] + (h_at * 4 + 2) * P_step[2]).to(SUMS)  # a number
-    P_base_4 = P + batch * P_step[0] + P_step[1] + (h_at * 4 + 2) * P_step[2]
-    P_1_2 = tl.load(P_base_4).to(SUMS)  # a number
-    P_base_5 = P + batch * P_step[0] + 2 * P_step[1] + (h_at * 4 + 2) * P_step[2]
-    P_2_2 = tl.load(P_base_5).to(SUMS)  # a number
-    P_base_6 = P + batch * P_step[0] + 3 * P_step[1] + (h_at * 4 + 2) * P_step[2]
-    P_3_2 = tl.load(P_base_6).to(SUMS)  # a number
-    A_of_p3_base_2 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 2) * A_of_p3_step[1]
-    A_scores_3_2 = tl.load(A_of_p3_base_2).to(SUMS)  # a number
-    eps_base_2 = eps + batch * eps_step[0] + (h_at * 4 + 2) * eps_step[1]
-    lead_3 = batch * h_programs * 4 + (h_at * 4 + 2)
-    mask_base_2 = mask + batch * mask_step[0] + (h_at * 4 + 2) * mask_step[1]
-    d_V_2_2 = tl.zeros((m_block, d_wide), SUMS)
-    P_0_1 = tl.load(P + batch * P_step[0] + (h_at * 4 + 1) * P_step[2]).to(SUMS)  # a number
-    P_base_7 = P + batch * P_step[0] + P_step[1] + (h_at * 4 + 1) * P_step[2]
-    P_1_1 = tl.load(P_base_7).to(SUMS)  # a number
-    P_base_8 = P + batch * P_step[0] + 2 * P_step[1] + (h_at * 4 + 1) * P_step[2]
-    P_2_1 = tl.load(P_base_8).to(SUMS)  # a number
-    P_base_9 = P + batch * P_step[0] + 3 * P_step[1] + (h_at * 4 + 1) * P_step[2]
-    P_3_1 = tl.load(P_base_9).to(SUMS)  # a number
-    A_of_p3_base_3 = A_of_p3 + batch * A_of_p3_step[0] + (h_at * 4 + 1) * A_of_p3_step[1]
-    A_scores_3_1 = tl.load(A_of_p3_base_3).to(SUMS)  # a number
-    eps_base_3 = eps + batch * eps_step[0] + (h_at * 4 + 1) * eps_step[1]
-    lead_4 = batch * h_programs * 4 + (h_at * 4 + 1)
-    mask_base_3 = mask + batch * mask_step[0] + (h_at * 4 + 1) * mask_step[1]
-    d_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    P_0_0 = tl.load(P + batch * P_step[0] + h_at * 4 * P_step[2]).to(SUMS)  # a number
-    P_base_10 = P + batch * P_step[0] + P_step[1] + h_at * 4 * P_step[2]
-    P_1_0 = tl.load(P_base_10).to(SUMS)  # a number
-    P_base_11 = P + batch * P_step[0] + 2 * P_step[1] + h_at * 4 * P_step[2]
-    P_2_0 = tl.load(P_base_11).to(SUMS)  # a number
-    P_base_12 = P + batch * P_step[0] + 3 * P_step[1] + h_at * 4 * P_step[2]
-    P_3_0 = tl.load(P_base_12).to(SUMS)  # a number
-    A_of_p3_base_4 = A_of_p3 + batch * A_of_p3_step[0] + h_at * 4 * A_of_p3_step[1]
-    A_scores_3_0 = tl.load(A_of_p3_base_4).to(SUMS)  # a number
-    lead_5 = batch * h_programs * 4 + h_at * 4
-    mask_base_4 = mask + batch * mask_step[0] + h_at * 4 * mask_step[1]
-    d_V_0_2 = tl.zeros((m_block, d_wide), SUMS)
-    V_tile_3 = load_2d(
-        V + batch * V_step[0] + (h_at * 4 + 3) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-    )  # m d
-    V_tile_2 = load_2d(
-        V + batch * V_step[0] + (h_at * 4 + 2) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-    )  # m d
-    V_tile_1 = load_2d(
-        V + batch * V_step[0] + (h_at * 4 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-    )  # m d
-    V_tile_0 = load_2d(V + batch * V_step[0] + h_at * 4 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-    d_K_3_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_2_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
+    P_base = P + batch * P_step[0]
+    A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0]
+    eps_base = eps + batch * eps_step[0]
+    mask_base = mask + batch * mask_step[0]
+    d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
+    d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
+    P_value = ()
+    K_tile = ()
+    for g in tl.static_range(4):
+        for h in tl.static_range(4):
+            P_value += (tl.load(P_base + g * P_step[1] + (h_at * 4 + h) * P_step[2]).to(SUMS),)  # a number
+        K_tile += (load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),)  # m d
+    A_of_p3_value = ()
+    V_tile = ()
+    for h in tl.static_range(4):
+        A_of_p3_value += (tl.load(A_of_p3_base + (h_at * 4 + h) * A_of_p3_step[1]).to(SUMS),)  # a number
+        V_tile += (
+            load_2d(V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
+        )  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        lse_0 = load_1d(lse + (pair * 4 + 0) * n_end, n, 1, n_end)
-        lse_1 = load_1d(lse + (pair * 4 + 1) * n_end, n, 1, n_end)
-        lse_2 = load_1d(lse + (pair * 4 + 2) * n_end, n, 1, n_end)
-        lse_3 = load_1d(lse + (pair * 4 + 3) * n_end, n, 1, n_end)
-        Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        A_scores_1_0 = dot_of(K_tile_0, tl.trans(Q_tile_0), DOT, SUMS)  # n m
-        Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        A_scores_1_1 = dot_of(K_tile_1, tl.trans(Q_tile_1), DOT, SUMS)  # n m
-        Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        A_scores_1_2 = dot_of(K_tile_2, tl.trans(Q_tile_2), DOT, SUMS)  # n m
-        Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        A_scores_1_3 = dot_of(K_tile_3, tl.trans(Q_tile_3), DOT, SUMS)  # n m
-        A_scores_2_3 = P_0_3 * A_scores_1_0 + P_1_3 * A_scores_1_1 + P_2_3 * A_scores_1_2 + P_3_3 * A_scores_1_3  # n m
-        eps_3 = noise_2d(
-            eps_base, m, eps_step[3], m_end, n, eps_step[2], n_end, n[None, :], m[:, None], lead_2, 0, seed, 1, TRAIN,
-            eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_3 = A_scores_2_3 + A_scores_3_3 * eps_3  # n m
-        A_3_scores = with_bias(
-            A_scores_3, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-        )  # n m
-        visible_0_3 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A_3 = softened(A_3_scores, number_0, MASK, visible_0_3, edge, lse_3[None, :])  # n m
-        d_3 = load_2d(gradient + (pair * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V_3 = dot_of(A_3, d_3, DOT, SUMS)  # m d
-        d_V_3_2 += d_V_3
-        A_scores_2_2 = P_0_2 * A_scores_1_0 + P_1_2 * A_scores_1_1 + P_2_2 * A_scores_1_2 + P_3_2 * A_scores_1_3  # n m
-        eps_2 = noise_2d(
-            eps_base_2, m, eps_step[3], m_end, n, eps_step[2], n_end, n[None, :], m[:, None], lead_3, 0, seed, 1, TRAIN,
-            eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_2 = A_scores_2_2 + A_scores_3_2 * eps_2  # n m
-        A_2_scores = with_bias(
-            A_scores_2, number_0, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-        )  # n m
-        visible_0_2 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A_2 = softened(A_2_scores, number_0, MASK, visible_0_2, edge, lse_2[None, :])  # n m
-        d_2 = load_2d(gradient + (pair * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V_2 = dot_of(A_2, d_2, DOT, SUMS)  # m d
-        d_V_2_2 += d_V_2
-        A_scores_2_1 = P_0_1 * A_scores_1_0 + P_1_1 * A_scores_1_1 + P_2_1 * A_scores_1_2 + P_3_1 * A_scores_1_3  # n m
-        eps_1 = noise_2d(
-            eps_base_3, m, eps_step[3], m_end, n, eps_step[2], n_end, n[None, :], m[:, None], lead_4, 0, seed, 1, TRAIN,
-            eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_1 = A_scores_2_1 + A_scores_3_1 * eps_1  # n m
-        A_1_scores = with_bias(
-            A_scores_1, number_0, mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base_3, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[None, :])  # n m
-        d_1 = load_2d(gradient + (pair * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V_1 = dot_of(A_1, d_1, DOT, SUMS)  # m d
-        d_V_1_2 += d_V_1
-        A_scores_2_0 = P_0_0 * A_scores_1_0 + P_1_0 * A_scores_1_1 + P_2_0 * A_scores_1_2 + P_3_0 * A_scores_1_3  # n m
-        eps_0 = noise_2d(
-            eps + batch * eps_step[0] + h_at * 4 * eps_step[1], m, eps_step[3], m_end, n, eps_step[2], n_end,
-            n[None, :], m[:, None], lead_5, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
-        )  # n m
-        A_scores_0 = A_scores_2_0 + A_scores_3_0 * eps_0  # n m
-        A_0_scores = with_bias(
-            A_scores_0, number_0, mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base_4, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-        d_0 = load_2d(gradient + (pair * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V_0 = dot_of(A_0, d_0, DOT, SUMS)  # m d
-        d_V_0_2 += d_V_0
-        d_A_3 = dot_of(V_tile_3, tl.trans(d_3), DOT, SUMS)  # n m
-        A_3_sums = load_1d(sums + (pair * 4 + 3) * n_end, n, 1, n_end)  # n
-        add = d_A_3 - A_3_sums[None, :]  # n m
-        d_A_3_scores = A_3 * add  # n m
-        d_A_2 = dot_of(V_tile_2, tl.trans(d_2), DOT, SUMS)  # n m
-        A_2_sums = load_1d(sums + (pair * 4 + 2) * n_end, n, 1, n_end)  # n
-        add_2 = d_A_2 - A_2_sums[None, :]  # n m
-        d_A_2_scores = A_2 * add_2  # n m
-        d_A_1 = dot_of(V_tile_1, tl.trans(d_1), DOT, SUMS)  # n m
-        A_1_sums = load_1d(sums + (pair * 4 + 1) * n_end, n, 1, n_end)  # n
-        add_3 = d_A_1 - A_1_sums[None, :]  # n m
-        d_A_1_scores = A_1 * add_3  # n m
-        d_A_0 = dot_of(V_tile_0, tl.trans(d_0), DOT, SUMS)  # n m
-        A_0_sums = load_1d(sums + (pair * 4 + 0) * n_end, n, 1, n_end)  # n
-        add_4 = d_A_0 - A_0_sums[None, :]  # n m
-        d_A_0_scores = A_0 * add_4  # n m
-        d_A_scores_1_3 = (
-            d_A_3_scores * P_3_3
-            + d_A_2_scores * P_3_2
-            + d_A_1_scores * P_3_1
-            + d_A_0_scores * P_3_0
-        )  # n m
-        d_K_3 = dot_of(d_A_scores_1_3, Q_tile_3, DOT, SUMS)  # m d
-        d_K_3_2 += d_K_3
-        d_A_scores_1_2 = (
-            d_A_3_scores * P_2_3
-            + d_A_2_scores * P_2_2
-            + d_A_1_scores * P_2_1
-            + d_A_0_scores * P_2_0
-        )  # n m
-        d_K_2 = dot_of(d_A_scores_1_2, Q_tile_2, DOT, SUMS)  # m d
-        d_K_2_2 += d_K_2
-        d_A_scores_1_1 = (
-            d_A_3_scores * P_1_3
-            + d_A_2_scores * P_1_2
-            + d_A_1_scores * P_1_1
-            + d_A_0_scores * P_1_0
-        )  # n m
-        d_K_1 = dot_of(d_A_scores_1_1, Q_tile_1, DOT, SUMS)  # m d
-        d_K_1_2 += d_K_1
-        d_A_scores_1_0 = (
-            d_A_3_scores * P_0_3
-            + d_A_2_scores * P_0_2
-            + d_A_1_scores * P_0_1
-            + d_A_0_scores * P_0_0
-        )  # n m
-        d_K_0 = dot_of(d_A_scores_1_0, Q_tile_0, DOT, SUMS)  # m d
-        d_K_0_2 += d_K_0
-    if V_grad is not None:
-        store_2d(V_grad + (pair * 4 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_3_2)
-    if V_grad is not None:
-        store_2d(V_grad + (pair * 4 + 2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2_2)
-    if V_grad is not None:
-        store_2d(V_grad + (pair * 4 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_1_2)
-    if V_grad is not None:
-        store_2d(V_grad + (pair * 4 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_0_2)
-    d_K_3_3 = number_0 * d_K_3_2  # m d
-    if K_grad is not None:
-        store_2d(K_grad + (pair * 4 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_3_3)
-    d_K_2_3 = number_0 * d_K_2_2  # m d
-    if K_grad is not None:
-        store_2d(K_grad + (pair * 4 + 2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_2_3)
-    d_K_1_3 = number_0 * d_K_1_2  # m d
-    if K_grad is not None:
-        store_2d(K_grad + (pair * 4 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_1_3)
-    d_K_0_3 = number_0 * d_K_0_2  # m d
-    if K_grad is not None:
-        store_2d(K_grad + (pair * 4 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_0_3)
+        Q_tile = ()
+        A_scores_2 = (tl.zeros((m_block, n_block), SUMS),) * 4
+        for g in tl.static_range(4):
+            A_scores_2_next = ()
+            Q_tile += (
+                load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
+            )  # n d
+            A_scores_1 = dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS)  # n m
+            for h in tl.static_range(4):
+                A_scores_2_next += (A_scores_2[h] + P_value[g * 4 + h] * A_scores_1,)  # n m
+            A_scores_2 = A_scores_2_next
+        d_V_2_next = ()
+        d_A_scores = ()
+        for h in tl.static_range(4):
+            eps_2 = noise_2d(
+                eps_base + (h_at * 4 + h) * eps_step[1], m, eps_step[3], m_end, n, eps_step[2], n_end, n[None, :],
+                m[:, None], batch * h_programs * 4 + (h_at * 4 + h), 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+            )  # n m
+            A_scores = with_bias(
+                A_scores_2[h] + A_of_p3_value[h] * eps_2, number_0, mask_base + (h_at * 4 + h) * mask_step[1], m,
+                mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask_base + (h_at * 4 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+            )  # n m
+            A_rows = load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end)  # n
+            A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+            d_2 = load_2d(gradient + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+            d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
+            d_V_2_next += (d_V_2[h] + d_V_3,)
+            d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
+            A_sums = load_1d(sums + (pair * 4 + h) * n_end, n, 1, n_end)  # n
+            d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
+        d_V_2 = d_V_2_next
+        d_K_2_next = ()
+        for g in tl.static_range(4):
+            d_A_scores_1 = tl.zeros((m_block, n_block), SUMS)
+            for h in tl.static_range(4):
+                d_A_scores_1 += d_A_scores[h] * P_value[g * 4 + h]  # n m
+            d_K_3 = dot_of(d_A_scores_1, Q_tile[g], DOT, SUMS)  # m d
+            d_K_2_next += (d_K_2[g] + d_K_3,)
+        d_K_2 = d_K_2_next
+    for h in tl.static_range(4):
+        if V_grad is not None:
+            store_2d(V_grad + (pair * 4 + h) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2[h])
+    for g in tl.static_range(4):
+        d_K_4 = number_0 * d_K_2[g]  # m d
+        if K_grad is not None:
+            store_2d(K_grad + (pair * 4 + g) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "P": "g h", "A_of_p3": "h", "eps": "h n m", "V": "h m d"},
     heads={"g": 4, "h": 4}, whole=("g",), widths={"d": "d"}, result="h n d", others="h", sizes={"g": 4, "h": 8},
-    reads=[[0], [1], [2], [3]], loops={}, live={"forward": 17, "rows": 21, "keys": 19},
+    reads=[[0], [1], [2], [3]], loops={}, live={"forward": 17, "rows": 21, "keys": 16},
     sums={"forward": 0, "rows": 20, "keys": 0},
     accumulators={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
     resident={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},

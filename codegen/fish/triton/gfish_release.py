@@ -100,247 +100,75 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_1 = tl.zeros((n_block,), SUMS)
-    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    W2_base = W2 + batch * W2_step[0] + W2_step[1] + h_at * 2 * W2_step[2]
-    W1_base = W1 + batch * W1_step[0] + 2 * W1_step[1] + W1_step[2]
-    W1_base_2 = W1 + batch * W1_step[0] + 3 * W1_step[1] + W1_step[2]
-    W2_base_2 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 2 * W2_step[2]
-    W1_base_3 = W1 + batch * W1_step[0] + W1_step[1] + 2 * W1_step[2]
-    W1_base_4 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 2 * W1_step[2]
-    W1_base_5 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 2 * W1_step[2]
-    W2_base_3 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 2 * W2_step[2]
-    W1_base_6 = W1 + batch * W1_step[0] + W1_step[1] + 3 * W1_step[2]
-    W1_base_7 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 3 * W1_step[2]
-    W1_base_8 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 3 * W1_step[2]
-    W2_base_4 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 2 * W2_step[2]
-    W1_base_9 = W1 + batch * W1_step[0] + W1_step[1] + 4 * W1_step[2]
-    W1_base_10 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 4 * W1_step[2]
-    W1_base_11 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 4 * W1_step[2]
-    W2_base_5 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 2 * W2_step[2]
-    W1_base_12 = W1 + batch * W1_step[0] + W1_step[1] + 5 * W1_step[2]
-    W1_base_13 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 5 * W1_step[2]
-    W1_base_14 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 5 * W1_step[2]
-    W2_base_6 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 2 * W2_step[2]
-    W1_base_15 = W1 + batch * W1_step[0] + W1_step[1] + 6 * W1_step[2]
-    W1_base_16 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 6 * W1_step[2]
-    W1_base_17 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 6 * W1_step[2]
-    W2_base_7 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 2 * W2_step[2]
-    W1_base_18 = W1 + batch * W1_step[0] + W1_step[1] + 7 * W1_step[2]
-    W1_base_19 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 7 * W1_step[2]
-    W1_base_20 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 7 * W1_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * 2 * mask_step[1]
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
-    W2_base_8 = W2 + batch * W2_step[0] + (h_at * 2 + 1) * W2_step[2]
-    W2_base_9 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W2_base_10 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W2_base_11 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W2_base_12 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W2_base_13 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W2_base_14 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W2_base_15 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    b2_base = b2 + batch * b2_step[0] + (h_at * 2 + 1) * b2_step[1]
-    mask_base_2 = mask + batch * mask_step[0] + (h_at * 2 + 1) * mask_step[1]
-    out_1 = tl.zeros((n_block, d_wide), SUMS)
+    W1_base = W1 + batch * W1_step[0]
+    W2_base = W2 + batch * W2_step[0]
+    b2_base = b2 + batch * b2_step[0]
+    mask_base = mask + batch * mask_step[0]
+    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 2
+    l_i_0 = (tl.zeros((n_block,), SUMS),) * 2
+    acc = (tl.zeros((n_block, d_wide), SUMS),) * 2
+    Q_tile = ()
+    for g in tl.static_range(4):
+        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
-        W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 2 * W2_step[2]).to(SUMS)  # a number
-        W1_0_0 = tl.load(W1 + batch * W1_step[0]).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        W1_1_0 = tl.load(W1 + batch * W1_step[0] + W1_step[1]).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        W1_2_0 = tl.load(W1 + batch * W1_step[0] + 2 * W1_step[1]).to(SUMS)  # a number
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        W1_3_0 = tl.load(W1 + batch * W1_step[0] + 3 * W1_step[1]).to(SUMS)  # a number
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        L_scores_2_0 = (
-            W1_0_0 * L_scores_1_0
-            + W1_1_0 * L_scores_1_1
-            + W1_2_0 * L_scores_1_2
-            + W1_3_0 * L_scores_1_3
-        )  # n m
-        b1_0 = tl.load(b1 + batch * b1_step[0]).to(SUMS)  # a number
-        L_scores_0 = number_0 * L_scores_2_0 + b1_0  # n m
-        L_0 = tl.maximum(L_scores_0, 0.0)  # n m
-        W2_1_0 = tl.load(W2_base).to(SUMS)  # a number
-        W1_0_1 = tl.load(W1 + batch * W1_step[0] + W1_step[2]).to(SUMS)  # a number
-        W1_1_1 = tl.load(W1 + batch * W1_step[0] + W1_step[1] + W1_step[2]).to(SUMS)  # a number
-        W1_2_1 = tl.load(W1_base).to(SUMS)  # a number
-        W1_3_1 = tl.load(W1_base_2).to(SUMS)  # a number
-        L_scores_2_1 = (
-            W1_0_1 * L_scores_1_0
-            + W1_1_1 * L_scores_1_1
-            + W1_2_1 * L_scores_1_2
-            + W1_3_1 * L_scores_1_3
-        )  # n m
-        b1_1 = tl.load(b1 + batch * b1_step[0] + b1_step[1]).to(SUMS)  # a number
-        L_scores_1 = number_0 * L_scores_2_1 + b1_1  # n m
-        L_1 = tl.maximum(L_scores_1, 0.0)  # n m
-        W2_2_0 = tl.load(W2_base_2).to(SUMS)  # a number
-        W1_0_2 = tl.load(W1 + batch * W1_step[0] + 2 * W1_step[2]).to(SUMS)  # a number
-        W1_1_2 = tl.load(W1_base_3).to(SUMS)  # a number
-        W1_2_2 = tl.load(W1_base_4).to(SUMS)  # a number
-        W1_3_2 = tl.load(W1_base_5).to(SUMS)  # a number
-        L_scores_2_2 = (
-            W1_0_2 * L_scores_1_0
-            + W1_1_2 * L_scores_1_1
-            + W1_2_2 * L_scores_1_2
-            + W1_3_2 * L_scores_1_3
-        )  # n m
-        b1_2 = tl.load(b1 + batch * b1_step[0] + 2 * b1_step[1]).to(SUMS)  # a number
-        L_scores_2 = number_0 * L_scores_2_2 + b1_2  # n m
-        L_2 = tl.maximum(L_scores_2, 0.0)  # n m
-        W2_3_0 = tl.load(W2_base_3).to(SUMS)  # a number
-        W1_0_3 = tl.load(W1 + batch * W1_step[0] + 3 * W1_step[2]).to(SUMS)  # a number
-        W1_1_3 = tl.load(W1_base_6).to(SUMS)  # a number
-        W1_2_3 = tl.load(W1_base_7).to(SUMS)  # a number
-        W1_3_3 = tl.load(W1_base_8).to(SUMS)  # a number
-        L_scores_2_3 = (
-            W1_0_3 * L_scores_1_0
-            + W1_1_3 * L_scores_1_1
-            + W1_2_3 * L_scores_1_2
-            + W1_3_3 * L_scores_1_3
-        )  # n m
-        b1_3 = tl.load(b1 + batch * b1_step[0] + 3 * b1_step[1]).to(SUMS)  # a number
-        L_scores_3 = number_0 * L_scores_2_3 + b1_3  # n m
-        L_3 = tl.maximum(L_scores_3, 0.0)  # n m
-        W2_4_0 = tl.load(W2_base_4).to(SUMS)  # a number
-        W1_0_4 = tl.load(W1 + batch * W1_step[0] + 4 * W1_step[2]).to(SUMS)  # a number
-        W1_1_4 = tl.load(W1_base_9).to(SUMS)  # a number
-        W1_2_4 = tl.load(W1_base_10).to(SUMS)  # a number
-        W1_3_4 = tl.load(W1_base_11).to(SUMS)  # a number
-        L_scores_2_4 = (
-            W1_0_4 * L_scores_1_0
-            + W1_1_4 * L_scores_1_1
-            + W1_2_4 * L_scores_1_2
-            + W1_3_4 * L_scores_1_3
-        )  # n m
-        b1_4 = tl.load(b1 + batch * b1_step[0] + 4 * b1_step[1]).to(SUMS)  # a number
-        L_scores_4 = number_0 * L_scores_2_4 + b1_4  # n m
-        L_4 = tl.maximum(L_scores_4, 0.0)  # n m
-        W2_5_0 = tl.load(W2_base_5).to(SUMS)  # a number
-        W1_0_5 = tl.load(W1 + batch * W1_step[0] + 5 * W1_step[2]).to(SUMS)  # a number
-        W1_1_5 = tl.load(W1_base_12).to(SUMS)  # a number
-        W1_2_5 = tl.load(W1_base_13).to(SUMS)  # a number
-        W1_3_5 = tl.load(W1_base_14).to(SUMS)  # a number
-        L_scores_2_5 = (
-            W1_0_5 * L_scores_1_0
-            + W1_1_5 * L_scores_1_1
-            + W1_2_5 * L_scores_1_2
-            + W1_3_5 * L_scores_1_3
-        )  # n m
-        b1_5 = tl.load(b1 + batch * b1_step[0] + 5 * b1_step[1]).to(SUMS)  # a number
-        L_scores_5 = number_0 * L_scores_2_5 + b1_5  # n m
-        L_5 = tl.maximum(L_scores_5, 0.0)  # n m
-        W2_6_0 = tl.load(W2_base_6).to(SUMS)  # a number
-        W1_0_6 = tl.load(W1 + batch * W1_step[0] + 6 * W1_step[2]).to(SUMS)  # a number
-        W1_1_6 = tl.load(W1_base_15).to(SUMS)  # a number
-        W1_2_6 = tl.load(W1_base_16).to(SUMS)  # a number
-        W1_3_6 = tl.load(W1_base_17).to(SUMS)  # a number
-        L_scores_2_6 = (
-            W1_0_6 * L_scores_1_0
-            + W1_1_6 * L_scores_1_1
-            + W1_2_6 * L_scores_1_2
-            + W1_3_6 * L_scores_1_3
-        )  # n m
-        b1_6 = tl.load(b1 + batch * b1_step[0] + 6 * b1_step[1]).to(SUMS)  # a number
-        L_scores_6 = number_0 * L_scores_2_6 + b1_6  # n m
-        L_6 = tl.maximum(L_scores_6, 0.0)  # n m
-        W2_7_0 = tl.load(W2_base_7).to(SUMS)  # a number
-        W1_0_7 = tl.load(W1 + batch * W1_step[0] + 7 * W1_step[2]).to(SUMS)  # a number
-        W1_1_7 = tl.load(W1_base_18).to(SUMS)  # a number
-        W1_2_7 = tl.load(W1_base_19).to(SUMS)  # a number
-        W1_3_7 = tl.load(W1_base_20).to(SUMS)  # a number
-        L_scores_2_7 = (
-            W1_0_7 * L_scores_1_0
-            + W1_1_7 * L_scores_1_1
-            + W1_2_7 * L_scores_1_2
-            + W1_3_7 * L_scores_1_3
-        )  # n m
-        b1_7 = tl.load(b1 + batch * b1_step[0] + 7 * b1_step[1]).to(SUMS)  # a number
-        L_scores_7 = number_0 * L_scores_2_7 + b1_7  # n m
-        L_7 = tl.maximum(L_scores_7, 0.0)  # n m
-        A_scores_1_0 = (
-            W2_0_0 * L_0
-            + W2_1_0 * L_1
-            + W2_2_0 * L_2
-            + W2_3_0 * L_3
-            + W2_4_0 * L_4
-            + W2_5_0 * L_5
-            + W2_6_0 * L_6
-            + W2_7_0 * L_7
-        )  # n m
-        b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 2 * b2_step[1]).to(SUMS)  # a number
-        A_scores_0 = A_scores_1_0 + b2_0  # n m
-        A_0_scores = with_bias(
-            A_scores_0, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, 1.0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_0 = dot_of(A_0, V_tile_0, DOT, SUMS)  # n d
-        out_0 = out_0 * alpha_0[:, None] + read_0
-        W2_0_1 = tl.load(W2_base_8).to(SUMS)  # a number
-        W2_1_1 = tl.load(W2_base_9).to(SUMS)  # a number
-        W2_2_1 = tl.load(W2_base_10).to(SUMS)  # a number
-        W2_3_1 = tl.load(W2_base_11).to(SUMS)  # a number
-        W2_4_1 = tl.load(W2_base_12).to(SUMS)  # a number
-        W2_5_1 = tl.load(W2_base_13).to(SUMS)  # a number
-        W2_6_1 = tl.load(W2_base_14).to(SUMS)  # a number
-        W2_7_1 = tl.load(W2_base_15).to(SUMS)  # a number
-        A_scores_1_1 = (
-            W2_0_1 * L_0
-            + W2_1_1 * L_1
-            + W2_2_1 * L_2
-            + W2_3_1 * L_3
-            + W2_4_1 * L_4
-            + W2_5_1 * L_5
-            + W2_6_1 * L_6
-            + W2_7_1 * L_7
-        )  # n m
-        b2_1 = tl.load(b2_base).to(SUMS)  # a number
-        A_scores_1 = A_scores_1_1 + b2_1  # n m
-        A_1_scores = with_bias(
-            A_scores_1, 1.0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, 1.0, MASK, visible_0_1, edge, m_i_1, l_i_1)  # n m
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_1 = dot_of(A_1, V_tile_1, DOT, SUMS)  # n d
-        out_1 = out_1 * alpha_1[:, None] + read_1
-    store_2d(
-        out + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
-    )
-    store_2d(
-        out + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_1 / (tl.where(l_i_1 > 0, l_i_1, 1.0))[:, None],
-    )
-    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
-    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
+        L_scores_1 = ()
+        for g in tl.static_range(4):
+            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 2
+        for k in range(8):
+            A_scores_1_next = ()
+            L_scores_2 = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(4):
+                W1_value = tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS)  # a number
+                L_scores_2 += W1_value * L_scores_1[g]  # n m
+            b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
+            L_scores = number_0 * L_scores_2 + b1_value  # n m
+            L = tl.maximum(L_scores, 0.0)  # n m
+            for h in tl.static_range(2):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
+                A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
+            A_scores_1 = A_scores_1_next
+        m_i_0_next = ()
+        l_i_0_next = ()
+        acc_next = ()
+        for h in tl.static_range(2):
+            b2_value = tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS)  # a number
+            A_scores = A_scores_1[h] + b2_value  # n m
+            A_scores_2 = with_bias(
+                A_scores, 1.0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
+                m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            )  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, 1.0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
+            m_i_0_next += (m_i_0_own,)
+            l_i_0_next += (l_i_0_own,)
+            V_tile = load_2d(
+                V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            read = dot_of(A, V_tile, DOT, SUMS)  # n d
+            acc_next += (acc[h] * alpha[:, None] + read,)
+        m_i_0 = m_i_0_next
+        l_i_0 = l_i_0_next
+        acc = acc_next
+    for h in tl.static_range(2):
+        store_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h]))
+        store_2d(
+            out + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
+            acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
+        )
 
 
 @triton.jit
 def y_1_tiles_numbers(
-    Q, K, W1, b1, W2, b2, V, mask, key_mask, lse, gradient, sums, b2_grad, W2_grad, b1_grad, Q_step, K_step,
+    Q, K, W1, b1, W2, b2, V, mask, key_mask, lse, gradient, sums, b2_grad, b1_grad, W1_grad, W2_grad, Q_step, K_step,
     W1_step: tl.constexpr, b1_step: tl.constexpr, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step,
     key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
@@ -352,822 +180,108 @@ def y_1_tiles_numbers(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-    lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
-    W2_base = W2 + batch * W2_step[0] + (h_at * 2 + 1) * W2_step[2]
-    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    W2_base_2 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base = W1 + batch * W1_step[0] + 2 * W1_step[1] + W1_step[2]
-    W1_base_2 = W1 + batch * W1_step[0] + 3 * W1_step[1] + W1_step[2]
-    W2_base_3 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_3 = W1 + batch * W1_step[0] + W1_step[1] + 2 * W1_step[2]
-    W1_base_4 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 2 * W1_step[2]
-    W1_base_5 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 2 * W1_step[2]
-    W2_base_4 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_6 = W1 + batch * W1_step[0] + W1_step[1] + 3 * W1_step[2]
-    W1_base_7 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 3 * W1_step[2]
-    W1_base_8 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 3 * W1_step[2]
-    W2_base_5 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_9 = W1 + batch * W1_step[0] + W1_step[1] + 4 * W1_step[2]
-    W1_base_10 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 4 * W1_step[2]
-    W1_base_11 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 4 * W1_step[2]
-    W2_base_6 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_12 = W1 + batch * W1_step[0] + W1_step[1] + 5 * W1_step[2]
-    W1_base_13 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 5 * W1_step[2]
-    W1_base_14 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 5 * W1_step[2]
-    W2_base_7 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_15 = W1 + batch * W1_step[0] + W1_step[1] + 6 * W1_step[2]
-    W1_base_16 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 6 * W1_step[2]
-    W1_base_17 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 6 * W1_step[2]
-    W2_base_8 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_18 = W1 + batch * W1_step[0] + W1_step[1] + 7 * W1_step[2]
-    W1_base_19 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 7 * W1_step[2]
-    W1_base_20 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 7 * W1_step[2]
-    b2_base = b2 + batch * b2_step[0] + (h_at * 2 + 1) * b2_step[1]
-    mask_base = mask + batch * mask_step[0] + (h_at * 2 + 1) * mask_step[1]
-    d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    A_1_sums = load_1d(sums + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
-    d_b2_1 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_7_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_6_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_5_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_4_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    W2_base_9 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_10 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_11 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_12 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_13 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_14 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_15 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 2 * W2_step[2]
-    mask_base_2 = mask + batch * mask_step[0] + h_at * 2 * mask_step[1]
-    d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    A_0_sums = load_1d(sums + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
-    d_b2_0 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_b1_7 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_7_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_b1_6 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_6_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_b1_5 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_5_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_b1_4 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_4_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_b1_3 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_b1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_b1_1 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_b1_0 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W2_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    W1_base = W1 + batch * W1_step[0]
+    W2_base = W2 + batch * W2_step[0]
+    b2_base = b2 + batch * b2_step[0]
+    mask_base = mask + batch * mask_step[0]
+    k_every = tl.arange(0, 8)
+    d_b2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
+    d_b1_2 = tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS)
+    d_W1_2 = (tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS),) * 4
+    d_W2_2 = (tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS),) * 2
+    Q_tile = ()
+    for g in tl.static_range(4):
+        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+    A_rows = ()
+    d_2 = ()
+    A_sums = ()
+    for h in tl.static_range(2):
+        A_rows += (load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
+        d_2 += (load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
+        A_sums += (load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # so that numbers are read for each block, and not held
-        W2_0_1 = tl.load(W2_base).to(SUMS)  # a number
-        W1_0_0 = tl.load(W1 + batch * W1_step[0]).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        W1_1_0 = tl.load(W1 + batch * W1_step[0] + W1_step[1]).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        W1_2_0 = tl.load(W1 + batch * W1_step[0] + 2 * W1_step[1]).to(SUMS)  # a number
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        W1_3_0 = tl.load(W1 + batch * W1_step[0] + 3 * W1_step[1]).to(SUMS)  # a number
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        L_scores_2_0 = (
-            W1_0_0 * L_scores_1_0
-            + W1_1_0 * L_scores_1_1
-            + W1_2_0 * L_scores_1_2
-            + W1_3_0 * L_scores_1_3
-        )  # n m
-        b1_0 = tl.load(b1 + batch * b1_step[0]).to(SUMS)  # a number
-        L_scores_0 = number_0 * L_scores_2_0 + b1_0  # n m
-        L_0 = tl.maximum(L_scores_0, 0.0)  # n m
-        W2_1_1 = tl.load(W2_base_2).to(SUMS)  # a number
-        W1_0_1 = tl.load(W1 + batch * W1_step[0] + W1_step[2]).to(SUMS)  # a number
-        W1_1_1 = tl.load(W1 + batch * W1_step[0] + W1_step[1] + W1_step[2]).to(SUMS)  # a number
-        W1_2_1 = tl.load(W1_base).to(SUMS)  # a number
-        W1_3_1 = tl.load(W1_base_2).to(SUMS)  # a number
-        L_scores_2_1 = (
-            W1_0_1 * L_scores_1_0
-            + W1_1_1 * L_scores_1_1
-            + W1_2_1 * L_scores_1_2
-            + W1_3_1 * L_scores_1_3
-        )  # n m
-        b1_1 = tl.load(b1 + batch * b1_step[0] + b1_step[1]).to(SUMS)  # a number
-        L_scores_1 = number_0 * L_scores_2_1 + b1_1  # n m
-        L_1 = tl.maximum(L_scores_1, 0.0)  # n m
-        W2_2_1 = tl.load(W2_base_3).to(SUMS)  # a number
-        W1_0_2 = tl.load(W1 + batch * W1_step[0] + 2 * W1_step[2]).to(SUMS)  # a number
-        W1_1_2 = tl.load(W1_base_3).to(SUMS)  # a number
-        W1_2_2 = tl.load(W1_base_4).to(SUMS)  # a number
-        W1_3_2 = tl.load(W1_base_5).to(SUMS)  # a number
-        L_scores_2_2 = (
-            W1_0_2 * L_scores_1_0
-            + W1_1_2 * L_scores_1_1
-            + W1_2_2 * L_scores_1_2
-            + W1_3_2 * L_scores_1_3
-        )  # n m
-        b1_2 = tl.load(b1 + batch * b1_step[0] + 2 * b1_step[1]).to(SUMS)  # a number
-        L_scores_2 = number_0 * L_scores_2_2 + b1_2  # n m
-        L_2 = tl.maximum(L_scores_2, 0.0)  # n m
-        W2_3_1 = tl.load(W2_base_4).to(SUMS)  # a number
-        W1_0_3 = tl.load(W1 + batch * W1_step[0] + 3 * W1_step[2]).to(SUMS)  # a number
-        W1_1_3 = tl.load(W1_base_6).to(SUMS)  # a number
-        W1_2_3 = tl.load(W1_base_7).to(SUMS)  # a number
-        W1_3_3 = tl.load(W1_base_8).to(SUMS)  # a number
-        L_scores_2_3 = (
-            W1_0_3 * L_scores_1_0
-            + W1_1_3 * L_scores_1_1
-            + W1_2_3 * L_scores_1_2
-            + W1_3_3 * L_scores_1_3
-        )  # n m
-        b1_3 = tl.load(b1 + batch * b1_step[0] + 3 * b1_step[1]).to(SUMS)  # a number
-        L_scores_3 = number_0 * L_scores_2_3 + b1_3  # n m
-        L_3 = tl.maximum(L_scores_3, 0.0)  # n m
-        W2_4_1 = tl.load(W2_base_5).to(SUMS)  # a number
-        W1_0_4 = tl.load(W1 + batch * W1_step[0] + 4 * W1_step[2]).to(SUMS)  # a number
-        W1_1_4 = tl.load(W1_base_9).to(SUMS)  # a number
-        W1_2_4 = tl.load(W1_base_10).to(SUMS)  # a number
-        W1_3_4 = tl.load(W1_base_11).to(SUMS)  # a number
-        L_scores_2_4 = (
-            W1_0_4 * L_scores_1_0
-            + W1_1_4 * L_scores_1_1
-            + W1_2_4 * L_scores_1_2
-            + W1_3_4 * L_scores_1_3
-        )  # n m
-        b1_4 = tl.load(b1 + batch * b1_step[0] + 4 * b1_step[1]).to(SUMS)  # a number
-        L_scores_4 = number_0 * L_scores_2_4 + b1_4  # n m
-        L_4 = tl.maximum(L_scores_4, 0.0)  # n m
-        W2_5_1 = tl.load(W2_base_6).to(SUMS)  # a number
-        W1_0_5 = tl.load(W1 + batch * W1_step[0] + 5 * W1_step[2]).to(SUMS)  # a number
-        W1_1_5 = tl.load(W1_base_12).to(SUMS)  # a number
-        W1_2_5 = tl.load(W1_base_13).to(SUMS)  # a number
-        W1_3_5 = tl.load(W1_base_14).to(SUMS)  # a number
-        L_scores_2_5 = (
-            W1_0_5 * L_scores_1_0
-            + W1_1_5 * L_scores_1_1
-            + W1_2_5 * L_scores_1_2
-            + W1_3_5 * L_scores_1_3
-        )  # n m
-        b1_5 = tl.load(b1 + batch * b1_step[0] + 5 * b1_step[1]).to(SUMS)  # a number
-        L_scores_5 = number_0 * L_scores_2_5 + b1_5  # n m
-        L_5 = tl.maximum(L_scores_5, 0.0)  # n m
-        W2_6_1 = tl.load(W2_base_7).to(SUMS)  # a number
-        W1_0_6 = tl.load(W1 + batch * W1_step[0] + 6 * W1_step[2]).to(SUMS)  # a number
-        W1_1_6 = tl.load(W1_base_15).to(SUMS)  # a number
-        W1_2_6 = tl.load(W1_base_16).to(SUMS)  # a number
-        W1_3_6 = tl.load(W1_base_17).to(SUMS)  # a number
-        L_scores_2_6 = (
-            W1_0_6 * L_scores_1_0
-            + W1_1_6 * L_scores_1_1
-            + W1_2_6 * L_scores_1_2
-            + W1_3_6 * L_scores_1_3
-        )  # n m
-        b1_6 = tl.load(b1 + batch * b1_step[0] + 6 * b1_step[1]).to(SUMS)  # a number
-        L_scores_6 = number_0 * L_scores_2_6 + b1_6  # n m
-        L_6 = tl.maximum(L_scores_6, 0.0)  # n m
-        W2_7_1 = tl.load(W2_base_8).to(SUMS)  # a number
-        W1_0_7 = tl.load(W1 + batch * W1_step[0] + 7 * W1_step[2]).to(SUMS)  # a number
-        W1_1_7 = tl.load(W1_base_18).to(SUMS)  # a number
-        W1_2_7 = tl.load(W1_base_19).to(SUMS)  # a number
-        W1_3_7 = tl.load(W1_base_20).to(SUMS)  # a number
-        L_scores_2_7 = (
-            W1_0_7 * L_scores_1_0
-            + W1_1_7 * L_scores_1_1
-            + W1_2_7 * L_scores_1_2
-            + W1_3_7 * L_scores_1_3
-        )  # n m
-        b1_7 = tl.load(b1 + batch * b1_step[0] + 7 * b1_step[1]).to(SUMS)  # a number
-        L_scores_7 = number_0 * L_scores_2_7 + b1_7  # n m
-        L_7 = tl.maximum(L_scores_7, 0.0)  # n m
-        A_scores_1_1 = (
-            W2_0_1 * L_0
-            + W2_1_1 * L_1
-            + W2_2_1 * L_2
-            + W2_3_1 * L_3
-            + W2_4_1 * L_4
-            + W2_5_1 * L_5
-            + W2_6_1 * L_6
-            + W2_7_1 * L_7
-        )  # n m
-        b2_1 = tl.load(b2_base).to(SUMS)  # a number
-        A_scores_1 = A_scores_1_1 + b2_1  # n m
-        A_1_scores = with_bias(
-            A_scores_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, 1.0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-        add = d_A_1 - A_1_sums[:, None]  # n m
-        d_A_1_scores = A_1 * add  # n m
-        d_b2_1 += in_parts(d_A_1_scores, PARTS)
-        d_W2_7_1 = d_A_1_scores * L_7  # n m
-        d_W2_7_1_2 += in_parts(d_W2_7_1, PARTS)
-        d_W2_6_1 = d_A_1_scores * L_6  # n m
-        d_W2_6_1_2 += in_parts(d_W2_6_1, PARTS)
-        d_W2_5_1 = d_A_1_scores * L_5  # n m
-        d_W2_5_1_2 += in_parts(d_W2_5_1, PARTS)
-        d_W2_4_1 = d_A_1_scores * L_4  # n m
-        d_W2_4_1_2 += in_parts(d_W2_4_1, PARTS)
-        d_W2_3_1 = d_A_1_scores * L_3  # n m
-        d_W2_3_1_2 += in_parts(d_W2_3_1, PARTS)
-        d_W2_2_1 = d_A_1_scores * L_2  # n m
-        d_W2_2_1_2 += in_parts(d_W2_2_1, PARTS)
-        d_W2_1_1 = d_A_1_scores * L_1  # n m
-        d_W2_1_1_2 += in_parts(d_W2_1_1, PARTS)
-        d_W2_0_1 = d_A_1_scores * L_0  # n m
-        d_W2_0_1_2 += in_parts(d_W2_0_1, PARTS)
-        W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 2 * W2_step[2]).to(SUMS)  # a number
-        W2_1_0 = tl.load(W2_base_9).to(SUMS)  # a number
-        W2_2_0 = tl.load(W2_base_10).to(SUMS)  # a number
-        W2_3_0 = tl.load(W2_base_11).to(SUMS)  # a number
-        W2_4_0 = tl.load(W2_base_12).to(SUMS)  # a number
-        W2_5_0 = tl.load(W2_base_13).to(SUMS)  # a number
-        W2_6_0 = tl.load(W2_base_14).to(SUMS)  # a number
-        W2_7_0 = tl.load(W2_base_15).to(SUMS)  # a number
-        A_scores_1_0 = (
-            W2_0_0 * L_0
-            + W2_1_0 * L_1
-            + W2_2_0 * L_2
-            + W2_3_0 * L_3
-            + W2_4_0 * L_4
-            + W2_5_0 * L_5
-            + W2_6_0 * L_6
-            + W2_7_0 * L_7
-        )  # n m
-        b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 2 * b2_step[1]).to(SUMS)  # a number
-        A_scores_0 = A_scores_1_0 + b2_0  # n m
-        A_0_scores = with_bias(
-            A_scores_0, 1.0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-        add_2 = d_A_0 - A_0_sums[:, None]  # n m
-        d_A_0_scores = A_0 * add_2  # n m
-        d_b2_0 += in_parts(d_A_0_scores, PARTS)
-        d_L_7 = d_A_1_scores * W2_7_1 + d_A_0_scores * W2_7_0  # n m
-        d_L_scores_7 = tl.where(L_scores_7 > 0, d_L_7, 0.0)  # n m
-        d_b1_7 += in_parts(d_L_scores_7, PARTS)
-        d_W2_7_0 = d_A_0_scores * L_7  # n m
-        d_W2_7_0_2 += in_parts(d_W2_7_0, PARTS)
-        d_L_6 = d_A_1_scores * W2_6_1 + d_A_0_scores * W2_6_0  # n m
-        d_L_scores_6 = tl.where(L_scores_6 > 0, d_L_6, 0.0)  # n m
-        d_b1_6 += in_parts(d_L_scores_6, PARTS)
-        d_W2_6_0 = d_A_0_scores * L_6  # n m
-        d_W2_6_0_2 += in_parts(d_W2_6_0, PARTS)
-        d_L_5 = d_A_1_scores * W2_5_1 + d_A_0_scores * W2_5_0  # n m
-        d_L_scores_5 = tl.where(L_scores_5 > 0, d_L_5, 0.0)  # n m
-        d_b1_5 += in_parts(d_L_scores_5, PARTS)
-        d_W2_5_0 = d_A_0_scores * L_5  # n m
-        d_W2_5_0_2 += in_parts(d_W2_5_0, PARTS)
-        d_L_4 = d_A_1_scores * W2_4_1 + d_A_0_scores * W2_4_0  # n m
-        d_L_scores_4 = tl.where(L_scores_4 > 0, d_L_4, 0.0)  # n m
-        d_b1_4 += in_parts(d_L_scores_4, PARTS)
-        d_W2_4_0 = d_A_0_scores * L_4  # n m
-        d_W2_4_0_2 += in_parts(d_W2_4_0, PARTS)
-        d_L_3 = d_A_1_scores * W2_3_1 + d_A_0_scores * W2_3_0  # n m
-        d_L_scores_3 = tl.where(L_scores_3 > 0, d_L_3, 0.0)  # n m
-        d_b1_3 += in_parts(d_L_scores_3, PARTS)
-        d_W2_3_0 = d_A_0_scores * L_3  # n m
-        d_W2_3_0_2 += in_parts(d_W2_3_0, PARTS)
-        d_L_2 = d_A_1_scores * W2_2_1 + d_A_0_scores * W2_2_0  # n m
-        d_L_scores_2 = tl.where(L_scores_2 > 0, d_L_2, 0.0)  # n m
-        d_b1_2 += in_parts(d_L_scores_2, PARTS)
-        d_W2_2_0 = d_A_0_scores * L_2  # n m
-        d_W2_2_0_2 += in_parts(d_W2_2_0, PARTS)
-        d_L_1 = d_A_1_scores * W2_1_1 + d_A_0_scores * W2_1_0  # n m
-        d_L_scores_1 = tl.where(L_scores_1 > 0, d_L_1, 0.0)  # n m
-        d_b1_1 += in_parts(d_L_scores_1, PARTS)
-        d_W2_1_0 = d_A_0_scores * L_1  # n m
-        d_W2_1_0_2 += in_parts(d_W2_1_0, PARTS)
-        d_L_0 = d_A_1_scores * W2_0_1 + d_A_0_scores * W2_0_0  # n m
-        d_L_scores_0 = tl.where(L_scores_0 > 0, d_L_0, 0.0)  # n m
-        d_b1_0 += in_parts(d_L_scores_0, PARTS)
-        d_W2_0_0 = d_A_0_scores * L_0  # n m
-        d_W2_0_0_2 += in_parts(d_W2_0_0, PARTS)
-    if b2_grad is not None:
-        tl.store(b2_grad + ((pair * blocks + block) * 2 + 1), tl.sum(d_b2_1))
-    if b2_grad is not None:
-        tl.store(b2_grad + ((pair * blocks + block) * 2 + 0), tl.sum(d_b2_0))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 15), tl.sum(d_W2_7_1_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 13), tl.sum(d_W2_6_1_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 11), tl.sum(d_W2_5_1_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 9), tl.sum(d_W2_4_1_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 7), tl.sum(d_W2_3_1_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 5), tl.sum(d_W2_2_1_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 3), tl.sum(d_W2_1_1_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 1), tl.sum(d_W2_0_1_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 14), tl.sum(d_W2_7_0_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 12), tl.sum(d_W2_6_0_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 10), tl.sum(d_W2_5_0_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 8), tl.sum(d_W2_4_0_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 6), tl.sum(d_W2_3_0_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 4), tl.sum(d_W2_2_0_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 2), tl.sum(d_W2_1_0_2))
-    if W2_grad is not None:
-        tl.store(W2_grad + ((pair * blocks + block) * 16 + 0), tl.sum(d_W2_0_0_2))
-    if b1_grad is not None:
-        tl.store(b1_grad + ((pair * blocks + block) * 8 + 7), tl.sum(d_b1_7))
-    if b1_grad is not None:
-        tl.store(b1_grad + ((pair * blocks + block) * 8 + 6), tl.sum(d_b1_6))
-    if b1_grad is not None:
-        tl.store(b1_grad + ((pair * blocks + block) * 8 + 5), tl.sum(d_b1_5))
-    if b1_grad is not None:
-        tl.store(b1_grad + ((pair * blocks + block) * 8 + 4), tl.sum(d_b1_4))
-    if b1_grad is not None:
-        tl.store(b1_grad + ((pair * blocks + block) * 8 + 3), tl.sum(d_b1_3))
-    if b1_grad is not None:
-        tl.store(b1_grad + ((pair * blocks + block) * 8 + 2), tl.sum(d_b1_2))
-    if b1_grad is not None:
-        tl.store(b1_grad + ((pair * blocks + block) * 8 + 1), tl.sum(d_b1_1))
-    if b1_grad is not None:
-        tl.store(b1_grad + ((pair * blocks + block) * 8 + 0), tl.sum(d_b1_0))
-
-
-@triton.jit
-def y_1_tiles_numbers_2(
-    Q, K, W1, b1, W2, b2, V, mask, key_mask, lse, gradient, sums, W1_grad, Q_step, K_step, W1_step: tl.constexpr,
-    b1_step: tl.constexpr, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step, key_mask_step, n_end, m_end,
-    blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
-):
-    """L.of.p1, L.of.p2, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    h_at, batch = pair % h_programs, pair // h_programs
-    d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-    lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
-    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    W1_base = W1 + batch * W1_step[0] + W1_step[1] + 7 * W1_step[2]
-    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    W1_base_2 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 7 * W1_step[2]
-    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    W1_base_3 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 7 * W1_step[2]
-    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    W2_base = W2 + batch * W2_step[0] + (h_at * 2 + 1) * W2_step[2]
-    W2_base_2 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_4 = W1 + batch * W1_step[0] + 2 * W1_step[1] + W1_step[2]
-    W1_base_5 = W1 + batch * W1_step[0] + 3 * W1_step[1] + W1_step[2]
-    W2_base_3 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_6 = W1 + batch * W1_step[0] + W1_step[1] + 2 * W1_step[2]
-    W1_base_7 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 2 * W1_step[2]
-    W1_base_8 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 2 * W1_step[2]
-    W2_base_4 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_9 = W1 + batch * W1_step[0] + W1_step[1] + 3 * W1_step[2]
-    W1_base_10 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 3 * W1_step[2]
-    W1_base_11 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 3 * W1_step[2]
-    W2_base_5 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_12 = W1 + batch * W1_step[0] + W1_step[1] + 4 * W1_step[2]
-    W1_base_13 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 4 * W1_step[2]
-    W1_base_14 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 4 * W1_step[2]
-    W2_base_6 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_15 = W1 + batch * W1_step[0] + W1_step[1] + 5 * W1_step[2]
-    W1_base_16 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 5 * W1_step[2]
-    W1_base_17 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 5 * W1_step[2]
-    W2_base_7 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    W1_base_18 = W1 + batch * W1_step[0] + W1_step[1] + 6 * W1_step[2]
-    W1_base_19 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 6 * W1_step[2]
-    W1_base_20 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 6 * W1_step[2]
-    W2_base_8 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-    b2_base = b2 + batch * b2_step[0] + (h_at * 2 + 1) * b2_step[1]
-    mask_base = mask + batch * mask_step[0] + (h_at * 2 + 1) * mask_step[1]
-    d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    A_1_sums = load_1d(sums + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
-    W2_base_9 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_10 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_11 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_12 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_13 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_14 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 2 * W2_step[2]
-    W2_base_15 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 2 * W2_step[2]
-    mask_base_2 = mask + batch * mask_step[0] + h_at * 2 * mask_step[1]
-    d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    A_0_sums = load_1d(sums + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
-    d_W1_3_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_2_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_1_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_0_7_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_3_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_2_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_1_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_0_6_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_3_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_2_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_1_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_0_5_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_3_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_2_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_1_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_0_4_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_3_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_2_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_1_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_0_3_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_3_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_2_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_1_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_0_2_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_W1_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    for start in range(0, m_end, m_block):
-        m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        tl.debug_barrier()  # so that numbers are read for each block, and not held
-        W1_0_7 = tl.load(W1 + batch * W1_step[0] + 7 * W1_step[2]).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        W1_1_7 = tl.load(W1_base).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        W1_2_7 = tl.load(W1_base_2).to(SUMS)  # a number
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        W1_3_7 = tl.load(W1_base_3).to(SUMS)  # a number
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        L_scores_2_7 = (
-            W1_0_7 * L_scores_1_0
-            + W1_1_7 * L_scores_1_1
-            + W1_2_7 * L_scores_1_2
-            + W1_3_7 * L_scores_1_3
-        )  # n m
-        b1_7 = tl.load(b1 + batch * b1_step[0] + 7 * b1_step[1]).to(SUMS)  # a number
-        L_scores_7 = number_0 * L_scores_2_7 + b1_7  # n m
-        L_7 = tl.maximum(L_scores_7, 0.0)  # n m
-        W2_0_1 = tl.load(W2_base).to(SUMS)  # a number
-        W1_0_0 = tl.load(W1 + batch * W1_step[0]).to(SUMS)  # a number
-        W1_1_0 = tl.load(W1 + batch * W1_step[0] + W1_step[1]).to(SUMS)  # a number
-        W1_2_0 = tl.load(W1 + batch * W1_step[0] + 2 * W1_step[1]).to(SUMS)  # a number
-        W1_3_0 = tl.load(W1 + batch * W1_step[0] + 3 * W1_step[1]).to(SUMS)  # a number
-        L_scores_2_0 = (
-            W1_0_0 * L_scores_1_0
-            + W1_1_0 * L_scores_1_1
-            + W1_2_0 * L_scores_1_2
-            + W1_3_0 * L_scores_1_3
-        )  # n m
-        b1_0 = tl.load(b1 + batch * b1_step[0]).to(SUMS)  # a number
-        L_scores_0 = number_0 * L_scores_2_0 + b1_0  # n m
-        L_0 = tl.maximum(L_scores_0, 0.0)  # n m
-        W2_1_1 = tl.load(W2_base_2).to(SUMS)  # a number
-        W1_0_1 = tl.load(W1 + batch * W1_step[0] + W1_step[2]).to(SUMS)  # a number
-        W1_1_1 = tl.load(W1 + batch * W1_step[0] + W1_step[1] + W1_step[2]).to(SUMS)  # a number
-        W1_2_1 = tl.load(W1_base_4).to(SUMS)  # a number
-        W1_3_1 = tl.load(W1_base_5).to(SUMS)  # a number
-        L_scores_2_1 = (
-            W1_0_1 * L_scores_1_0
-            + W1_1_1 * L_scores_1_1
-            + W1_2_1 * L_scores_1_2
-            + W1_3_1 * L_scores_1_3
-        )  # n m
-        b1_1 = tl.load(b1 + batch * b1_step[0] + b1_step[1]).to(SUMS)  # a number
-        L_scores_1 = number_0 * L_scores_2_1 + b1_1  # n m
-        L_1 = tl.maximum(L_scores_1, 0.0)  # n m
-        W2_2_1 = tl.load(W2_base_3).to(SUMS)  # a number
-        W1_0_2 = tl.load(W1 + batch * W1_step[0] + 2 * W1_step[2]).to(SUMS)  # a number
-        W1_1_2 = tl.load(W1_base_6).to(SUMS)  # a number
-        W1_2_2 = tl.load(W1_base_7).to(SUMS)  # a number
-        W1_3_2 = tl.load(W1_base_8).to(SUMS)  # a number
-        L_scores_2_2 = (
-            W1_0_2 * L_scores_1_0
-            + W1_1_2 * L_scores_1_1
-            + W1_2_2 * L_scores_1_2
-            + W1_3_2 * L_scores_1_3
-        )  # n m
-        b1_2 = tl.load(b1 + batch * b1_step[0] + 2 * b1_step[1]).to(SUMS)  # a number
-        L_scores_2 = number_0 * L_scores_2_2 + b1_2  # n m
-        L_2 = tl.maximum(L_scores_2, 0.0)  # n m
-        W2_3_1 = tl.load(W2_base_4).to(SUMS)  # a number
-        W1_0_3 = tl.load(W1 + batch * W1_step[0] + 3 * W1_step[2]).to(SUMS)  # a number
-        W1_1_3 = tl.load(W1_base_9).to(SUMS)  # a number
-        W1_2_3 = tl.load(W1_base_10).to(SUMS)  # a number
-        W1_3_3 = tl.load(W1_base_11).to(SUMS)  # a number
-        L_scores_2_3 = (
-            W1_0_3 * L_scores_1_0
-            + W1_1_3 * L_scores_1_1
-            + W1_2_3 * L_scores_1_2
-            + W1_3_3 * L_scores_1_3
-        )  # n m
-        b1_3 = tl.load(b1 + batch * b1_step[0] + 3 * b1_step[1]).to(SUMS)  # a number
-        L_scores_3 = number_0 * L_scores_2_3 + b1_3  # n m
-        L_3 = tl.maximum(L_scores_3, 0.0)  # n m
-        W2_4_1 = tl.load(W2_base_5).to(SUMS)  # a number
-        W1_0_4 = tl.load(W1 + batch * W1_step[0] + 4 * W1_step[2]).to(SUMS)  # a number
-        W1_1_4 = tl.load(W1_base_12).to(SUMS)  # a number
-        W1_2_4 = tl.load(W1_base_13).to(SUMS)  # a number
-        W1_3_4 = tl.load(W1_base_14).to(SUMS)  # a number
-        L_scores_2_4 = (
-            W1_0_4 * L_scores_1_0
-            + W1_1_4 * L_scores_1_1
-            + W1_2_4 * L_scores_1_2
-            + W1_3_4 * L_scores_1_3
-        )  # n m
-        b1_4 = tl.load(b1 + batch * b1_step[0] + 4 * b1_step[1]).to(SUMS)  # a number
-        L_scores_4 = number_0 * L_scores_2_4 + b1_4  # n m
-        L_4 = tl.maximum(L_scores_4, 0.0)  # n m
-        W2_5_1 = tl.load(W2_base_6).to(SUMS)  # a number
-        W1_0_5 = tl.load(W1 + batch * W1_step[0] + 5 * W1_step[2]).to(SUMS)  # a number
-        W1_1_5 = tl.load(W1_base_15).to(SUMS)  # a number
-        W1_2_5 = tl.load(W1_base_16).to(SUMS)  # a number
-        W1_3_5 = tl.load(W1_base_17).to(SUMS)  # a number
-        L_scores_2_5 = (
-            W1_0_5 * L_scores_1_0
-            + W1_1_5 * L_scores_1_1
-            + W1_2_5 * L_scores_1_2
-            + W1_3_5 * L_scores_1_3
-        )  # n m
-        b1_5 = tl.load(b1 + batch * b1_step[0] + 5 * b1_step[1]).to(SUMS)  # a number
-        L_scores_5 = number_0 * L_scores_2_5 + b1_5  # n m
-        L_5 = tl.maximum(L_scores_5, 0.0)  # n m
-        W2_6_1 = tl.load(W2_base_7).to(SUMS)  # a number
-        W1_0_6 = tl.load(W1 + batch * W1_step[0] + 6 * W1_step[2]).to(SUMS)  # a number
-        W1_1_6 = tl.load(W1_base_18).to(SUMS)  # a number
-        W1_2_6 = tl.load(W1_base_19).to(SUMS)  # a number
-        W1_3_6 = tl.load(W1_base_20).to(SUMS)  # a number
-        L_scores_2_6 = (
-            W1_0_6 * L_scores_1_0
-            + W1_1_6 * L_scores_1_1
-            + W1_2_6 * L_scores_1_2
-            + W1_3_6 * L_scores_1_3
-        )  # n m
-        b1_6 = tl.load(b1 + batch * b1_step[0] + 6 * b1_step[1]).to(SUMS)  # a number
-        L_scores_6 = number_0 * L_scores_2_6 + b1_6  # n m
-        L_6 = tl.maximum(L_scores_6, 0.0)  # n m
-        W2_7_1 = tl.load(W2_base_8).to(SUMS)  # a number
-        A_scores_1_1 = (
-            W2_0_1 * L_0
-            + W2_1_1 * L_1
-            + W2_2_1 * L_2
-            + W2_3_1 * L_3
-            + W2_4_1 * L_4
-            + W2_5_1 * L_5
-            + W2_6_1 * L_6
-            + W2_7_1 * L_7
-        )  # n m
-        b2_1 = tl.load(b2_base).to(SUMS)  # a number
-        A_scores_1 = A_scores_1_1 + b2_1  # n m
-        A_1_scores = with_bias(
-            A_scores_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1 = softened(A_1_scores, 1.0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-        add = d_A_1 - A_1_sums[:, None]  # n m
-        d_A_1_scores = A_1 * add  # n m
-        W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 2 * W2_step[2]).to(SUMS)  # a number
-        W2_1_0 = tl.load(W2_base_9).to(SUMS)  # a number
-        W2_2_0 = tl.load(W2_base_10).to(SUMS)  # a number
-        W2_3_0 = tl.load(W2_base_11).to(SUMS)  # a number
-        W2_4_0 = tl.load(W2_base_12).to(SUMS)  # a number
-        W2_5_0 = tl.load(W2_base_13).to(SUMS)  # a number
-        W2_6_0 = tl.load(W2_base_14).to(SUMS)  # a number
-        W2_7_0 = tl.load(W2_base_15).to(SUMS)  # a number
-        A_scores_1_0 = (
-            W2_0_0 * L_0
-            + W2_1_0 * L_1
-            + W2_2_0 * L_2
-            + W2_3_0 * L_3
-            + W2_4_0 * L_4
-            + W2_5_0 * L_5
-            + W2_6_0 * L_6
-            + W2_7_0 * L_7
-        )  # n m
-        b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 2 * b2_step[1]).to(SUMS)  # a number
-        A_scores_0 = A_scores_1_0 + b2_0  # n m
-        A_0_scores = with_bias(
-            A_scores_0, 1.0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0 = softened(A_0_scores, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-        add_2 = d_A_0 - A_0_sums[:, None]  # n m
-        d_A_0_scores = A_0 * add_2  # n m
-        d_L_7 = d_A_1_scores * W2_7_1 + d_A_0_scores * W2_7_0  # n m
-        d_L_scores_7 = tl.where(L_scores_7 > 0, d_L_7, 0.0)  # n m
-        d_W1_3_7 = d_L_scores_7 * L_scores_1_3  # n m
-        d_W1_3_7_2 += in_parts(d_W1_3_7, PARTS)
-        d_W1_2_7 = d_L_scores_7 * L_scores_1_2  # n m
-        d_W1_2_7_2 += in_parts(d_W1_2_7, PARTS)
-        d_W1_1_7 = d_L_scores_7 * L_scores_1_1  # n m
-        d_W1_1_7_2 += in_parts(d_W1_1_7, PARTS)
-        d_W1_0_7 = d_L_scores_7 * L_scores_1_0  # n m
-        d_W1_0_7_2 += in_parts(d_W1_0_7, PARTS)
-        d_L_6 = d_A_1_scores * W2_6_1 + d_A_0_scores * W2_6_0  # n m
-        d_L_scores_6 = tl.where(L_scores_6 > 0, d_L_6, 0.0)  # n m
-        d_W1_3_6 = d_L_scores_6 * L_scores_1_3  # n m
-        d_W1_3_6_2 += in_parts(d_W1_3_6, PARTS)
-        d_W1_2_6 = d_L_scores_6 * L_scores_1_2  # n m
-        d_W1_2_6_2 += in_parts(d_W1_2_6, PARTS)
-        d_W1_1_6 = d_L_scores_6 * L_scores_1_1  # n m
-        d_W1_1_6_2 += in_parts(d_W1_1_6, PARTS)
-        d_W1_0_6 = d_L_scores_6 * L_scores_1_0  # n m
-        d_W1_0_6_2 += in_parts(d_W1_0_6, PARTS)
-        d_L_5 = d_A_1_scores * W2_5_1 + d_A_0_scores * W2_5_0  # n m
-        d_L_scores_5 = tl.where(L_scores_5 > 0, d_L_5, 0.0)  # n m
-        d_W1_3_5 = d_L_scores_5 * L_scores_1_3  # n m
-        d_W1_3_5_2 += in_parts(d_W1_3_5, PARTS)
-        d_W1_2_5 = d_L_scores_5 * L_scores_1_2  # n m
-        d_W1_2_5_2 += in_parts(d_W1_2_5, PARTS)
-        d_W1_1_5 = d_L_scores_5 * L_scores_1_1  # n m
-        d_W1_1_5_2 += in_parts(d_W1_1_5, PARTS)
-        d_W1_0_5 = d_L_scores_5 * L_scores_1_0  # n m
-        d_W1_0_5_2 += in_parts(d_W1_0_5, PARTS)
-        d_L_4 = d_A_1_scores * W2_4_1 + d_A_0_scores * W2_4_0  # n m
-        d_L_scores_4 = tl.where(L_scores_4 > 0, d_L_4, 0.0)  # n m
-        d_W1_3_4 = d_L_scores_4 * L_scores_1_3  # n m
-        d_W1_3_4_2 += in_parts(d_W1_3_4, PARTS)
-        d_W1_2_4 = d_L_scores_4 * L_scores_1_2  # n m
-        d_W1_2_4_2 += in_parts(d_W1_2_4, PARTS)
-        d_W1_1_4 = d_L_scores_4 * L_scores_1_1  # n m
-        d_W1_1_4_2 += in_parts(d_W1_1_4, PARTS)
-        d_W1_0_4 = d_L_scores_4 * L_scores_1_0  # n m
-        d_W1_0_4_2 += in_parts(d_W1_0_4, PARTS)
-        d_L_3 = d_A_1_scores * W2_3_1 + d_A_0_scores * W2_3_0  # n m
-        d_L_scores_3 = tl.where(L_scores_3 > 0, d_L_3, 0.0)  # n m
-        d_W1_3_3 = d_L_scores_3 * L_scores_1_3  # n m
-        d_W1_3_3_2 += in_parts(d_W1_3_3, PARTS)
-        d_W1_2_3 = d_L_scores_3 * L_scores_1_2  # n m
-        d_W1_2_3_2 += in_parts(d_W1_2_3, PARTS)
-        d_W1_1_3 = d_L_scores_3 * L_scores_1_1  # n m
-        d_W1_1_3_2 += in_parts(d_W1_1_3, PARTS)
-        d_W1_0_3 = d_L_scores_3 * L_scores_1_0  # n m
-        d_W1_0_3_2 += in_parts(d_W1_0_3, PARTS)
-        d_L_2 = d_A_1_scores * W2_2_1 + d_A_0_scores * W2_2_0  # n m
-        d_L_scores_2 = tl.where(L_scores_2 > 0, d_L_2, 0.0)  # n m
-        d_W1_3_2 = d_L_scores_2 * L_scores_1_3  # n m
-        d_W1_3_2_2 += in_parts(d_W1_3_2, PARTS)
-        d_W1_2_2 = d_L_scores_2 * L_scores_1_2  # n m
-        d_W1_2_2_2 += in_parts(d_W1_2_2, PARTS)
-        d_W1_1_2 = d_L_scores_2 * L_scores_1_1  # n m
-        d_W1_1_2_2 += in_parts(d_W1_1_2, PARTS)
-        d_W1_0_2 = d_L_scores_2 * L_scores_1_0  # n m
-        d_W1_0_2_2 += in_parts(d_W1_0_2, PARTS)
-        d_L_1 = d_A_1_scores * W2_1_1 + d_A_0_scores * W2_1_0  # n m
-        d_L_scores_1 = tl.where(L_scores_1 > 0, d_L_1, 0.0)  # n m
-        d_W1_3_1 = d_L_scores_1 * L_scores_1_3  # n m
-        d_W1_3_1_2 += in_parts(d_W1_3_1, PARTS)
-        d_W1_2_1 = d_L_scores_1 * L_scores_1_2  # n m
-        d_W1_2_1_2 += in_parts(d_W1_2_1, PARTS)
-        d_W1_1_1 = d_L_scores_1 * L_scores_1_1  # n m
-        d_W1_1_1_2 += in_parts(d_W1_1_1, PARTS)
-        d_W1_0_1 = d_L_scores_1 * L_scores_1_0  # n m
-        d_W1_0_1_2 += in_parts(d_W1_0_1, PARTS)
-        d_L_0 = d_A_1_scores * W2_0_1 + d_A_0_scores * W2_0_0  # n m
-        d_L_scores_0 = tl.where(L_scores_0 > 0, d_L_0, 0.0)  # n m
-        d_W1_3_0 = d_L_scores_0 * L_scores_1_3  # n m
-        d_W1_3_0_2 += in_parts(d_W1_3_0, PARTS)
-        d_W1_2_0 = d_L_scores_0 * L_scores_1_2  # n m
-        d_W1_2_0_2 += in_parts(d_W1_2_0, PARTS)
-        d_W1_1_0 = d_L_scores_0 * L_scores_1_1  # n m
-        d_W1_1_0_2 += in_parts(d_W1_1_0, PARTS)
-        d_W1_0_0 = d_L_scores_0 * L_scores_1_0  # n m
-        d_W1_0_0_2 += in_parts(d_W1_0_0, PARTS)
-    d_W1_3_7_3 = number_0 * tl.sum(d_W1_3_7_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 31), d_W1_3_7_3)
-    d_W1_2_7_3 = number_0 * tl.sum(d_W1_2_7_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 23), d_W1_2_7_3)
-    d_W1_1_7_3 = number_0 * tl.sum(d_W1_1_7_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 15), d_W1_1_7_3)
-    d_W1_0_7_3 = number_0 * tl.sum(d_W1_0_7_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 7), d_W1_0_7_3)
-    d_W1_3_6_3 = number_0 * tl.sum(d_W1_3_6_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 30), d_W1_3_6_3)
-    d_W1_2_6_3 = number_0 * tl.sum(d_W1_2_6_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 22), d_W1_2_6_3)
-    d_W1_1_6_3 = number_0 * tl.sum(d_W1_1_6_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 14), d_W1_1_6_3)
-    d_W1_0_6_3 = number_0 * tl.sum(d_W1_0_6_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 6), d_W1_0_6_3)
-    d_W1_3_5_3 = number_0 * tl.sum(d_W1_3_5_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 29), d_W1_3_5_3)
-    d_W1_2_5_3 = number_0 * tl.sum(d_W1_2_5_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 21), d_W1_2_5_3)
-    d_W1_1_5_3 = number_0 * tl.sum(d_W1_1_5_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 13), d_W1_1_5_3)
-    d_W1_0_5_3 = number_0 * tl.sum(d_W1_0_5_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 5), d_W1_0_5_3)
-    d_W1_3_4_3 = number_0 * tl.sum(d_W1_3_4_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 28), d_W1_3_4_3)
-    d_W1_2_4_3 = number_0 * tl.sum(d_W1_2_4_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 20), d_W1_2_4_3)
-    d_W1_1_4_3 = number_0 * tl.sum(d_W1_1_4_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 12), d_W1_1_4_3)
-    d_W1_0_4_3 = number_0 * tl.sum(d_W1_0_4_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 4), d_W1_0_4_3)
-    d_W1_3_3_3 = number_0 * tl.sum(d_W1_3_3_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 27), d_W1_3_3_3)
-    d_W1_2_3_3 = number_0 * tl.sum(d_W1_2_3_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 19), d_W1_2_3_3)
-    d_W1_1_3_3 = number_0 * tl.sum(d_W1_1_3_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 11), d_W1_1_3_3)
-    d_W1_0_3_3 = number_0 * tl.sum(d_W1_0_3_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 3), d_W1_0_3_3)
-    d_W1_3_2_3 = number_0 * tl.sum(d_W1_3_2_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 26), d_W1_3_2_3)
-    d_W1_2_2_3 = number_0 * tl.sum(d_W1_2_2_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 18), d_W1_2_2_3)
-    d_W1_1_2_3 = number_0 * tl.sum(d_W1_1_2_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 10), d_W1_1_2_3)
-    d_W1_0_2_3 = number_0 * tl.sum(d_W1_0_2_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 2), d_W1_0_2_3)
-    d_W1_3_1_3 = number_0 * tl.sum(d_W1_3_1_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 25), d_W1_3_1_3)
-    d_W1_2_1_3 = number_0 * tl.sum(d_W1_2_1_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 17), d_W1_2_1_3)
-    d_W1_1_1_3 = number_0 * tl.sum(d_W1_1_1_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 9), d_W1_1_1_3)
-    d_W1_0_1_3 = number_0 * tl.sum(d_W1_0_1_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 1), d_W1_0_1_3)
-    d_W1_3_0_3 = number_0 * tl.sum(d_W1_3_0_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 24), d_W1_3_0_3)
-    d_W1_2_0_3 = number_0 * tl.sum(d_W1_2_0_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 16), d_W1_2_0_3)
-    d_W1_1_0_3 = number_0 * tl.sum(d_W1_1_0_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 8), d_W1_1_0_3)
-    d_W1_0_0_3 = number_0 * tl.sum(d_W1_0_0_2)  # a number
-    if W1_grad is not None:
-        tl.store(W1_grad + ((pair * blocks + block) * 32 + 0), d_W1_0_0_3)
+        L_scores_1 = ()
+        for g in tl.static_range(4):
+            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 2
+        for k in range(8):
+            A_scores_1_next = ()
+            L_scores_2 = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(4):
+                W1_value = tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS)  # a number
+                L_scores_2 += W1_value * L_scores_1[g]  # n m
+            b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
+            L_scores = number_0 * L_scores_2 + b1_value  # n m
+            L = tl.maximum(L_scores, 0.0)  # n m
+            for h in tl.static_range(2):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
+                A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
+            A_scores_1 = A_scores_1_next
+        d_A_scores = ()
+        d_b2_2_next = ()
+        for h in tl.static_range(2):
+            b2_value = tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS)  # a number
+            A_scores = A_scores_1[h] + b2_value  # n m
+            A_scores_2 = with_bias(
+                A_scores, 1.0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
+                m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            )  # n m
+            A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
+            V_tile = load_2d(
+                V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
+            d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
+            d_b2_2_next += (d_b2_2[h] + in_parts(d_A_scores[h], PARTS),)
+        d_b2_2 = d_b2_2_next
+        for k in range(8):
+            L_scores_2 = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(4):
+                W1_value = tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS)  # a number
+                L_scores_2 += W1_value * L_scores_1[g]  # n m
+            b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
+            L_scores = number_0 * L_scores_2 + b1_value  # n m
+            L = tl.maximum(L_scores, 0.0)  # n m
+            d_L = tl.zeros((n_block, m_block), SUMS)
+            d_W2_2_next = ()
+            for h in tl.static_range(2):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
+                d_L += d_A_scores[h] * W2_value  # n m
+                d_W2_3 = d_A_scores[h] * L  # n m
+                d_W2_2_next += (d_W2_2[h] + tl.where(k_every[:, None] == k, in_parts(d_W2_3, PARTS)[None, :], 0.0),)
+            d_W2_2 = d_W2_2_next
+            d_L_scores = tl.where(L_scores > 0, d_L, 0.0)  # n m
+            d_b1_2 += tl.where(k_every[:, None] == k, in_parts(d_L_scores, PARTS)[None, :], 0.0)
+            d_W1_2_next = ()
+            for g in tl.static_range(4):
+                d_W1_3 = d_L_scores * L_scores_1[g]  # n m
+                d_W1_2_next += (d_W1_2[g] + tl.where(k_every[:, None] == k, in_parts(d_W1_3, PARTS)[None, :], 0.0),)
+            d_W1_2 = d_W1_2_next
+    for h in tl.static_range(2):
+        if b2_grad is not None:
+            tl.store(b2_grad + ((pair * blocks + block) * 2 + h), tl.sum(d_b2_2[h]))
+    for k in range(8):
+        if b1_grad is not None:
+            tl.store(b1_grad + ((pair * blocks + block) * 8 + k), tl.sum(tl.where(k_every[:, None] == k, d_b1_2, 0.0)))
+        for g in tl.static_range(4):
+            d_W1_4 = number_0 * tl.sum(tl.where(k_every[:, None] == k, d_W1_2[g], 0.0))  # a number
+            if W1_grad is not None:
+                tl.store(W1_grad + ((pair * blocks + block) * 32 + g * 8 + k), d_W1_4)
+        for h in tl.static_range(2):
+            if W2_grad is not None:
+                tl.store(
+                    W2_grad + ((pair * blocks + block) * 16 + k * 2 + h),
+                    tl.sum(tl.where(k_every[:, None] == k, d_W2_2[h], 0.0)),
+                )
 
 
 @triton.jit
@@ -1184,303 +298,99 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_part, batch = lead % h_parts, lead // h_parts
     d = tl.arange(0, d_wide)
-    d_Q_3_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_2_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_1_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_0_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 4
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
-        lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-        lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
-        W1_0_7 = tl.load(W1 + batch * W1_step[0] + 7 * W1_step[2]).to(SUMS)  # a number
-        Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        W1_base = W1 + batch * W1_step[0] + W1_step[1] + 7 * W1_step[2]
-        W1_1_7 = tl.load(W1_base).to(SUMS)  # a number
-        Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        W1_base_2 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 7 * W1_step[2]
-        W1_2_7 = tl.load(W1_base_2).to(SUMS)  # a number
-        Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        W1_base_3 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 7 * W1_step[2]
-        W1_3_7 = tl.load(W1_base_3).to(SUMS)  # a number
-        Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        b1_7 = tl.load(b1 + batch * b1_step[0] + 7 * b1_step[1]).to(SUMS)  # a number
-        W2_base = W2 + batch * W2_step[0] + (h_at * 2 + 1) * W2_step[2]
-        W2_0_1 = tl.load(W2_base).to(SUMS)  # a number
-        W1_0_0 = tl.load(W1 + batch * W1_step[0]).to(SUMS)  # a number
-        W1_1_0 = tl.load(W1 + batch * W1_step[0] + W1_step[1]).to(SUMS)  # a number
-        W1_2_0 = tl.load(W1 + batch * W1_step[0] + 2 * W1_step[1]).to(SUMS)  # a number
-        W1_3_0 = tl.load(W1 + batch * W1_step[0] + 3 * W1_step[1]).to(SUMS)  # a number
-        b1_0 = tl.load(b1 + batch * b1_step[0]).to(SUMS)  # a number
-        W2_base_2 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_1_1 = tl.load(W2_base_2).to(SUMS)  # a number
-        W1_0_1 = tl.load(W1 + batch * W1_step[0] + W1_step[2]).to(SUMS)  # a number
-        W1_1_1 = tl.load(W1 + batch * W1_step[0] + W1_step[1] + W1_step[2]).to(SUMS)  # a number
-        W1_base_4 = W1 + batch * W1_step[0] + 2 * W1_step[1] + W1_step[2]
-        W1_2_1 = tl.load(W1_base_4).to(SUMS)  # a number
-        W1_base_5 = W1 + batch * W1_step[0] + 3 * W1_step[1] + W1_step[2]
-        W1_3_1 = tl.load(W1_base_5).to(SUMS)  # a number
-        b1_1 = tl.load(b1 + batch * b1_step[0] + b1_step[1]).to(SUMS)  # a number
-        W2_base_3 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_2_1 = tl.load(W2_base_3).to(SUMS)  # a number
-        W1_0_2 = tl.load(W1 + batch * W1_step[0] + 2 * W1_step[2]).to(SUMS)  # a number
-        W1_base_6 = W1 + batch * W1_step[0] + W1_step[1] + 2 * W1_step[2]
-        W1_1_2 = tl.load(W1_base_6).to(SUMS)  # a number
-        W1_base_7 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 2 * W1_step[2]
-        W1_2_2 = tl.load(W1_base_7).to(SUMS)  # a number
-        W1_base_8 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 2 * W1_step[2]
-        W1_3_2 = tl.load(W1_base_8).to(SUMS)  # a number
-        b1_2 = tl.load(b1 + batch * b1_step[0] + 2 * b1_step[1]).to(SUMS)  # a number
-        W2_base_4 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_3_1 = tl.load(W2_base_4).to(SUMS)  # a number
-        W1_0_3 = tl.load(W1 + batch * W1_step[0] + 3 * W1_step[2]).to(SUMS)  # a number
-        W1_base_9 = W1 + batch * W1_step[0] + W1_step[1] + 3 * W1_step[2]
-        W1_1_3 = tl.load(W1_base_9).to(SUMS)  # a number
-        W1_base_10 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 3 * W1_step[2]
-        W1_2_3 = tl.load(W1_base_10).to(SUMS)  # a number
-        W1_base_11 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 3 * W1_step[2]
-        W1_3_3 = tl.load(W1_base_11).to(SUMS)  # a number
-        b1_3 = tl.load(b1 + batch * b1_step[0] + 3 * b1_step[1]).to(SUMS)  # a number
-        W2_base_5 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_4_1 = tl.load(W2_base_5).to(SUMS)  # a number
-        W1_0_4 = tl.load(W1 + batch * W1_step[0] + 4 * W1_step[2]).to(SUMS)  # a number
-        W1_base_12 = W1 + batch * W1_step[0] + W1_step[1] + 4 * W1_step[2]
-        W1_1_4 = tl.load(W1_base_12).to(SUMS)  # a number
-        W1_base_13 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 4 * W1_step[2]
-        W1_2_4 = tl.load(W1_base_13).to(SUMS)  # a number
-        W1_base_14 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 4 * W1_step[2]
-        W1_3_4 = tl.load(W1_base_14).to(SUMS)  # a number
-        b1_4 = tl.load(b1 + batch * b1_step[0] + 4 * b1_step[1]).to(SUMS)  # a number
-        W2_base_6 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_5_1 = tl.load(W2_base_6).to(SUMS)  # a number
-        W1_0_5 = tl.load(W1 + batch * W1_step[0] + 5 * W1_step[2]).to(SUMS)  # a number
-        W1_base_15 = W1 + batch * W1_step[0] + W1_step[1] + 5 * W1_step[2]
-        W1_1_5 = tl.load(W1_base_15).to(SUMS)  # a number
-        W1_base_16 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 5 * W1_step[2]
-        W1_2_5 = tl.load(W1_base_16).to(SUMS)  # a number
-        W1_base_17 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 5 * W1_step[2]
-        W1_3_5 = tl.load(W1_base_17).to(SUMS)  # a number
-        b1_5 = tl.load(b1 + batch * b1_step[0] + 5 * b1_step[1]).to(SUMS)  # a number
-        W2_base_7 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_6_1 = tl.load(W2_base_7).to(SUMS)  # a number
-        W1_0_6 = tl.load(W1 + batch * W1_step[0] + 6 * W1_step[2]).to(SUMS)  # a number
-        W1_base_18 = W1 + batch * W1_step[0] + W1_step[1] + 6 * W1_step[2]
-        W1_1_6 = tl.load(W1_base_18).to(SUMS)  # a number
-        W1_base_19 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 6 * W1_step[2]
-        W1_2_6 = tl.load(W1_base_19).to(SUMS)  # a number
-        W1_base_20 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 6 * W1_step[2]
-        W1_3_6 = tl.load(W1_base_20).to(SUMS)  # a number
-        b1_6 = tl.load(b1 + batch * b1_step[0] + 6 * b1_step[1]).to(SUMS)  # a number
-        W2_base_8 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_7_1 = tl.load(W2_base_8).to(SUMS)  # a number
-        b2_base = b2 + batch * b2_step[0] + (h_at * 2 + 1) * b2_step[1]
-        b2_1 = tl.load(b2_base).to(SUMS)  # a number
-        mask_base = mask + batch * mask_step[0] + (h_at * 2 + 1) * mask_step[1]
-        d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        A_1_sums = load_1d(sums + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
-        W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 2 * W2_step[2]).to(SUMS)  # a number
-        W2_base_9 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 2 * W2_step[2]
-        W2_1_0 = tl.load(W2_base_9).to(SUMS)  # a number
-        W2_base_10 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_2_0 = tl.load(W2_base_10).to(SUMS)  # a number
-        W2_base_11 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_3_0 = tl.load(W2_base_11).to(SUMS)  # a number
-        W2_base_12 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_4_0 = tl.load(W2_base_12).to(SUMS)  # a number
-        W2_base_13 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_5_0 = tl.load(W2_base_13).to(SUMS)  # a number
-        W2_base_14 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_6_0 = tl.load(W2_base_14).to(SUMS)  # a number
-        W2_base_15 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_7_0 = tl.load(W2_base_15).to(SUMS)  # a number
-        b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 2 * b2_step[1]).to(SUMS)  # a number
-        mask_base_2 = mask + batch * mask_step[0] + h_at * 2 * mask_step[1]
-        d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        A_0_sums = load_1d(sums + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
+        b2_base = b2 + batch * b2_step[0]
+        W1_base = W1 + batch * W1_step[0]
+        W2_base = W2 + batch * W2_step[0]
+        mask_base = mask + batch * mask_step[0]
+        Q_tile = ()
+        for g in tl.static_range(4):
+            Q_tile += (
+                load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
+            )  # n d
+        b2_value = ()
+        A_rows = ()
+        d_2 = ()
+        A_sums = ()
+        for h in tl.static_range(2):
+            b2_value += (tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS),)  # a number
+            A_rows += (load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
+            d_2 += (load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
+            A_sums += (load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-            K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            L_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-            K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            L_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-            K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            L_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-            K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            L_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-            L_scores_2_7 = (
-                W1_0_7 * L_scores_1_0
-                + W1_1_7 * L_scores_1_1
-                + W1_2_7 * L_scores_1_2
-                + W1_3_7 * L_scores_1_3
-            )  # n m
-            L_scores_7 = number_0 * L_scores_2_7 + b1_7  # n m
-            L_7 = tl.maximum(L_scores_7, 0.0)  # n m
-            L_scores_2_0 = (
-                W1_0_0 * L_scores_1_0
-                + W1_1_0 * L_scores_1_1
-                + W1_2_0 * L_scores_1_2
-                + W1_3_0 * L_scores_1_3
-            )  # n m
-            L_scores_0 = number_0 * L_scores_2_0 + b1_0  # n m
-            L_0 = tl.maximum(L_scores_0, 0.0)  # n m
-            L_scores_2_1 = (
-                W1_0_1 * L_scores_1_0
-                + W1_1_1 * L_scores_1_1
-                + W1_2_1 * L_scores_1_2
-                + W1_3_1 * L_scores_1_3
-            )  # n m
-            L_scores_1 = number_0 * L_scores_2_1 + b1_1  # n m
-            L_1 = tl.maximum(L_scores_1, 0.0)  # n m
-            L_scores_2_2 = (
-                W1_0_2 * L_scores_1_0
-                + W1_1_2 * L_scores_1_1
-                + W1_2_2 * L_scores_1_2
-                + W1_3_2 * L_scores_1_3
-            )  # n m
-            L_scores_2 = number_0 * L_scores_2_2 + b1_2  # n m
-            L_2 = tl.maximum(L_scores_2, 0.0)  # n m
-            L_scores_2_3 = (
-                W1_0_3 * L_scores_1_0
-                + W1_1_3 * L_scores_1_1
-                + W1_2_3 * L_scores_1_2
-                + W1_3_3 * L_scores_1_3
-            )  # n m
-            L_scores_3 = number_0 * L_scores_2_3 + b1_3  # n m
-            L_3 = tl.maximum(L_scores_3, 0.0)  # n m
-            L_scores_2_4 = (
-                W1_0_4 * L_scores_1_0
-                + W1_1_4 * L_scores_1_1
-                + W1_2_4 * L_scores_1_2
-                + W1_3_4 * L_scores_1_3
-            )  # n m
-            L_scores_4 = number_0 * L_scores_2_4 + b1_4  # n m
-            L_4 = tl.maximum(L_scores_4, 0.0)  # n m
-            L_scores_2_5 = (
-                W1_0_5 * L_scores_1_0
-                + W1_1_5 * L_scores_1_1
-                + W1_2_5 * L_scores_1_2
-                + W1_3_5 * L_scores_1_3
-            )  # n m
-            L_scores_5 = number_0 * L_scores_2_5 + b1_5  # n m
-            L_5 = tl.maximum(L_scores_5, 0.0)  # n m
-            L_scores_2_6 = (
-                W1_0_6 * L_scores_1_0
-                + W1_1_6 * L_scores_1_1
-                + W1_2_6 * L_scores_1_2
-                + W1_3_6 * L_scores_1_3
-            )  # n m
-            L_scores_6 = number_0 * L_scores_2_6 + b1_6  # n m
-            L_6 = tl.maximum(L_scores_6, 0.0)  # n m
-            A_scores_1_1 = (
-                W2_0_1 * L_0
-                + W2_1_1 * L_1
-                + W2_2_1 * L_2
-                + W2_3_1 * L_3
-                + W2_4_1 * L_4
-                + W2_5_1 * L_5
-                + W2_6_1 * L_6
-                + W2_7_1 * L_7
-            )  # n m
-            A_scores_1 = A_scores_1_1 + b2_1  # n m
-            A_1_scores = with_bias(
-                A_scores_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_1 = softened(A_1_scores, 1.0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
-            V_tile_1 = load_2d(
-                V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-            add = d_A_1 - A_1_sums[:, None]  # n m
-            d_A_1_scores = A_1 * add  # n m
-            A_scores_1_0 = (
-                W2_0_0 * L_0
-                + W2_1_0 * L_1
-                + W2_2_0 * L_2
-                + W2_3_0 * L_3
-                + W2_4_0 * L_4
-                + W2_5_0 * L_5
-                + W2_6_0 * L_6
-                + W2_7_0 * L_7
-            )  # n m
-            A_scores_0 = A_scores_1_0 + b2_0  # n m
-            A_0_scores = with_bias(
-                A_scores_0, 1.0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_0 = softened(A_0_scores, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-            V_tile_0 = load_2d(
-                V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-            add_2 = d_A_0 - A_0_sums[:, None]  # n m
-            d_A_0_scores = A_0 * add_2  # n m
-            d_L_7 = d_A_1_scores * W2_7_1 + d_A_0_scores * W2_7_0  # n m
-            d_L_scores_7 = tl.where(L_scores_7 > 0, d_L_7, 0.0)  # n m
-            d_L_6 = d_A_1_scores * W2_6_1 + d_A_0_scores * W2_6_0  # n m
-            d_L_scores_6 = tl.where(L_scores_6 > 0, d_L_6, 0.0)  # n m
-            d_L_scores_1_3 = d_L_scores_7 * W1_3_7 + d_L_scores_6 * W1_3_6  # n m
-            d_L_5 = d_A_1_scores * W2_5_1 + d_A_0_scores * W2_5_0  # n m
-            d_L_scores_5 = tl.where(L_scores_5 > 0, d_L_5, 0.0)  # n m
-            d_L_scores_1_3_2 = d_L_scores_1_3 + d_L_scores_5 * W1_3_5  # n m
-            d_L_4 = d_A_1_scores * W2_4_1 + d_A_0_scores * W2_4_0  # n m
-            d_L_scores_4 = tl.where(L_scores_4 > 0, d_L_4, 0.0)  # n m
-            d_L_scores_1_3_3 = d_L_scores_1_3_2 + d_L_scores_4 * W1_3_4  # n m
-            d_L_3 = d_A_1_scores * W2_3_1 + d_A_0_scores * W2_3_0  # n m
-            d_L_scores_3 = tl.where(L_scores_3 > 0, d_L_3, 0.0)  # n m
-            d_L_scores_1_3_4 = d_L_scores_1_3_3 + d_L_scores_3 * W1_3_3  # n m
-            d_L_2 = d_A_1_scores * W2_2_1 + d_A_0_scores * W2_2_0  # n m
-            d_L_scores_2 = tl.where(L_scores_2 > 0, d_L_2, 0.0)  # n m
-            d_L_scores_1_3_5 = d_L_scores_1_3_4 + d_L_scores_2 * W1_3_2  # n m
-            d_L_1 = d_A_1_scores * W2_1_1 + d_A_0_scores * W2_1_0  # n m
-            d_L_scores_1 = tl.where(L_scores_1 > 0, d_L_1, 0.0)  # n m
-            d_L_scores_1_3_6 = d_L_scores_1_3_5 + d_L_scores_1 * W1_3_1  # n m
-            d_L_0 = d_A_1_scores * W2_0_1 + d_A_0_scores * W2_0_0  # n m
-            d_L_scores_0 = tl.where(L_scores_0 > 0, d_L_0, 0.0)  # n m
-            d_L_scores_1_3_7 = d_L_scores_1_3_6 + d_L_scores_0 * W1_3_0  # n m
-            d_Q_3 = dot_of(d_L_scores_1_3_7, K_tile_3, DOT, SUMS)  # n d
-            d_Q_3_2 += d_Q_3
-            d_L_scores_1_2 = d_L_scores_7 * W1_2_7 + d_L_scores_6 * W1_2_6  # n m
-            d_L_scores_1_2_2 = d_L_scores_1_2 + d_L_scores_5 * W1_2_5  # n m
-            d_L_scores_1_2_3 = d_L_scores_1_2_2 + d_L_scores_4 * W1_2_4  # n m
-            d_L_scores_1_2_4 = d_L_scores_1_2_3 + d_L_scores_3 * W1_2_3  # n m
-            d_L_scores_1_2_5 = d_L_scores_1_2_4 + d_L_scores_2 * W1_2_2  # n m
-            d_L_scores_1_2_6 = d_L_scores_1_2_5 + d_L_scores_1 * W1_2_1  # n m
-            d_L_scores_1_2_7 = d_L_scores_1_2_6 + d_L_scores_0 * W1_2_0  # n m
-            d_Q_2 = dot_of(d_L_scores_1_2_7, K_tile_2, DOT, SUMS)  # n d
-            d_Q_2_2 += d_Q_2
-            d_L_scores_1_1 = d_L_scores_7 * W1_1_7 + d_L_scores_6 * W1_1_6  # n m
-            d_L_scores_1_1_2 = d_L_scores_1_1 + d_L_scores_5 * W1_1_5  # n m
-            d_L_scores_1_1_3 = d_L_scores_1_1_2 + d_L_scores_4 * W1_1_4  # n m
-            d_L_scores_1_1_4 = d_L_scores_1_1_3 + d_L_scores_3 * W1_1_3  # n m
-            d_L_scores_1_1_5 = d_L_scores_1_1_4 + d_L_scores_2 * W1_1_2  # n m
-            d_L_scores_1_1_6 = d_L_scores_1_1_5 + d_L_scores_1 * W1_1_1  # n m
-            d_L_scores_1_1_7 = d_L_scores_1_1_6 + d_L_scores_0 * W1_1_0  # n m
-            d_Q_1 = dot_of(d_L_scores_1_1_7, K_tile_1, DOT, SUMS)  # n d
-            d_Q_1_2 += d_Q_1
-            d_L_scores_1_0 = d_L_scores_7 * W1_0_7 + d_L_scores_6 * W1_0_6  # n m
-            d_L_scores_1_0_2 = d_L_scores_1_0 + d_L_scores_5 * W1_0_5  # n m
-            d_L_scores_1_0_3 = d_L_scores_1_0_2 + d_L_scores_4 * W1_0_4  # n m
-            d_L_scores_1_0_4 = d_L_scores_1_0_3 + d_L_scores_3 * W1_0_3  # n m
-            d_L_scores_1_0_5 = d_L_scores_1_0_4 + d_L_scores_2 * W1_0_2  # n m
-            d_L_scores_1_0_6 = d_L_scores_1_0_5 + d_L_scores_1 * W1_0_1  # n m
-            d_L_scores_1_0_7 = d_L_scores_1_0_6 + d_L_scores_0 * W1_0_0  # n m
-            d_Q_0 = dot_of(d_L_scores_1_0_7, K_tile_0, DOT, SUMS)  # n d
-            d_Q_0_2 += d_Q_0
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 2 + 1) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_1_scores)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 2 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_0_scores)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 4 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_3_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 4 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_2_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 4 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_1_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 4 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_0_2)
+            K_tile = ()
+            L_scores_1 = ()
+            for g in tl.static_range(4):
+                K_tile += (
+                    load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
+                )  # m d
+                L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
+            A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 2
+            for k in range(8):
+                A_scores_1_next = ()
+                W1_value = ()
+                L_scores_2 = tl.zeros((n_block, m_block), SUMS)
+                for g in tl.static_range(4):
+                    W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
+                    L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
+                b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
+                L_scores = number_0 * L_scores_2 + b1_value  # n m
+                L = tl.maximum(L_scores, 0.0)  # n m
+                for h in tl.static_range(2):
+                    W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
+                    A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
+                A_scores_1 = A_scores_1_next
+            d_A_scores = ()
+            for h in tl.static_range(2):
+                A_scores = A_scores_1[h] + b2_value[h]  # n m
+                A_scores_2 = with_bias(
+                    A_scores, 1.0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
+                    m_end, MASK, SUMS,
+                )  # n m
+                seen_2 = allowed(
+                    visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
+                    MASK,
+                )  # n m
+                A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
+                V_tile = load_2d(
+                    V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                )  # m d
+                d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
+                d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
+                if mask_grad is not None:
+                    store_2d(mask_grad + (pair * 2 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
+            d_L_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
+            for k in range(8):
+                d_L_scores_1_next = ()
+                W1_value = ()
+                L_scores_2 = tl.zeros((n_block, m_block), SUMS)
+                for g in tl.static_range(4):
+                    W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
+                    L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
+                b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
+                L_scores = number_0 * L_scores_2 + b1_value  # n m
+                d_L = tl.zeros((n_block, m_block), SUMS)
+                for h in tl.static_range(2):
+                    W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
+                    d_L += d_A_scores[h] * W2_value  # n m
+                d_L_scores = tl.where(L_scores > 0, d_L, 0.0)  # n m
+                for g in tl.static_range(4):
+                    d_L_scores_1_next += (d_L_scores_1[g] + d_L_scores * W1_value[g],)  # n m
+                d_L_scores_1 = d_L_scores_1_next
+            d_Q_2_next = ()
+            for g in tl.static_range(4):
+                d_Q_3 = dot_of(d_L_scores_1[g], K_tile[g], DOT, SUMS)  # n d
+                d_Q_2_next += (d_Q_2[g] + d_Q_3,)
+            d_Q_2 = d_Q_2_next
+    for g in tl.static_range(4):
+        if Q_grad is not None:
+            store_2d(Q_grad + (lead * 4 + g) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_2[g])
 
 
 @triton.jit
@@ -1497,309 +407,103 @@ def y_1_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_part, batch = lead % h_parts, lead // h_parts
     d = tl.arange(0, d_wide)
-    d_K_3_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_2_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
-        W2_base = W2 + batch * W2_step[0] + (h_at * 2 + 1) * W2_step[2]
-        W2_0_1 = tl.load(W2_base).to(SUMS)  # a number
-        W1_0_0 = tl.load(W1 + batch * W1_step[0]).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        W1_1_0 = tl.load(W1 + batch * W1_step[0] + W1_step[1]).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        W1_2_0 = tl.load(W1 + batch * W1_step[0] + 2 * W1_step[1]).to(SUMS)  # a number
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        W1_3_0 = tl.load(W1 + batch * W1_step[0] + 3 * W1_step[1]).to(SUMS)  # a number
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        b1_0 = tl.load(b1 + batch * b1_step[0]).to(SUMS)  # a number
-        W2_base_2 = W2 + batch * W2_step[0] + W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_1_1 = tl.load(W2_base_2).to(SUMS)  # a number
-        W1_0_1 = tl.load(W1 + batch * W1_step[0] + W1_step[2]).to(SUMS)  # a number
-        W1_1_1 = tl.load(W1 + batch * W1_step[0] + W1_step[1] + W1_step[2]).to(SUMS)  # a number
-        W1_base = W1 + batch * W1_step[0] + 2 * W1_step[1] + W1_step[2]
-        W1_2_1 = tl.load(W1_base).to(SUMS)  # a number
-        W1_base_2 = W1 + batch * W1_step[0] + 3 * W1_step[1] + W1_step[2]
-        W1_3_1 = tl.load(W1_base_2).to(SUMS)  # a number
-        b1_1 = tl.load(b1 + batch * b1_step[0] + b1_step[1]).to(SUMS)  # a number
-        W2_base_3 = W2 + batch * W2_step[0] + 2 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_2_1 = tl.load(W2_base_3).to(SUMS)  # a number
-        W1_0_2 = tl.load(W1 + batch * W1_step[0] + 2 * W1_step[2]).to(SUMS)  # a number
-        W1_base_3 = W1 + batch * W1_step[0] + W1_step[1] + 2 * W1_step[2]
-        W1_1_2 = tl.load(W1_base_3).to(SUMS)  # a number
-        W1_base_4 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 2 * W1_step[2]
-        W1_2_2 = tl.load(W1_base_4).to(SUMS)  # a number
-        W1_base_5 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 2 * W1_step[2]
-        W1_3_2 = tl.load(W1_base_5).to(SUMS)  # a number
-        b1_2 = tl.load(b1 + batch * b1_step[0] + 2 * b1_step[1]).to(SUMS)  # a number
-        W2_base_4 = W2 + batch * W2_step[0] + 3 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_3_1 = tl.load(W2_base_4).to(SUMS)  # a number
-        W1_0_3 = tl.load(W1 + batch * W1_step[0] + 3 * W1_step[2]).to(SUMS)  # a number
-        W1_base_6 = W1 + batch * W1_step[0] + W1_step[1] + 3 * W1_step[2]
-        W1_1_3 = tl.load(W1_base_6).to(SUMS)  # a number
-        W1_base_7 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 3 * W1_step[2]
-        W1_2_3 = tl.load(W1_base_7).to(SUMS)  # a number
-        W1_base_8 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 3 * W1_step[2]
-        W1_3_3 = tl.load(W1_base_8).to(SUMS)  # a number
-        b1_3 = tl.load(b1 + batch * b1_step[0] + 3 * b1_step[1]).to(SUMS)  # a number
-        W2_base_5 = W2 + batch * W2_step[0] + 4 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_4_1 = tl.load(W2_base_5).to(SUMS)  # a number
-        W1_0_4 = tl.load(W1 + batch * W1_step[0] + 4 * W1_step[2]).to(SUMS)  # a number
-        W1_base_9 = W1 + batch * W1_step[0] + W1_step[1] + 4 * W1_step[2]
-        W1_1_4 = tl.load(W1_base_9).to(SUMS)  # a number
-        W1_base_10 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 4 * W1_step[2]
-        W1_2_4 = tl.load(W1_base_10).to(SUMS)  # a number
-        W1_base_11 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 4 * W1_step[2]
-        W1_3_4 = tl.load(W1_base_11).to(SUMS)  # a number
-        b1_4 = tl.load(b1 + batch * b1_step[0] + 4 * b1_step[1]).to(SUMS)  # a number
-        W2_base_6 = W2 + batch * W2_step[0] + 5 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_5_1 = tl.load(W2_base_6).to(SUMS)  # a number
-        W1_0_5 = tl.load(W1 + batch * W1_step[0] + 5 * W1_step[2]).to(SUMS)  # a number
-        W1_base_12 = W1 + batch * W1_step[0] + W1_step[1] + 5 * W1_step[2]
-        W1_1_5 = tl.load(W1_base_12).to(SUMS)  # a number
-        W1_base_13 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 5 * W1_step[2]
-        W1_2_5 = tl.load(W1_base_13).to(SUMS)  # a number
-        W1_base_14 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 5 * W1_step[2]
-        W1_3_5 = tl.load(W1_base_14).to(SUMS)  # a number
-        b1_5 = tl.load(b1 + batch * b1_step[0] + 5 * b1_step[1]).to(SUMS)  # a number
-        W2_base_7 = W2 + batch * W2_step[0] + 6 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_6_1 = tl.load(W2_base_7).to(SUMS)  # a number
-        W1_0_6 = tl.load(W1 + batch * W1_step[0] + 6 * W1_step[2]).to(SUMS)  # a number
-        W1_base_15 = W1 + batch * W1_step[0] + W1_step[1] + 6 * W1_step[2]
-        W1_1_6 = tl.load(W1_base_15).to(SUMS)  # a number
-        W1_base_16 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 6 * W1_step[2]
-        W1_2_6 = tl.load(W1_base_16).to(SUMS)  # a number
-        W1_base_17 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 6 * W1_step[2]
-        W1_3_6 = tl.load(W1_base_17).to(SUMS)  # a number
-        b1_6 = tl.load(b1 + batch * b1_step[0] + 6 * b1_step[1]).to(SUMS)  # a number
-        W2_base_8 = W2 + batch * W2_step[0] + 7 * W2_step[1] + (h_at * 2 + 1) * W2_step[2]
-        W2_7_1 = tl.load(W2_base_8).to(SUMS)  # a number
-        W1_0_7 = tl.load(W1 + batch * W1_step[0] + 7 * W1_step[2]).to(SUMS)  # a number
-        W1_base_18 = W1 + batch * W1_step[0] + W1_step[1] + 7 * W1_step[2]
-        W1_1_7 = tl.load(W1_base_18).to(SUMS)  # a number
-        W1_base_19 = W1 + batch * W1_step[0] + 2 * W1_step[1] + 7 * W1_step[2]
-        W1_2_7 = tl.load(W1_base_19).to(SUMS)  # a number
-        W1_base_20 = W1 + batch * W1_step[0] + 3 * W1_step[1] + 7 * W1_step[2]
-        W1_3_7 = tl.load(W1_base_20).to(SUMS)  # a number
-        b1_7 = tl.load(b1 + batch * b1_step[0] + 7 * b1_step[1]).to(SUMS)  # a number
-        b2_base = b2 + batch * b2_step[0] + (h_at * 2 + 1) * b2_step[1]
-        b2_1 = tl.load(b2_base).to(SUMS)  # a number
-        mask_base = mask + batch * mask_step[0] + (h_at * 2 + 1) * mask_step[1]
-        d_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
-        W2_0_0 = tl.load(W2 + batch * W2_step[0] + h_at * 2 * W2_step[2]).to(SUMS)  # a number
-        W2_base_9 = W2 + batch * W2_step[0] + W2_step[1] + h_at * 2 * W2_step[2]
-        W2_1_0 = tl.load(W2_base_9).to(SUMS)  # a number
-        W2_base_10 = W2 + batch * W2_step[0] + 2 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_2_0 = tl.load(W2_base_10).to(SUMS)  # a number
-        W2_base_11 = W2 + batch * W2_step[0] + 3 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_3_0 = tl.load(W2_base_11).to(SUMS)  # a number
-        W2_base_12 = W2 + batch * W2_step[0] + 4 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_4_0 = tl.load(W2_base_12).to(SUMS)  # a number
-        W2_base_13 = W2 + batch * W2_step[0] + 5 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_5_0 = tl.load(W2_base_13).to(SUMS)  # a number
-        W2_base_14 = W2 + batch * W2_step[0] + 6 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_6_0 = tl.load(W2_base_14).to(SUMS)  # a number
-        W2_base_15 = W2 + batch * W2_step[0] + 7 * W2_step[1] + h_at * 2 * W2_step[2]
-        W2_7_0 = tl.load(W2_base_15).to(SUMS)  # a number
-        b2_0 = tl.load(b2 + batch * b2_step[0] + h_at * 2 * b2_step[1]).to(SUMS)  # a number
-        mask_base_2 = mask + batch * mask_step[0] + h_at * 2 * mask_step[1]
-        d_V_0_2 = tl.zeros((m_block, d_wide), SUMS)
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
+        b2_base = b2 + batch * b2_step[0]
+        W1_base = W1 + batch * W1_step[0]
+        W2_base = W2 + batch * W2_step[0]
+        mask_base = mask + batch * mask_step[0]
+        d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
+        K_tile = ()
+        for g in tl.static_range(4):
+            K_tile += (
+                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
+            )  # m d
+        b2_value = ()
+        V_tile = ()
+        for h in tl.static_range(2):
+            b2_value += (tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS),)  # a number
+            V_tile += (
+                load_2d(V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
+            )  # m d
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-            lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
-            Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            L_scores_1_0 = dot_of(K_tile_0, tl.trans(Q_tile_0), DOT, SUMS)  # n m
-            Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            L_scores_1_1 = dot_of(K_tile_1, tl.trans(Q_tile_1), DOT, SUMS)  # n m
-            Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            L_scores_1_2 = dot_of(K_tile_2, tl.trans(Q_tile_2), DOT, SUMS)  # n m
-            Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            L_scores_1_3 = dot_of(K_tile_3, tl.trans(Q_tile_3), DOT, SUMS)  # n m
-            L_scores_2_0 = (
-                W1_0_0 * L_scores_1_0
-                + W1_1_0 * L_scores_1_1
-                + W1_2_0 * L_scores_1_2
-                + W1_3_0 * L_scores_1_3
-            )  # n m
-            L_scores_0 = number_0 * L_scores_2_0 + b1_0  # n m
-            L_0 = tl.maximum(L_scores_0, 0.0)  # n m
-            L_scores_2_1 = (
-                W1_0_1 * L_scores_1_0
-                + W1_1_1 * L_scores_1_1
-                + W1_2_1 * L_scores_1_2
-                + W1_3_1 * L_scores_1_3
-            )  # n m
-            L_scores_1 = number_0 * L_scores_2_1 + b1_1  # n m
-            L_1 = tl.maximum(L_scores_1, 0.0)  # n m
-            L_scores_2_2 = (
-                W1_0_2 * L_scores_1_0
-                + W1_1_2 * L_scores_1_1
-                + W1_2_2 * L_scores_1_2
-                + W1_3_2 * L_scores_1_3
-            )  # n m
-            L_scores_2 = number_0 * L_scores_2_2 + b1_2  # n m
-            L_2 = tl.maximum(L_scores_2, 0.0)  # n m
-            L_scores_2_3 = (
-                W1_0_3 * L_scores_1_0
-                + W1_1_3 * L_scores_1_1
-                + W1_2_3 * L_scores_1_2
-                + W1_3_3 * L_scores_1_3
-            )  # n m
-            L_scores_3 = number_0 * L_scores_2_3 + b1_3  # n m
-            L_3 = tl.maximum(L_scores_3, 0.0)  # n m
-            L_scores_2_4 = (
-                W1_0_4 * L_scores_1_0
-                + W1_1_4 * L_scores_1_1
-                + W1_2_4 * L_scores_1_2
-                + W1_3_4 * L_scores_1_3
-            )  # n m
-            L_scores_4 = number_0 * L_scores_2_4 + b1_4  # n m
-            L_4 = tl.maximum(L_scores_4, 0.0)  # n m
-            L_scores_2_5 = (
-                W1_0_5 * L_scores_1_0
-                + W1_1_5 * L_scores_1_1
-                + W1_2_5 * L_scores_1_2
-                + W1_3_5 * L_scores_1_3
-            )  # n m
-            L_scores_5 = number_0 * L_scores_2_5 + b1_5  # n m
-            L_5 = tl.maximum(L_scores_5, 0.0)  # n m
-            L_scores_2_6 = (
-                W1_0_6 * L_scores_1_0
-                + W1_1_6 * L_scores_1_1
-                + W1_2_6 * L_scores_1_2
-                + W1_3_6 * L_scores_1_3
-            )  # n m
-            L_scores_6 = number_0 * L_scores_2_6 + b1_6  # n m
-            L_6 = tl.maximum(L_scores_6, 0.0)  # n m
-            L_scores_2_7 = (
-                W1_0_7 * L_scores_1_0
-                + W1_1_7 * L_scores_1_1
-                + W1_2_7 * L_scores_1_2
-                + W1_3_7 * L_scores_1_3
-            )  # n m
-            L_scores_7 = number_0 * L_scores_2_7 + b1_7  # n m
-            L_7 = tl.maximum(L_scores_7, 0.0)  # n m
-            A_scores_1_1 = (
-                W2_0_1 * L_0
-                + W2_1_1 * L_1
-                + W2_2_1 * L_2
-                + W2_3_1 * L_3
-                + W2_4_1 * L_4
-                + W2_5_1 * L_5
-                + W2_6_1 * L_6
-                + W2_7_1 * L_7
-            )  # n m
-            A_scores_1 = A_scores_1_1 + b2_1  # n m
-            A_1_scores = with_bias(
-                A_scores_1, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_1 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_1 = softened(A_1_scores, 1.0, MASK, visible_0_1, edge, lse_1[None, :])  # n m
-            d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-            d_V_1 = dot_of(A_1, d_1, DOT, SUMS)  # m d
-            d_V_1_2 += d_V_1
-            A_scores_1_0 = (
-                W2_0_0 * L_0
-                + W2_1_0 * L_1
-                + W2_2_0 * L_2
-                + W2_3_0 * L_3
-                + W2_4_0 * L_4
-                + W2_5_0 * L_5
-                + W2_6_0 * L_6
-                + W2_7_0 * L_7
-            )  # n m
-            A_scores_0 = A_scores_1_0 + b2_0  # n m
-            A_0_scores = with_bias(
-                A_scores_0, 1.0, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_0 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_0 = softened(A_0_scores, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-            d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-            d_V_0 = dot_of(A_0, d_0, DOT, SUMS)  # m d
-            d_V_0_2 += d_V_0
-            d_A_1 = dot_of(V_tile_1, tl.trans(d_1), DOT, SUMS)  # n m
-            A_1_sums = load_1d(sums + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
-            add = d_A_1 - A_1_sums[None, :]  # n m
-            d_A_1_scores = A_1 * add  # n m
-            d_A_0 = dot_of(V_tile_0, tl.trans(d_0), DOT, SUMS)  # n m
-            A_0_sums = load_1d(sums + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
-            add_2 = d_A_0 - A_0_sums[None, :]  # n m
-            d_A_0_scores = A_0 * add_2  # n m
-            d_L_7 = d_A_1_scores * W2_7_1 + d_A_0_scores * W2_7_0  # n m
-            d_L_scores_7 = tl.where(L_scores_7 > 0, d_L_7, 0.0)  # n m
-            d_L_6 = d_A_1_scores * W2_6_1 + d_A_0_scores * W2_6_0  # n m
-            d_L_scores_6 = tl.where(L_scores_6 > 0, d_L_6, 0.0)  # n m
-            d_L_scores_1_3 = d_L_scores_7 * W1_3_7 + d_L_scores_6 * W1_3_6  # n m
-            d_L_5 = d_A_1_scores * W2_5_1 + d_A_0_scores * W2_5_0  # n m
-            d_L_scores_5 = tl.where(L_scores_5 > 0, d_L_5, 0.0)  # n m
-            d_L_scores_1_3_2 = d_L_scores_1_3 + d_L_scores_5 * W1_3_5  # n m
-            d_L_4 = d_A_1_scores * W2_4_1 + d_A_0_scores * W2_4_0  # n m
-            d_L_scores_4 = tl.where(L_scores_4 > 0, d_L_4, 0.0)  # n m
-            d_L_scores_1_3_3 = d_L_scores_1_3_2 + d_L_scores_4 * W1_3_4  # n m
-            d_L_3 = d_A_1_scores * W2_3_1 + d_A_0_scores * W2_3_0  # n m
-            d_L_scores_3 = tl.where(L_scores_3 > 0, d_L_3, 0.0)  # n m
-            d_L_scores_1_3_4 = d_L_scores_1_3_3 + d_L_scores_3 * W1_3_3  # n m
-            d_L_2 = d_A_1_scores * W2_2_1 + d_A_0_scores * W2_2_0  # n m
-            d_L_scores_2 = tl.where(L_scores_2 > 0, d_L_2, 0.0)  # n m
-            d_L_scores_1_3_5 = d_L_scores_1_3_4 + d_L_scores_2 * W1_3_2  # n m
-            d_L_1 = d_A_1_scores * W2_1_1 + d_A_0_scores * W2_1_0  # n m
-            d_L_scores_1 = tl.where(L_scores_1 > 0, d_L_1, 0.0)  # n m
-            d_L_scores_1_3_6 = d_L_scores_1_3_5 + d_L_scores_1 * W1_3_1  # n m
-            d_L_0 = d_A_1_scores * W2_0_1 + d_A_0_scores * W2_0_0  # n m
-            d_L_scores_0 = tl.where(L_scores_0 > 0, d_L_0, 0.0)  # n m
-            d_L_scores_1_3_7 = d_L_scores_1_3_6 + d_L_scores_0 * W1_3_0  # n m
-            d_K_3 = dot_of(d_L_scores_1_3_7, Q_tile_3, DOT, SUMS)  # m d
-            d_K_3_2 += d_K_3
-            d_L_scores_1_2 = d_L_scores_7 * W1_2_7 + d_L_scores_6 * W1_2_6  # n m
-            d_L_scores_1_2_2 = d_L_scores_1_2 + d_L_scores_5 * W1_2_5  # n m
-            d_L_scores_1_2_3 = d_L_scores_1_2_2 + d_L_scores_4 * W1_2_4  # n m
-            d_L_scores_1_2_4 = d_L_scores_1_2_3 + d_L_scores_3 * W1_2_3  # n m
-            d_L_scores_1_2_5 = d_L_scores_1_2_4 + d_L_scores_2 * W1_2_2  # n m
-            d_L_scores_1_2_6 = d_L_scores_1_2_5 + d_L_scores_1 * W1_2_1  # n m
-            d_L_scores_1_2_7 = d_L_scores_1_2_6 + d_L_scores_0 * W1_2_0  # n m
-            d_K_2 = dot_of(d_L_scores_1_2_7, Q_tile_2, DOT, SUMS)  # m d
-            d_K_2_2 += d_K_2
-            d_L_scores_1_1 = d_L_scores_7 * W1_1_7 + d_L_scores_6 * W1_1_6  # n m
-            d_L_scores_1_1_2 = d_L_scores_1_1 + d_L_scores_5 * W1_1_5  # n m
-            d_L_scores_1_1_3 = d_L_scores_1_1_2 + d_L_scores_4 * W1_1_4  # n m
-            d_L_scores_1_1_4 = d_L_scores_1_1_3 + d_L_scores_3 * W1_1_3  # n m
-            d_L_scores_1_1_5 = d_L_scores_1_1_4 + d_L_scores_2 * W1_1_2  # n m
-            d_L_scores_1_1_6 = d_L_scores_1_1_5 + d_L_scores_1 * W1_1_1  # n m
-            d_L_scores_1_1_7 = d_L_scores_1_1_6 + d_L_scores_0 * W1_1_0  # n m
-            d_K_1 = dot_of(d_L_scores_1_1_7, Q_tile_1, DOT, SUMS)  # m d
-            d_K_1_2 += d_K_1
-            d_L_scores_1_0 = d_L_scores_7 * W1_0_7 + d_L_scores_6 * W1_0_6  # n m
-            d_L_scores_1_0_2 = d_L_scores_1_0 + d_L_scores_5 * W1_0_5  # n m
-            d_L_scores_1_0_3 = d_L_scores_1_0_2 + d_L_scores_4 * W1_0_4  # n m
-            d_L_scores_1_0_4 = d_L_scores_1_0_3 + d_L_scores_3 * W1_0_3  # n m
-            d_L_scores_1_0_5 = d_L_scores_1_0_4 + d_L_scores_2 * W1_0_2  # n m
-            d_L_scores_1_0_6 = d_L_scores_1_0_5 + d_L_scores_1 * W1_0_1  # n m
-            d_L_scores_1_0_7 = d_L_scores_1_0_6 + d_L_scores_0 * W1_0_0  # n m
-            d_K_0 = dot_of(d_L_scores_1_0_7, Q_tile_0, DOT, SUMS)  # m d
-            d_K_0_2 += d_K_0
-        if V_grad is not None:
-            store_2d(V_grad + (pair * 2 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_1_2)
-        if V_grad is not None:
-            store_2d(V_grad + (pair * 2 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_0_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 4 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_3_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 4 + 2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_2_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 4 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_1_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 4 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_0_2)
+            Q_tile = ()
+            L_scores_1 = ()
+            for g in tl.static_range(4):
+                Q_tile += (
+                    load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
+                )  # n d
+                L_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
+            A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 2
+            for k in range(8):
+                A_scores_1_next = ()
+                W1_value = ()
+                L_scores_2 = tl.zeros((m_block, n_block), SUMS)
+                for g in tl.static_range(4):
+                    W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
+                    L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
+                b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
+                L_scores = number_0 * L_scores_2 + b1_value  # n m
+                L = tl.maximum(L_scores, 0.0)  # n m
+                for h in tl.static_range(2):
+                    W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
+                    A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
+                A_scores_1 = A_scores_1_next
+            d_V_2_next = ()
+            d_A_scores = ()
+            for h in tl.static_range(2):
+                A_scores = A_scores_1[h] + b2_value[h]  # n m
+                A_scores_2 = with_bias(
+                    A_scores, 1.0, mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2],
+                    n_end, MASK, SUMS,
+                )  # n m
+                seen_2 = allowed(
+                    visible, mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end,
+                    MASK,
+                )  # n m
+                A_rows = load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end)  # n
+                A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_rows[None, :])  # n m
+                d_2 = load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+                d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
+                d_V_2_next += (d_V_2[h] + d_V_3,)
+                d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
+                A_sums = load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end)  # n
+                d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
+            d_V_2 = d_V_2_next
+            d_L_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 4
+            for k in range(8):
+                d_L_scores_1_next = ()
+                W1_value = ()
+                L_scores_2 = tl.zeros((m_block, n_block), SUMS)
+                for g in tl.static_range(4):
+                    W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
+                    L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
+                b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
+                L_scores = number_0 * L_scores_2 + b1_value  # n m
+                d_L = tl.zeros((m_block, n_block), SUMS)
+                for h in tl.static_range(2):
+                    W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
+                    d_L += d_A_scores[h] * W2_value  # n m
+                d_L_scores = tl.where(L_scores > 0, d_L, 0.0)  # n m
+                for g in tl.static_range(4):
+                    d_L_scores_1_next += (d_L_scores_1[g] + d_L_scores * W1_value[g],)  # n m
+                d_L_scores_1 = d_L_scores_1_next
+            d_K_2_next = ()
+            for g in tl.static_range(4):
+                d_K_3 = dot_of(d_L_scores_1[g], Q_tile[g], DOT, SUMS)  # m d
+                d_K_2_next += (d_K_2[g] + d_K_3,)
+            d_K_2 = d_K_2_next
+        for h in tl.static_range(2):
+            if V_grad is not None:
+                store_2d(V_grad + (pair * 2 + h) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2[h])
+    for g in tl.static_range(4):
+        if K_grad is not None:
+            store_2d(K_grad + (lead * 4 + g) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
@@ -1807,11 +511,11 @@ y_1_tiles = region(
     operands={"Q": "g n d", "K": "g m d", "W1": "g k", "b1": "k", "W2": "k h", "b2": "h", "V": "h m d"},
     heads={"g": 4, "k": 8, "h": 2}, whole=("g", "k"), widths={"d": "d"}, result="h n d", others="h",
     sizes={"g": 4, "k": 8, "h": 8}, reads=[[0], [1]], loops={"rows": "h", "keys": "h"},
-    live={"forward": 13, "numbers": 21, "numbers_2": 25, "rows": 21, "keys": 21},
-    sums={"forward": 0, "numbers": 26, "numbers_2": 32, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d", "d"], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    resident={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    streamed={"forward": ["d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    temporaries={"forward": [], "numbers": [], "numbers_2": [], "rows": [], "keys": []}, random=False, noise=(),
-    kernels={"forward": y_1_tiles_forward, "numbers": y_1_tiles_numbers, "numbers_2": y_1_tiles_numbers_2, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
+    live={"forward": 8, "numbers": 11, "rows": 12, "keys": 12},
+    sums={"forward": 0, "numbers": 58, "rows": 0, "keys": 0},
+    accumulators={"forward": ["d", "d"], "numbers": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
+    resident={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
+    streamed={"forward": ["d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
+    temporaries={"forward": [], "numbers": [], "rows": [], "keys": []}, random=False, noise=(),
+    kernels={"forward": y_1_tiles_forward, "numbers": y_1_tiles_numbers, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

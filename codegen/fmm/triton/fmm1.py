@@ -107,12 +107,12 @@ def A_V_2_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block, d_wide), SUMS)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     for start in range(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
@@ -127,18 +127,18 @@ def A_V_2_tiles_forward(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
             MASK,
-        )
-        near, alpha_0, m_i_0, l_i_0 = online(near_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
+        )  # n m
+        near, alpha, m_i_0, l_i_0 = online(near_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
-        read_0 = dot_of(near, A_V_p1_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * alpha_0[:, None] + read_0
-    store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
-    )
+        read = dot_of(near, A_V_p1_tile, DOT, SUMS)  # n d
+        acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_2d(
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+    )
 
 
 @triton.jit
@@ -154,13 +154,13 @@ def A_V_2_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
-    near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
@@ -175,22 +175,21 @@ def A_V_2_tiles_rows(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
             MASK,
-        )
-        near = softened(near_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+        )  # n m
+        near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[:, None])  # n m
         A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
-        d_near = dot_of(d_0, tl.trans(A_V_p1_tile), DOT, SUMS)  # n m
-        add = d_near - near_sums[:, None]  # n m
-        d_near_scores = near * add  # n m
-        d_Q = dot_of(d_near_scores, K_tile, DOT, SUMS)  # n d
-        d_Q_2 += d_Q
+        d_near = dot_of(d_2, tl.trans(A_V_p1_tile), DOT, SUMS)  # n m
+        d_near_scores = near * (d_near - near_sums[:, None])  # n m
+        d_Q_3 = dot_of(d_near_scores, K_tile, DOT, SUMS)  # n d
+        d_Q_2 += d_Q_3
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_near_scores)
-    d_Q_3 = number_0 * d_Q_2  # n d
+    d_Q_4 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3)
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
 
 
 @triton.jit
@@ -206,12 +205,12 @@ def A_V_2_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+    A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_A_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
-    A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
+    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+    A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
     for start in range(
         tl.maximum(first - (m_end - n_end) - 2, 0), tl.minimum(first - (m_end - n_end) + m_block + 2, n_end), n_block
     ):
@@ -221,31 +220,30 @@ def A_V_2_tiles_keys(
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first + n_block > 3) | (start + m_end - n_end - first - m_block < -3)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         near_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance <= 2) & (distance >= -2), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end,
             MASK,
-        )
-        near = softened(near_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-        d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_A_V_1 = dot_of(near, d_0, DOT, SUMS)  # m d
-        d_A_V_1_2 += d_A_V_1
-        d_near = dot_of(A_V_p1_tile, tl.trans(d_0), DOT, SUMS)  # n m
+        )  # n m
+        near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[None, :])  # n m
+        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_A_V_1_3 = dot_of(near, d_2, DOT, SUMS)  # m d
+        d_A_V_1_2 += d_A_V_1_3
+        d_near = dot_of(A_V_p1_tile, tl.trans(d_2), DOT, SUMS)  # n m
         near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_near - near_sums[None, :]  # n m
-        d_near_scores = near * add  # n m
-        d_K = dot_of(d_near_scores, Q_tile, DOT, SUMS)  # m d
-        d_K_2 += d_K
+        d_near_scores = near * (d_near - near_sums[None, :])  # n m
+        d_K_3 = dot_of(d_near_scores, Q_tile, DOT, SUMS)  # m d
+        d_K_2 += d_K_3
     if A_V_p1_grad is not None:
         store_2d(A_V_p1_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_A_V_1_2)
-    d_K_3 = number_0 * d_K_2  # m d
+    d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_3)
+        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
 
 
 A_V_2_tiles = region(

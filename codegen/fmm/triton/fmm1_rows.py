@@ -132,11 +132,11 @@ def near_A_m_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block,), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    out_0 = tl.zeros((n_block,), SUMS)
     for start in range(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
@@ -151,19 +151,17 @@ def near_A_m_tiles_forward(
         near_copy_scores = with_bias(
             near_scores_copy, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
             MASK,
-        )
-        near_copy, alpha_0, m_i_0, l_i_0 = online(
-            near_copy_scores, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0
         )  # n m
+        near_copy, alpha, m_i_0, l_i_0 = online(near_copy_scores, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         A_m_tile = load_1d(A_m + batch * A_m_step[0], m, A_m_step[1], m_end).to(SUMS)  # m
-        read_0 = near_copy * A_m_tile[None, :]  # n m
-        read_0_2 = tl.sum(read_0, 1)  # n
-        out_0 = out_0 * alpha_0 + read_0_2
-    store_1d(out + pair * n_end, n, 1, n_end, out_0 / tl.where(l_i_0 > 0, l_i_0, 1.0))
+        read = near_copy * A_m_tile[None, :]  # n m
+        read_2 = tl.sum(read, 1)  # n
+        acc = acc * alpha + read_2
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
 
 @triton.jit
@@ -179,12 +177,12 @@ def near_A_m_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
-    near_copy_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    near_copy_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    d_2 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+    near_copy_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
@@ -199,21 +197,20 @@ def near_A_m_tiles_rows(
         near_copy_scores = with_bias(
             near_scores_copy, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
             MASK,
-        )
-        near_copy = softened(near_copy_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+        )  # n m
+        near_copy = softened(near_copy_scores, number_0, MASK, seen_2, edge, near_copy_rows[:, None])  # n m
         A_m_tile = load_1d(A_m + batch * A_m_step[0], m, A_m_step[1], m_end).to(SUMS)  # m
-        add = d_0[:, None] * A_m_tile[None, :] - near_copy_sums[:, None]  # n m
-        d_near_copy_scores = near_copy * add  # n m
-        d_Q = dot_of(d_near_copy_scores, K_tile, DOT, SUMS)  # n d
-        d_Q_2 += d_Q
+        d_near_copy_scores = near_copy * (d_2[:, None] * A_m_tile[None, :] - near_copy_sums[:, None])  # n m
+        d_Q_3 = dot_of(d_near_copy_scores, K_tile, DOT, SUMS)  # n d
+        d_Q_2 += d_Q_3
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_near_copy_scores)
-    d_Q_3 = number_0 * d_Q_2  # n d
+    d_Q_4 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3)
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
 
 
 @triton.jit
@@ -229,11 +226,11 @@ def near_A_m_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_A_m_3 = tl.zeros((m_block,), SUMS)
-    A_m_tile = load_1d(A_m + batch * A_m_step[0], m, A_m_step[1], m_end).to(SUMS)  # m
+    d_A_m_2 = tl.zeros((m_block,), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
+    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+    A_m_tile = load_1d(A_m + batch * A_m_step[0], m, A_m_step[1], m_end).to(SUMS)  # m
     for start in range(
         tl.maximum(first - (m_end - n_end) - 2, 0), tl.minimum(first - (m_end - n_end) + m_block + 2, n_end), n_block
     ):
@@ -243,37 +240,36 @@ def near_A_m_tiles_keys(
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first + n_block > 3) | (start + m_end - n_end - first - m_block < -3)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         near_scores_copy = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
         near_copy_scores = with_bias(
             near_scores_copy, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance <= 2) & (distance >= -2), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end,
             MASK,
-        )
-        near_copy = softened(near_copy_scores, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-        d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
-        d_A_m = near_copy * d_0[None, :]  # n m
-        d_A_m_2 = tl.sum(d_A_m, 1)  # m
-        d_A_m_3 += d_A_m_2
+        )  # n m
+        near_copy_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        near_copy = softened(near_copy_scores, number_0, MASK, seen_2, edge, near_copy_rows[None, :])  # n m
+        d_2 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        d_A_m_3 = near_copy * d_2[None, :]  # n m
+        d_A_m_4 = tl.sum(d_A_m_3, 1)  # m
+        d_A_m_2 += d_A_m_4
         near_copy_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_0[None, :] * A_m_tile[:, None] - near_copy_sums[None, :]  # n m
-        d_near_copy_scores = near_copy * add  # n m
-        d_K = dot_of(d_near_copy_scores, Q_tile, DOT, SUMS)  # m d
-        d_K_2 += d_K
+        d_near_copy_scores = near_copy * (d_2[None, :] * A_m_tile[:, None] - near_copy_sums[None, :])  # n m
+        d_K_3 = dot_of(d_near_copy_scores, Q_tile, DOT, SUMS)  # m d
+        d_K_2 += d_K_3
     if A_m_grad is not None:
-        store_1d(A_m_grad + pair * m_end, m, 1, m_end, d_A_m_3)
-    d_K_3 = number_0 * d_K_2  # m d
+        store_1d(A_m_grad + pair * m_end, m, 1, m_end, d_A_m_2)
+    d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_3)
+        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
 
 
 near_A_m_tiles = region(
     f"{__name__}.near_A_m_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "A_m": "m"}, heads={"h": 1},
     whole=(), widths={"d": "d"}, result="h n", others="h", sizes={"h": 8}, reads=[[0]], loops={},
-    live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
+    live={"forward": 3, "rows": 3, "keys": 3}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": [], "rows": ["d"], "keys": ["d"]},
     resident={"forward": ["d"], "rows": ["d"], "keys": ["d"]},
     streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]}, temporaries={"forward": [], "rows": [], "keys": []},
@@ -295,11 +291,11 @@ def near_V_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
@@ -314,18 +310,18 @@ def near_V_tiles_forward(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
             MASK,
-        )
-        near, alpha_0, m_i_0, l_i_0 = online(near_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
+        )  # n m
+        near, alpha, m_i_0, l_i_0 = online(near_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read_0 = dot_of(near, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * alpha_0[:, None] + read_0
-    store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
-    )
+        read = dot_of(near, V_tile, DOT, SUMS)  # n d
+        acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_2d(
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+    )
 
 
 @triton.jit
@@ -341,12 +337,12 @@ def near_V_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
     ):
@@ -361,22 +357,21 @@ def near_V_tiles_rows(
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
             MASK,
-        )
-        near = softened(near_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+        )  # n m
+        near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        d_near = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
-        add = d_near - near_sums[:, None]  # n m
-        d_near_scores = near * add  # n m
-        d_Q = dot_of(d_near_scores, K_tile, DOT, SUMS)  # n d
-        d_Q_2 += d_Q
+        d_near = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
+        d_near_scores = near * (d_near - near_sums[:, None])  # n m
+        d_Q_3 = dot_of(d_near_scores, K_tile, DOT, SUMS)  # n d
+        d_Q_2 += d_Q_3
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_near_scores)
-    d_Q_3 = number_0 * d_Q_2  # n d
+    d_Q_4 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_3)
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
 
 
 @triton.jit
@@ -392,11 +387,11 @@ def near_V_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
+    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
     for start in range(
         tl.maximum(first - (m_end - n_end) - 2, 0), tl.minimum(first - (m_end - n_end) + m_block + 2, n_end), n_block
     ):
@@ -406,31 +401,30 @@ def near_V_tiles_keys(
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first + n_block > 3) | (start + m_end - n_end - first - m_block < -3)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         near_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
         near_scores_2 = with_bias(
             near_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance <= 2) & (distance >= -2), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end,
             MASK,
-        )
-        near = softened(near_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-        d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V = dot_of(near, d_0, DOT, SUMS)  # m d
-        d_V_2 += d_V
-        d_near = dot_of(V_tile, tl.trans(d_0), DOT, SUMS)  # n m
+        )  # n m
+        near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[None, :])  # n m
+        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_V_3 = dot_of(near, d_2, DOT, SUMS)  # m d
+        d_V_2 += d_V_3
+        d_near = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_near - near_sums[None, :]  # n m
-        d_near_scores = near * add  # n m
-        d_K = dot_of(d_near_scores, Q_tile, DOT, SUMS)  # m d
-        d_K_2 += d_K
+        d_near_scores = near * (d_near - near_sums[None, :])  # n m
+        d_K_3 = dot_of(d_near_scores, Q_tile, DOT, SUMS)  # m d
+        d_K_2 += d_K_3
     if V_grad is not None:
         store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
-    d_K_3 = number_0 * d_K_2  # m d
+    d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_3)
+        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
 
 
 near_V_tiles = region(

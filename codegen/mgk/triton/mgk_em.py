@@ -113,60 +113,59 @@ def prior_of_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    l_i_1 = tl.zeros((n_block,), SUMS)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
-    logprior_0 = tl.load(logprior_base).to(SUMS)  # a number
+    K_base = K + batch * K_step[0] + h_at * K_step[1]
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    l_i_0 = (tl.zeros((n_block,), SUMS),) * 2
+    acc = (tl.zeros((n_block,), SUMS),) * 2
+    logprior_value = ()
+    for r in tl.static_range(2):
+        logprior_value += (tl.load(logprior_base + r * logprior_step[2]).to(SUMS),)  # a number
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    logprior_base_2 = logprior + batch * logprior_step[0] + h_at * logprior_step[1] + logprior_step[2]
-    logprior_1 = tl.load(logprior_base_2).to(SUMS)  # a number
-    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
-    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
-    out_0_0 = tl.zeros((n_block,), SUMS)
-    mask_base_2 = mask + batch * mask_step[0] + h_at * mask_step[1] + mask_step[2]
-    out_0_1 = tl.zeros((n_block,), SUMS)
+    logprior_value_2 = ()
+    for r_2 in tl.static_range(2):
+        logprior_value_2 += (tl.load(logprior_base + r_2 * logprior_step[2]).to(SUMS),)  # a number
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         spread_2 = tl.full((n_block, m_block), 1, SUMS)  # n m
-        visible_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        prior_scores_0_share = where_visible(spread_2, visible_0_0_0, edge, 0.0)  # n m
-        l_i_0 += tl.sum(prior_scores_0_share, 1)
-        K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
-        L_0 = logprior_0 + number_0 * L_1_0 - k2_tile_0[None, :]  # n m
-        K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_1 = dot_of(Q_tile, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
-        L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
-        responsibility_0 = log_add(L_0, L_1)  # n m
-        add = L_0 - responsibility_0  # n m
-        responsibility_0_2 = exp_of(add)  # n m
-        prior_scores_0_terms = with_bias(
-            responsibility_0_2, 1.0, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
-        )  # n m
-        prior_scores_0 = prior_scores_0_share * prior_scores_0_terms  # n m
-        read_0_0 = tl.sum(prior_scores_0, 1)  # n
-        out_0_0 += read_0_0
-        visible_0_0_1 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        prior_scores_1_share = where_visible(spread_2, visible_0_0_1, edge, 0.0)  # n m
-        l_i_1 += tl.sum(prior_scores_1_share, 1)
-        add_2 = L_1 - responsibility_0  # n m
-        responsibility_1 = exp_of(add_2)  # n m
-        prior_scores_1_terms = with_bias(
-            responsibility_1, 1.0, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
-        )  # n m
-        prior_scores_1 = prior_scores_1_share * prior_scores_1_terms  # n m
-        read_0_1 = tl.sum(prior_scores_1, 1)  # n
-        out_0_1 += read_0_1
-    store_1d(out + (pair * 2 + 0) * n_end, n, 1, n_end, out_0_0 * inverse_of(l_i_0, 0))
-    store_1d(out + (pair * 2 + 1) * n_end, n, 1, n_end, out_0_1 * inverse_of(l_i_1, 0))
-    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, inverse_of(l_i_0, 0))
-    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, inverse_of(l_i_1, 0))
+        responsibility = tl.full((n_block, m_block), float("-inf"), SUMS)
+        for r_2 in tl.static_range(2):
+            K_tile_2 = load_2d(K_base + r_2 * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+            L_1_2 = dot_of(Q_tile, tl.trans(K_tile_2), DOT, SUMS)  # n m
+            k2_tile_2 = load_1d(k2_base + r_2 * k2_step[2], m, k2_step[3], m_end).to(SUMS)  # m
+            responsibility = log_add(
+                responsibility, logprior_value_2[r_2] + number_0 * L_1_2 - k2_tile_2[None, :]
+            )  # n m
+        l_i_0_next = ()
+        acc_next = ()
+        for r in tl.static_range(2):
+            seen_2 = allowed(
+                visible, mask_base + r * mask_step[2], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
+            )  # n m
+            prior_scores_share = where_visible(spread_2, seen_2, edge, 0.0)  # n m
+            l_i_0_next += (l_i_0[r] + tl.sum(prior_scores_share, 1),)
+            K_tile = load_2d(K_base + r * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+            L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+            k2_tile = load_1d(k2_base + r * k2_step[2], m, k2_step[3], m_end).to(SUMS)  # m
+            L = logprior_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
+            add = L - responsibility  # n m
+            responsibility_2 = exp_of(add)  # n m
+            prior_scores_terms = with_bias(
+                responsibility_2, 1.0, mask_base + r * mask_step[2], n, mask_step[3], n_end, m, mask_step[4], m_end,
+                MASK, SUMS,
+            )  # n m
+            prior_scores = prior_scores_share * prior_scores_terms  # n m
+            read = tl.sum(prior_scores, 1)  # n
+            acc_next += (acc[r] + read,)
+        l_i_0 = l_i_0_next
+        acc = acc_next
+    for r in tl.static_range(2):
+        store_1d(lse + (pair * 2 + r) * n_end, n, 1, n_end, inverse_of(l_i_0[r], 0))
+        store_1d(out + (pair * 2 + r) * n_end, n, 1, n_end, acc[r] * inverse_of(l_i_0[r], 0))
 
 
 @triton.jit
@@ -182,73 +181,85 @@ def prior_of_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-    lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
-    logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1] + logprior_step[2]
-    logprior_1 = tl.load(logprior_base).to(SUMS)  # a number
+    logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
+    K_base = K + batch * K_step[0] + h_at * K_step[1]
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    d_logprior_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
+    d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_logprior_3_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
+    logprior_value = ()
+    d_2 = ()
+    prior_scores_share_rows = ()
+    for r in tl.static_range(2):
+        logprior_value += (tl.load(logprior_base + r * logprior_step[2]).to(SUMS),)  # a number
+        d_2 += (load_1d(gradient + (pair * 2 + r) * n_end, n, 1, n_end).to(SUMS),)  # n
+        prior_scores_share_rows += (load_1d(lse + (pair * 2 + r) * n_end, n, 1, n_end),)  # n
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
-    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
-    logprior_base_2 = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
-    logprior_0 = tl.load(logprior_base_2).to(SUMS)  # a number
-    d_0_1 = load_1d(gradient + (pair * 2 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + mask_step[2]
-    d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
-    mask_base_2 = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_logprior_1 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    d_Q_3 = tl.zeros((n_block, d_wide), SUMS)
-    d_logprior_0 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+    logprior_value_2 = ()
+    for r_2 in tl.static_range(2):
+        logprior_value_2 += (tl.load(logprior_base + r_2 * logprior_step[2]).to(SUMS),)  # a number
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_1 = dot_of(Q_tile, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
-        L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
-        K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
-        L_0 = logprior_0 + number_0 * L_1_0 - k2_tile_0[None, :]  # n m
-        responsibility_0 = log_add(L_0, L_1)  # n m
-        add = L_1 - responsibility_0  # n m
-        responsibility_1 = exp_of(add)  # n m
-        d_0_1_2 = tl.broadcast_to(d_0_1[:, None], (n_block, m_block))  # n m
+        K_tile_2 = ()
+        L_2 = ()
+        responsibility = tl.full((n_block, m_block), float("-inf"), SUMS)
+        for r_2 in tl.static_range(2):
+            K_tile_2 += (load_2d(K_base + r_2 * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size),)  # m d
+            L_1_2 = dot_of(Q_tile, tl.trans(K_tile_2[r_2]), DOT, SUMS)  # n m
+            k2_tile_2 = load_1d(k2_base + r_2 * k2_step[2], m, k2_step[3], m_end).to(SUMS)  # m
+            L_2 += (logprior_value_2[r_2] + number_0 * L_1_2 - k2_tile_2[None, :],)  # n m
+            responsibility = log_add(responsibility, L_2[r_2])  # n m
         spread_2 = tl.full((n_block, m_block), 1, SUMS)  # n m
-        visible_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        prior_scores_1_share = where_visible((spread_2) * lse_1[:, None], visible_0_0_1, edge, 0.0)  # n m
-        d_prior_scores_1_terms = d_0_1_2 * prior_scores_1_share  # n m
-        d_ = d_prior_scores_1_terms * responsibility_1  # n m
-        add_2 = L_0 - responsibility_0  # n m
-        responsibility_0_2 = exp_of(add_2)  # n m
-        d_0_0_2 = tl.broadcast_to(d_0_0[:, None], (n_block, m_block))  # n m
-        visible_0_0_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        prior_scores_0_share = where_visible((spread_2) * lse_0[:, None], visible_0_0_0, edge, 0.0)  # n m
-        d_prior_scores_0_terms = d_0_0_2 * prior_scores_0_share  # n m
-        d__2 = d_prior_scores_0_terms * responsibility_0_2  # n m
-        d_mul = d_ + d__2  # n m
-        mul = d_mul * responsibility_1  # n m
-        d_L_1 = d_ - mul  # n m
-        d_logprior_1 += in_parts(d_L_1, PARTS)
-        d_Q = dot_of(d_L_1, K_tile_1, DOT, SUMS)  # n d
-        mul_2 = d_mul * responsibility_0_2  # n m
-        d_L_0 = d__2 - mul_2  # n m
-        d_Q_2 = dot_of(d_L_0, K_tile_0, DOT, SUMS)  # n d
-        add_3 = d_Q + d_Q_2  # n d
-        d_Q_3 += add_3
-        d_logprior_0 += in_parts(d_L_0, PARTS)
-        if mask_grad is not None:
-            store_2d(mask_grad + (pair * 2 + 1) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_prior_scores_1_terms)
-        if mask_grad is not None:
-            store_2d(mask_grad + (pair * 2 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_prior_scores_0_terms)
-    if logprior_grad is not None:
-        tl.store(logprior_grad + ((pair * blocks + block) * 2 + 1), tl.sum(d_logprior_1))
-    d_Q_4 = number_0 * d_Q_3  # n d
+        d_mul = tl.zeros((n_block, m_block), SUMS)
+        d_Q_8 = tl.zeros((n_block, d_wide), SUMS)
+        d_logprior_3_2_next = ()
+        for r in tl.static_range(2):
+            K_tile = load_2d(K_base + r * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+            L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+            k2_tile = load_1d(k2_base + r * k2_step[2], m, k2_step[3], m_end).to(SUMS)  # m
+            L = logprior_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
+            add = L - responsibility  # n m
+            responsibility_2 = exp_of(add)  # n m
+            d_3 = tl.broadcast_to(d_2[r][:, None], (n_block, m_block))  # n m
+            prior_scores_share = spread_2 * prior_scores_share_rows[r][:, None]  # n m
+            seen_2 = allowed(
+                visible, mask_base + r * mask_step[2], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
+            )  # n m
+            prior_scores_share_2 = where_visible(prior_scores_share, seen_2, edge, 0.0)  # n m
+            d_prior_scores_terms = d_3 * prior_scores_share_2  # n m
+            d_ = d_prior_scores_terms * responsibility_2  # n m
+            d_mul += d_  # n m
+            d_Q_7 = dot_of(d_, K_tile, DOT, SUMS)  # n d
+            d_Q_8 += d_Q_7  # n d
+            d_logprior_3_2_next += (d_logprior_3_2[r] + in_parts(d_, PARTS),)
+            if mask_grad is not None:
+                store_2d(mask_grad + (pair * 2 + r) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_prior_scores_terms)
+        d_logprior_3_2 = d_logprior_3_2_next
+        d_logprior_2_next = ()
+        d_Q_4 = tl.zeros((n_block, d_wide), SUMS)
+        for r_2 in tl.static_range(2):
+            add_2 = L_2[r_2] - responsibility  # n m
+            L_share = exp_of(add_2)  # n m
+            mul = d_mul * L_share  # n m
+            d_logprior_2_next += (d_logprior_2[r_2] + in_parts(mul, PARTS),)
+            d_Q_3 = dot_of(mul, K_tile_2[r_2], DOT, SUMS)  # n d
+            d_Q_4 += d_Q_3  # n d
+        d_logprior_2 = d_logprior_2_next
+        d_Q_5 = number_0 * d_Q_4  # n d
+        d_Q_6 = -1 * d_Q_5  # n d
+        add_3 = d_Q_6 + number_0 * d_Q_8  # n d
+        d_Q_2 += add_3
+    for r_2 in tl.static_range(2):
+        d_logprior_4 = -1 * tl.sum(d_logprior_2[r_2])  # a number
+        add_4 = d_logprior_4 + tl.sum(d_logprior_3_2[r_2])  # a number
+        if logprior_grad is not None:
+            tl.store(logprior_grad + ((pair * blocks + block) * 2 + r_2), add_4)
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
-    if logprior_grad is not None:
-        tl.store(logprior_grad + ((pair * blocks + block) * 2 + 0), tl.sum(d_logprior_0))
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2)
 
 
 @triton.jit
@@ -264,87 +275,98 @@ def prior_of_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1] + logprior_step[2]
-    logprior_1 = tl.load(logprior_base).to(SUMS)  # a number
-    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
-    K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
-    k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
-    logprior_base_2 = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
-    logprior_0 = tl.load(logprior_base_2).to(SUMS)  # a number
-    K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-    k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + mask_step[2]
-    mask_base_2 = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_L_1_2 = tl.zeros((m_block,), SUMS)
-    d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_L_0_2 = tl.zeros((m_block,), SUMS)
-    d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
+    logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
+    K_base = K + batch * K_step[0] + h_at * K_step[1]
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    d_L_2 = (tl.zeros((m_block,), SUMS),) * 2
+    d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
+    d_L_3_2 = (tl.zeros((m_block,), SUMS),) * 2
+    d_K_3_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
+    logprior_value = ()
+    K_tile = ()
+    k2_tile = ()
+    for r in tl.static_range(2):
+        logprior_value += (tl.load(logprior_base + r * logprior_step[2]).to(SUMS),)  # a number
+        K_tile += (load_2d(K_base + r * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size),)  # m d
+        k2_tile += (load_1d(k2_base + r * k2_step[2], m, k2_step[3], m_end).to(SUMS),)  # m
+    logprior_value_2 = ()
+    K_tile_2 = ()
+    k2_tile_2 = ()
+    for r_2 in tl.static_range(2):
+        logprior_value_2 += (tl.load(logprior_base + r_2 * logprior_step[2]).to(SUMS),)  # a number
+        K_tile_2 += (load_2d(K_base + r_2 * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size),)  # m d
+        k2_tile_2 += (load_1d(k2_base + r_2 * k2_step[2], m, k2_step[3], m_end).to(SUMS),)  # m
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-        lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        L_1_1 = dot_of(K_tile_1, tl.trans(Q_tile), DOT, SUMS)  # n m
-        L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[:, None]  # n m
-        L_1_0 = dot_of(K_tile_0, tl.trans(Q_tile), DOT, SUMS)  # n m
-        L_0 = logprior_0 + number_0 * L_1_0 - k2_tile_0[:, None]  # n m
-        responsibility_0 = log_add(L_0, L_1)  # n m
-        add = L_1 - responsibility_0  # n m
-        responsibility_1 = exp_of(add)  # n m
-        d_0_1 = load_1d(gradient + (pair * 2 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
-        d_0_1_2 = tl.broadcast_to(d_0_1[None, :], (m_block, n_block))  # n m
+        L_2 = ()
+        responsibility = tl.full((m_block, n_block), float("-inf"), SUMS)
+        for r_2 in tl.static_range(2):
+            L_1_2 = dot_of(K_tile_2[r_2], tl.trans(Q_tile), DOT, SUMS)  # n m
+            L_2 += (logprior_value_2[r_2] + number_0 * L_1_2 - k2_tile_2[r_2][:, None],)  # n m
+            responsibility = log_add(responsibility, L_2[r_2])  # n m
         spread_2 = tl.full((m_block, n_block), 1, SUMS)  # n m
-        visible_0_0_1 = allowed(visible, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-        prior_scores_1_share = where_visible((spread_2) * lse_1[None, :], visible_0_0_1, edge, 0.0)  # n m
-        d_prior_scores_1_terms = d_0_1_2 * prior_scores_1_share  # n m
-        d_ = d_prior_scores_1_terms * responsibility_1  # n m
-        add_2 = L_0 - responsibility_0  # n m
-        responsibility_0_2 = exp_of(add_2)  # n m
-        d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
-        d_0_0_2 = tl.broadcast_to(d_0_0[None, :], (m_block, n_block))  # n m
-        visible_0_0_0 = allowed(visible, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-        prior_scores_0_share = where_visible((spread_2) * lse_0[None, :], visible_0_0_0, edge, 0.0)  # n m
-        d_prior_scores_0_terms = d_0_0_2 * prior_scores_0_share  # n m
-        d__2 = d_prior_scores_0_terms * responsibility_0_2  # n m
-        d_mul = d_ + d__2  # n m
-        mul = d_mul * responsibility_1  # n m
-        d_L_1 = d_ - mul  # n m
-        sum = tl.sum(d_L_1, 1)  # m
-        d_L_1_2 += sum
-        d_K_1 = dot_of(d_L_1, Q_tile, DOT, SUMS)  # m d
-        d_K_1_2 += d_K_1
-        mul_2 = d_mul * responsibility_0_2  # n m
-        d_L_0 = d__2 - mul_2  # n m
-        sum_2 = tl.sum(d_L_0, 1)  # m
-        d_L_0_2 += sum_2
-        d_K_0 = dot_of(d_L_0, Q_tile, DOT, SUMS)  # m d
-        d_K_0_2 += d_K_0
-    d_k2_1 = -1 * d_L_1_2  # m
-    if k2_grad is not None:
-        store_1d(k2_grad + (pair * 2 + 1) * m_end, m, 1, m_end, d_k2_1)
-    d_K_1_3 = number_0 * d_K_1_2  # m d
-    if K_grad is not None:
-        store_2d(K_grad + (pair * 2 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_1_3)
-    d_k2_0 = -1 * d_L_0_2  # m
-    if k2_grad is not None:
-        store_1d(k2_grad + (pair * 2 + 0) * m_end, m, 1, m_end, d_k2_0)
-    d_K_0_3 = number_0 * d_K_0_2  # m d
-    if K_grad is not None:
-        store_2d(K_grad + (pair * 2 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_0_3)
+        d_mul = tl.zeros((m_block, n_block), SUMS)
+        d_L_3_2_next = ()
+        d_K_3_2_next = ()
+        for r in tl.static_range(2):
+            L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
+            L = logprior_value[r] + number_0 * L_1 - k2_tile[r][:, None]  # n m
+            add = L - responsibility  # n m
+            responsibility_2 = exp_of(add)  # n m
+            d_2 = load_1d(gradient + (pair * 2 + r) * n_end, n, 1, n_end).to(SUMS)  # n
+            d_3 = tl.broadcast_to(d_2[None, :], (m_block, n_block))  # n m
+            prior_scores_share_rows = load_1d(lse + (pair * 2 + r) * n_end, n, 1, n_end)  # n
+            prior_scores_share = spread_2 * prior_scores_share_rows[None, :]  # n m
+            seen_2 = allowed(
+                visible, mask_base + r * mask_step[2], m, mask_step[4], m_end, n, mask_step[3], n_end, MASK
+            )  # n m
+            prior_scores_share_2 = where_visible(prior_scores_share, seen_2, edge, 0.0)  # n m
+            d_prior_scores_terms = d_3 * prior_scores_share_2  # n m
+            d_ = d_prior_scores_terms * responsibility_2  # n m
+            d_mul += d_  # n m
+            sum_2 = tl.sum(d_, 1)  # m
+            d_L_3_2_next += (d_L_3_2[r] + sum_2,)
+            d_K_5 = dot_of(d_, Q_tile, DOT, SUMS)  # m d
+            d_K_3_2_next += (d_K_3_2[r] + d_K_5,)
+        d_L_3_2 = d_L_3_2_next
+        d_K_3_2 = d_K_3_2_next
+        d_L_2_next = ()
+        d_K_2_next = ()
+        for r_2 in tl.static_range(2):
+            add_2 = L_2[r_2] - responsibility  # n m
+            L_share = exp_of(add_2)  # n m
+            mul = d_mul * L_share  # n m
+            sum = tl.sum(mul, 1)  # m
+            d_L_2_next += (d_L_2[r_2] + sum,)
+            d_K_4 = dot_of(mul, Q_tile, DOT, SUMS)  # m d
+            d_K_2_next += (d_K_2[r_2] + d_K_4,)
+        d_L_2 = d_L_2_next
+        d_K_2 = d_K_2_next
+    for r_2 in tl.static_range(2):
+        d_L_4 = -1 * d_L_2[r_2]  # m
+        mul_2 = -1 * (d_L_4 + d_L_3_2[r_2])  # m
+        if k2_grad is not None:
+            store_1d(k2_grad + (pair * 2 + r_2) * m_end, m, 1, m_end, mul_2)
+        d_K_6 = number_0 * d_K_2[r_2]  # m d
+        d_K_7 = -1 * d_K_6  # m d
+        add_3 = d_K_7 + number_0 * d_K_3_2[r_2]  # m d
+        if K_grad is not None:
+            store_2d(K_grad + (pair * 2 + r_2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, add_3)
 
 
 prior_of_tiles = region(
     f"{__name__}.prior_of_tiles", sides=("n", "m"),
     operands={"Q": "h n d", "K": "h r m d", "logprior": "h r", "k2": "h r m"}, heads={"h": 1, "r": 2}, whole=("r",),
     widths={"d": "d"}, result="h r n", others="h r", sizes={"h": 8, "r": 2}, reads=[[0], [1]], loops={},
-    live={"forward": 7, "rows": 9, "keys": 9}, sums={"forward": 0, "rows": 2, "keys": 0},
-    accumulators={"forward": [], "rows": ["d"], "keys": ["d", "d"]},
-    resident={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
-    streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d"]},
+    live={"forward": 6, "rows": 9, "keys": 9}, sums={"forward": 0, "rows": 4, "keys": 0},
+    accumulators={"forward": [], "rows": ["d"], "keys": ["d", "d", "d", "d"]},
+    resident={"forward": ["d"], "rows": ["d"], "keys": ["d", "d", "d", "d"]},
+    streamed={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d"], "keys": ["d"]},
     temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": prior_of_tiles_forward, "rows": prior_of_tiles_rows, "keys": prior_of_tiles_keys},
 )
@@ -363,50 +385,52 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    K_base = K + batch * K_step[0] + h_at * K_step[1]
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
-    logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
-    logprior_0 = tl.load(logprior_base).to(SUMS)  # a number
+    acc = tl.zeros((n_block, d_wide), SUMS)
+    logprior_value = ()
+    for r in tl.static_range(2):
+        logprior_value += (tl.load(logprior_base + r * logprior_step[2]).to(SUMS),)  # a number
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    logprior_base_2 = logprior + batch * logprior_step[0] + h_at * logprior_step[1] + logprior_step[2]
-    logprior_1 = tl.load(logprior_base_2).to(SUMS)  # a number
-    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
-    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
-        L_0 = logprior_0 + number_0 * L_1_0 - k2_tile_0[None, :]  # n m
-        A_scores = with_bias(L_0, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_1 = dot_of(Q_tile, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
-        L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
-        A_scores_2 = with_bias(L_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_scores_visible = scaled(A_scores, 1.0, MASK, visible_0_0, edge)  # n m
-        A_scores_2_visible = scaled(A_scores_2, 1.0, MASK, visible_0_0, edge)  # n m
-        alpha_0, m_i_0 = higher(tl.max(tl.maximum(A_scores_visible, A_scores_2_visible), 1), 1.0, m_i_0)
-        A = power(A_scores_visible, 1.0, m_i_0) + power(A_scores_2_visible, 1.0, m_i_0)  # n m
-        l_i_0 = l_i_0 * alpha_0 + tl.sum(A, 1)
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores_visible = ()
+        A_most = tl.full((n_block, m_block), float("-inf"), SUMS)
+        for r in tl.static_range(2):
+            K_tile = load_2d(K_base + r * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+            L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+            k2_tile = load_1d(k2_base + r * k2_step[2], m, k2_step[3], m_end).to(SUMS)  # m
+            L = logprior_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
+            A_scores = with_bias(L, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
+            A_scores_visible += (scaled(A_scores, 1.0, MASK, seen_2, edge),)  # n m
+            A_most = tl.maximum(A_most, A_scores_visible[r])  # n m
+        alpha, highest = higher(tl.max(A_most, 1), 1.0, m_i_0)  # n
+        m_i_0 = highest
+        A_2 = tl.zeros((n_block, m_block), SUMS)
+        for r in tl.static_range(2):
+            A = power(A_scores_visible[r], 1.0, highest)  # n m
+            A_2 += A  # n m
+        l_i_0 = l_i_0 * alpha + tl.sum(A_2, 1)
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * alpha_0[:, None] + read_0
-    store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
-    )
+        read = dot_of(A_2, V_tile, DOT, SUMS)  # n d
+        acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_2d(
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+    )
 
 
 @triton.jit
 def y_1_tiles_rows(
-    Q, K, logprior, k2, V, mask, key_mask, lse, gradient, sums, mask_grad, logprior_grad, Q_grad, Q_step, K_step,
+    Q, K, logprior, k2, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, logprior_grad, Q_step, K_step,
     logprior_step, k2_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
     d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
@@ -417,59 +441,54 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1] + logprior_step[2]
-    logprior_1 = tl.load(logprior_base).to(SUMS)  # a number
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
-    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
+    logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    K_base = K + batch * K_step[0] + h_at * K_step[1]
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
+    d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_logprior_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
+    logprior_value = ()
+    for r in tl.static_range(2):
+        logprior_value += (tl.load(logprior_base + r * logprior_step[2]).to(SUMS),)  # a number
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-    d_logprior_1 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    logprior_base_2 = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
-    logprior_0 = tl.load(logprior_base_2).to(SUMS)  # a number
-    d_Q_3 = tl.zeros((n_block, d_wide), SUMS)
-    d_logprior_0 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_1 = dot_of(Q_tile, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
-        L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
-        A_scores = with_bias(L_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
+        d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_A - A_sums[:, None]  # n m
-        d_A_scores = A * add  # n m
-        d_logprior_1 += in_parts(d_A_scores, PARTS)
-        d_Q = dot_of(d_A_scores, K_tile_1, DOT, SUMS)  # n d
-        K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
-        L_0 = logprior_0 + number_0 * L_1_0 - k2_tile_0[None, :]  # n m
-        A_scores_2 = with_bias(L_0, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        A_2 = softened(A_scores_2, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        d_A_scores_2 = A_2 * add  # n m
-        d_Q_2 = dot_of(d_A_scores_2, K_tile_0, DOT, SUMS)  # n d
-        add_2 = d_Q + d_Q_2  # n d
-        d_Q_3 += add_2
-        d_logprior_0 += in_parts(d_A_scores_2, PARTS)
-        d_bias = d_A_scores + d_A_scores_2  # n m
+        d_Q_4 = tl.zeros((n_block, d_wide), SUMS)
+        d_logprior_2_next = ()
+        A_2 = tl.zeros((n_block, m_block), SUMS)
+        for r in tl.static_range(2):
+            K_tile = load_2d(K_base + r * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+            L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+            k2_tile = load_1d(k2_base + r * k2_step[2], m, k2_step[3], m_end).to(SUMS)  # m
+            L = logprior_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
+            A_scores = with_bias(L, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
+            A = softened(A_scores, 1.0, MASK, seen_2, edge, A_rows[:, None])  # n m
+            d_A_scores = A * add  # n m
+            d_Q_3 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
+            d_Q_4 += d_Q_3  # n d
+            d_logprior_2_next += (d_logprior_2[r] + in_parts(d_A_scores, PARTS),)
+            A_2 += A  # n m
+        d_logprior_2 = d_logprior_2_next
+        d_Q_2 += d_Q_4
+        d_bias = add * A_2  # n m
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_bias)
-    if logprior_grad is not None:
-        tl.store(logprior_grad + ((pair * blocks + block) * 2 + 1), tl.sum(d_logprior_1))
-    d_Q_4 = number_0 * d_Q_3  # n d
+    d_Q_5 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
-    if logprior_grad is not None:
-        tl.store(logprior_grad + ((pair * blocks + block) * 2 + 0), tl.sum(d_logprior_0))
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_5)
+    for r in tl.static_range(2):
+        if logprior_grad is not None:
+            tl.store(logprior_grad + ((pair * blocks + block) * 2 + r), tl.sum(d_logprior_2[r]))
 
 
 @triton.jit
@@ -486,76 +505,65 @@ def y_1_tiles_keys(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
-    logprior_0 = tl.load(logprior_base).to(SUMS)  # a number
-    K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-    k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
+    K_base = K + batch * K_step[0] + h_at * K_step[1]
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    logprior_base_2 = logprior + batch * logprior_step[0] + h_at * logprior_step[1] + logprior_step[2]
-    logprior_1 = tl.load(logprior_base_2).to(SUMS)  # a number
-    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
-    K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
-    k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_L_2 = (tl.zeros((m_block,), SUMS),) * 2
+    d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
+    logprior_value = ()
+    K_tile = ()
+    k2_tile = ()
+    for r in tl.static_range(2):
+        logprior_value += (tl.load(logprior_base + r * logprior_step[2]).to(SUMS),)  # a number
+        K_tile += (load_2d(K_base + r * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size),)  # m d
+        k2_tile += (load_1d(k2_base + r * k2_step[2], m, k2_step[3], m_end).to(SUMS),)  # m
     V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-    d_L_1 = tl.zeros((m_block,), SUMS)
-    d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_L_0 = tl.zeros((m_block,), SUMS)
-    d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        L_1_0 = dot_of(K_tile_0, tl.trans(Q_tile), DOT, SUMS)  # n m
-        L_0 = logprior_0 + number_0 * L_1_0 - k2_tile_0[:, None]  # n m
-        A_scores = with_bias(L_0, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS)  # n m
-        L_1_1 = dot_of(K_tile_1, tl.trans(Q_tile), DOT, SUMS)  # n m
-        L_1 = logprior_1 + number_0 * L_1_1 - k2_tile_1[:, None]  # n m
-        A_scores_2 = with_bias(L_1, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A = softened(A_scores, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-        A_2 = softened(A_scores_2, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-        A_3 = A + A_2  # n m
-        d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V = dot_of(A_3, d_0, DOT, SUMS)  # m d
-        d_V_2 += d_V
-        d_A = dot_of(V_tile, tl.trans(d_0), DOT, SUMS)  # n m
+        seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_A - A_sums[None, :]  # n m
-        d_A_scores = A_2 * add  # n m
-        sum = tl.sum(d_A_scores, 1)  # m
-        d_L_1 += sum
-        d_K_1 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
-        d_K_1_2 += d_K_1
-        d_A_scores_2 = A * add  # n m
-        sum_2 = tl.sum(d_A_scores_2, 1)  # m
-        d_L_0 += sum_2
-        d_K_0 = dot_of(d_A_scores_2, Q_tile, DOT, SUMS)  # m d
-        d_K_0_2 += d_K_0
+        A_2 = tl.zeros((m_block, n_block), SUMS)
+        d_L_2_next = ()
+        d_K_2_next = ()
+        for r in tl.static_range(2):
+            L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
+            L = logprior_value[r] + number_0 * L_1 - k2_tile[r][:, None]  # n m
+            A_scores = with_bias(L, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS)  # n m
+            A = softened(A_scores, 1.0, MASK, seen_2, edge, A_rows[None, :])  # n m
+            A_2 += A  # n m
+            d_A_scores = A * (d_A - A_sums[None, :])  # n m
+            sum = tl.sum(d_A_scores, 1)  # m
+            d_L_2_next += (d_L_2[r] + sum,)
+            d_K_3 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
+            d_K_2_next += (d_K_2[r] + d_K_3,)
+        d_L_2 = d_L_2_next
+        d_K_2 = d_K_2_next
+        d_V_3 = dot_of(A_2, d_2, DOT, SUMS)  # m d
+        d_V_2 += d_V_3
     if V_grad is not None:
         store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
-    d_k2_1 = -1 * d_L_1  # m
-    if k2_grad is not None:
-        store_1d(k2_grad + (pair * 2 + 1) * m_end, m, 1, m_end, d_k2_1)
-    d_K_1_3 = number_0 * d_K_1_2  # m d
-    if K_grad is not None:
-        store_2d(K_grad + (pair * 2 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_1_3)
-    d_k2_0 = -1 * d_L_0  # m
-    if k2_grad is not None:
-        store_1d(k2_grad + (pair * 2 + 0) * m_end, m, 1, m_end, d_k2_0)
-    d_K_0_3 = number_0 * d_K_0_2  # m d
-    if K_grad is not None:
-        store_2d(K_grad + (pair * 2 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_0_3)
+    for r in tl.static_range(2):
+        d_k2 = -1 * d_L_2[r]  # m
+        if k2_grad is not None:
+            store_1d(k2_grad + (pair * 2 + r) * m_end, m, 1, m_end, d_k2)
+        d_K_4 = number_0 * d_K_2[r]  # m d
+        if K_grad is not None:
+            store_2d(K_grad + (pair * 2 + r) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "h n d", "K": "h r m d", "logprior": "h r", "k2": "h r m", "V": "h m d"}, heads={"h": 1, "r": 2},
     whole=("r",), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "r": 2}, reads=[[0]], loops={},
-    live={"forward": 5, "rows": 5, "keys": 6}, sums={"forward": 0, "rows": 2, "keys": 0},
+    live={"forward": 5, "rows": 5, "keys": 5}, sums={"forward": 0, "rows": 2, "keys": 0},
     accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d", "d"]},
     resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d", "d"]},
     streamed={"forward": ["d", "d", "d"], "rows": ["d", "d", "d"], "keys": ["d", "d"]},

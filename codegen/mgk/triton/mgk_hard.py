@@ -86,37 +86,34 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    K_base = K + batch * K_step[0] + h_at * K_step[1]
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
-    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
-        L_0 = number_0 * L_1_0 - k2_tile_0[None, :]  # n m
-        K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_1 = dot_of(Q_tile, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
-        L_1 = number_0 * L_1_1 - k2_tile_1[None, :]  # n m
-        S = tl.maximum(L_0, L_1)  # n m
+        S = tl.full((n_block, m_block), float("-inf"), SUMS)
+        for r in tl.static_range(2):
+            K_tile = load_2d(K_base + r * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
+            L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+            k2_tile = load_1d(k2_base + r * k2_step[2], m, k2_step[3], m_end).to(SUMS)  # m
+            S = tl.maximum(S, number_0 * L_1 - k2_tile[None, :])  # n m
         A_scores = with_bias(S, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A, alpha_0, m_i_0, l_i_0 = online(A_scores, 1.0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A, alpha, m_i_0, l_i_0 = online(A_scores, 1.0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * alpha_0[:, None] + read_0
-    store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
-    )
+        read = dot_of(A, V_tile, DOT, SUMS)  # n d
+        acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_2d(
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+    )
 
 
 @triton.jit
@@ -132,48 +129,52 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
-    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
+    K_base = K + batch * K_step[0] + h_at * K_step[1]
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-    d_Q_3 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
-        L_0 = number_0 * L_1_0 - k2_tile_0[None, :]  # n m
-        K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-        L_1_1 = dot_of(Q_tile, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
-        L_1 = number_0 * L_1_1 - k2_tile_1[None, :]  # n m
-        S = tl.maximum(L_0, L_1)  # n m
+        K_tile = ()
+        L = ()
+        S = tl.full((n_block, m_block), float("-inf"), SUMS)
+        for r in tl.static_range(2):
+            K_tile += (load_2d(K_base + r * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size),)  # m d
+            L_1 = dot_of(Q_tile, tl.trans(K_tile[r]), DOT, SUMS)  # n m
+            k2_tile = load_1d(k2_base + r * k2_step[2], m, k2_step[3], m_end).to(SUMS)  # m
+            L += (number_0 * L_1 - k2_tile[None, :],)  # n m
+            S = tl.maximum(S, L[r])  # n m
         A_scores = with_bias(S, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A = softened(A_scores, 1.0, MASK, seen_2, edge, A_rows[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
-        add = d_A - A_sums[:, None]  # n m
-        d_A_scores = A * add  # n m
-        L_1_share = tl.where(L_1 == S, 1.0, 0.0) / ((L_0 == S).to(SUMS) + (L_1 == S).to(SUMS))  # n m
-        mul = d_A_scores * L_1_share  # n m
-        d_Q = dot_of(mul, K_tile_1, DOT, SUMS)  # n d
-        L_0_share = tl.where(L_0 == S, 1.0, 0.0) / ((L_0 == S).to(SUMS) + (L_1 == S).to(SUMS))  # n m
-        mul_2 = d_A_scores * L_0_share  # n m
-        d_Q_2 = dot_of(mul_2, K_tile_0, DOT, SUMS)  # n d
-        add_2 = d_Q + d_Q_2  # n d
-        d_Q_3 += add_2
+        d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
+        d_A_scores = A * (d_A - A_sums[:, None])  # n m
+        L_equal = ()
+        S_equal = tl.zeros((n_block, m_block), SUMS)
+        for r in tl.static_range(2):
+            L_equal += ((L[r] == S).to(SUMS),)  # n m
+            S_equal += L_equal[r]  # n m
+        S_share = tl.where(S_equal == 0, 0.0, 1 / S_equal)  # n m
+        d_Q_4 = tl.zeros((n_block, d_wide), SUMS)
+        for r in tl.static_range(2):
+            mul = L_equal[r] * S_share  # n m
+            mul_2 = d_A_scores * mul  # n m
+            d_Q_3 = dot_of(mul_2, K_tile[r], DOT, SUMS)  # n d
+            d_Q_4 += d_Q_3  # n d
+        d_Q_2 += d_Q_4
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
-    d_Q_4 = number_0 * d_Q_3  # n d
+    d_Q_5 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_5)
 
 
 @triton.jit
@@ -189,73 +190,72 @@ def y_1_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    K_tile_0 = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-    k2_tile_0 = load_1d(k2 + batch * k2_step[0] + h_at * k2_step[1], m, k2_step[3], m_end).to(SUMS)  # m
-    K_base = K + batch * K_step[0] + h_at * K_step[1] + K_step[2]
-    K_tile_1 = load_2d(K_base, m, K_step[3], m_end, d, K_step[4], d_size)  # m d
-    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1] + k2_step[2]
-    k2_tile_1 = load_1d(k2_base, m, k2_step[3], m_end).to(SUMS)  # m
+    K_base = K + batch * K_step[0] + h_at * K_step[1]
+    k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_L_2 = (tl.zeros((m_block,), SUMS),) * 2
+    d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
+    K_tile = ()
+    k2_tile = ()
+    for r in tl.static_range(2):
+        K_tile += (load_2d(K_base + r * K_step[2], m, K_step[3], m_end, d, K_step[4], d_size),)  # m d
+        k2_tile += (load_1d(k2_base + r * k2_step[2], m, k2_step[3], m_end).to(SUMS),)  # m
     V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-    d_L_1 = tl.zeros((m_block,), SUMS)
-    d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_L_0 = tl.zeros((m_block,), SUMS)
-    d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        L_1_0 = dot_of(K_tile_0, tl.trans(Q_tile), DOT, SUMS)  # n m
-        L_0 = number_0 * L_1_0 - k2_tile_0[:, None]  # n m
-        L_1_1 = dot_of(K_tile_1, tl.trans(Q_tile), DOT, SUMS)  # n m
-        L_1 = number_0 * L_1_1 - k2_tile_1[:, None]  # n m
-        S = tl.maximum(L_0, L_1)  # n m
+        L = ()
+        S = tl.full((m_block, n_block), float("-inf"), SUMS)
+        for r in tl.static_range(2):
+            L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
+            L += (number_0 * L_1 - k2_tile[r][:, None],)  # n m
+            S = tl.maximum(S, L[r])  # n m
         A_scores = with_bias(S, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A = softened(A_scores, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-        d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V = dot_of(A, d_0, DOT, SUMS)  # m d
-        d_V_2 += d_V
-        d_A = dot_of(V_tile, tl.trans(d_0), DOT, SUMS)  # n m
+        seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A = softened(A_scores, 1.0, MASK, seen_2, edge, A_rows[None, :])  # n m
+        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
+        d_V_2 += d_V_3
+        d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_A - A_sums[None, :]  # n m
-        d_A_scores = A * add  # n m
-        L_1_share = tl.where(L_1 == S, 1.0, 0.0) / ((L_0 == S).to(SUMS) + (L_1 == S).to(SUMS))  # n m
-        mul = d_A_scores * L_1_share  # n m
-        sum = tl.sum(mul, 1)  # m
-        d_L_1 += sum
-        d_K_1 = dot_of(mul, Q_tile, DOT, SUMS)  # m d
-        d_K_1_2 += d_K_1
-        L_0_share = tl.where(L_0 == S, 1.0, 0.0) / ((L_0 == S).to(SUMS) + (L_1 == S).to(SUMS))  # n m
-        mul_2 = d_A_scores * L_0_share  # n m
-        sum_2 = tl.sum(mul_2, 1)  # m
-        d_L_0 += sum_2
-        d_K_0 = dot_of(mul_2, Q_tile, DOT, SUMS)  # m d
-        d_K_0_2 += d_K_0
+        d_A_scores = A * (d_A - A_sums[None, :])  # n m
+        L_equal = ()
+        S_equal = tl.zeros((m_block, n_block), SUMS)
+        for r in tl.static_range(2):
+            L_equal += ((L[r] == S).to(SUMS),)  # n m
+            S_equal += L_equal[r]  # n m
+        S_share = tl.where(S_equal == 0, 0.0, 1 / S_equal)  # n m
+        d_L_2_next = ()
+        d_K_2_next = ()
+        for r in tl.static_range(2):
+            mul = L_equal[r] * S_share  # n m
+            mul_2 = d_A_scores * mul  # n m
+            sum = tl.sum(mul_2, 1)  # m
+            d_L_2_next += (d_L_2[r] + sum,)
+            d_K_3 = dot_of(mul_2, Q_tile, DOT, SUMS)  # m d
+            d_K_2_next += (d_K_2[r] + d_K_3,)
+        d_L_2 = d_L_2_next
+        d_K_2 = d_K_2_next
     if V_grad is not None:
         store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
-    d_k2_1 = -1 * d_L_1  # m
-    if k2_grad is not None:
-        store_1d(k2_grad + (pair * 2 + 1) * m_end, m, 1, m_end, d_k2_1)
-    d_K_1_3 = number_0 * d_K_1_2  # m d
-    if K_grad is not None:
-        store_2d(K_grad + (pair * 2 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_1_3)
-    d_k2_0 = -1 * d_L_0  # m
-    if k2_grad is not None:
-        store_1d(k2_grad + (pair * 2 + 0) * m_end, m, 1, m_end, d_k2_0)
-    d_K_0_3 = number_0 * d_K_0_2  # m d
-    if K_grad is not None:
-        store_2d(K_grad + (pair * 2 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_0_3)
+    for r in tl.static_range(2):
+        d_k2 = -1 * d_L_2[r]  # m
+        if k2_grad is not None:
+            store_1d(k2_grad + (pair * 2 + r) * m_end, m, 1, m_end, d_k2)
+        d_K_4 = number_0 * d_K_2[r]  # m d
+        if K_grad is not None:
+            store_2d(K_grad + (pair * 2 + r) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h r m d", "k2": "h r m", "V": "h m d"},
     heads={"h": 1, "r": 2}, whole=("r",), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "r": 2},
-    reads=[[0]], loops={}, live={"forward": 4, "rows": 7, "keys": 7}, sums={"forward": 0, "rows": 0, "keys": 0},
+    reads=[[0]], loops={}, live={"forward": 3, "rows": 7, "keys": 7}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d", "d"]},
     resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d", "d"]},
     streamed={"forward": ["d", "d", "d"], "rows": ["d", "d", "d"], "keys": ["d", "d"]},

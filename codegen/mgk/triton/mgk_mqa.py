@@ -89,48 +89,50 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    logpi_base = logpi + batch * logpi_step[0] + h_at * logpi_step[1]
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
-    logpi_base = logpi + batch * logpi_step[0] + h_at * logpi_step[1]
-    logpi_0 = tl.load(logpi_base).to(SUMS)  # a number
+    acc = tl.zeros((n_block, d_wide), SUMS)
+    logpi_value = ()
+    for r in tl.static_range(2):
+        logpi_value += (tl.load(logpi_base + r * logpi_step[2]).to(SUMS),)  # a number
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    logpi_base_2 = logpi + batch * logpi_step[0] + h_at * logpi_step[1] + logpi_step[2]
-    logpi_1 = tl.load(logpi_base_2).to(SUMS)  # a number
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        k2_tile_0 = load_1d(k2 + batch * k2_step[0], m, k2_step[2], m_end).to(SUMS)  # m
-        L_0 = logpi_0 + number_0 * L_1_0 - k2_tile_0[None, :]  # n m
-        A_scores = with_bias(L_0, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_1_1 = dot_of(Q_tile, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        k2_tile_1 = load_1d(k2 + batch * k2_step[0] + k2_step[1], m, k2_step[2], m_end).to(SUMS)  # m
-        L_1 = logpi_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
-        A_scores_2 = with_bias(L_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_scores_visible = scaled(A_scores, 1.0, MASK, visible_0_0, edge)  # n m
-        A_scores_2_visible = scaled(A_scores_2, 1.0, MASK, visible_0_0, edge)  # n m
-        alpha_0, m_i_0 = higher(tl.max(tl.maximum(A_scores_visible, A_scores_2_visible), 1), 1.0, m_i_0)
-        A = power(A_scores_visible, 1.0, m_i_0) + power(A_scores_2_visible, 1.0, m_i_0)  # n m
-        l_i_0 = l_i_0 * alpha_0 + tl.sum(A, 1)
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores_visible = ()
+        A_most = tl.full((n_block, m_block), float("-inf"), SUMS)
+        for r in tl.static_range(2):
+            K_tile = load_2d(K + batch * K_step[0] + r * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+            k2_tile = load_1d(k2 + batch * k2_step[0] + r * k2_step[1], m, k2_step[2], m_end).to(SUMS)  # m
+            L = logpi_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
+            A_scores = with_bias(L, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
+            A_scores_visible += (scaled(A_scores, 1.0, MASK, seen_2, edge),)  # n m
+            A_most = tl.maximum(A_most, A_scores_visible[r])  # n m
+        alpha, highest = higher(tl.max(A_most, 1), 1.0, m_i_0)  # n
+        m_i_0 = highest
+        A_2 = tl.zeros((n_block, m_block), SUMS)
+        for r in tl.static_range(2):
+            A = power(A_scores_visible[r], 1.0, highest)  # n m
+            A_2 += A  # n m
+        l_i_0 = l_i_0 * alpha + tl.sum(A_2, 1)
         V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, d, V_step[2], d_size)  # m d
-        read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
-        out_0 = out_0 * alpha_0[:, None] + read_0
-    store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
-    )
+        read = dot_of(A_2, V_tile, DOT, SUMS)  # n d
+        acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_2d(
+        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+    )
 
 
 @triton.jit
 def y_1_tiles_rows(
-    Q, K, logpi, k2, V, mask, key_mask, lse, gradient, sums, mask_grad, logpi_grad, Q_grad, Q_step, K_step, logpi_step,
+    Q, K, logpi, k2, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, logpi_grad, Q_step, K_step, logpi_step,
     k2_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
     d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
@@ -141,57 +143,52 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    logpi_base = logpi + batch * logpi_step[0] + h_at * logpi_step[1] + logpi_step[2]
-    logpi_1 = tl.load(logpi_base).to(SUMS)  # a number
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    logpi_base = logpi + batch * logpi_step[0] + h_at * logpi_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_logpi_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
+    logpi_value = ()
+    for r in tl.static_range(2):
+        logpi_value += (tl.load(logpi_base + r * logpi_step[2]).to(SUMS),)  # a number
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-    d_logpi_1 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-    logpi_base_2 = logpi + batch * logpi_step[0] + h_at * logpi_step[1]
-    logpi_0 = tl.load(logpi_base_2).to(SUMS)  # a number
-    d_Q_3 = tl.zeros((n_block, d_wide), SUMS)
-    d_logpi_0 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_1_1 = dot_of(Q_tile, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        k2_tile_1 = load_1d(k2 + batch * k2_step[0] + k2_step[1], m, k2_step[2], m_end).to(SUMS)  # m
-        L_1 = logpi_1 + number_0 * L_1_1 - k2_tile_1[None, :]  # n m
-        A_scores = with_bias(L_1, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
         V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, d, V_step[2], d_size)  # m d
-        d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
+        d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_A - A_sums[:, None]  # n m
-        d_A_scores = A * add  # n m
-        d_logpi_1 += in_parts(d_A_scores, PARTS)
-        d_Q = dot_of(d_A_scores, K_tile_1, DOT, SUMS)  # n d
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        L_1_0 = dot_of(Q_tile, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        k2_tile_0 = load_1d(k2 + batch * k2_step[0], m, k2_step[2], m_end).to(SUMS)  # m
-        L_0 = logpi_0 + number_0 * L_1_0 - k2_tile_0[None, :]  # n m
-        A_scores_2 = with_bias(L_0, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
-        A_2 = softened(A_scores_2, 1.0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        d_A_scores_2 = A_2 * add  # n m
-        d_Q_2 = dot_of(d_A_scores_2, K_tile_0, DOT, SUMS)  # n d
-        add_2 = d_Q + d_Q_2  # n d
-        d_Q_3 += add_2
-        d_logpi_0 += in_parts(d_A_scores_2, PARTS)
-        d_bias = d_A_scores + d_A_scores_2  # n m
+        d_Q_4 = tl.zeros((n_block, d_wide), SUMS)
+        d_logpi_2_next = ()
+        A_2 = tl.zeros((n_block, m_block), SUMS)
+        for r in tl.static_range(2):
+            K_tile = load_2d(K + batch * K_step[0] + r * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
+            k2_tile = load_1d(k2 + batch * k2_step[0] + r * k2_step[1], m, k2_step[2], m_end).to(SUMS)  # m
+            L = logpi_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
+            A_scores = with_bias(L, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
+            A = softened(A_scores, 1.0, MASK, seen_2, edge, A_rows[:, None])  # n m
+            d_A_scores = A * add  # n m
+            d_Q_3 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
+            d_Q_4 += d_Q_3  # n d
+            d_logpi_2_next += (d_logpi_2[r] + in_parts(d_A_scores, PARTS),)
+            A_2 += A  # n m
+        d_logpi_2 = d_logpi_2_next
+        d_Q_2 += d_Q_4
+        d_bias = add * A_2  # n m
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_bias)
-    if logpi_grad is not None:
-        tl.store(logpi_grad + ((pair * blocks + block) * 2 + 1), tl.sum(d_logpi_1))
-    d_Q_4 = number_0 * d_Q_3  # n d
+    d_Q_5 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
-    if logpi_grad is not None:
-        tl.store(logpi_grad + ((pair * blocks + block) * 2 + 0), tl.sum(d_logpi_0))
+        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_5)
+    for r in tl.static_range(2):
+        if logpi_grad is not None:
+            tl.store(logpi_grad + ((pair * blocks + block) * 2 + r), tl.sum(d_logpi_2[r]))
 
 
 @triton.jit
@@ -208,74 +205,67 @@ def y_1_tiles_keys(
     h_part, batch = lead % h_parts, lead // h_parts
     d = tl.arange(0, d_wide)
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_L_1 = tl.zeros((m_block,), SUMS)
-    d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_L_0 = tl.zeros((m_block,), SUMS)
-    d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_L_2 = (tl.zeros((m_block,), SUMS),) * 2
+    d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
         logpi_base = logpi + batch * logpi_step[0] + h_at * logpi_step[1]
-        logpi_0 = tl.load(logpi_base).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        k2_tile_0 = load_1d(k2 + batch * k2_step[0], m, k2_step[2], m_end).to(SUMS)  # m
         mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-        logpi_base_2 = logpi + batch * logpi_step[0] + h_at * logpi_step[1] + logpi_step[2]
-        logpi_1 = tl.load(logpi_base_2).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        k2_tile_1 = load_1d(k2 + batch * k2_step[0] + k2_step[1], m, k2_step[2], m_end).to(SUMS)  # m
+        logpi_value = ()
+        K_tile = ()
+        k2_tile = ()
+        for r in tl.static_range(2):
+            logpi_value += (tl.load(logpi_base + r * logpi_step[2]).to(SUMS),)  # a number
+            K_tile += (
+                load_2d(K + batch * K_step[0] + r * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
+            )  # m d
+            k2_tile += (load_1d(k2 + batch * k2_step[0] + r * k2_step[1], m, k2_step[2], m_end).to(SUMS),)  # m
         V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, d, V_step[2], d_size)  # m d
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
             Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            L_1_0 = dot_of(K_tile_0, tl.trans(Q_tile), DOT, SUMS)  # n m
-            L_0 = logpi_0 + number_0 * L_1_0 - k2_tile_0[:, None]  # n m
-            A_scores = with_bias(L_0, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS)  # n m
-            L_1_1 = dot_of(K_tile_1, tl.trans(Q_tile), DOT, SUMS)  # n m
-            L_1 = logpi_1 + number_0 * L_1_1 - k2_tile_1[:, None]  # n m
-            A_scores_2 = with_bias(
-                L_1, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A = softened(A_scores, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-            A_2 = softened(A_scores_2, 1.0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-            A_3 = A + A_2  # n m
-            d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-            d_V = dot_of(A_3, d_0, DOT, SUMS)  # m d
-            d_V_2 += d_V
-            d_A = dot_of(V_tile, tl.trans(d_0), DOT, SUMS)  # n m
+            seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+            A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+            d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+            d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
             A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-            add = d_A - A_sums[None, :]  # n m
-            d_A_scores = A_2 * add  # n m
-            sum = tl.sum(d_A_scores, 1)  # m
-            d_L_1 += sum
-            d_K_1 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
-            d_K_1_2 += d_K_1
-            d_A_scores_2 = A * add  # n m
-            sum_2 = tl.sum(d_A_scores_2, 1)  # m
-            d_L_0 += sum_2
-            d_K_0 = dot_of(d_A_scores_2, Q_tile, DOT, SUMS)  # m d
-            d_K_0_2 += d_K_0
+            A_2 = tl.zeros((m_block, n_block), SUMS)
+            d_L_2_next = ()
+            d_K_2_next = ()
+            for r in tl.static_range(2):
+                L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
+                L = logpi_value[r] + number_0 * L_1 - k2_tile[r][:, None]  # n m
+                A_scores = with_bias(
+                    L, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
+                )  # n m
+                A = softened(A_scores, 1.0, MASK, seen_2, edge, A_rows[None, :])  # n m
+                A_2 += A  # n m
+                d_A_scores = A * (d_A - A_sums[None, :])  # n m
+                sum = tl.sum(d_A_scores, 1)  # m
+                d_L_2_next += (d_L_2[r] + sum,)
+                d_K_3 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
+                d_K_2_next += (d_K_2[r] + d_K_3,)
+            d_L_2 = d_L_2_next
+            d_K_2 = d_K_2_next
+            d_V_3 = dot_of(A_2, d_2, DOT, SUMS)  # m d
+            d_V_2 += d_V_3
     if V_grad is not None:
         store_2d(V_grad + lead * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
-    if k2_grad is not None:
-        store_1d(k2_grad + (lead * 2 + 1) * m_end, m, 1, m_end, -1 * d_L_1)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 2 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_1_2)
-    if k2_grad is not None:
-        store_1d(k2_grad + (lead * 2 + 0) * m_end, m, 1, m_end, -1 * d_L_0)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 2 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_0_2)
+    for r in tl.static_range(2):
+        if k2_grad is not None:
+            store_1d(k2_grad + (lead * 2 + r) * m_end, m, 1, m_end, -1 * d_L_2[r])
+        if K_grad is not None:
+            store_2d(K_grad + (lead * 2 + r) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_2[r])
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "h n d", "K": "r m d", "logpi": "h r", "k2": "r m", "V": "m d"}, heads={"h": 1, "r": 2},
     whole=("r",), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "r": 2}, reads=[[0]],
-    loops={"keys": "h"}, live={"forward": 5, "rows": 5, "keys": 6}, sums={"forward": 0, "rows": 2, "keys": 0},
+    loops={"keys": "h"}, live={"forward": 5, "rows": 5, "keys": 5}, sums={"forward": 0, "rows": 2, "keys": 0},
     accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d", "d"]},
     resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d", "d"]},
     streamed={"forward": ["d", "d", "d"], "rows": ["d", "d", "d"], "keys": ["d", "d"]},

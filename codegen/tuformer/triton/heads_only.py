@@ -80,11 +80,11 @@ def y_1_tiles_forward(
     first = block * n_block
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block,), SUMS)
     Q_tile = load_1d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end).to(SUMS)  # n
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    out_0 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -95,14 +95,14 @@ def y_1_tiles_forward(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A, alpha_0, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A, alpha, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_1d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-        read_0 = A * V_tile[None, :]  # n m
-        read_0_2 = tl.sum(read_0, 1)  # n
-        out_0 = out_0 * alpha_0 + read_0_2
-    store_1d(out + pair * n_end, n, 1, n_end, out_0 / tl.where(l_i_0 > 0, l_i_0, 1.0))
+        read = A * V_tile[None, :]  # n m
+        read_2 = tl.sum(read, 1)  # n
+        acc = acc * alpha + read_2
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
 
 @triton.jit
@@ -116,12 +116,12 @@ def y_1_tiles_rows(
     first = block * n_block
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    Q_tile = load_1d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end).to(SUMS)  # n
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+    d_Q_2 = tl.zeros((n_block,), SUMS)
+    Q_tile = load_1d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end).to(SUMS)  # n
+    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+    d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-    d_Q_3 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -132,19 +132,18 @@ def y_1_tiles_rows(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
         V_tile = load_1d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-        add = d_0[:, None] * V_tile[None, :] - A_sums[:, None]  # n m
-        d_A_scores = A * add  # n m
-        d_Q = d_A_scores * K_tile[None, :]  # n m
-        d_Q_2 = tl.sum(d_Q, 1)  # n
-        d_Q_3 += d_Q_2
+        d_A_scores = A * (d[:, None] * V_tile[None, :] - A_sums[:, None])  # n m
+        d_Q_3 = d_A_scores * K_tile[None, :]  # n m
+        d_Q_4 = tl.sum(d_Q_3, 1)  # n
+        d_Q_2 += d_Q_4
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
-    d_Q_4 = number_0 * d_Q_3  # n
+    d_Q_5 = number_0 * d_Q_2  # n
     if Q_grad is not None:
-        store_1d(Q_grad + pair * n_end, n, 1, n_end, d_Q_4)
+        store_1d(Q_grad + pair * n_end, n, 1, n_end, d_Q_5)
 
 
 @triton.jit
@@ -158,45 +157,44 @@ def y_1_tiles_keys(
     first = block * m_block
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
-    K_tile = load_1d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end).to(SUMS)  # m
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_V_3 = tl.zeros((m_block,), SUMS)
+    d_V_2 = tl.zeros((m_block,), SUMS)
+    d_K_2 = tl.zeros((m_block,), SUMS)
+    K_tile = load_1d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end).to(SUMS)  # m
     V_tile = load_1d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-    d_K_3 = tl.zeros((m_block,), SUMS)
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_1d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end).to(SUMS)  # n
         A_scores = Q_tile[None, :] * K_tile[:, None]  # n m
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-        d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
-        d_V = A * d_0[None, :]  # n m
-        d_V_2 = tl.sum(d_V, 1)  # m
-        d_V_3 += d_V_2
+        seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+        d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        d_V_3 = A * d[None, :]  # n m
+        d_V_4 = tl.sum(d_V_3, 1)  # m
+        d_V_2 += d_V_4
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_0[None, :] * V_tile[:, None] - A_sums[None, :]  # n m
-        d_A_scores = A * add  # n m
-        d_K = d_A_scores * Q_tile[None, :]  # n m
-        d_K_2 = tl.sum(d_K, 1)  # m
-        d_K_3 += d_K_2
+        d_A_scores = A * (d[None, :] * V_tile[:, None] - A_sums[None, :])  # n m
+        d_K_3 = d_A_scores * Q_tile[None, :]  # n m
+        d_K_4 = tl.sum(d_K_3, 1)  # m
+        d_K_2 += d_K_4
     if V_grad is not None:
-        store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_3)
-    d_K_4 = number_0 * d_K_3  # m
+        store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_2)
+    d_K_5 = number_0 * d_K_2  # m
     if K_grad is not None:
-        store_1d(K_grad + pair * m_end, m, 1, m_end, d_K_4)
+        store_1d(K_grad + pair * m_end, m, 1, m_end, d_K_5)
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n", "K": "h m", "V": "h m"}, heads={"h": 1}, whole=(),
     widths={}, result="h n", others="h", sizes={"h": 8}, reads=[[0]], loops={},
-    live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
+    live={"forward": 3, "rows": 3, "keys": 3}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": [], "rows": [], "keys": []}, resident={"forward": [], "rows": [], "keys": []},
     streamed={"forward": [], "rows": [], "keys": []}, temporaries={"forward": [], "rows": [], "keys": []}, random=False,
     noise=(), kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},

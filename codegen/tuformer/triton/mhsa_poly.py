@@ -80,10 +80,10 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block, d_wide), SUMS)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -91,16 +91,16 @@ def y_1_tiles_forward(
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_scores_hidden = where_visible(A_scores_scores, visible_0_0, edge, 1.0)  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores_hidden = where_visible(A_scores_scores, seen_2, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
-        A = where_visible(A_scores, visible_0_0, edge, 0.0)  # n m
+        A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
         l_i_0 += tl.sum(A, 1)
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read_0 = dot_of(A, V_tile, DOT, SUMS)  # n d
-        out_0 += read_0
-    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, out_0 * inverse_of(l_i_0, 0)[:, None])
+        read = dot_of(A, V_tile, DOT, SUMS)  # n d
+        acc += read
     store_1d(lse + pair * n_end, n, 1, n_end, inverse_of(l_i_0, 0))
+    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc * inverse_of(l_i_0, 0)[:, None])
 
 
 @triton.jit
@@ -115,13 +115,12 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-    A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-    A_inverse = lse_0  # n
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
+    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
+    A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -129,18 +128,16 @@ def y_1_tiles_rows(
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_scores_hidden = where_visible(A_scores_scores, visible_0_0, edge, 1.0)  # n m
-        A_scores = A_scores_hidden * A_scores_hidden  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores_hidden = where_visible(A_scores_scores, seen_2, edge, 1.0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        d_A = dot_of(d_0, tl.trans(V_tile), DOT, SUMS)  # n m
-        add = d_A - A_sums[:, None]  # n m
-        mul = add * A_inverse[:, None]  # n m
-        d_A_scores = where_visible(mul, visible_0_0, edge, 0.0)  # n m
+        d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
+        mul = (d_A - A_sums[:, None]) * A_rows[:, None]  # n m
+        d_A_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
         d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # n m
-        d_A_scores_scores = where_visible(d_A_scores_hidden, visible_0_0, edge, 0.0)  # n m
-        d_Q = dot_of(d_A_scores_scores, K_tile, DOT, SUMS)  # n d
-        d_Q_2 += d_Q
+        d_A_scores_scores = where_visible(d_A_scores_hidden, seen_2, edge, 0.0)  # n m
+        d_Q_3 = dot_of(d_A_scores_scores, K_tile, DOT, SUMS)  # n d
+        d_Q_2 += d_Q_3
     if Q_grad is not None:
         store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2)
 
@@ -158,36 +155,35 @@ def y_1_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
+    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         A_scores_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-        A_scores_hidden = where_visible(A_scores_scores, visible_0_0, edge, 1.0)  # n m
+        seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        A_scores_hidden = where_visible(A_scores_scores, seen_2, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
-        A = where_visible((A_scores) * lse_0[None, :], visible_0_0, edge, 0.0)  # n m
-        d_0 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        d_V = dot_of(A, d_0, DOT, SUMS)  # m d
-        d_V_2 += d_V
-        d_A = dot_of(V_tile, tl.trans(d_0), DOT, SUMS)  # n m
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A = A_scores * A_rows[None, :]  # n m
+        A_2 = where_visible(A, seen_2, edge, 0.0)  # n m
+        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_V_3 = dot_of(A_2, d_2, DOT, SUMS)  # m d
+        d_V_2 += d_V_3
+        d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_A - A_sums[None, :]  # n m
-        A_inverse = lse_0  # n
-        mul = add * A_inverse[None, :]  # n m
-        d_A_scores = where_visible(mul, visible_0_0, edge, 0.0)  # n m
+        mul = (d_A - A_sums[None, :]) * A_rows[None, :]  # n m
+        d_A_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
         d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # n m
-        d_A_scores_scores = where_visible(d_A_scores_hidden, visible_0_0, edge, 0.0)  # n m
-        d_K = dot_of(d_A_scores_scores, Q_tile, DOT, SUMS)  # m d
-        d_K_2 += d_K
+        d_A_scores_scores = where_visible(d_A_scores_hidden, seen_2, edge, 0.0)  # n m
+        d_K_3 = dot_of(d_A_scores_scores, Q_tile, DOT, SUMS)  # m d
+        d_K_2 += d_K_3
     if V_grad is not None:
         store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
     if K_grad is not None:
@@ -197,7 +193,7 @@ def y_1_tiles_keys(
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "V": "h m d"}, heads={"h": 1},
     whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], loops={},
-    live={"forward": 3, "rows": 5, "keys": 5}, sums={"forward": 0, "rows": 0, "keys": 0},
+    live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
     resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},

@@ -89,21 +89,17 @@ def y_1_tiles_forward(
     d_at, batch = pair % d_programs, pair // d_programs
     h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_1 = tl.zeros((n_block,), SUMS)
-    C2_0 = tl.load(C2 + batch * C2_step[0] + d_at * 2 * C2_step[2]).to(SUMS)  # a number
+    C2_base = C2 + batch * C2_step[0]
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * A_of_p1_step[2]
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    V_base = V + batch * V_step[0] + h_at * V_step[1]
+    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 2
+    l_i_0 = (tl.zeros((n_block,), SUMS),) * 2
+    acc = (tl.zeros((n_block,), SUMS),) * 2
+    C2_value = ()
+    for d in tl.static_range(2):
+        C2_value += (tl.load(C2_base + (d_at * 2 + d) * C2_step[2]).to(SUMS),)  # a number
     A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + d_at * 2 * mask_step[2]
-    V_base = V + batch * V_step[0] + h_at * V_step[1] + d_at * 2 * V_step[2]
-    out_0_0 = tl.zeros((n_block,), SUMS)
-    C2_base = C2 + batch * C2_step[0] + (d_at * 2 + 1) * C2_step[2]
-    C2_1 = tl.load(C2_base).to(SUMS)  # a number
-    mask_base_2 = mask + batch * mask_step[0] + h_at * mask_step[1] + (d_at * 2 + 1) * mask_step[2]
-    V_base_2 = V + batch * V_step[0] + h_at * V_step[1] + (d_at * 2 + 1) * V_step[2]
-    out_0_1 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -111,35 +107,36 @@ def y_1_tiles_forward(
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
         A_scores_2 = dot_of(A_of_p1_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        A_scores_0 = C2_0 * A_scores_2  # n m
-        A_0_scores = with_bias(
-            A_scores_0, number_0, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, number_0, MASK, visible_0_0_0, edge, m_i_0, l_i_0)  # n m
-        V_tile_0 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
-        read_0_0 = A_0 * V_tile_0[None, :]  # n m
-        read_0_0_2 = tl.sum(read_0_0, 1)  # n
-        out_0_0 = out_0_0 * alpha_0 + read_0_0_2
-        A_scores_1 = C2_1 * A_scores_2  # n m
-        A_1_scores = with_bias(
-            A_scores_1, number_0, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0_1 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, number_0, MASK, visible_0_0_1, edge, m_i_1, l_i_1)  # n m
-        V_tile_1 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
-        read_0_1 = A_1 * V_tile_1[None, :]  # n m
-        read_0_1_2 = tl.sum(read_0_1, 1)  # n
-        out_0_1 = out_0_1 * alpha_1 + read_0_1_2
-    store_1d(out + (pair * 2 + 0) * n_end, n, 1, n_end, out_0_0 / tl.where(l_i_0 > 0, l_i_0, 1.0))
-    store_1d(out + (pair * 2 + 1) * n_end, n, 1, n_end, out_0_1 / tl.where(l_i_1 > 0, l_i_1, 1.0))
-    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
-    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
+        m_i_0_next = ()
+        l_i_0_next = ()
+        acc_next = ()
+        for d in tl.static_range(2):
+            A_scores = C2_value[d] * A_scores_2  # n m
+            A_scores_3 = with_bias(
+                A_scores, number_0, mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m, mask_step[4],
+                m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
+            )  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores_3, number_0, MASK, seen_2, edge, m_i_0[d], l_i_0[d])  # n m
+            m_i_0_next += (m_i_0_own,)
+            l_i_0_next += (l_i_0_own,)
+            V_tile = load_1d(V_base + (d_at * 2 + d) * V_step[2], m, V_step[3], m_end).to(SUMS)  # m
+            read = A * V_tile[None, :]  # n m
+            read_2 = tl.sum(read, 1)  # n
+            acc_next += (acc[d] * alpha + read_2,)
+        m_i_0 = m_i_0_next
+        l_i_0 = l_i_0_next
+        acc = acc_next
+    for d in tl.static_range(2):
+        store_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end, log_sum(m_i_0[d], l_i_0[d]))
+        store_1d(out + (pair * 2 + d) * n_end, n, 1, n_end, acc[d] / tl.where(l_i_0[d] > 0, l_i_0[d], 1.0))
 
 
 @triton.jit
 def y_1_tiles_rows(
-    A_of_p1, K, C2, V, mask, key_mask, lse, gradient, sums, mask_grad, C2_grad, A_of_p1_grad, A_of_p1_step, K_step,
+    A_of_p1, K, C2, V, mask, key_mask, lse, gradient, sums, mask_grad, A_of_p1_grad, C2_grad, A_of_p1_step, K_step,
     C2_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, d_programs, d_parts, d_share,
     number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
@@ -154,23 +151,21 @@ def y_1_tiles_rows(
     d_A_scores_1_2 = tl.zeros((n_block, e_wide), SUMS)
     for d_at in range(d_part * d_share, tl.minimum(d_part * d_share + d_share, d_programs)):
         pair = (batch * h_programs + h_at) * d_programs + d_at
-        lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-        lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
-        C2_base = C2 + batch * C2_step[0] + (d_at * 2 + 1) * C2_step[2]
-        C2_1 = tl.load(C2_base).to(SUMS)  # a number
+        C2_base = C2 + batch * C2_step[0]
         A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * A_of_p1_step[2]
+        mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+        V_base = V + batch * V_step[0] + h_at * V_step[1]
+        d_C2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
+        C2_value = ()
+        A_rows = ()
+        d_2 = ()
+        A_sums = ()
+        for d in tl.static_range(2):
+            C2_value += (tl.load(C2_base + (d_at * 2 + d) * C2_step[2]).to(SUMS),)  # a number
+            A_rows += (load_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end),)  # n
+            d_2 += (load_1d(gradient + (pair * 2 + d) * n_end, n, 1, n_end).to(SUMS),)  # n
+            A_sums += (load_1d(sums + (pair * 2 + d) * n_end, n, 1, n_end),)  # n
         A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
-        mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + (d_at * 2 + 1) * mask_step[2]
-        d_0_1 = load_1d(gradient + (pair * 2 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
-        V_base = V + batch * V_step[0] + h_at * V_step[1] + (d_at * 2 + 1) * V_step[2]
-        A_1_sums = load_1d(sums + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
-        d_C2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        C2_0 = tl.load(C2 + batch * C2_step[0] + d_at * 2 * C2_step[2]).to(SUMS)  # a number
-        mask_base_2 = mask + batch * mask_step[0] + h_at * mask_step[1] + d_at * 2 * mask_step[2]
-        d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
-        V_base_2 = V + batch * V_step[0] + h_at * V_step[1] + d_at * 2 * V_step[2]
-        A_0_sums = load_1d(sums + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
-        d_C2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -178,41 +173,33 @@ def y_1_tiles_rows(
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
             A_scores_2 = dot_of(A_of_p1_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-            A_scores_1 = C2_1 * A_scores_2  # n m
-            A_1_scores = with_bias(
-                A_scores_1, number_0, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
-            )  # n m
-            visible_0_0_1 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, visible_0_0_1, edge, lse_1[:, None])  # n m
-            V_tile_1 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
-            add = d_0_1[:, None] * V_tile_1[None, :] - A_1_sums[:, None]  # n m
-            d_A_1_scores = A_1 * add  # n m
-            d_C2_1 = d_A_1_scores * A_scores_2  # n m
-            d_C2_1_2 += in_parts(d_C2_1, PARTS)
-            A_scores_0 = C2_0 * A_scores_2  # n m
-            A_0_scores = with_bias(
-                A_scores_0, number_0, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
-            )  # n m
-            visible_0_0_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0_0, edge, lse_0[:, None])  # n m
-            V_tile_0 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
-            add_2 = d_0_0[:, None] * V_tile_0[None, :] - A_0_sums[:, None]  # n m
-            d_A_0_scores = A_0 * add_2  # n m
-            d_A_scores_2 = d_A_1_scores * C2_1 + d_A_0_scores * C2_0  # n m
-            d_A_scores_1 = dot_of(d_A_scores_2, K_tile, DOT, SUMS)  # n e
-            d_A_scores_1_2 += d_A_scores_1
-            d_C2_0 = d_A_0_scores * A_scores_2  # n m
-            d_C2_0_2 += in_parts(d_C2_0, PARTS)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 2 + 1) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_1_scores)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 2 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_0_scores)
-        d_C2_1_3 = number_0 * tl.sum(d_C2_1_2)  # a number
-        if C2_grad is not None:
-            tl.store(C2_grad + ((pair * blocks + block) * 2 + 1), d_C2_1_3)
-        d_C2_0_3 = number_0 * tl.sum(d_C2_0_2)  # a number
-        if C2_grad is not None:
-            tl.store(C2_grad + ((pair * blocks + block) * 2 + 0), d_C2_0_3)
+            d_A_scores_2 = tl.zeros((n_block, m_block), SUMS)
+            d_C2_2_next = ()
+            for d in tl.static_range(2):
+                A_scores = C2_value[d] * A_scores_2  # n m
+                A_scores_3 = with_bias(
+                    A_scores, number_0, mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m,
+                    mask_step[4], m_end, MASK, SUMS,
+                )  # n m
+                seen_2 = allowed(
+                    visible, mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m, mask_step[4], m_end,
+                    MASK,
+                )  # n m
+                A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_rows[d][:, None])  # n m
+                V_tile = load_1d(V_base + (d_at * 2 + d) * V_step[2], m, V_step[3], m_end).to(SUMS)  # m
+                d_A_scores = A * (d_2[d][:, None] * V_tile[None, :] - A_sums[d][:, None])  # n m
+                d_A_scores_2 += d_A_scores * C2_value[d]  # n m
+                d_C2_3 = d_A_scores * A_scores_2  # n m
+                d_C2_2_next += (d_C2_2[d] + in_parts(d_C2_3, PARTS),)
+                if mask_grad is not None:
+                    store_2d(mask_grad + (pair * 2 + d) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
+            d_C2_2 = d_C2_2_next
+            d_A_scores_1_3 = dot_of(d_A_scores_2, K_tile, DOT, SUMS)  # n e
+            d_A_scores_1_2 += d_A_scores_1_3
+        for d in tl.static_range(2):
+            d_C2_4 = number_0 * tl.sum(d_C2_2[d])  # a number
+            if C2_grad is not None:
+                tl.store(C2_grad + ((pair * blocks + block) * 2 + d), d_C2_4)
     if A_of_p1_grad is not None:
         store_2d(A_of_p1_grad + lead * n_end * e_size, n, e_size, n_end, e, 1, e_size, number_0 * d_A_scores_1_2)
 
@@ -234,61 +221,51 @@ def y_1_tiles_keys(
     d_K_2 = tl.zeros((m_block, e_wide), SUMS)
     for d_at in range(d_part * d_share, tl.minimum(d_part * d_share + d_share, d_programs)):
         pair = (batch * h_programs + h_at) * d_programs + d_at
-        C2_base = C2 + batch * C2_step[0] + (d_at * 2 + 1) * C2_step[2]
-        C2_1 = tl.load(C2_base).to(SUMS)  # a number
+        C2_base = C2 + batch * C2_step[0]
+        V_base = V + batch * V_step[0] + h_at * V_step[1]
         A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * A_of_p1_step[2]
+        mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+        d_V_2 = (tl.zeros((m_block,), SUMS),) * 2
+        C2_value = ()
+        V_tile = ()
+        for d in tl.static_range(2):
+            C2_value += (tl.load(C2_base + (d_at * 2 + d) * C2_step[2]).to(SUMS),)  # a number
+            V_tile += (load_1d(V_base + (d_at * 2 + d) * V_step[2], m, V_step[3], m_end).to(SUMS),)  # m
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + (d_at * 2 + 1) * mask_step[2]
-        d_V_1_3 = tl.zeros((m_block,), SUMS)
-        C2_0 = tl.load(C2 + batch * C2_step[0] + d_at * 2 * C2_step[2]).to(SUMS)  # a number
-        mask_base_2 = mask + batch * mask_step[0] + h_at * mask_step[1] + d_at * 2 * mask_step[2]
-        d_V_0_3 = tl.zeros((m_block,), SUMS)
-        V_base = V + batch * V_step[0] + h_at * V_step[1] + (d_at * 2 + 1) * V_step[2]
-        V_tile_1 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
-        V_base_2 = V + batch * V_step[0] + h_at * V_step[1] + d_at * 2 * V_step[2]
-        V_tile_0 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-            lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
             A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
             A_scores_2 = dot_of(K_tile, tl.trans(A_of_p1_tile), DOT, SUMS)  # n m
-            A_scores_1 = C2_1 * A_scores_2  # n m
-            A_1_scores = with_bias(
-                A_scores_1, number_0, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK, SUMS
-            )  # n m
-            visible_0_0_1 = allowed(visible, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, visible_0_0_1, edge, lse_1[None, :])  # n m
-            d_0_1 = load_1d(gradient + (pair * 2 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
-            d_V_1 = A_1 * d_0_1[None, :]  # n m
-            d_V_1_2 = tl.sum(d_V_1, 1)  # m
-            d_V_1_3 += d_V_1_2
-            A_scores_0 = C2_0 * A_scores_2  # n m
-            A_0_scores = with_bias(
-                A_scores_0, number_0, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK, SUMS
-            )  # n m
-            visible_0_0_0 = allowed(visible, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0_0, edge, lse_0[None, :])  # n m
-            d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
-            d_V_0 = A_0 * d_0_0[None, :]  # n m
-            d_V_0_2 = tl.sum(d_V_0, 1)  # m
-            d_V_0_3 += d_V_0_2
-            A_1_sums = load_1d(sums + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
-            add = d_0_1[None, :] * V_tile_1[:, None] - A_1_sums[None, :]  # n m
-            d_A_1_scores = A_1 * add  # n m
-            A_0_sums = load_1d(sums + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
-            add_2 = d_0_0[None, :] * V_tile_0[:, None] - A_0_sums[None, :]  # n m
-            d_A_0_scores = A_0 * add_2  # n m
-            d_A_scores_2 = d_A_1_scores * C2_1 + d_A_0_scores * C2_0  # n m
-            d_K = dot_of(d_A_scores_2, A_of_p1_tile, DOT, SUMS)  # m e
-            d_K_2 += d_K
-        if V_grad is not None:
-            store_1d(V_grad + (pair * 2 + 1) * m_end, m, 1, m_end, d_V_1_3)
-        if V_grad is not None:
-            store_1d(V_grad + (pair * 2 + 0) * m_end, m, 1, m_end, d_V_0_3)
+            d_V_2_next = ()
+            d_A_scores_2 = tl.zeros((m_block, n_block), SUMS)
+            for d in tl.static_range(2):
+                A_scores = C2_value[d] * A_scores_2  # n m
+                A_scores_3 = with_bias(
+                    A_scores, number_0, mask_base + (d_at * 2 + d) * mask_step[2], m, mask_step[4], m_end, n,
+                    mask_step[3], n_end, MASK, SUMS,
+                )  # n m
+                seen_2 = allowed(
+                    visible, mask_base + (d_at * 2 + d) * mask_step[2], m, mask_step[4], m_end, n, mask_step[3], n_end,
+                    MASK,
+                )  # n m
+                A_rows = load_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end)  # n
+                A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+                d_2 = load_1d(gradient + (pair * 2 + d) * n_end, n, 1, n_end).to(SUMS)  # n
+                d_V_3 = A * d_2[None, :]  # n m
+                d_V_4 = tl.sum(d_V_3, 1)  # m
+                d_V_2_next += (d_V_2[d] + d_V_4,)
+                A_sums = load_1d(sums + (pair * 2 + d) * n_end, n, 1, n_end)  # n
+                d_A_scores = A * (d_2[None, :] * V_tile[d][:, None] - A_sums[None, :])  # n m
+                d_A_scores_2 += d_A_scores * C2_value[d]  # n m
+            d_V_2 = d_V_2_next
+            d_K_3 = dot_of(d_A_scores_2, A_of_p1_tile, DOT, SUMS)  # m e
+            d_K_2 += d_K_3
+        for d in tl.static_range(2):
+            if V_grad is not None:
+                store_1d(V_grad + (pair * 2 + d) * m_end, m, 1, m_end, d_V_2[d])
     if K_grad is not None:
         store_2d(K_grad + lead * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_2)
 
@@ -297,7 +274,7 @@ y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"A_of_p1": "c h n e", "K": "h m e", "C2": "c d", "V": "h d m"},
     heads={"c": 1, "h": 1, "d": 2}, whole=("c",), widths={"e": "e"}, result="h d n", others="h d",
     sizes={"c": 1, "h": 8, "d": 64}, reads=[[0], [1]], loops={"rows": "d", "keys": "d"},
-    live={"forward": 4, "rows": 6, "keys": 5}, sums={"forward": 0, "rows": 2, "keys": 0},
+    live={"forward": 4, "rows": 5, "keys": 4}, sums={"forward": 0, "rows": 2, "keys": 0},
     accumulators={"forward": [], "rows": ["e"], "keys": ["e"]},
     resident={"forward": ["e"], "rows": ["e"], "keys": ["e"]},
     streamed={"forward": ["e"], "rows": ["e"], "keys": ["e"]}, temporaries={"forward": [], "rows": [], "keys": []},

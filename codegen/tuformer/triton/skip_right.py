@@ -85,129 +85,63 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_1 = tl.zeros((n_block,), SUMS)
-    C1_0_0 = tl.load(C1 + batch * C1_step[0] + h_at * 2 * C1_step[2]).to(SUMS)  # a number
-    Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    C1_base = C1 + batch * C1_step[0] + C1_step[1] + h_at * 2 * C1_step[2]
-    C1_1_0 = tl.load(C1_base).to(SUMS)  # a number
-    Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    C1_base_2 = C1 + batch * C1_step[0] + 2 * C1_step[1] + h_at * 2 * C1_step[2]
-    C1_2_0 = tl.load(C1_base_2).to(SUMS)  # a number
-    Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    C1_base_3 = C1 + batch * C1_step[0] + 3 * C1_step[1] + h_at * 2 * C1_step[2]
-    C1_3_0 = tl.load(C1_base_3).to(SUMS)  # a number
-    Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    C1_base_4 = C1 + batch * C1_step[0] + 4 * C1_step[1] + h_at * 2 * C1_step[2]
-    C1_4_0 = tl.load(C1_base_4).to(SUMS)  # a number
-    Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    C1_base_5 = C1 + batch * C1_step[0] + 5 * C1_step[1] + h_at * 2 * C1_step[2]
-    C1_5_0 = tl.load(C1_base_5).to(SUMS)  # a number
-    Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    C1_base_6 = C1 + batch * C1_step[0] + 6 * C1_step[1] + h_at * 2 * C1_step[2]
-    C1_6_0 = tl.load(C1_base_6).to(SUMS)  # a number
-    Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    C1_base_7 = C1 + batch * C1_step[0] + 7 * C1_step[1] + h_at * 2 * C1_step[2]
-    C1_7_0 = tl.load(C1_base_7).to(SUMS)  # a number
-    Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    mask_base = mask + batch * mask_step[0] + h_at * 2 * mask_step[1]
-    out_0 = tl.zeros((n_block, d_wide), SUMS)
-    C1_base_8 = C1 + batch * C1_step[0] + (h_at * 2 + 1) * C1_step[2]
-    C1_0_1 = tl.load(C1_base_8).to(SUMS)  # a number
-    C1_base_9 = C1 + batch * C1_step[0] + C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-    C1_1_1 = tl.load(C1_base_9).to(SUMS)  # a number
-    C1_base_10 = C1 + batch * C1_step[0] + 2 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-    C1_2_1 = tl.load(C1_base_10).to(SUMS)  # a number
-    C1_base_11 = C1 + batch * C1_step[0] + 3 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-    C1_3_1 = tl.load(C1_base_11).to(SUMS)  # a number
-    C1_base_12 = C1 + batch * C1_step[0] + 4 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-    C1_4_1 = tl.load(C1_base_12).to(SUMS)  # a number
-    C1_base_13 = C1 + batch * C1_step[0] + 5 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-    C1_5_1 = tl.load(C1_base_13).to(SUMS)  # a number
-    C1_base_14 = C1 + batch * C1_step[0] + 6 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-    C1_6_1 = tl.load(C1_base_14).to(SUMS)  # a number
-    C1_base_15 = C1 + batch * C1_step[0] + 7 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-    C1_7_1 = tl.load(C1_base_15).to(SUMS)  # a number
-    mask_base_2 = mask + batch * mask_step[0] + (h_at * 2 + 1) * mask_step[1]
-    out_1 = tl.zeros((n_block, d_wide), SUMS)
+    C1_base = C1 + batch * C1_step[0]
+    mask_base = mask + batch * mask_step[0]
+    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 2
+    l_i_0 = (tl.zeros((n_block,), SUMS),) * 2
+    acc = (tl.zeros((n_block, d_wide), SUMS),) * 2
+    C1_value = ()
+    for h in tl.static_range(2):
+        for g in tl.static_range(8):
+            C1_value += (tl.load(C1_base + g * C1_step[1] + (h_at * 2 + h) * C1_step[2]).to(SUMS),)  # a number
+    Q_tile = ()
+    for g in tl.static_range(8):
+        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
-        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
-        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
-        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
-        A_scores_0 = (
-            C1_0_0 * A_scores_1_0
-            + C1_1_0 * A_scores_1_1
-            + C1_2_0 * A_scores_1_2
-            + C1_3_0 * A_scores_1_3
-            + C1_4_0 * A_scores_1_4
-            + C1_5_0 * A_scores_1_5
-            + C1_6_0 * A_scores_1_6
-            + C1_7_0 * A_scores_1_7
-        )  # n m
-        A_0_scores = with_bias(
-            A_scores_0, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_0 = dot_of(A_0, V_tile_0, DOT, SUMS)  # n d
-        out_0 = out_0 * alpha_0[:, None] + read_0
-        A_scores_1 = (
-            C1_0_1 * A_scores_1_0
-            + C1_1_1 * A_scores_1_1
-            + C1_2_1 * A_scores_1_2
-            + C1_3_1 * A_scores_1_3
-            + C1_4_1 * A_scores_1_4
-            + C1_5_1 * A_scores_1_5
-            + C1_6_1 * A_scores_1_6
-            + C1_7_1 * A_scores_1_7
-        )  # n m
-        A_1_scores = with_bias(
-            A_scores_1, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, number_0, MASK, visible_0_1, edge, m_i_1, l_i_1)  # n m
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        read_1 = dot_of(A_1, V_tile_1, DOT, SUMS)  # n d
-        out_1 = out_1 * alpha_1[:, None] + read_1
-    store_2d(
-        out + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_0 / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
-    )
-    store_2d(
-        out + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
-        out_1 / (tl.where(l_i_1 > 0, l_i_1, 1.0))[:, None],
-    )
-    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
-    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
+        A_scores_1 = ()
+        for g in tl.static_range(8):
+            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        m_i_0_next = ()
+        l_i_0_next = ()
+        acc_next = ()
+        for h in tl.static_range(2):
+            A_scores = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(8):
+                A_scores += C1_value[h * 8 + g] * A_scores_1[g]  # n m
+            A_scores_2 = with_bias(
+                A_scores, number_0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
+                m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            )  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
+            m_i_0_next += (m_i_0_own,)
+            l_i_0_next += (l_i_0_own,)
+            V_tile = load_2d(
+                V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            read = dot_of(A, V_tile, DOT, SUMS)  # n d
+            acc_next += (acc[h] * alpha[:, None] + read,)
+        m_i_0 = m_i_0_next
+        l_i_0 = l_i_0_next
+        acc = acc_next
+    for h in tl.static_range(2):
+        store_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h]))
+        store_2d(
+            out + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
+            acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
+        )
 
 
 @triton.jit
 def y_1_tiles_rows(
-    Q, K, C1, V, mask, key_mask, lse, gradient, sums, mask_grad, C1_grad, Q_grad, Q_step, K_step, C1_step, V_step,
+    Q, K, C1, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, C1_grad, Q_step, K_step, C1_step, V_step,
     mask_step, key_mask_step, n_end, m_end, blocks, h_programs, h_parts, h_share, number_0: tl.constexpr,
     d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
@@ -218,266 +152,82 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_part, batch = lead % h_parts, lead // h_parts
     d = tl.arange(0, d_wide)
-    d_Q_7_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_6_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_5_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_4_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_3_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_2_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_1_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_Q_0_2 = tl.zeros((n_block, d_wide), SUMS)
+    d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 8
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
-        lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-        lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
-        C1_base = C1 + batch * C1_step[0] + (h_at * 2 + 1) * C1_step[2]
-        C1_0_1 = tl.load(C1_base).to(SUMS)  # a number
-        Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        C1_base_2 = C1 + batch * C1_step[0] + C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_1_1 = tl.load(C1_base_2).to(SUMS)  # a number
-        Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        C1_base_3 = C1 + batch * C1_step[0] + 2 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_2_1 = tl.load(C1_base_3).to(SUMS)  # a number
-        Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        C1_base_4 = C1 + batch * C1_step[0] + 3 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_3_1 = tl.load(C1_base_4).to(SUMS)  # a number
-        Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        C1_base_5 = C1 + batch * C1_step[0] + 4 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_4_1 = tl.load(C1_base_5).to(SUMS)  # a number
-        Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        C1_base_6 = C1 + batch * C1_step[0] + 5 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_5_1 = tl.load(C1_base_6).to(SUMS)  # a number
-        Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        C1_base_7 = C1 + batch * C1_step[0] + 6 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_6_1 = tl.load(C1_base_7).to(SUMS)  # a number
-        Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        C1_base_8 = C1 + batch * C1_step[0] + 7 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_7_1 = tl.load(C1_base_8).to(SUMS)  # a number
-        Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        mask_base = mask + batch * mask_step[0] + (h_at * 2 + 1) * mask_step[1]
-        d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        A_1_sums = load_1d(sums + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
-        d_C1_7_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_6_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_5_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_4_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        C1_0_0 = tl.load(C1 + batch * C1_step[0] + h_at * 2 * C1_step[2]).to(SUMS)  # a number
-        C1_base_9 = C1 + batch * C1_step[0] + C1_step[1] + h_at * 2 * C1_step[2]
-        C1_1_0 = tl.load(C1_base_9).to(SUMS)  # a number
-        C1_base_10 = C1 + batch * C1_step[0] + 2 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_2_0 = tl.load(C1_base_10).to(SUMS)  # a number
-        C1_base_11 = C1 + batch * C1_step[0] + 3 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_3_0 = tl.load(C1_base_11).to(SUMS)  # a number
-        C1_base_12 = C1 + batch * C1_step[0] + 4 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_4_0 = tl.load(C1_base_12).to(SUMS)  # a number
-        C1_base_13 = C1 + batch * C1_step[0] + 5 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_5_0 = tl.load(C1_base_13).to(SUMS)  # a number
-        C1_base_14 = C1 + batch * C1_step[0] + 6 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_6_0 = tl.load(C1_base_14).to(SUMS)  # a number
-        C1_base_15 = C1 + batch * C1_step[0] + 7 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_7_0 = tl.load(C1_base_15).to(SUMS)  # a number
-        mask_base_2 = mask + batch * mask_step[0] + h_at * 2 * mask_step[1]
-        d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-        A_0_sums = load_1d(sums + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
-        d_C1_7_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_6_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_5_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_4_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_C1_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+        C1_base = C1 + batch * C1_step[0]
+        mask_base = mask + batch * mask_step[0]
+        d_C1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 16
+        C1_value = ()
+        Q_tile = ()
+        for g in tl.static_range(8):
+            for h in tl.static_range(2):
+                C1_value += (tl.load(C1_base + g * C1_step[1] + (h_at * 2 + h) * C1_step[2]).to(SUMS),)  # a number
+            Q_tile += (
+                load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
+            )  # n d
+        A_rows = ()
+        d_2 = ()
+        A_sums = ()
+        for h in tl.static_range(2):
+            A_rows += (load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
+            d_2 += (load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
+            A_sums += (load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-            K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_0 = dot_of(Q_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-            K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_1 = dot_of(Q_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-            K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_2 = dot_of(Q_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-            K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_3 = dot_of(Q_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-            K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_4 = dot_of(Q_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
-            K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_5 = dot_of(Q_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
-            K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_6 = dot_of(Q_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
-            K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1_7 = dot_of(Q_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
-            A_scores_1 = (
-                C1_0_1 * A_scores_1_0
-                + C1_1_1 * A_scores_1_1
-                + C1_2_1 * A_scores_1_2
-                + C1_3_1 * A_scores_1_3
-                + C1_4_1 * A_scores_1_4
-                + C1_5_1 * A_scores_1_5
-                + C1_6_1 * A_scores_1_6
-                + C1_7_1 * A_scores_1_7
-            )  # n m
-            A_1_scores = with_bias(
-                A_scores_1, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_1 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[:, None])  # n m
-            V_tile_1 = load_2d(
-                V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_A_1 = dot_of(d_1, tl.trans(V_tile_1), DOT, SUMS)  # n m
-            add = d_A_1 - A_1_sums[:, None]  # n m
-            d_A_1_scores = A_1 * add  # n m
-            d_C1_7_1 = d_A_1_scores * A_scores_1_7  # n m
-            d_C1_7_1_2 += in_parts(d_C1_7_1, PARTS)
-            d_C1_6_1 = d_A_1_scores * A_scores_1_6  # n m
-            d_C1_6_1_2 += in_parts(d_C1_6_1, PARTS)
-            d_C1_5_1 = d_A_1_scores * A_scores_1_5  # n m
-            d_C1_5_1_2 += in_parts(d_C1_5_1, PARTS)
-            d_C1_4_1 = d_A_1_scores * A_scores_1_4  # n m
-            d_C1_4_1_2 += in_parts(d_C1_4_1, PARTS)
-            d_C1_3_1 = d_A_1_scores * A_scores_1_3  # n m
-            d_C1_3_1_2 += in_parts(d_C1_3_1, PARTS)
-            d_C1_2_1 = d_A_1_scores * A_scores_1_2  # n m
-            d_C1_2_1_2 += in_parts(d_C1_2_1, PARTS)
-            d_C1_1_1 = d_A_1_scores * A_scores_1_1  # n m
-            d_C1_1_1_2 += in_parts(d_C1_1_1, PARTS)
-            d_C1_0_1 = d_A_1_scores * A_scores_1_0  # n m
-            d_C1_0_1_2 += in_parts(d_C1_0_1, PARTS)
-            A_scores_0 = (
-                C1_0_0 * A_scores_1_0
-                + C1_1_0 * A_scores_1_1
-                + C1_2_0 * A_scores_1_2
-                + C1_3_0 * A_scores_1_3
-                + C1_4_0 * A_scores_1_4
-                + C1_5_0 * A_scores_1_5
-                + C1_6_0 * A_scores_1_6
-                + C1_7_0 * A_scores_1_7
-            )  # n m
-            A_0_scores = with_bias(
-                A_scores_0, number_0, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-            )  # n m
-            visible_0_0 = allowed(visible, mask_base_2, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-            V_tile_0 = load_2d(
-                V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_A_0 = dot_of(d_0, tl.trans(V_tile_0), DOT, SUMS)  # n m
-            add_2 = d_A_0 - A_0_sums[:, None]  # n m
-            d_A_0_scores = A_0 * add_2  # n m
-            d_A_scores_1_7 = d_A_1_scores * C1_7_1 + d_A_0_scores * C1_7_0  # n m
-            d_Q_7 = dot_of(d_A_scores_1_7, K_tile_7, DOT, SUMS)  # n d
-            d_Q_7_2 += d_Q_7
-            d_C1_7_0 = d_A_0_scores * A_scores_1_7  # n m
-            d_C1_7_0_2 += in_parts(d_C1_7_0, PARTS)
-            d_A_scores_1_6 = d_A_1_scores * C1_6_1 + d_A_0_scores * C1_6_0  # n m
-            d_Q_6 = dot_of(d_A_scores_1_6, K_tile_6, DOT, SUMS)  # n d
-            d_Q_6_2 += d_Q_6
-            d_C1_6_0 = d_A_0_scores * A_scores_1_6  # n m
-            d_C1_6_0_2 += in_parts(d_C1_6_0, PARTS)
-            d_A_scores_1_5 = d_A_1_scores * C1_5_1 + d_A_0_scores * C1_5_0  # n m
-            d_Q_5 = dot_of(d_A_scores_1_5, K_tile_5, DOT, SUMS)  # n d
-            d_Q_5_2 += d_Q_5
-            d_C1_5_0 = d_A_0_scores * A_scores_1_5  # n m
-            d_C1_5_0_2 += in_parts(d_C1_5_0, PARTS)
-            d_A_scores_1_4 = d_A_1_scores * C1_4_1 + d_A_0_scores * C1_4_0  # n m
-            d_Q_4 = dot_of(d_A_scores_1_4, K_tile_4, DOT, SUMS)  # n d
-            d_Q_4_2 += d_Q_4
-            d_C1_4_0 = d_A_0_scores * A_scores_1_4  # n m
-            d_C1_4_0_2 += in_parts(d_C1_4_0, PARTS)
-            d_A_scores_1_3 = d_A_1_scores * C1_3_1 + d_A_0_scores * C1_3_0  # n m
-            d_Q_3 = dot_of(d_A_scores_1_3, K_tile_3, DOT, SUMS)  # n d
-            d_Q_3_2 += d_Q_3
-            d_C1_3_0 = d_A_0_scores * A_scores_1_3  # n m
-            d_C1_3_0_2 += in_parts(d_C1_3_0, PARTS)
-            d_A_scores_1_2 = d_A_1_scores * C1_2_1 + d_A_0_scores * C1_2_0  # n m
-            d_Q_2 = dot_of(d_A_scores_1_2, K_tile_2, DOT, SUMS)  # n d
-            d_Q_2_2 += d_Q_2
-            d_C1_2_0 = d_A_0_scores * A_scores_1_2  # n m
-            d_C1_2_0_2 += in_parts(d_C1_2_0, PARTS)
-            d_A_scores_1_1 = d_A_1_scores * C1_1_1 + d_A_0_scores * C1_1_0  # n m
-            d_Q_1 = dot_of(d_A_scores_1_1, K_tile_1, DOT, SUMS)  # n d
-            d_Q_1_2 += d_Q_1
-            d_C1_1_0 = d_A_0_scores * A_scores_1_1  # n m
-            d_C1_1_0_2 += in_parts(d_C1_1_0, PARTS)
-            d_A_scores_1_0 = d_A_1_scores * C1_0_1 + d_A_0_scores * C1_0_0  # n m
-            d_Q_0 = dot_of(d_A_scores_1_0, K_tile_0, DOT, SUMS)  # n d
-            d_Q_0_2 += d_Q_0
-            d_C1_0_0 = d_A_0_scores * A_scores_1_0  # n m
-            d_C1_0_0_2 += in_parts(d_C1_0_0, PARTS)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 2 + 1) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_1_scores)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 2 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_0_scores)
-        d_C1_7_1_3 = number_0 * tl.sum(d_C1_7_1_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 15), d_C1_7_1_3)
-        d_C1_6_1_3 = number_0 * tl.sum(d_C1_6_1_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 13), d_C1_6_1_3)
-        d_C1_5_1_3 = number_0 * tl.sum(d_C1_5_1_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 11), d_C1_5_1_3)
-        d_C1_4_1_3 = number_0 * tl.sum(d_C1_4_1_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 9), d_C1_4_1_3)
-        d_C1_3_1_3 = number_0 * tl.sum(d_C1_3_1_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 7), d_C1_3_1_3)
-        d_C1_2_1_3 = number_0 * tl.sum(d_C1_2_1_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 5), d_C1_2_1_3)
-        d_C1_1_1_3 = number_0 * tl.sum(d_C1_1_1_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 3), d_C1_1_1_3)
-        d_C1_0_1_3 = number_0 * tl.sum(d_C1_0_1_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 1), d_C1_0_1_3)
-        d_C1_7_0_3 = number_0 * tl.sum(d_C1_7_0_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 14), d_C1_7_0_3)
-        d_C1_6_0_3 = number_0 * tl.sum(d_C1_6_0_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 12), d_C1_6_0_3)
-        d_C1_5_0_3 = number_0 * tl.sum(d_C1_5_0_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 10), d_C1_5_0_3)
-        d_C1_4_0_3 = number_0 * tl.sum(d_C1_4_0_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 8), d_C1_4_0_3)
-        d_C1_3_0_3 = number_0 * tl.sum(d_C1_3_0_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 6), d_C1_3_0_3)
-        d_C1_2_0_3 = number_0 * tl.sum(d_C1_2_0_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 4), d_C1_2_0_3)
-        d_C1_1_0_3 = number_0 * tl.sum(d_C1_1_0_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 2), d_C1_1_0_3)
-        d_C1_0_0_3 = number_0 * tl.sum(d_C1_0_0_2)  # a number
-        if C1_grad is not None:
-            tl.store(C1_grad + ((pair * blocks + block) * 16 + 0), d_C1_0_0_3)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 7) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_7_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 6) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_6_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 5) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_5_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 4) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_4_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 3) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_3_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 2) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_2_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_1_2)
-    if Q_grad is not None:
-        store_2d(Q_grad + (lead * 8 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_0_2)
+            K_tile = ()
+            A_scores_1 = ()
+            A_scores = (tl.zeros((n_block, m_block), SUMS),) * 2
+            for g in tl.static_range(8):
+                A_scores_next = ()
+                K_tile += (
+                    load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
+                )  # m d
+                A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
+                for h in tl.static_range(2):
+                    A_scores_next += (A_scores[h] + C1_value[g * 2 + h] * A_scores_1[g],)  # n m
+                A_scores = A_scores_next
+            d_A_scores = ()
+            for h in tl.static_range(2):
+                A_scores_2 = with_bias(
+                    A_scores[h], number_0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m,
+                    mask_step[3], m_end, MASK, SUMS,
+                )  # n m
+                seen_2 = allowed(
+                    visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
+                    MASK,
+                )  # n m
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
+                V_tile = load_2d(
+                    V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                )  # m d
+                d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
+                d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
+                if mask_grad is not None:
+                    store_2d(mask_grad + (pair * 2 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
+            d_C1_2_next = ()
+            d_Q_2_next = ()
+            for g in tl.static_range(8):
+                d_A_scores_1 = tl.zeros((n_block, m_block), SUMS)
+                for h in tl.static_range(2):
+                    d_A_scores_1 += d_A_scores[h] * C1_value[g * 2 + h]  # n m
+                    d_C1_3 = d_A_scores[h] * A_scores_1[g]  # n m
+                    d_C1_2_next += (d_C1_2[g * 2 + h] + in_parts(d_C1_3, PARTS),)
+                d_Q_3 = dot_of(d_A_scores_1, K_tile[g], DOT, SUMS)  # n d
+                d_Q_2_next += (d_Q_2[g] + d_Q_3,)
+            d_C1_2 = d_C1_2_next
+            d_Q_2 = d_Q_2_next
+        for g in tl.static_range(8):
+            for h in tl.static_range(2):
+                d_C1_4 = number_0 * tl.sum(d_C1_2[g * 2 + h])  # a number
+                if C1_grad is not None:
+                    tl.store(C1_grad + ((pair * blocks + block) * 16 + g * 2 + h), d_C1_4)
+    for g in tl.static_range(8):
+        if Q_grad is not None:
+            store_2d(Q_grad + (lead * 8 + g) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_2[g])
 
 
 @triton.jit
@@ -493,182 +243,81 @@ def y_1_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_part, batch = lead % h_parts, lead // h_parts
     d = tl.arange(0, d_wide)
-    d_K_7_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_6_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_5_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_4_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_3_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_2_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_1_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_K_0_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
-        C1_base = C1 + batch * C1_step[0] + (h_at * 2 + 1) * C1_step[2]
-        C1_0_1 = tl.load(C1_base).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        C1_base_2 = C1 + batch * C1_step[0] + C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_1_1 = tl.load(C1_base_2).to(SUMS)  # a number
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        C1_base_3 = C1 + batch * C1_step[0] + 2 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_2_1 = tl.load(C1_base_3).to(SUMS)  # a number
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        C1_base_4 = C1 + batch * C1_step[0] + 3 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_3_1 = tl.load(C1_base_4).to(SUMS)  # a number
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        C1_base_5 = C1 + batch * C1_step[0] + 4 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_4_1 = tl.load(C1_base_5).to(SUMS)  # a number
-        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        C1_base_6 = C1 + batch * C1_step[0] + 5 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_5_1 = tl.load(C1_base_6).to(SUMS)  # a number
-        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        C1_base_7 = C1 + batch * C1_step[0] + 6 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_6_1 = tl.load(C1_base_7).to(SUMS)  # a number
-        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        C1_base_8 = C1 + batch * C1_step[0] + 7 * C1_step[1] + (h_at * 2 + 1) * C1_step[2]
-        C1_7_1 = tl.load(C1_base_8).to(SUMS)  # a number
-        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        mask_base = mask + batch * mask_step[0] + (h_at * 2 + 1) * mask_step[1]
-        d_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
-        C1_0_0 = tl.load(C1 + batch * C1_step[0] + h_at * 2 * C1_step[2]).to(SUMS)  # a number
-        C1_base_9 = C1 + batch * C1_step[0] + C1_step[1] + h_at * 2 * C1_step[2]
-        C1_1_0 = tl.load(C1_base_9).to(SUMS)  # a number
-        C1_base_10 = C1 + batch * C1_step[0] + 2 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_2_0 = tl.load(C1_base_10).to(SUMS)  # a number
-        C1_base_11 = C1 + batch * C1_step[0] + 3 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_3_0 = tl.load(C1_base_11).to(SUMS)  # a number
-        C1_base_12 = C1 + batch * C1_step[0] + 4 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_4_0 = tl.load(C1_base_12).to(SUMS)  # a number
-        C1_base_13 = C1 + batch * C1_step[0] + 5 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_5_0 = tl.load(C1_base_13).to(SUMS)  # a number
-        C1_base_14 = C1 + batch * C1_step[0] + 6 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_6_0 = tl.load(C1_base_14).to(SUMS)  # a number
-        C1_base_15 = C1 + batch * C1_step[0] + 7 * C1_step[1] + h_at * 2 * C1_step[2]
-        C1_7_0 = tl.load(C1_base_15).to(SUMS)  # a number
-        mask_base_2 = mask + batch * mask_step[0] + h_at * 2 * mask_step[1]
-        d_V_0_2 = tl.zeros((m_block, d_wide), SUMS)
-        V_tile_1 = load_2d(
-            V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
-        V_tile_0 = load_2d(
-            V + batch * V_step[0] + h_at * 2 * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-        )  # m d
+        C1_base = C1 + batch * C1_step[0]
+        mask_base = mask + batch * mask_step[0]
+        d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
+        C1_value = ()
+        K_tile = ()
+        for g in tl.static_range(8):
+            for h in tl.static_range(2):
+                C1_value += (tl.load(C1_base + g * C1_step[1] + (h_at * 2 + h) * C1_step[2]).to(SUMS),)  # a number
+            K_tile += (
+                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
+            )  # m d
+        V_tile = ()
+        for h in tl.static_range(2):
+            V_tile += (
+                load_2d(V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
+            )  # m d
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-            lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
-            Q_tile_0 = load_2d(Q + batch * Q_step[0], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_0 = dot_of(K_tile_0, tl.trans(Q_tile_0), DOT, SUMS)  # n m
-            Q_tile_1 = load_2d(Q + batch * Q_step[0] + Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_1 = dot_of(K_tile_1, tl.trans(Q_tile_1), DOT, SUMS)  # n m
-            Q_tile_2 = load_2d(Q + batch * Q_step[0] + 2 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_2 = dot_of(K_tile_2, tl.trans(Q_tile_2), DOT, SUMS)  # n m
-            Q_tile_3 = load_2d(Q + batch * Q_step[0] + 3 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_3 = dot_of(K_tile_3, tl.trans(Q_tile_3), DOT, SUMS)  # n m
-            Q_tile_4 = load_2d(Q + batch * Q_step[0] + 4 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_4 = dot_of(K_tile_4, tl.trans(Q_tile_4), DOT, SUMS)  # n m
-            Q_tile_5 = load_2d(Q + batch * Q_step[0] + 5 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_5 = dot_of(K_tile_5, tl.trans(Q_tile_5), DOT, SUMS)  # n m
-            Q_tile_6 = load_2d(Q + batch * Q_step[0] + 6 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_6 = dot_of(K_tile_6, tl.trans(Q_tile_6), DOT, SUMS)  # n m
-            Q_tile_7 = load_2d(Q + batch * Q_step[0] + 7 * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-            A_scores_1_7 = dot_of(K_tile_7, tl.trans(Q_tile_7), DOT, SUMS)  # n m
-            A_scores_1 = (
-                C1_0_1 * A_scores_1_0
-                + C1_1_1 * A_scores_1_1
-                + C1_2_1 * A_scores_1_2
-                + C1_3_1 * A_scores_1_3
-                + C1_4_1 * A_scores_1_4
-                + C1_5_1 * A_scores_1_5
-                + C1_6_1 * A_scores_1_6
-                + C1_7_1 * A_scores_1_7
-            )  # n m
-            A_1_scores = with_bias(
-                A_scores_1, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_1 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1, edge, lse_1[None, :])  # n m
-            d_1 = load_2d(gradient + (pair * 2 + 1) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-            d_V_1 = dot_of(A_1, d_1, DOT, SUMS)  # m d
-            d_V_1_2 += d_V_1
-            A_scores_0 = (
-                C1_0_0 * A_scores_1_0
-                + C1_1_0 * A_scores_1_1
-                + C1_2_0 * A_scores_1_2
-                + C1_3_0 * A_scores_1_3
-                + C1_4_0 * A_scores_1_4
-                + C1_5_0 * A_scores_1_5
-                + C1_6_0 * A_scores_1_6
-                + C1_7_0 * A_scores_1_7
-            )  # n m
-            A_0_scores = with_bias(
-                A_scores_0, number_0, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-            )  # n m
-            visible_0_0 = allowed(visible, mask_base_2, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-            d_0 = load_2d(gradient + (pair * 2 + 0) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-            d_V_0 = dot_of(A_0, d_0, DOT, SUMS)  # m d
-            d_V_0_2 += d_V_0
-            d_A_1 = dot_of(V_tile_1, tl.trans(d_1), DOT, SUMS)  # n m
-            A_1_sums = load_1d(sums + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
-            add = d_A_1 - A_1_sums[None, :]  # n m
-            d_A_1_scores = A_1 * add  # n m
-            d_A_0 = dot_of(V_tile_0, tl.trans(d_0), DOT, SUMS)  # n m
-            A_0_sums = load_1d(sums + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
-            add_2 = d_A_0 - A_0_sums[None, :]  # n m
-            d_A_0_scores = A_0 * add_2  # n m
-            d_A_scores_1_7 = d_A_1_scores * C1_7_1 + d_A_0_scores * C1_7_0  # n m
-            d_K_7 = dot_of(d_A_scores_1_7, Q_tile_7, DOT, SUMS)  # m d
-            d_K_7_2 += d_K_7
-            d_A_scores_1_6 = d_A_1_scores * C1_6_1 + d_A_0_scores * C1_6_0  # n m
-            d_K_6 = dot_of(d_A_scores_1_6, Q_tile_6, DOT, SUMS)  # m d
-            d_K_6_2 += d_K_6
-            d_A_scores_1_5 = d_A_1_scores * C1_5_1 + d_A_0_scores * C1_5_0  # n m
-            d_K_5 = dot_of(d_A_scores_1_5, Q_tile_5, DOT, SUMS)  # m d
-            d_K_5_2 += d_K_5
-            d_A_scores_1_4 = d_A_1_scores * C1_4_1 + d_A_0_scores * C1_4_0  # n m
-            d_K_4 = dot_of(d_A_scores_1_4, Q_tile_4, DOT, SUMS)  # m d
-            d_K_4_2 += d_K_4
-            d_A_scores_1_3 = d_A_1_scores * C1_3_1 + d_A_0_scores * C1_3_0  # n m
-            d_K_3 = dot_of(d_A_scores_1_3, Q_tile_3, DOT, SUMS)  # m d
-            d_K_3_2 += d_K_3
-            d_A_scores_1_2 = d_A_1_scores * C1_2_1 + d_A_0_scores * C1_2_0  # n m
-            d_K_2 = dot_of(d_A_scores_1_2, Q_tile_2, DOT, SUMS)  # m d
-            d_K_2_2 += d_K_2
-            d_A_scores_1_1 = d_A_1_scores * C1_1_1 + d_A_0_scores * C1_1_0  # n m
-            d_K_1 = dot_of(d_A_scores_1_1, Q_tile_1, DOT, SUMS)  # m d
-            d_K_1_2 += d_K_1
-            d_A_scores_1_0 = d_A_1_scores * C1_0_1 + d_A_0_scores * C1_0_0  # n m
-            d_K_0 = dot_of(d_A_scores_1_0, Q_tile_0, DOT, SUMS)  # m d
-            d_K_0_2 += d_K_0
-        if V_grad is not None:
-            store_2d(V_grad + (pair * 2 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_1_2)
-        if V_grad is not None:
-            store_2d(V_grad + (pair * 2 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_0_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 7) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_7_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 6) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_6_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 5) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_5_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 4) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_4_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 3) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_3_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_2_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 1) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_1_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 0) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_0_2)
+            Q_tile = ()
+            A_scores = (tl.zeros((m_block, n_block), SUMS),) * 2
+            for g in tl.static_range(8):
+                A_scores_next = ()
+                Q_tile += (
+                    load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
+                )  # n d
+                A_scores_1 = dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS)  # n m
+                for h in tl.static_range(2):
+                    A_scores_next += (A_scores[h] + C1_value[g * 2 + h] * A_scores_1,)  # n m
+                A_scores = A_scores_next
+            d_V_2_next = ()
+            d_A_scores = ()
+            for h in tl.static_range(2):
+                A_scores_2 = with_bias(
+                    A_scores[h], number_0, mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[3], m_end, n,
+                    mask_step[2], n_end, MASK, SUMS,
+                )  # n m
+                seen_2 = allowed(
+                    visible, mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end,
+                    MASK,
+                )  # n m
+                A_rows = load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end)  # n
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+                d_2 = load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+                d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
+                d_V_2_next += (d_V_2[h] + d_V_3,)
+                d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
+                A_sums = load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end)  # n
+                d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
+            d_V_2 = d_V_2_next
+            d_K_2_next = ()
+            for g in tl.static_range(8):
+                d_A_scores_1 = tl.zeros((m_block, n_block), SUMS)
+                for h in tl.static_range(2):
+                    d_A_scores_1 += d_A_scores[h] * C1_value[g * 2 + h]  # n m
+                d_K_3 = dot_of(d_A_scores_1, Q_tile[g], DOT, SUMS)  # m d
+                d_K_2_next += (d_K_2[g] + d_K_3,)
+            d_K_2 = d_K_2_next
+        for h in tl.static_range(2):
+            if V_grad is not None:
+                store_2d(V_grad + (pair * 2 + h) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2[h])
+    for g in tl.static_range(8):
+        if K_grad is not None:
+            store_2d(K_grad + (lead * 8 + g) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "g n d", "K": "g m d", "C1": "g h", "V": "h m d"},
     heads={"g": 8, "h": 2}, whole=("g",), widths={"d": "d"}, result="h n d", others="h", sizes={"g": 8, "h": 8},
-    reads=[[0], [1]], loops={"rows": "h", "keys": "h"}, live={"forward": 11, "rows": 13, "keys": 11},
+    reads=[[0], [1]], loops={"rows": "h", "keys": "h"}, live={"forward": 11, "rows": 13, "keys": 5},
     sums={"forward": 0, "rows": 16, "keys": 0},
     accumulators={"forward": ["d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
     resident={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},

@@ -95,217 +95,65 @@ def y_1_tiles_forward(
     d_at, batch = pair % d_programs, pair // d_programs
     h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    m_i_1 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_1 = tl.zeros((n_block,), SUMS)
-    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * 2 * A_of_p1_step[3] + d_at * A_of_p1_step[4]
-    A_scores_1_0_0 = tl.load(A_of_p1_base).to(SUMS)  # a number
-    A_of_p2_tile_0 = load_2d(
-        A_of_p2 + batch * A_of_p2_step[0], n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size
-    )  # n e
-    A_of_p1_base_2 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + A_of_p1_step[2]
-        + h_at * 2 * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_1_0 = tl.load(A_of_p1_base_2).to(SUMS)  # a number
-    A_of_p2_base = A_of_p2 + batch * A_of_p2_step[0] + A_of_p2_step[2]
-    A_of_p2_tile_1 = load_2d(A_of_p2_base, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-    A_of_p1_base_3 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 2 * A_of_p1_step[2]
-        + h_at * 2 * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_2_0 = tl.load(A_of_p1_base_3).to(SUMS)  # a number
-    A_of_p2_base_2 = A_of_p2 + batch * A_of_p2_step[0] + 2 * A_of_p2_step[2]
-    A_of_p2_tile_2 = load_2d(A_of_p2_base_2, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-    A_of_p1_base_4 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 3 * A_of_p1_step[2]
-        + h_at * 2 * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_3_0 = tl.load(A_of_p1_base_4).to(SUMS)  # a number
-    A_of_p2_base_3 = A_of_p2 + batch * A_of_p2_step[0] + 3 * A_of_p2_step[2]
-    A_of_p2_tile_3 = load_2d(A_of_p2_base_3, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-    A_of_p1_base_5 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 4 * A_of_p1_step[2]
-        + h_at * 2 * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_4_0 = tl.load(A_of_p1_base_5).to(SUMS)  # a number
-    A_of_p2_base_4 = A_of_p2 + batch * A_of_p2_step[0] + 4 * A_of_p2_step[2]
-    A_of_p2_tile_4 = load_2d(A_of_p2_base_4, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-    A_of_p1_base_6 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 5 * A_of_p1_step[2]
-        + h_at * 2 * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_5_0 = tl.load(A_of_p1_base_6).to(SUMS)  # a number
-    A_of_p2_base_5 = A_of_p2 + batch * A_of_p2_step[0] + 5 * A_of_p2_step[2]
-    A_of_p2_tile_5 = load_2d(A_of_p2_base_5, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-    A_of_p1_base_7 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 6 * A_of_p1_step[2]
-        + h_at * 2 * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_6_0 = tl.load(A_of_p1_base_7).to(SUMS)  # a number
-    A_of_p2_base_6 = A_of_p2 + batch * A_of_p2_step[0] + 6 * A_of_p2_step[2]
-    A_of_p2_tile_6 = load_2d(A_of_p2_base_6, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-    A_of_p1_base_8 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 7 * A_of_p1_step[2]
-        + h_at * 2 * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_7_0 = tl.load(A_of_p1_base_8).to(SUMS)  # a number
-    A_of_p2_base_7 = A_of_p2 + batch * A_of_p2_step[0] + 7 * A_of_p2_step[2]
-    A_of_p2_tile_7 = load_2d(A_of_p2_base_7, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-    mask_base = mask + batch * mask_step[0] + h_at * 2 * mask_step[1] + d_at * mask_step[2]
-    V_base = V + batch * V_step[0] + h_at * 2 * V_step[1] + d_at * V_step[2]
-    out_0_0 = tl.zeros((n_block,), SUMS)
-    A_of_p1_base_9 = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 2 + 1) * A_of_p1_step[3] + d_at * A_of_p1_step[4]
-    A_scores_1_0_1 = tl.load(A_of_p1_base_9).to(SUMS)  # a number
-    A_of_p1_base_10 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + A_of_p1_step[2]
-        + (h_at * 2 + 1) * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_1_1 = tl.load(A_of_p1_base_10).to(SUMS)  # a number
-    A_of_p1_base_11 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 2 * A_of_p1_step[2]
-        + (h_at * 2 + 1) * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_2_1 = tl.load(A_of_p1_base_11).to(SUMS)  # a number
-    A_of_p1_base_12 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 3 * A_of_p1_step[2]
-        + (h_at * 2 + 1) * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_3_1 = tl.load(A_of_p1_base_12).to(SUMS)  # a number
-    A_of_p1_base_13 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 4 * A_of_p1_step[2]
-        + (h_at * 2 + 1) * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_4_1 = tl.load(A_of_p1_base_13).to(SUMS)  # a number
-    A_of_p1_base_14 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 5 * A_of_p1_step[2]
-        + (h_at * 2 + 1) * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_5_1 = tl.load(A_of_p1_base_14).to(SUMS)  # a number
-    A_of_p1_base_15 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 6 * A_of_p1_step[2]
-        + (h_at * 2 + 1) * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_6_1 = tl.load(A_of_p1_base_15).to(SUMS)  # a number
-    A_of_p1_base_16 = (
-        A_of_p1
-        + batch * A_of_p1_step[0]
-        + 7 * A_of_p1_step[2]
-        + (h_at * 2 + 1) * A_of_p1_step[3]
-        + d_at * A_of_p1_step[4]
-    )
-    A_scores_1_7_1 = tl.load(A_of_p1_base_16).to(SUMS)  # a number
-    mask_base_2 = mask + batch * mask_step[0] + (h_at * 2 + 1) * mask_step[1] + d_at * mask_step[2]
-    V_base_2 = V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1] + d_at * V_step[2]
-    out_1_0 = tl.zeros((n_block,), SUMS)
+    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + d_at * A_of_p1_step[4]
+    A_of_p2_base = A_of_p2 + batch * A_of_p2_step[0]
+    mask_base = mask + batch * mask_step[0] + d_at * mask_step[2]
+    V_base = V + batch * V_step[0] + d_at * V_step[2]
+    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 2
+    l_i_0 = (tl.zeros((n_block,), SUMS),) * 2
+    acc = (tl.zeros((n_block,), SUMS),) * 2
+    A_of_p1_value = ()
+    for h in tl.static_range(2):
+        for g in tl.static_range(8):
+            A_of_p1_value += (
+                tl.load(A_of_p1_base + g * A_of_p1_step[2] + (h_at * 2 + h) * A_of_p1_step[3]).to(SUMS),
+            )  # a number
+    A_of_p2_tile = ()
+    for g in tl.static_range(8):
+        A_of_p2_tile += (
+            load_2d(A_of_p2_base + g * A_of_p2_step[2], n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size),
+        )  # n e
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_scores_3_0 = dot_of(A_of_p2_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_scores_3_1 = dot_of(A_of_p2_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_scores_3_2 = dot_of(A_of_p2_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_scores_3_3 = dot_of(A_of_p2_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_scores_3_4 = dot_of(A_of_p2_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
-        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_scores_3_5 = dot_of(A_of_p2_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
-        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_scores_3_6 = dot_of(A_of_p2_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
-        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_scores_3_7 = dot_of(A_of_p2_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
-        A_scores_0 = (
-            A_scores_1_0_0 * A_scores_3_0
-            + A_scores_1_1_0 * A_scores_3_1
-            + A_scores_1_2_0 * A_scores_3_2
-            + A_scores_1_3_0 * A_scores_3_3
-            + A_scores_1_4_0 * A_scores_3_4
-            + A_scores_1_5_0 * A_scores_3_5
-            + A_scores_1_6_0 * A_scores_3_6
-            + A_scores_1_7_0 * A_scores_3_7
-        )  # n m
-        A_0_scores = with_bias(
-            A_scores_0, number_0, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
-        )  # n m
-        visible_0_0_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        A_0, alpha_0, m_i_0, l_i_0 = online(A_0_scores, number_0, MASK, visible_0_0_0, edge, m_i_0, l_i_0)  # n m
-        V_tile_0 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
-        read_0_0 = A_0 * V_tile_0[None, :]  # n m
-        read_0_0_2 = tl.sum(read_0_0, 1)  # n
-        out_0_0 = out_0_0 * alpha_0 + read_0_0_2
-        A_scores_1 = (
-            A_scores_1_0_1 * A_scores_3_0
-            + A_scores_1_1_1 * A_scores_3_1
-            + A_scores_1_2_1 * A_scores_3_2
-            + A_scores_1_3_1 * A_scores_3_3
-            + A_scores_1_4_1 * A_scores_3_4
-            + A_scores_1_5_1 * A_scores_3_5
-            + A_scores_1_6_1 * A_scores_3_6
-            + A_scores_1_7_1 * A_scores_3_7
-        )  # n m
-        A_1_scores = with_bias(
-            A_scores_1, number_0, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
-        )  # n m
-        visible_0_1_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-        A_1, alpha_1, m_i_1, l_i_1 = online(A_1_scores, number_0, MASK, visible_0_1_0, edge, m_i_1, l_i_1)  # n m
-        V_tile_1 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
-        read_1_0 = A_1 * V_tile_1[None, :]  # n m
-        read_1_0_2 = tl.sum(read_1_0, 1)  # n
-        out_1_0 = out_1_0 * alpha_1 + read_1_0_2
-    store_1d(out + (pair * 2 + 0) * n_end, n, 1, n_end, out_0_0 / tl.where(l_i_0 > 0, l_i_0, 1.0))
-    store_1d(out + (pair * 2 + 1) * n_end, n, 1, n_end, out_1_0 / tl.where(l_i_1 > 0, l_i_1, 1.0))
-    store_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
-    store_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end, log_sum(m_i_1, l_i_1))
+        A_scores_3 = ()
+        for g in tl.static_range(8):
+            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
+            A_scores_3 += (dot_of(A_of_p2_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        m_i_0_next = ()
+        l_i_0_next = ()
+        acc_next = ()
+        for h in tl.static_range(2):
+            A_scores = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(8):
+                A_scores += A_of_p1_value[h * 8 + g] * A_scores_3[g]  # n m
+            A_scores_2 = with_bias(
+                A_scores, number_0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4],
+                m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
+            )  # n m
+            A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
+            m_i_0_next += (m_i_0_own,)
+            l_i_0_next += (l_i_0_own,)
+            V_tile = load_1d(V_base + (h_at * 2 + h) * V_step[1], m, V_step[3], m_end).to(SUMS)  # m
+            read = A * V_tile[None, :]  # n m
+            read_2 = tl.sum(read, 1)  # n
+            acc_next += (acc[h] * alpha + read_2,)
+        m_i_0 = m_i_0_next
+        l_i_0 = l_i_0_next
+        acc = acc_next
+    for h in tl.static_range(2):
+        store_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h]))
+        store_1d(out + (pair * 2 + h) * n_end, n, 1, n_end, acc[h] / tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))
 
 
 @triton.jit
 def y_1_tiles_rows(
-    A_of_p2, K, A_of_p1, V, mask, key_mask, lse, gradient, sums, mask_grad, A_of_p1_grad, A_of_p2_grad, A_of_p2_step,
+    A_of_p2, K, A_of_p1, V, mask, key_mask, lse, gradient, sums, mask_grad, A_of_p2_grad, A_of_p1_grad, A_of_p2_step,
     K_step, A_of_p1_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, d_programs, h_parts,
     h_share, number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
@@ -317,372 +165,86 @@ def y_1_tiles_rows(
     d_at, batch = lead % d_programs, lead // d_programs
     h_part, batch = batch % h_parts, batch // h_parts
     e = tl.arange(0, e_wide)
-    d_A_scores_2_7_2 = tl.zeros((n_block, e_wide), SUMS)
-    d_A_scores_2_6_2 = tl.zeros((n_block, e_wide), SUMS)
-    d_A_scores_2_5_2 = tl.zeros((n_block, e_wide), SUMS)
-    d_A_scores_2_4_2 = tl.zeros((n_block, e_wide), SUMS)
-    d_A_scores_2_3_2 = tl.zeros((n_block, e_wide), SUMS)
-    d_A_scores_2_2_2 = tl.zeros((n_block, e_wide), SUMS)
-    d_A_scores_2_1_2 = tl.zeros((n_block, e_wide), SUMS)
-    d_A_scores_2_0_2 = tl.zeros((n_block, e_wide), SUMS)
+    d_A_scores_2_2 = (tl.zeros((n_block, e_wide), SUMS),) * 8
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = (batch * h_programs + h_at) * d_programs + d_at
-        lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-        lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
-        A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 2 + 1) * A_of_p1_step[3] + d_at * A_of_p1_step[4]
-        A_scores_1_0_1 = tl.load(A_of_p1_base).to(SUMS)  # a number
-        A_of_p2_tile_0 = load_2d(
-            A_of_p2 + batch * A_of_p2_step[0], n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size
-        )  # n e
-        A_of_p1_base_2 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_1_1 = tl.load(A_of_p1_base_2).to(SUMS)  # a number
-        A_of_p2_base = A_of_p2 + batch * A_of_p2_step[0] + A_of_p2_step[2]
-        A_of_p2_tile_1 = load_2d(A_of_p2_base, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-        A_of_p1_base_3 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 2 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_2_1 = tl.load(A_of_p1_base_3).to(SUMS)  # a number
-        A_of_p2_base_2 = A_of_p2 + batch * A_of_p2_step[0] + 2 * A_of_p2_step[2]
-        A_of_p2_tile_2 = load_2d(A_of_p2_base_2, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-        A_of_p1_base_4 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 3 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_3_1 = tl.load(A_of_p1_base_4).to(SUMS)  # a number
-        A_of_p2_base_3 = A_of_p2 + batch * A_of_p2_step[0] + 3 * A_of_p2_step[2]
-        A_of_p2_tile_3 = load_2d(A_of_p2_base_3, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-        A_of_p1_base_5 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 4 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_4_1 = tl.load(A_of_p1_base_5).to(SUMS)  # a number
-        A_of_p2_base_4 = A_of_p2 + batch * A_of_p2_step[0] + 4 * A_of_p2_step[2]
-        A_of_p2_tile_4 = load_2d(A_of_p2_base_4, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-        A_of_p1_base_6 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 5 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_5_1 = tl.load(A_of_p1_base_6).to(SUMS)  # a number
-        A_of_p2_base_5 = A_of_p2 + batch * A_of_p2_step[0] + 5 * A_of_p2_step[2]
-        A_of_p2_tile_5 = load_2d(A_of_p2_base_5, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-        A_of_p1_base_7 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 6 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_6_1 = tl.load(A_of_p1_base_7).to(SUMS)  # a number
-        A_of_p2_base_6 = A_of_p2 + batch * A_of_p2_step[0] + 6 * A_of_p2_step[2]
-        A_of_p2_tile_6 = load_2d(A_of_p2_base_6, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-        A_of_p1_base_8 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 7 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_7_1 = tl.load(A_of_p1_base_8).to(SUMS)  # a number
-        A_of_p2_base_7 = A_of_p2 + batch * A_of_p2_step[0] + 7 * A_of_p2_step[2]
-        A_of_p2_tile_7 = load_2d(A_of_p2_base_7, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-        mask_base = mask + batch * mask_step[0] + (h_at * 2 + 1) * mask_step[1] + d_at * mask_step[2]
-        d_1_0 = load_1d(gradient + (pair * 2 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
-        V_base = V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1] + d_at * V_step[2]
-        A_1_sums = load_1d(sums + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
-        d_A_scores_1_7_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_6_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_5_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_4_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_3_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_2_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_1_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_0_1_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        A_of_p1_base_9 = A_of_p1 + batch * A_of_p1_step[0] + h_at * 2 * A_of_p1_step[3] + d_at * A_of_p1_step[4]
-        A_scores_1_0_0 = tl.load(A_of_p1_base_9).to(SUMS)  # a number
-        A_of_p1_base_10 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_1_0 = tl.load(A_of_p1_base_10).to(SUMS)  # a number
-        A_of_p1_base_11 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 2 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_2_0 = tl.load(A_of_p1_base_11).to(SUMS)  # a number
-        A_of_p1_base_12 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 3 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_3_0 = tl.load(A_of_p1_base_12).to(SUMS)  # a number
-        A_of_p1_base_13 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 4 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_4_0 = tl.load(A_of_p1_base_13).to(SUMS)  # a number
-        A_of_p1_base_14 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 5 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_5_0 = tl.load(A_of_p1_base_14).to(SUMS)  # a number
-        A_of_p1_base_15 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 6 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_6_0 = tl.load(A_of_p1_base_15).to(SUMS)  # a number
-        A_of_p1_base_16 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 7 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_7_0 = tl.load(A_of_p1_base_16).to(SUMS)  # a number
-        mask_base_2 = mask + batch * mask_step[0] + h_at * 2 * mask_step[1] + d_at * mask_step[2]
-        d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
-        V_base_2 = V + batch * V_step[0] + h_at * 2 * V_step[1] + d_at * V_step[2]
-        A_0_sums = load_1d(sums + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
-        d_A_scores_1_7_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_6_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_5_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_4_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_3_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_2_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_1_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
-        d_A_scores_1_0_0_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
+        A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + d_at * A_of_p1_step[4]
+        A_of_p2_base = A_of_p2 + batch * A_of_p2_step[0]
+        mask_base = mask + batch * mask_step[0] + d_at * mask_step[2]
+        V_base = V + batch * V_step[0] + d_at * V_step[2]
+        d_A_scores_1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 16
+        A_of_p1_value = ()
+        A_of_p2_tile = ()
+        for g in tl.static_range(8):
+            for h in tl.static_range(2):
+                A_of_p1_value += (
+                    tl.load(A_of_p1_base + g * A_of_p1_step[2] + (h_at * 2 + h) * A_of_p1_step[3]).to(SUMS),
+                )  # a number
+            A_of_p2_tile += (
+                load_2d(A_of_p2_base + g * A_of_p2_step[2], n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size),
+            )  # n e
+        A_rows = ()
+        d = ()
+        A_sums = ()
+        for h in tl.static_range(2):
+            A_rows += (load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
+            d += (load_1d(gradient + (pair * 2 + h) * n_end, n, 1, n_end).to(SUMS),)  # n
+            A_sums += (load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-            K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-            A_scores_3_0 = dot_of(A_of_p2_tile_0, tl.trans(K_tile_0), DOT, SUMS)  # n m
-            K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-            A_scores_3_1 = dot_of(A_of_p2_tile_1, tl.trans(K_tile_1), DOT, SUMS)  # n m
-            K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-            A_scores_3_2 = dot_of(A_of_p2_tile_2, tl.trans(K_tile_2), DOT, SUMS)  # n m
-            K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-            A_scores_3_3 = dot_of(A_of_p2_tile_3, tl.trans(K_tile_3), DOT, SUMS)  # n m
-            K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-            A_scores_3_4 = dot_of(A_of_p2_tile_4, tl.trans(K_tile_4), DOT, SUMS)  # n m
-            K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-            A_scores_3_5 = dot_of(A_of_p2_tile_5, tl.trans(K_tile_5), DOT, SUMS)  # n m
-            K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-            A_scores_3_6 = dot_of(A_of_p2_tile_6, tl.trans(K_tile_6), DOT, SUMS)  # n m
-            K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-            A_scores_3_7 = dot_of(A_of_p2_tile_7, tl.trans(K_tile_7), DOT, SUMS)  # n m
-            A_scores_1 = (
-                A_scores_1_0_1 * A_scores_3_0
-                + A_scores_1_1_1 * A_scores_3_1
-                + A_scores_1_2_1 * A_scores_3_2
-                + A_scores_1_3_1 * A_scores_3_3
-                + A_scores_1_4_1 * A_scores_3_4
-                + A_scores_1_5_1 * A_scores_3_5
-                + A_scores_1_6_1 * A_scores_3_6
-                + A_scores_1_7_1 * A_scores_3_7
-            )  # n m
-            A_1_scores = with_bias(
-                A_scores_1, number_0, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
-            )  # n m
-            visible_0_1_0 = allowed(visible, mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1_0, edge, lse_1[:, None])  # n m
-            V_tile_1 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
-            add = d_1_0[:, None] * V_tile_1[None, :] - A_1_sums[:, None]  # n m
-            d_A_1_scores = A_1 * add  # n m
-            d_A_scores_1_7_1 = d_A_1_scores * A_scores_3_7  # n m
-            d_A_scores_1_7_1_2 += in_parts(d_A_scores_1_7_1, PARTS)
-            d_A_scores_1_6_1 = d_A_1_scores * A_scores_3_6  # n m
-            d_A_scores_1_6_1_2 += in_parts(d_A_scores_1_6_1, PARTS)
-            d_A_scores_1_5_1 = d_A_1_scores * A_scores_3_5  # n m
-            d_A_scores_1_5_1_2 += in_parts(d_A_scores_1_5_1, PARTS)
-            d_A_scores_1_4_1 = d_A_1_scores * A_scores_3_4  # n m
-            d_A_scores_1_4_1_2 += in_parts(d_A_scores_1_4_1, PARTS)
-            d_A_scores_1_3_1 = d_A_1_scores * A_scores_3_3  # n m
-            d_A_scores_1_3_1_2 += in_parts(d_A_scores_1_3_1, PARTS)
-            d_A_scores_1_2_1 = d_A_1_scores * A_scores_3_2  # n m
-            d_A_scores_1_2_1_2 += in_parts(d_A_scores_1_2_1, PARTS)
-            d_A_scores_1_1_1 = d_A_1_scores * A_scores_3_1  # n m
-            d_A_scores_1_1_1_2 += in_parts(d_A_scores_1_1_1, PARTS)
-            d_A_scores_1_0_1 = d_A_1_scores * A_scores_3_0  # n m
-            d_A_scores_1_0_1_2 += in_parts(d_A_scores_1_0_1, PARTS)
-            A_scores_0 = (
-                A_scores_1_0_0 * A_scores_3_0
-                + A_scores_1_1_0 * A_scores_3_1
-                + A_scores_1_2_0 * A_scores_3_2
-                + A_scores_1_3_0 * A_scores_3_3
-                + A_scores_1_4_0 * A_scores_3_4
-                + A_scores_1_5_0 * A_scores_3_5
-                + A_scores_1_6_0 * A_scores_3_6
-                + A_scores_1_7_0 * A_scores_3_7
-            )  # n m
-            A_0_scores = with_bias(
-                A_scores_0, number_0, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK, SUMS
-            )  # n m
-            visible_0_0_0 = allowed(visible, mask_base_2, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0_0, edge, lse_0[:, None])  # n m
-            V_tile_0 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
-            add_2 = d_0_0[:, None] * V_tile_0[None, :] - A_0_sums[:, None]  # n m
-            d_A_0_scores = A_0 * add_2  # n m
-            d_A_scores_3_7 = d_A_1_scores * A_scores_1_7_1 + d_A_0_scores * A_scores_1_7_0  # n m
-            d_A_scores_2_7 = dot_of(d_A_scores_3_7, K_tile_7, DOT, SUMS)  # n e
-            d_A_scores_2_7_2 += d_A_scores_2_7
-            d_A_scores_1_7_0 = d_A_0_scores * A_scores_3_7  # n m
-            d_A_scores_1_7_0_2 += in_parts(d_A_scores_1_7_0, PARTS)
-            d_A_scores_3_6 = d_A_1_scores * A_scores_1_6_1 + d_A_0_scores * A_scores_1_6_0  # n m
-            d_A_scores_2_6 = dot_of(d_A_scores_3_6, K_tile_6, DOT, SUMS)  # n e
-            d_A_scores_2_6_2 += d_A_scores_2_6
-            d_A_scores_1_6_0 = d_A_0_scores * A_scores_3_6  # n m
-            d_A_scores_1_6_0_2 += in_parts(d_A_scores_1_6_0, PARTS)
-            d_A_scores_3_5 = d_A_1_scores * A_scores_1_5_1 + d_A_0_scores * A_scores_1_5_0  # n m
-            d_A_scores_2_5 = dot_of(d_A_scores_3_5, K_tile_5, DOT, SUMS)  # n e
-            d_A_scores_2_5_2 += d_A_scores_2_5
-            d_A_scores_1_5_0 = d_A_0_scores * A_scores_3_5  # n m
-            d_A_scores_1_5_0_2 += in_parts(d_A_scores_1_5_0, PARTS)
-            d_A_scores_3_4 = d_A_1_scores * A_scores_1_4_1 + d_A_0_scores * A_scores_1_4_0  # n m
-            d_A_scores_2_4 = dot_of(d_A_scores_3_4, K_tile_4, DOT, SUMS)  # n e
-            d_A_scores_2_4_2 += d_A_scores_2_4
-            d_A_scores_1_4_0 = d_A_0_scores * A_scores_3_4  # n m
-            d_A_scores_1_4_0_2 += in_parts(d_A_scores_1_4_0, PARTS)
-            d_A_scores_3_3 = d_A_1_scores * A_scores_1_3_1 + d_A_0_scores * A_scores_1_3_0  # n m
-            d_A_scores_2_3 = dot_of(d_A_scores_3_3, K_tile_3, DOT, SUMS)  # n e
-            d_A_scores_2_3_2 += d_A_scores_2_3
-            d_A_scores_1_3_0 = d_A_0_scores * A_scores_3_3  # n m
-            d_A_scores_1_3_0_2 += in_parts(d_A_scores_1_3_0, PARTS)
-            d_A_scores_3_2 = d_A_1_scores * A_scores_1_2_1 + d_A_0_scores * A_scores_1_2_0  # n m
-            d_A_scores_2_2 = dot_of(d_A_scores_3_2, K_tile_2, DOT, SUMS)  # n e
-            d_A_scores_2_2_2 += d_A_scores_2_2
-            d_A_scores_1_2_0 = d_A_0_scores * A_scores_3_2  # n m
-            d_A_scores_1_2_0_2 += in_parts(d_A_scores_1_2_0, PARTS)
-            d_A_scores_3_1 = d_A_1_scores * A_scores_1_1_1 + d_A_0_scores * A_scores_1_1_0  # n m
-            d_A_scores_2_1 = dot_of(d_A_scores_3_1, K_tile_1, DOT, SUMS)  # n e
-            d_A_scores_2_1_2 += d_A_scores_2_1
-            d_A_scores_1_1_0 = d_A_0_scores * A_scores_3_1  # n m
-            d_A_scores_1_1_0_2 += in_parts(d_A_scores_1_1_0, PARTS)
-            d_A_scores_3_0 = d_A_1_scores * A_scores_1_0_1 + d_A_0_scores * A_scores_1_0_0  # n m
-            d_A_scores_2_0 = dot_of(d_A_scores_3_0, K_tile_0, DOT, SUMS)  # n e
-            d_A_scores_2_0_2 += d_A_scores_2_0
-            d_A_scores_1_0_0 = d_A_0_scores * A_scores_3_0  # n m
-            d_A_scores_1_0_0_2 += in_parts(d_A_scores_1_0_0, PARTS)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 2 + 1) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_1_scores)
-            if mask_grad is not None:
-                store_2d(mask_grad + (pair * 2 + 0) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_0_scores)
-        d_A_scores_1_7_1_3 = number_0 * tl.sum(d_A_scores_1_7_1_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 15), d_A_scores_1_7_1_3)
-        d_A_scores_1_6_1_3 = number_0 * tl.sum(d_A_scores_1_6_1_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 13), d_A_scores_1_6_1_3)
-        d_A_scores_1_5_1_3 = number_0 * tl.sum(d_A_scores_1_5_1_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 11), d_A_scores_1_5_1_3)
-        d_A_scores_1_4_1_3 = number_0 * tl.sum(d_A_scores_1_4_1_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 9), d_A_scores_1_4_1_3)
-        d_A_scores_1_3_1_3 = number_0 * tl.sum(d_A_scores_1_3_1_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 7), d_A_scores_1_3_1_3)
-        d_A_scores_1_2_1_3 = number_0 * tl.sum(d_A_scores_1_2_1_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 5), d_A_scores_1_2_1_3)
-        d_A_scores_1_1_1_3 = number_0 * tl.sum(d_A_scores_1_1_1_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 3), d_A_scores_1_1_1_3)
-        d_A_scores_1_0_1_3 = number_0 * tl.sum(d_A_scores_1_0_1_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 1), d_A_scores_1_0_1_3)
-        d_A_scores_1_7_0_3 = number_0 * tl.sum(d_A_scores_1_7_0_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 14), d_A_scores_1_7_0_3)
-        d_A_scores_1_6_0_3 = number_0 * tl.sum(d_A_scores_1_6_0_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 12), d_A_scores_1_6_0_3)
-        d_A_scores_1_5_0_3 = number_0 * tl.sum(d_A_scores_1_5_0_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 10), d_A_scores_1_5_0_3)
-        d_A_scores_1_4_0_3 = number_0 * tl.sum(d_A_scores_1_4_0_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 8), d_A_scores_1_4_0_3)
-        d_A_scores_1_3_0_3 = number_0 * tl.sum(d_A_scores_1_3_0_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 6), d_A_scores_1_3_0_3)
-        d_A_scores_1_2_0_3 = number_0 * tl.sum(d_A_scores_1_2_0_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 4), d_A_scores_1_2_0_3)
-        d_A_scores_1_1_0_3 = number_0 * tl.sum(d_A_scores_1_1_0_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 2), d_A_scores_1_1_0_3)
-        d_A_scores_1_0_0_3 = number_0 * tl.sum(d_A_scores_1_0_0_2)  # a number
-        if A_of_p1_grad is not None:
-            tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + 0), d_A_scores_1_0_0_3)
-    if A_of_p2_grad is not None:
-        store_2d(
-            A_of_p2_grad + (lead * 8 + 7) * n_end * e_size, n, e_size, n_end, e, 1, e_size, number_0 * d_A_scores_2_7_2
-        )
-    if A_of_p2_grad is not None:
-        store_2d(
-            A_of_p2_grad + (lead * 8 + 6) * n_end * e_size, n, e_size, n_end, e, 1, e_size, number_0 * d_A_scores_2_6_2
-        )
-    if A_of_p2_grad is not None:
-        store_2d(
-            A_of_p2_grad + (lead * 8 + 5) * n_end * e_size, n, e_size, n_end, e, 1, e_size, number_0 * d_A_scores_2_5_2
-        )
-    if A_of_p2_grad is not None:
-        store_2d(
-            A_of_p2_grad + (lead * 8 + 4) * n_end * e_size, n, e_size, n_end, e, 1, e_size, number_0 * d_A_scores_2_4_2
-        )
-    if A_of_p2_grad is not None:
-        store_2d(
-            A_of_p2_grad + (lead * 8 + 3) * n_end * e_size, n, e_size, n_end, e, 1, e_size, number_0 * d_A_scores_2_3_2
-        )
-    if A_of_p2_grad is not None:
-        store_2d(
-            A_of_p2_grad + (lead * 8 + 2) * n_end * e_size, n, e_size, n_end, e, 1, e_size, number_0 * d_A_scores_2_2_2
-        )
-    if A_of_p2_grad is not None:
-        store_2d(
-            A_of_p2_grad + (lead * 8 + 1) * n_end * e_size, n, e_size, n_end, e, 1, e_size, number_0 * d_A_scores_2_1_2
-        )
-    if A_of_p2_grad is not None:
-        store_2d(
-            A_of_p2_grad + (lead * 8 + 0) * n_end * e_size, n, e_size, n_end, e, 1, e_size, number_0 * d_A_scores_2_0_2
-        )
+            K_tile = ()
+            A_scores_3 = ()
+            A_scores = (tl.zeros((n_block, m_block), SUMS),) * 2
+            for g in tl.static_range(8):
+                A_scores_next = ()
+                K_tile += (
+                    load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size),
+                )  # m e
+                A_scores_3 += (dot_of(A_of_p2_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
+                for h in tl.static_range(2):
+                    A_scores_next += (A_scores[h] + A_of_p1_value[g * 2 + h] * A_scores_3[g],)  # n m
+                A_scores = A_scores_next
+            d_A_scores = ()
+            for h in tl.static_range(2):
+                A_scores_2 = with_bias(
+                    A_scores[h], number_0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[3], n_end, m,
+                    mask_step[4], m_end, MASK, SUMS,
+                )  # n m
+                seen_2 = allowed(
+                    visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4], m_end,
+                    MASK,
+                )  # n m
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
+                V_tile = load_1d(V_base + (h_at * 2 + h) * V_step[1], m, V_step[3], m_end).to(SUMS)  # m
+                d_A_scores += (A * (d[h][:, None] * V_tile[None, :] - A_sums[h][:, None]),)  # n m
+                if mask_grad is not None:
+                    store_2d(mask_grad + (pair * 2 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
+            d_A_scores_1_2_next = ()
+            d_A_scores_2_2_next = ()
+            for g in tl.static_range(8):
+                d_A_scores_3 = tl.zeros((n_block, m_block), SUMS)
+                for h in tl.static_range(2):
+                    d_A_scores_3 += d_A_scores[h] * A_of_p1_value[g * 2 + h]  # n m
+                    d_A_scores_1_3 = d_A_scores[h] * A_scores_3[g]  # n m
+                    d_A_scores_1_2_next += (d_A_scores_1_2[g * 2 + h] + in_parts(d_A_scores_1_3, PARTS),)
+                d_A_scores_2_3 = dot_of(d_A_scores_3, K_tile[g], DOT, SUMS)  # n e
+                d_A_scores_2_2_next += (d_A_scores_2_2[g] + d_A_scores_2_3,)
+            d_A_scores_1_2 = d_A_scores_1_2_next
+            d_A_scores_2_2 = d_A_scores_2_2_next
+        for g in tl.static_range(8):
+            for h in tl.static_range(2):
+                d_A_scores_1_4 = number_0 * tl.sum(d_A_scores_1_2[g * 2 + h])  # a number
+                if A_of_p1_grad is not None:
+                    tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + g * 2 + h), d_A_scores_1_4)
+    for g in tl.static_range(8):
+        if A_of_p2_grad is not None:
+            store_2d(
+                A_of_p2_grad + (lead * 8 + g) * n_end * e_size, n, e_size, n_end, e, 1, e_size,
+                number_0 * d_A_scores_2_2[g],
+            )
 
 
 @triton.jit
@@ -699,268 +261,77 @@ def y_1_tiles_keys(
     d_at, batch = lead % d_programs, lead // d_programs
     h_part, batch = batch % h_parts, batch // h_parts
     e = tl.arange(0, e_wide)
-    d_K_7_2 = tl.zeros((m_block, e_wide), SUMS)
-    d_K_6_2 = tl.zeros((m_block, e_wide), SUMS)
-    d_K_5_2 = tl.zeros((m_block, e_wide), SUMS)
-    d_K_4_2 = tl.zeros((m_block, e_wide), SUMS)
-    d_K_3_2 = tl.zeros((m_block, e_wide), SUMS)
-    d_K_2_2 = tl.zeros((m_block, e_wide), SUMS)
-    d_K_1_2 = tl.zeros((m_block, e_wide), SUMS)
-    d_K_0_2 = tl.zeros((m_block, e_wide), SUMS)
+    d_K_2 = (tl.zeros((m_block, e_wide), SUMS),) * 8
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = (batch * h_programs + h_at) * d_programs + d_at
-        A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + (h_at * 2 + 1) * A_of_p1_step[3] + d_at * A_of_p1_step[4]
-        A_scores_1_0_1 = tl.load(A_of_p1_base).to(SUMS)  # a number
-        K_tile_0 = load_2d(K + batch * K_step[0], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_of_p1_base_2 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_1_1 = tl.load(A_of_p1_base_2).to(SUMS)  # a number
-        A_of_p2_base = A_of_p2 + batch * A_of_p2_step[0] + A_of_p2_step[2]
-        K_tile_1 = load_2d(K + batch * K_step[0] + K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_of_p1_base_3 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 2 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_2_1 = tl.load(A_of_p1_base_3).to(SUMS)  # a number
-        A_of_p2_base_2 = A_of_p2 + batch * A_of_p2_step[0] + 2 * A_of_p2_step[2]
-        K_tile_2 = load_2d(K + batch * K_step[0] + 2 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_of_p1_base_4 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 3 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_3_1 = tl.load(A_of_p1_base_4).to(SUMS)  # a number
-        A_of_p2_base_3 = A_of_p2 + batch * A_of_p2_step[0] + 3 * A_of_p2_step[2]
-        K_tile_3 = load_2d(K + batch * K_step[0] + 3 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_of_p1_base_5 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 4 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_4_1 = tl.load(A_of_p1_base_5).to(SUMS)  # a number
-        A_of_p2_base_4 = A_of_p2 + batch * A_of_p2_step[0] + 4 * A_of_p2_step[2]
-        K_tile_4 = load_2d(K + batch * K_step[0] + 4 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_of_p1_base_6 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 5 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_5_1 = tl.load(A_of_p1_base_6).to(SUMS)  # a number
-        A_of_p2_base_5 = A_of_p2 + batch * A_of_p2_step[0] + 5 * A_of_p2_step[2]
-        K_tile_5 = load_2d(K + batch * K_step[0] + 5 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_of_p1_base_7 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 6 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_6_1 = tl.load(A_of_p1_base_7).to(SUMS)  # a number
-        A_of_p2_base_6 = A_of_p2 + batch * A_of_p2_step[0] + 6 * A_of_p2_step[2]
-        K_tile_6 = load_2d(K + batch * K_step[0] + 6 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        A_of_p1_base_8 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 7 * A_of_p1_step[2]
-            + (h_at * 2 + 1) * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_7_1 = tl.load(A_of_p1_base_8).to(SUMS)  # a number
-        A_of_p2_base_7 = A_of_p2 + batch * A_of_p2_step[0] + 7 * A_of_p2_step[2]
-        K_tile_7 = load_2d(K + batch * K_step[0] + 7 * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
-        mask_base = mask + batch * mask_step[0] + (h_at * 2 + 1) * mask_step[1] + d_at * mask_step[2]
-        d_V_1_3 = tl.zeros((m_block,), SUMS)
-        A_of_p1_base_9 = A_of_p1 + batch * A_of_p1_step[0] + h_at * 2 * A_of_p1_step[3] + d_at * A_of_p1_step[4]
-        A_scores_1_0_0 = tl.load(A_of_p1_base_9).to(SUMS)  # a number
-        A_of_p1_base_10 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_1_0 = tl.load(A_of_p1_base_10).to(SUMS)  # a number
-        A_of_p1_base_11 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 2 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_2_0 = tl.load(A_of_p1_base_11).to(SUMS)  # a number
-        A_of_p1_base_12 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 3 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_3_0 = tl.load(A_of_p1_base_12).to(SUMS)  # a number
-        A_of_p1_base_13 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 4 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_4_0 = tl.load(A_of_p1_base_13).to(SUMS)  # a number
-        A_of_p1_base_14 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 5 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_5_0 = tl.load(A_of_p1_base_14).to(SUMS)  # a number
-        A_of_p1_base_15 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 6 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_6_0 = tl.load(A_of_p1_base_15).to(SUMS)  # a number
-        A_of_p1_base_16 = (
-            A_of_p1
-            + batch * A_of_p1_step[0]
-            + 7 * A_of_p1_step[2]
-            + h_at * 2 * A_of_p1_step[3]
-            + d_at * A_of_p1_step[4]
-        )
-        A_scores_1_7_0 = tl.load(A_of_p1_base_16).to(SUMS)  # a number
-        mask_base_2 = mask + batch * mask_step[0] + h_at * 2 * mask_step[1] + d_at * mask_step[2]
-        d_V_0_3 = tl.zeros((m_block,), SUMS)
-        V_base = V + batch * V_step[0] + (h_at * 2 + 1) * V_step[1] + d_at * V_step[2]
-        V_tile_1 = load_1d(V_base, m, V_step[3], m_end).to(SUMS)  # m
-        V_base_2 = V + batch * V_step[0] + h_at * 2 * V_step[1] + d_at * V_step[2]
-        V_tile_0 = load_1d(V_base_2, m, V_step[3], m_end).to(SUMS)  # m
+        A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + d_at * A_of_p1_step[4]
+        V_base = V + batch * V_step[0] + d_at * V_step[2]
+        A_of_p2_base = A_of_p2 + batch * A_of_p2_step[0]
+        mask_base = mask + batch * mask_step[0] + d_at * mask_step[2]
+        d_V_2 = (tl.zeros((m_block,), SUMS),) * 2
+        A_of_p1_value = ()
+        K_tile = ()
+        for g in tl.static_range(8):
+            for h in tl.static_range(2):
+                A_of_p1_value += (
+                    tl.load(A_of_p1_base + g * A_of_p1_step[2] + (h_at * 2 + h) * A_of_p1_step[3]).to(SUMS),
+                )  # a number
+            K_tile += (
+                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size),
+            )  # m e
+        V_tile = ()
+        for h in tl.static_range(2):
+            V_tile += (load_1d(V_base + (h_at * 2 + h) * V_step[1], m, V_step[3], m_end).to(SUMS),)  # m
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            lse_0 = load_1d(lse + (pair * 2 + 0) * n_end, n, 1, n_end)
-            lse_1 = load_1d(lse + (pair * 2 + 1) * n_end, n, 1, n_end)
-            A_of_p2_tile_0 = load_2d(
-                A_of_p2 + batch * A_of_p2_step[0], n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size
-            )  # n e
-            A_scores_3_0 = dot_of(K_tile_0, tl.trans(A_of_p2_tile_0), DOT, SUMS)  # n m
-            A_of_p2_tile_1 = load_2d(A_of_p2_base, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-            A_scores_3_1 = dot_of(K_tile_1, tl.trans(A_of_p2_tile_1), DOT, SUMS)  # n m
-            A_of_p2_tile_2 = load_2d(A_of_p2_base_2, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-            A_scores_3_2 = dot_of(K_tile_2, tl.trans(A_of_p2_tile_2), DOT, SUMS)  # n m
-            A_of_p2_tile_3 = load_2d(A_of_p2_base_3, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-            A_scores_3_3 = dot_of(K_tile_3, tl.trans(A_of_p2_tile_3), DOT, SUMS)  # n m
-            A_of_p2_tile_4 = load_2d(A_of_p2_base_4, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-            A_scores_3_4 = dot_of(K_tile_4, tl.trans(A_of_p2_tile_4), DOT, SUMS)  # n m
-            A_of_p2_tile_5 = load_2d(A_of_p2_base_5, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-            A_scores_3_5 = dot_of(K_tile_5, tl.trans(A_of_p2_tile_5), DOT, SUMS)  # n m
-            A_of_p2_tile_6 = load_2d(A_of_p2_base_6, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-            A_scores_3_6 = dot_of(K_tile_6, tl.trans(A_of_p2_tile_6), DOT, SUMS)  # n m
-            A_of_p2_tile_7 = load_2d(A_of_p2_base_7, n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size)  # n e
-            A_scores_3_7 = dot_of(K_tile_7, tl.trans(A_of_p2_tile_7), DOT, SUMS)  # n m
-            A_scores_1 = (
-                A_scores_1_0_1 * A_scores_3_0
-                + A_scores_1_1_1 * A_scores_3_1
-                + A_scores_1_2_1 * A_scores_3_2
-                + A_scores_1_3_1 * A_scores_3_3
-                + A_scores_1_4_1 * A_scores_3_4
-                + A_scores_1_5_1 * A_scores_3_5
-                + A_scores_1_6_1 * A_scores_3_6
-                + A_scores_1_7_1 * A_scores_3_7
-            )  # n m
-            A_1_scores = with_bias(
-                A_scores_1, number_0, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK, SUMS
-            )  # n m
-            visible_0_1_0 = allowed(visible, mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-            A_1 = softened(A_1_scores, number_0, MASK, visible_0_1_0, edge, lse_1[None, :])  # n m
-            d_1_0 = load_1d(gradient + (pair * 2 + 1) * n_end, n, 1, n_end).to(SUMS)  # n
-            d_V_1 = A_1 * d_1_0[None, :]  # n m
-            d_V_1_2 = tl.sum(d_V_1, 1)  # m
-            d_V_1_3 += d_V_1_2
-            A_scores_0 = (
-                A_scores_1_0_0 * A_scores_3_0
-                + A_scores_1_1_0 * A_scores_3_1
-                + A_scores_1_2_0 * A_scores_3_2
-                + A_scores_1_3_0 * A_scores_3_3
-                + A_scores_1_4_0 * A_scores_3_4
-                + A_scores_1_5_0 * A_scores_3_5
-                + A_scores_1_6_0 * A_scores_3_6
-                + A_scores_1_7_0 * A_scores_3_7
-            )  # n m
-            A_0_scores = with_bias(
-                A_scores_0, number_0, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK, SUMS
-            )  # n m
-            visible_0_0_0 = allowed(visible, mask_base_2, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)
-            A_0 = softened(A_0_scores, number_0, MASK, visible_0_0_0, edge, lse_0[None, :])  # n m
-            d_0_0 = load_1d(gradient + (pair * 2 + 0) * n_end, n, 1, n_end).to(SUMS)  # n
-            d_V_0 = A_0 * d_0_0[None, :]  # n m
-            d_V_0_2 = tl.sum(d_V_0, 1)  # m
-            d_V_0_3 += d_V_0_2
-            A_1_sums = load_1d(sums + (pair * 2 + 1) * n_end, n, 1, n_end)  # n
-            add = d_1_0[None, :] * V_tile_1[:, None] - A_1_sums[None, :]  # n m
-            d_A_1_scores = A_1 * add  # n m
-            A_0_sums = load_1d(sums + (pair * 2 + 0) * n_end, n, 1, n_end)  # n
-            add_2 = d_0_0[None, :] * V_tile_0[:, None] - A_0_sums[None, :]  # n m
-            d_A_0_scores = A_0 * add_2  # n m
-            d_A_scores_3_7 = d_A_1_scores * A_scores_1_7_1 + d_A_0_scores * A_scores_1_7_0  # n m
-            d_K_7 = dot_of(d_A_scores_3_7, A_of_p2_tile_7, DOT, SUMS)  # m e
-            d_K_7_2 += d_K_7
-            d_A_scores_3_6 = d_A_1_scores * A_scores_1_6_1 + d_A_0_scores * A_scores_1_6_0  # n m
-            d_K_6 = dot_of(d_A_scores_3_6, A_of_p2_tile_6, DOT, SUMS)  # m e
-            d_K_6_2 += d_K_6
-            d_A_scores_3_5 = d_A_1_scores * A_scores_1_5_1 + d_A_0_scores * A_scores_1_5_0  # n m
-            d_K_5 = dot_of(d_A_scores_3_5, A_of_p2_tile_5, DOT, SUMS)  # m e
-            d_K_5_2 += d_K_5
-            d_A_scores_3_4 = d_A_1_scores * A_scores_1_4_1 + d_A_0_scores * A_scores_1_4_0  # n m
-            d_K_4 = dot_of(d_A_scores_3_4, A_of_p2_tile_4, DOT, SUMS)  # m e
-            d_K_4_2 += d_K_4
-            d_A_scores_3_3 = d_A_1_scores * A_scores_1_3_1 + d_A_0_scores * A_scores_1_3_0  # n m
-            d_K_3 = dot_of(d_A_scores_3_3, A_of_p2_tile_3, DOT, SUMS)  # m e
-            d_K_3_2 += d_K_3
-            d_A_scores_3_2 = d_A_1_scores * A_scores_1_2_1 + d_A_0_scores * A_scores_1_2_0  # n m
-            d_K_2 = dot_of(d_A_scores_3_2, A_of_p2_tile_2, DOT, SUMS)  # m e
-            d_K_2_2 += d_K_2
-            d_A_scores_3_1 = d_A_1_scores * A_scores_1_1_1 + d_A_0_scores * A_scores_1_1_0  # n m
-            d_K_1 = dot_of(d_A_scores_3_1, A_of_p2_tile_1, DOT, SUMS)  # m e
-            d_K_1_2 += d_K_1
-            d_A_scores_3_0 = d_A_1_scores * A_scores_1_0_1 + d_A_0_scores * A_scores_1_0_0  # n m
-            d_K_0 = dot_of(d_A_scores_3_0, A_of_p2_tile_0, DOT, SUMS)  # m e
-            d_K_0_2 += d_K_0
-        if V_grad is not None:
-            store_1d(V_grad + (pair * 2 + 1) * m_end, m, 1, m_end, d_V_1_3)
-        if V_grad is not None:
-            store_1d(V_grad + (pair * 2 + 0) * m_end, m, 1, m_end, d_V_0_3)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 7) * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_7_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 6) * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_6_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 5) * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_5_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 4) * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_4_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 3) * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_3_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 2) * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_2_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 1) * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_1_2)
-    if K_grad is not None:
-        store_2d(K_grad + (lead * 8 + 0) * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_0_2)
+            A_of_p2_tile = ()
+            A_scores = (tl.zeros((m_block, n_block), SUMS),) * 2
+            for g in tl.static_range(8):
+                A_scores_next = ()
+                A_of_p2_tile += (
+                    load_2d(A_of_p2_base + g * A_of_p2_step[2], n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size),
+                )  # n e
+                A_scores_3 = dot_of(K_tile[g], tl.trans(A_of_p2_tile[g]), DOT, SUMS)  # n m
+                for h in tl.static_range(2):
+                    A_scores_next += (A_scores[h] + A_of_p1_value[g * 2 + h] * A_scores_3,)  # n m
+                A_scores = A_scores_next
+            d_V_2_next = ()
+            d_A_scores = ()
+            for h in tl.static_range(2):
+                A_scores_2 = with_bias(
+                    A_scores[h], number_0, mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[4], m_end, n,
+                    mask_step[3], n_end, MASK, SUMS,
+                )  # n m
+                seen_2 = allowed(
+                    visible, mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[4], m_end, n, mask_step[3], n_end,
+                    MASK,
+                )  # n m
+                A_rows = load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end)  # n
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+                d = load_1d(gradient + (pair * 2 + h) * n_end, n, 1, n_end).to(SUMS)  # n
+                d_V_3 = A * d[None, :]  # n m
+                d_V_4 = tl.sum(d_V_3, 1)  # m
+                d_V_2_next += (d_V_2[h] + d_V_4,)
+                A_sums = load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end)  # n
+                d_A_scores += (A * (d[None, :] * V_tile[h][:, None] - A_sums[None, :]),)  # n m
+            d_V_2 = d_V_2_next
+            d_K_2_next = ()
+            for g in tl.static_range(8):
+                d_A_scores_3 = tl.zeros((m_block, n_block), SUMS)
+                for h in tl.static_range(2):
+                    d_A_scores_3 += d_A_scores[h] * A_of_p1_value[g * 2 + h]  # n m
+                d_K_3 = dot_of(d_A_scores_3, A_of_p2_tile[g], DOT, SUMS)  # m e
+                d_K_2_next += (d_K_2[g] + d_K_3,)
+            d_K_2 = d_K_2_next
+        for h in tl.static_range(2):
+            if V_grad is not None:
+                store_1d(V_grad + (pair * 2 + h) * m_end, m, 1, m_end, d_V_2[h])
+    for g in tl.static_range(8):
+        if K_grad is not None:
+            store_2d(K_grad + (lead * 8 + g) * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
@@ -968,7 +339,7 @@ y_1_tiles = region(
     operands={"A_of_p2": "c g n e", "K": "g m e", "A_of_p1": "c g h d", "V": "h d m"},
     heads={"c": 1, "g": 8, "h": 2, "d": 1}, whole=("c", "g"), widths={"e": "e"}, result="h d n", others="h d",
     sizes={"c": 1, "g": 8, "h": 8, "d": 64}, reads=[[0], [1]], loops={"rows": "h", "keys": "h"},
-    live={"forward": 11, "rows": 13, "keys": 11}, sums={"forward": 0, "rows": 16, "keys": 0},
+    live={"forward": 11, "rows": 13, "keys": 4}, sums={"forward": 0, "rows": 16, "keys": 0},
     accumulators={"forward": [], "rows": ["e", "e", "e", "e", "e", "e", "e", "e"], "keys": ["e", "e", "e", "e", "e", "e", "e", "e"]},
     resident={"forward": ["e", "e", "e", "e", "e", "e", "e", "e"], "rows": ["e", "e", "e", "e", "e", "e", "e", "e"], "keys": ["e", "e", "e", "e", "e", "e", "e", "e"]},
     streamed={"forward": ["e", "e", "e", "e", "e", "e", "e", "e"], "rows": ["e", "e", "e", "e", "e", "e", "e", "e"], "keys": ["e", "e", "e", "e", "e", "e", "e", "e"]},

@@ -82,12 +82,12 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     r_at, batch = pair % r_programs, pair // r_programs
     s = tl.arange(0, s_wide)
+    mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
     l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block,), SUMS)
     C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
     A_scores_scores_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
-    mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
-    out_0 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -95,17 +95,17 @@ def y_1_tiles_forward(
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
         A_scores_scores = dot_of(A_scores_scores_1, tl.trans(K_tile), DOT, SUMS)  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A_scores_hidden = where_visible(A_scores_scores, visible_0_0, edge, 1.0)  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores_hidden = where_visible(A_scores_scores, seen_2, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
-        A = where_visible(A_scores, visible_0_0, edge, 0.0)  # n m
+        A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
         l_i_0 += tl.sum(A, 1)
         V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-        read_0 = A * V_tile[None, :]  # n m
-        read_0_2 = tl.sum(read_0, 1)  # n
-        out_0 += read_0_2
-    store_1d(out + pair * n_end, n, 1, n_end, out_0 * inverse_of(l_i_0, 0))
+        read = A * V_tile[None, :]  # n m
+        read_2 = tl.sum(read, 1)  # n
+        acc += read_2
     store_1d(lse + pair * n_end, n, 1, n_end, inverse_of(l_i_0, 0))
+    store_1d(out + pair * n_end, n, 1, n_end, acc * inverse_of(l_i_0, 0))
 
 
 @triton.jit
@@ -124,15 +124,14 @@ def y_1_tiles_rows(
     Q_grad_total = tl.zeros((n_block, s_wide), SUMS)
     for r_at in range(r_part * r_share, tl.minimum(r_part * r_share + r_share, r_programs)):
         pair = batch * r_programs + r_at
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
+        mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
+        d_A_scores_scores_1_2 = tl.zeros((n_block, s_wide), SUMS)
         C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
         Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
         A_scores_scores_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
-        mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
-        d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        A_inverse = lse_0  # n
-        d_A_scores_scores_1_2 = tl.zeros((n_block, s_wide), SUMS)
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -140,17 +139,15 @@ def y_1_tiles_rows(
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
             A_scores_scores = dot_of(A_scores_scores_1, tl.trans(K_tile), DOT, SUMS)  # n m
-            visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A_scores_hidden = where_visible(A_scores_scores, visible_0_0, edge, 1.0)  # n m
-            A_scores = A_scores_hidden * A_scores_hidden  # n m
+            seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+            A_scores_hidden = where_visible(A_scores_scores, seen_2, edge, 1.0)  # n m
             V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-            add = d_0[:, None] * V_tile[None, :] - A_sums[:, None]  # n m
-            mul = add * A_inverse[:, None]  # n m
-            d_A_scores = where_visible(mul, visible_0_0, edge, 0.0)  # n m
+            mul = (d[:, None] * V_tile[None, :] - A_sums[:, None]) * A_rows[:, None]  # n m
+            d_A_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
             d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # n m
-            d_A_scores_scores = where_visible(d_A_scores_hidden, visible_0_0, edge, 0.0)  # n m
-            d_A_scores_scores_1 = dot_of(d_A_scores_scores, K_tile, DOT, SUMS)  # n s
-            d_A_scores_scores_1_2 += d_A_scores_scores_1
+            d_A_scores_scores = where_visible(d_A_scores_hidden, seen_2, edge, 0.0)  # n m
+            d_A_scores_scores_1_3 = dot_of(d_A_scores_scores, K_tile, DOT, SUMS)  # n s
+            d_A_scores_scores_1_2 += d_A_scores_scores_1_3
         d_Q = d_A_scores_scores_1_2 * C_tile[None, :]  # n s
         Q_grad_total += d_Q
         d_C = d_A_scores_scores_1_2 * Q_tile.to(SUMS)  # n s
@@ -177,42 +174,41 @@ def y_1_tiles_keys(
     K_grad_total = tl.zeros((m_block, s_wide), SUMS)
     for r_at in range(r_part * r_share, tl.minimum(r_part * r_share + r_share, r_programs)):
         pair = batch * r_programs + r_at
+        mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
+        d_V_2 = tl.zeros((m_block,), SUMS)
+        d_K_2 = tl.zeros((m_block, s_wide), SUMS)
         C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
         A_scores_scores_1 = C_tile[None, :] * K_tile.to(SUMS)  # m s
-        mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
-        d_V_3 = tl.zeros((m_block,), SUMS)
         V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-        d_K_2 = tl.zeros((m_block, s_wide), SUMS)
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
             Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
             A_scores_scores = dot_of(A_scores_scores_1, tl.trans(Q_tile), DOT, SUMS)  # n m
-            visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A_scores_hidden = where_visible(A_scores_scores, visible_0_0, edge, 1.0)  # n m
+            seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+            A_scores_hidden = where_visible(A_scores_scores, seen_2, edge, 1.0)  # n m
             A_scores = A_scores_hidden * A_scores_hidden  # n m
-            A = where_visible((A_scores) * lse_0[None, :], visible_0_0, edge, 0.0)  # n m
-            d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
-            d_V = A * d_0[None, :]  # n m
-            d_V_2 = tl.sum(d_V, 1)  # m
-            d_V_3 += d_V_2
+            A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+            A = A_scores * A_rows[None, :]  # n m
+            A_2 = where_visible(A, seen_2, edge, 0.0)  # n m
+            d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+            d_V_3 = A_2 * d[None, :]  # n m
+            d_V_4 = tl.sum(d_V_3, 1)  # m
+            d_V_2 += d_V_4
             A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-            add = d_0[None, :] * V_tile[:, None] - A_sums[None, :]  # n m
-            A_inverse = lse_0  # n
-            mul = add * A_inverse[None, :]  # n m
-            d_A_scores = where_visible(mul, visible_0_0, edge, 0.0)  # n m
+            mul = (d[None, :] * V_tile[:, None] - A_sums[None, :]) * A_rows[None, :]  # n m
+            d_A_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
             d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # n m
-            d_A_scores_scores = where_visible(d_A_scores_hidden, visible_0_0, edge, 0.0)  # n m
-            d_K = dot_of(d_A_scores_scores, Q_tile, DOT, SUMS)  # m s
-            d_K_2 += d_K
+            d_A_scores_scores = where_visible(d_A_scores_hidden, seen_2, edge, 0.0)  # n m
+            d_K_3 = dot_of(d_A_scores_scores, Q_tile, DOT, SUMS)  # m s
+            d_K_2 += d_K_3
         if V_grad is not None:
-            store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_3)
-        d_K_3 = C_tile[None, :] * d_K_2  # m s
-        K_grad_total += d_K_3
+            store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_2)
+        d_K_4 = C_tile[None, :] * d_K_2  # m s
+        K_grad_total += d_K_4
     if K_grad is not None:
         store_2d(K_grad + lead * m_end * s_size, m, s_size, m_end, s, 1, s_size, K_grad_total)
 
@@ -220,7 +216,7 @@ def y_1_tiles_keys(
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"C": "r s", "Q": "n s", "K": "m s", "V": "r m"},
     heads={"r": 1}, whole=(), widths={"s": "s"}, result="r n", others="r", sizes={"r": 512}, reads=[[0]],
-    loops={"rows": "r", "keys": "r"}, live={"forward": 3, "rows": 5, "keys": 5},
+    loops={"rows": "r", "keys": "r"}, live={"forward": 3, "rows": 4, "keys": 4},
     sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": [], "rows": ["s", "s"], "keys": ["s", "s"]},
     resident={"forward": ["s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
     streamed={"forward": ["s"], "rows": ["s"], "keys": ["s"]}, temporaries={"forward": [], "rows": [], "keys": []},

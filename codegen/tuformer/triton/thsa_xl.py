@@ -104,15 +104,15 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     r_at, batch = pair % r_programs, pair // r_programs
     s = tl.arange(0, s_wide)
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
-    Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
-    content_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
     content_p4_base = content_p4 + batch * content_p4_step[0] + r_at * content_p4_step[1]
     place_of_p4_base = place_of_p4 + batch * place_of_p4_step[0] + r_at * place_of_p4_step[1]
     mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
-    out_0 = tl.zeros((n_block,), SUMS)
+    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
+    l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block,), SUMS)
+    C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
+    Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
+    content_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         p = first - start + m_end - m_block + tl.arange(0, p_block)
@@ -131,20 +131,19 @@ def y_1_tiles_forward(
         place_of_p4_tile = load_1d(place_of_p4_base, p, place_of_p4_step[2], p_end).to(SUMS)  # p
         place_scores = place_scores_2 + place_of_p4_tile[None, :]  # n p
         place = at_keys(place_scores, n_block, m_block)  # n m
-        A_scores = content + place  # n m
-        A_scores_2 = with_bias(
-            A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
+        A_scores = with_bias(
+            content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )
-        A, alpha_0, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
+        )  # n m
+        A, alpha, m_i_0, l_i_0 = online(A_scores, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-        read_0 = A * V_tile[None, :]  # n m
-        read_0_2 = tl.sum(read_0, 1)  # n
-        out_0 = out_0 * alpha_0 + read_0_2
-    store_1d(out + pair * n_end, n, 1, n_end, out_0 / tl.where(l_i_0 > 0, l_i_0, 1.0))
+        read = A * V_tile[None, :]  # n m
+        read_2 = tl.sum(read, 1)  # n
+        acc = acc * alpha + read_2
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
 
 @triton.jit
@@ -162,15 +161,15 @@ def y_1_tiles_places(
     p = tl.where(p < 0, p_end, p)
     r_at, batch = pair % r_programs, pair // r_programs
     s = tl.arange(0, s_wide)
-    C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
-    content_p4_base = content_p4 + batch * content_p4_step[0] + r_at * content_p4_step[1]
-    Kr_tile = load_2d(Kr + batch * Kr_step[0], p, Kr_step[1], p_end, s, Kr_step[2], s_size)  # p s
-    content_1_2 = C_tile[None, :] * Kr_tile.to(SUMS)  # p s
     place_of_p4_base = place_of_p4 + batch * place_of_p4_step[0] + r_at * place_of_p4_step[1]
-    place_of_p4_tile = load_1d(place_of_p4_base, p, place_of_p4_step[2], p_end).to(SUMS)  # p
+    content_p4_base = content_p4 + batch * content_p4_step[0] + r_at * content_p4_step[1]
     mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
-    d_place_scores_4 = tl.zeros((p_block,), SUMS)
+    d_place_scores_4_2 = tl.zeros((p_block,), SUMS)
     d_Kr_2 = tl.zeros((p_block, s_wide), SUMS)
+    C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
+    Kr_tile = load_2d(Kr + batch * Kr_step[0], p, Kr_step[1], p_end, s, Kr_step[2], s_size)  # p s
+    content_1 = C_tile[None, :] * Kr_tile.to(SUMS)  # p s
+    place_of_p4_tile = load_1d(place_of_p4_base, p, place_of_p4_step[2], p_end).to(SUMS)  # p
     for start in range(
         tl.maximum(first, 0), tl.where((first + m_end - n_end + n_block > 0), tl.minimum(n_end, m_end + first), 0),
         n_block,
@@ -184,44 +183,42 @@ def y_1_tiles_places(
             (start - first) + m_block > m_end
         )
         edge |= (start + m_end - n_end - (start - first) - m_block < -1)
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
         Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
-        content_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
+        content_1_2 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
-        content_2 = dot_of(content_1, tl.trans(K_tile), DOT, SUMS)  # n m
+        content_2 = dot_of(content_1_2, tl.trans(K_tile), DOT, SUMS)  # n m
         content_p4_tile = load_1d(content_p4_base, m, content_p4_step[2], m_end).to(SUMS)  # m
         content = content_2 + content_p4_tile[None, :]  # n m
-        place_scores_2 = dot_of(Q_tile, tl.trans(content_1_2), DOT, SUMS)  # n p
+        place_scores_2 = dot_of(Q_tile, tl.trans(content_1), DOT, SUMS)  # n p
         place_scores = place_scores_2 + place_of_p4_tile[None, :]  # n p
         place = at_keys(place_scores, n_block, m_block)  # n m
-        A_scores = content + place  # n m
-        A_scores_2 = with_bias(
-            A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
+        A_scores = with_bias(
+            content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(
+        seen_2 = allowed(
             visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )
-        A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-        d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        )  # n m
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+        d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
         V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        add = d_0[:, None] * V_tile[None, :] - A_sums[:, None]  # n m
-        d_A_scores = A * add  # n m
+        d_A_scores = A * (d[:, None] * V_tile[None, :] - A_sums[:, None])  # n m
         d_A_scores_2 = number_0 * d_A_scores  # n m
         d_place_scores = at_places(d_A_scores_2, n_block, m_block, p_block)  # n p
         sum = tl.sum(d_place_scores, 0)  # p
-        d_place_scores_4 += sum
-        d_Kr = dot_of(tl.trans(d_place_scores), Q_tile, DOT, SUMS)  # p s
-        d_Kr_2 += d_Kr
+        d_place_scores_4_2 += sum
+        d_Kr_3 = dot_of(tl.trans(d_place_scores), Q_tile, DOT, SUMS)  # p s
+        d_Kr_2 += d_Kr_3
     if place_of_p4_grad is not None:
         store_1d(
-            place_of_p4_grad + (pair * blocks + block) * p_block, tl.arange(0, p_block), 1, p_block, d_place_scores_4
+            place_of_p4_grad + (pair * blocks + block) * p_block, tl.arange(0, p_block), 1, p_block, d_place_scores_4_2
         )
-    d_Kr_3 = C_tile[None, :] * d_Kr_2  # p s
+    d_Kr_4 = C_tile[None, :] * d_Kr_2  # p s
     if Kr_grad is not None:
         store_2d(
             Kr_grad + (pair * blocks + block) * p_block * s_size, tl.arange(0, p_block), s_size, p_block, s, 1, s_size,
-            d_Kr_3,
+            d_Kr_4,
         )
 
 
@@ -242,16 +239,16 @@ def y_1_tiles_rows(
     Q_grad_total = tl.zeros((n_block, s_wide), SUMS)
     for r_at in range(r_part * r_share, tl.minimum(r_part * r_share + r_share, r_programs)):
         pair = batch * r_programs + r_at
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
-        C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
-        Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
-        content_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
         content_p4_base = content_p4 + batch * content_p4_step[0] + r_at * content_p4_step[1]
         place_of_p4_base = place_of_p4 + batch * place_of_p4_step[0] + r_at * place_of_p4_step[1]
         mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
-        d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        d_content_1_2 = tl.zeros((n_block, s_wide), SUMS)
+        C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
+        Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
+        content_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        d_content_1_3 = tl.zeros((n_block, s_wide), SUMS)
         for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
             m = start + tl.arange(0, m_block)
             p = first - start + m_end - m_block + tl.arange(0, p_block)
@@ -270,28 +267,26 @@ def y_1_tiles_rows(
             place_of_p4_tile = load_1d(place_of_p4_base, p, place_of_p4_step[2], p_end).to(SUMS)  # p
             place_scores = place_scores_2 + place_of_p4_tile[None, :]  # n p
             place = at_keys(place_scores, n_block, m_block)  # n m
-            A_scores = content + place  # n m
-            A_scores_2 = with_bias(
-                A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
+            A_scores = with_bias(
+                content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            visible_0_0 = allowed(
+            seen_2 = allowed(
                 visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )
-            A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+            )  # n m
+            A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
             V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-            add = d_0[:, None] * V_tile[None, :] - A_sums[:, None]  # n m
-            d_A_scores = A * add  # n m
+            d_A_scores = A * (d[:, None] * V_tile[None, :] - A_sums[:, None])  # n m
             d_A_scores_2 = number_0 * d_A_scores  # n m
             d_place_scores = at_places(d_A_scores_2, n_block, m_block, p_block)  # n p
-            d_content_1 = dot_of(d_place_scores, Kr_tile, DOT, SUMS)  # n s
-            d_content_1_2 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n s
-            add_2 = d_content_1 + number_0 * d_content_1_2  # n s
-            d_content_1_3 += add_2
+            d_content_1_3 = dot_of(d_place_scores, Kr_tile, DOT, SUMS)  # n s
+            d_content_1_4 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n s
+            add = d_content_1_3 + number_0 * d_content_1_4  # n s
+            d_content_1_2 += add
             if mask_grad is not None:
                 store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
-        d_Q = d_content_1_3 * C_tile[None, :]  # n s
+        d_Q = d_content_1_2 * C_tile[None, :]  # n s
         Q_grad_total += d_Q
-        d_C = d_content_1_3 * Q_tile.to(SUMS)  # n s
+        d_C = d_content_1_2 * Q_tile.to(SUMS)  # n s
         d_C_2 = tl.sum(d_C, 0)  # s
         if C_grad is not None:
             store_1d(C_grad + (pair * blocks + block) * s_size, s, 1, s_size, d_C_2)
@@ -316,17 +311,17 @@ def y_1_tiles_keys(
     K_grad_total = tl.zeros((m_block, s_wide), SUMS)
     for r_at in range(r_part * r_share, tl.minimum(r_part * r_share + r_share, r_programs)):
         pair = batch * r_programs + r_at
-        C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
-        K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
-        content_1 = C_tile[None, :] * K_tile.to(SUMS)  # m s
         content_p4_base = content_p4 + batch * content_p4_step[0] + r_at * content_p4_step[1]
-        content_p4_tile = load_1d(content_p4_base, m, content_p4_step[2], m_end).to(SUMS)  # m
         place_of_p4_base = place_of_p4 + batch * place_of_p4_step[0] + r_at * place_of_p4_step[1]
         mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
-        d_V_3 = tl.zeros((m_block,), SUMS)
-        V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-        d_content_4 = tl.zeros((m_block,), SUMS)
+        d_V_2 = tl.zeros((m_block,), SUMS)
+        d_content_4_2 = tl.zeros((m_block,), SUMS)
         d_K_2 = tl.zeros((m_block, s_wide), SUMS)
+        C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
+        K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
+        content_1_2 = C_tile[None, :] * K_tile.to(SUMS)  # m s
+        content_p4_tile = load_1d(content_p4_base, m, content_p4_step[2], m_end).to(SUMS)  # m
+        V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
         for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
             n = start + tl.arange(0, n_block)
             p = start - first + m_end - m_block + tl.arange(0, p_block)
@@ -336,43 +331,41 @@ def y_1_tiles_keys(
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             edge |= (start + m_end - n_end - first - m_block < -1)
-            lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
             Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
-            content_2 = dot_of(Q_tile, tl.trans(content_1), DOT, SUMS)  # n m
+            content_2 = dot_of(Q_tile, tl.trans(content_1_2), DOT, SUMS)  # n m
             content = content_2 + content_p4_tile[None, :]  # n m
-            content_1_2 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
+            content_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
             Kr_tile = load_2d(Kr + batch * Kr_step[0], p, Kr_step[1], p_end, s, Kr_step[2], s_size)  # p s
-            place_scores_2 = dot_of(content_1_2, tl.trans(Kr_tile), DOT, SUMS)  # n p
+            place_scores_2 = dot_of(content_1, tl.trans(Kr_tile), DOT, SUMS)  # n p
             place_of_p4_tile = load_1d(place_of_p4_base, p, place_of_p4_step[2], p_end).to(SUMS)  # p
             place_scores = place_scores_2 + place_of_p4_tile[None, :]  # n p
             place = at_keys(place_scores, n_block, m_block)  # n m
-            A_scores = content + place  # n m
-            A_scores_2 = with_bias(
-                A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
+            A_scores = with_bias(
+                content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            visible_0_0 = allowed(
+            seen_2 = allowed(
                 visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )
-            A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
-            d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
-            d_V = A * d_0[:, None]  # n m
-            d_V_2 = tl.sum(d_V, 0)  # m
-            d_V_3 += d_V_2
+            )  # n m
+            A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+            A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+            d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+            d_V_3 = A * d[:, None]  # n m
+            d_V_4 = tl.sum(d_V_3, 0)  # m
+            d_V_2 += d_V_4
             A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-            add = d_0[:, None] * V_tile[None, :] - A_sums[:, None]  # n m
-            d_A_scores = A * add  # n m
+            d_A_scores = A * (d[:, None] * V_tile[None, :] - A_sums[:, None])  # n m
             sum = tl.sum(d_A_scores, 0)  # m
-            d_content_4 += sum
-            d_K = dot_of(tl.trans(d_A_scores), Q_tile, DOT, SUMS)  # m s
-            d_K_2 += d_K
+            d_content_4_2 += sum
+            d_K_3 = dot_of(tl.trans(d_A_scores), Q_tile, DOT, SUMS)  # m s
+            d_K_2 += d_K_3
         if V_grad is not None:
-            store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_3)
-        d_content_4_2 = number_0 * d_content_4  # m
+            store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_2)
+        d_content_4_3 = number_0 * d_content_4_2  # m
         if content_p4_grad is not None:
-            store_1d(content_p4_grad + pair * m_end, m, 1, m_end, d_content_4_2)
-        d_K_3 = C_tile[None, :] * d_K_2  # m s
-        d_K_4 = number_0 * d_K_3  # m s
-        K_grad_total += d_K_4
+            store_1d(content_p4_grad + pair * m_end, m, 1, m_end, d_content_4_3)
+        d_K_4 = C_tile[None, :] * d_K_2  # m s
+        d_K_5 = number_0 * d_K_4  # m s
+        K_grad_total += d_K_5
     if K_grad is not None:
         store_2d(K_grad + lead * m_end * s_size, m, s_size, m_end, s, 1, s_size, K_grad_total)
 

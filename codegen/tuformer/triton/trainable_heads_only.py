@@ -84,13 +84,13 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     g = tl.arange(0, g_wide)
+    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
+    acc = tl.zeros((n_block,), SUMS)
     C1_tile = load_1d(C1 + batch * C1_step[0] + h_at * C1_step[1], g, C1_step[2], g_size).to(SUMS)  # g
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, g, Q_step[2], g_size)  # n g
     A_scores_1 = C1_tile[None, :] * Q_tile.to(SUMS)  # n g
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    out_0 = tl.zeros((n_block,), SUMS)
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -101,14 +101,14 @@ def y_1_tiles_forward(
         A_scores_2 = with_bias(
             A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
         )  # n m
-        visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-        A, alpha_0, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, visible_0_0, edge, m_i_0, l_i_0)  # n m
+        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A, alpha, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_1d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-        read_0 = A * V_tile[None, :]  # n m
-        read_0_2 = tl.sum(read_0, 1)  # n
-        out_0 = out_0 * alpha_0 + read_0_2
-    store_1d(out + pair * n_end, n, 1, n_end, out_0 / tl.where(l_i_0 > 0, l_i_0, 1.0))
+        read = A * V_tile[None, :]  # n m
+        read_2 = tl.sum(read, 1)  # n
+        acc = acc * alpha + read_2
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
 
 @triton.jit
@@ -127,14 +127,14 @@ def y_1_tiles_rows(
     Q_grad_total = tl.zeros((n_block, g_wide), SUMS)
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
-        lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
+        mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+        d_A_scores_1_2 = tl.zeros((n_block, g_wide), SUMS)
         C1_tile = load_1d(C1 + batch * C1_step[0] + h_at * C1_step[1], g, C1_step[2], g_size).to(SUMS)  # g
         Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, g, Q_step[2], g_size)  # n g
         A_scores_1 = C1_tile[None, :] * Q_tile.to(SUMS)  # n g
-        mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-        d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+        d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        d_A_scores_1_2 = tl.zeros((n_block, g_wide), SUMS)
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -145,13 +145,12 @@ def y_1_tiles_rows(
             A_scores_2 = with_bias(
                 A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
             )  # n m
-            visible_0_0 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)
-            A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[:, None])  # n m
+            seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
             V_tile = load_1d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-            add = d_0[:, None] * V_tile[None, :] - A_sums[:, None]  # n m
-            d_A_scores = A * add  # n m
-            d_A_scores_1 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n g
-            d_A_scores_1_2 += d_A_scores_1
+            d_A_scores = A * (d[:, None] * V_tile[None, :] - A_sums[:, None])  # n m
+            d_A_scores_1_3 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n g
+            d_A_scores_1_2 += d_A_scores_1_3
             if mask_grad is not None:
                 store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
         d_Q = d_A_scores_1_2 * C1_tile[None, :]  # n g
@@ -182,40 +181,39 @@ def y_1_tiles_keys(
     K_grad_total = tl.zeros((m_block, g_wide), SUMS)
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
+        mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+        d_V_2 = tl.zeros((m_block,), SUMS)
+        d_K_2 = tl.zeros((m_block, g_wide), SUMS)
         C1_tile = load_1d(C1 + batch * C1_step[0] + h_at * C1_step[1], g, C1_step[2], g_size).to(SUMS)  # g
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, g, K_step[2], g_size)  # m g
         A_scores_1 = C1_tile[None, :] * K_tile.to(SUMS)  # m g
-        mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-        d_V_3 = tl.zeros((m_block,), SUMS)
         V_tile = load_1d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
-        d_K_2 = tl.zeros((m_block, g_wide), SUMS)
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            lse_0 = load_1d(lse + pair * n_end, n, 1, n_end)
             Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, g, Q_step[2], g_size)  # n g
             A_scores = dot_of(A_scores_1, tl.trans(Q_tile), DOT, SUMS)  # n m
             A_scores_2 = with_bias(
                 A_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
             )  # n m
-            visible_0_0 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)
-            A = softened(A_scores_2, number_0, MASK, visible_0_0, edge, lse_0[None, :])  # n m
-            d_0 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
-            d_V = A * d_0[None, :]  # n m
-            d_V_2 = tl.sum(d_V, 1)  # m
-            d_V_3 += d_V_2
+            seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+            A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+            d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+            d_V_3 = A * d[None, :]  # n m
+            d_V_4 = tl.sum(d_V_3, 1)  # m
+            d_V_2 += d_V_4
             A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-            add = d_0[None, :] * V_tile[:, None] - A_sums[None, :]  # n m
-            d_A_scores = A * add  # n m
-            d_K = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m g
-            d_K_2 += d_K
+            d_A_scores = A * (d[None, :] * V_tile[:, None] - A_sums[None, :])  # n m
+            d_K_3 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m g
+            d_K_2 += d_K_3
         if V_grad is not None:
-            store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_3)
-        d_K_3 = C1_tile[None, :] * d_K_2  # m g
-        d_K_4 = number_0 * d_K_3  # m g
-        K_grad_total += d_K_4
+            store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_2)
+        d_K_4 = C1_tile[None, :] * d_K_2  # m g
+        d_K_5 = number_0 * d_K_4  # m g
+        K_grad_total += d_K_5
     if K_grad is not None:
         store_2d(K_grad + lead * m_end * g_size, m, g_size, m_end, g, 1, g_size, K_grad_total)
 
@@ -223,7 +221,7 @@ def y_1_tiles_keys(
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"C1": "h g", "Q": "n g", "K": "m g", "V": "h m"},
     heads={"h": 1}, whole=(), widths={"g": "g"}, result="h n", others="h", sizes={"h": 8}, reads=[[0]],
-    loops={"rows": "h", "keys": "h"}, live={"forward": 3, "rows": 4, "keys": 4},
+    loops={"rows": "h", "keys": "h"}, live={"forward": 3, "rows": 3, "keys": 3},
     sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": [], "rows": ["g", "g"], "keys": ["g", "g"]},
     resident={"forward": ["g", "g"], "rows": ["g", "g"], "keys": ["g", "g"]},
     streamed={"forward": ["g"], "rows": ["g"], "keys": ["g"]}, temporaries={"forward": [], "rows": [], "keys": []},

@@ -6,25 +6,32 @@ from collections.abc import Iterable
 from math import prod
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
-from tensornet_attn.emit.triton.nodes import at
+from tensornet_attn.emit.triton.nodes import row_at, tile_at
 from tensornet_attn.emit.triton.region import MOST_NUMBERS, Region
 from tensornet_attn.emit.triton.totals import add_totals
 from tensornet_attn.plan.tiles.derive import Gradients, gradients
-from tensornet_attn.plan.tiles.model import Node, below, factored
+from tensornet_attn.plan.tiles.model import At, Node, below, factored
 
-MOST_TILES = 32  # of queries x keys that a kernel holds; where there would be more, some are made again
+TOGETHER = 72  # gradients of numbers that one kernel makes: of more registers spill, as compiling has shown
 
 
 def row_sums(region: Region) -> str:
     """The rows of A dA of each map."""
-    text = region.open(region.program.query)
-    for number, part in enumerate(gradients(region.program).maps):
-        text.compute([part])
-        text.line(BEFORE, f"sums_{number} = tl.zeros({region.shape(part.axes)}, SUMS)")
-        text.line(INSIDE, f"sums_{number} += {text.scope.local[part]}")
-        place = at("pair", len(region.program.maps), number)
-        text.line(AFTER, region.stored("sums", place, part.axes, f"sums_{number}"))
+    text, query = region.open(region.program.query), region.program.query
+    for part in gradients(region.program).maps:
+        (own,) = (one for one in region.program.maps if one in below([part]))
+        add_row_sums(region, text, own, part, query)
     return region.source(text, "sums", "the rows of A dA of each map", ["lse", "gradient", "sums"])
+
+
+def add_row_sums(region: Region, text: KernelText, one: Node, part: Node, query: str) -> None:
+    sums = text.carry(f"sums_{one.data[0]}", BEFORE, f"tl.zeros({region.shape(part.axes)}, SUMS)")
+    text.add(INSIDE, lambda: text.assign(sums, text.scope.ref(part, part.axes), adds=True), [part], part.heads, [sums])
+
+    def stored() -> list[str]:
+        return [f"store_1d({row_at(text.scope, 'sums', *one.data[:2])}, {query}, 1, {query}_end, {text.entry(sums)})"]
+
+    text.add(AFTER, stored, (), one.heads)
 
 
 def by_queries(region: Region, made: Gradients) -> str:
@@ -40,14 +47,17 @@ def by_queries(region: Region, made: Gradients) -> str:
 def by_numbers(region: Region, made: Gradients) -> dict[str, str]:
     """Gradients of what has neither side, where these are many: kernels for some operands each, as they can be held."""
     sides = {region.program.query, region.program.key, *region.program.relative}
-    found, groups = dict[int, list[tuple[Node, Node]]](), list[list[tuple[Node, Node]]]()
+    groups, rooms = list[list[tuple[Node, Node]]](), list[int]()
     for leaf, d in made.leaves:
-        if not sides & {*leaf.axes}:
-            found.setdefault(leaf.data[0], []).append((leaf, d))
-    for leaves in found.values():
-        if not groups or len(groups[-1]) + len(leaves) > MOST_NUMBERS:
+        if sides & {*leaf.axes}:
+            continue
+        tiles = region.program.tiles(leaf.heads)
+        fitting = next((i for i, room in enumerate(rooms) if tiles <= room), len(groups))
+        if fitting == len(groups):
             groups.append([])
-        groups[-1] += leaves
+            rooms.append(TOGETHER)
+        groups[fitting].append((leaf, d))
+        rooms[fitting] -= tiles
     kinds = ["numbers", *(f"numbers_{i}" for i in range(2, 1 + len(groups)))]
     query = region.program.query
     return {kind: backward(region, made, query, kind, own) for kind, own in zip(kinds, groups, strict=True)}
@@ -70,30 +80,21 @@ def by_places(region: Region, made: Gradients) -> dict[str, str]:
 
 def backward(region: Region, made: Gradients, fixed: str, kind: str, leaves: list[tuple[Node, Node]]) -> str:
     text = gradient_text(region, made, fixed, leaves)
-    if text.live > MOST_TILES:
-        text = gradient_text(region, made, fixed, leaves, again=True)
     region.loops |= {kind: text.looped} if text.looped else {}
     names = [f"{name}_grad" for name in wanted(region, leaves)]
     return region.source(text, kind, "gradients", ["lse", "gradient", "sums", *names])
 
 
-def gradient_text(
-    region: Region, made: Gradients, fixed: str, leaves: list[tuple[Node, Node]], again: bool = False
-) -> KernelText:
-    """The lines of a kernel; `again`: what maps are made of is made again for its gradients."""
+def gradient_text(region: Region, made: Gradients, fixed: str, leaves: list[tuple[Node, Node]]) -> KernelText:
+    """What a kernel has to make."""
     sides = {region.program.query, region.program.key}
-    held = not again and any(sides & {*leaf.axes} for leaf, _ in leaves)  # fewer spill so, as compiling has shown
+    held = any(sides & {*leaf.axes} for leaf, _ in leaves)  # fewer spill so, as compiling has shown
     text = region.open(fixed, looped=looped(region, [leaf for leaf, _ in leaves]), held=held)
-    used = below([d for _, d in leaves])
-    totals = [(total, part) for total, part in made.totals if total in used]
-    if again:
-        read = below([*used, *(part for _, part in totals)])
-        scores = [node for node in made.scores if node in read]
-        text.compute(scores)
-        text.again(scores)
+    used = {node.data[0] if node.op == "sum_over_blocks" else node: node for node in below([d for _, d in leaves])}
+    totals = [(total, part) for total, part in made.totals if total.data[0] in used]
     ends = {leaf: multiples(d) for leaf, d in leaves}
     links = {node for chain in ends.values() for node in chain[:-1]}
-    elsewhere = {arg for node in used if node not in links for arg in node.args}
+    elsewhere = {arg for node in used.values() if node not in links for arg in node.args}
     carried = {
         chain[-1]
         for leaf, chain in ends.items()
@@ -102,12 +103,8 @@ def gradient_text(
     add_totals(region, text, totals, frozenset(carried))
     for leaf, d in leaves:
         *numbers, total = ends[leaf]
-        if total in carried:  # and is multiplied when all tiles of the looped leg have been added
-            factors = [*(text.scope.ref(node.args[0], ()) for node in numbers), text.scope.local[total]]
-            store_gradient(region, text, leaf, " * ".join(factors), True)
-            continue
-        text.compute([d])
-        store_gradient(region, text, leaf, text.scope.ref(d, d.axes), False)
+        # what is carried is multiplied when all tiles of the looped leg have been added
+        store_gradient(region, text, leaf, d, (numbers, total) if total in carried else None)
     return text
 
 
@@ -166,49 +163,77 @@ def over_all(region: Region, text: KernelText, leaf: Node) -> bool:
     return lacks and bool(sides) and not in_loop(region, leaf)
 
 
-def store_gradient(region: Region, text: KernelText, leaf: Node, value: str, carried: bool) -> None:
-    """`carried`: the value has all tiles of a looped leg already."""
-    heads = heads_of(region, leaf)
-    places = leaf.data[0] if leaf.op == "bias" else leaf.data[1]
-    tile, tiles = 0, prod(region.program.heads[leg] for leg in heads)
-    for leg, place in zip(heads, places, strict=True):
-        tile = tile * region.program.heads[leg] + place
-    name, pair = f"{leaf_name(region, leaf)}_grad", "pair"
-    if not {region.program.query, region.program.key} & {*leaf.axes}:
-        pair = "(pair * blocks + block)"
-    place = at(pair, tiles, tile)
+def store_gradient(
+    region: Region, text: KernelText, leaf: Node, d: Node, carried: tuple[list[Node], Node] | None
+) -> None:
+    """`carried`: the numbers, and the total of all tiles of a looped leg, that the gradient is the product of."""
+    index = next(value for value in leaf.data if isinstance(value, At))
+    name, scope = f"{leaf_name(region, leaf)}_grad", text.scope
+    alone = not {region.program.query, region.program.key} & {*leaf.axes}
     if leaf.op == "entry":
-        shared = text.looped is not None and text.looped not in heads
-        store_entries(region, text, leaf, value, f"{name} + {at('lead', tiles, tile) if shared else place}", shared)
+        store_entries(region, text, leaf, d, index)
         return
-    where = INSIDE if in_loop(region, leaf) else AFTER
-    if over_all(region, text, leaf) and not carried:
-        total = text.scope.names.fresh(f"{name}_total")
-        text.line(FIRST, f"{total} = tl.zeros({region.shape(leaf.axes)}, SUMS)")
-        text.line(AFTER, f"{total} += {value}")
-        text.accumulators += [axis for axis in leaf.axes if axis in region.program.widths]
-        value = total
-    if over_all(region, text, leaf):
-        where, place = LAST, at("lead", tiles, tile)
-    text.line(where, f"if {name} is not None:")
-    text.line(where, "    " + region.stored(name, place, leaf.axes, value))
+
+    def store(outer: str, value: str) -> list[str]:
+        place = tile_at(scope, index, outer)
+        return [f"if {name} is not None:", "    " + region.stored(name, place, leaf.axes, value)]
+
+    def value() -> str:
+        return scope.ref(d, leaf.axes)
+
+    def multiplied() -> str:
+        numbers, total = carried or ([], d)
+        return " * ".join([*(scope.ref(node.args[0], ()) for node in numbers), scope.ref(total, total.axes)])
+
+    if carried is not None:
+        text.add(LAST, lambda: store("lead", multiplied()), (), leaf.heads)
+    elif over_all(region, text, leaf):
+        whole = text.carry(f"{name}_total", FIRST, f"tl.zeros({region.shape(leaf.axes)}, SUMS)")
+        text.add(AFTER, lambda: text.assign(whole, value(), adds=True), reads_of(d), leaf.heads, [whole])
+        text.accumulators += text.widths_of(leaf)
+        text.add(LAST, lambda: store("lead", text.entry(whole)), (), leaf.heads)
+    else:
+        outer = "(pair * blocks + block)" if alone else "pair"
+        where = INSIDE if in_loop(region, leaf) else AFTER
+        text.add(where, lambda: store(outer, value()), reads_of(d), leaf.heads)
 
 
-def store_entries(region: Region, text: KernelText, leaf: Node, value: str, base: str, shared: bool) -> None:
+def reads_of(d: Node) -> list[Node]:
+    return [] if d.op in ("sum_over_blocks", "number") else [d]
+
+
+def store_entries(region: Region, text: KernelText, leaf: Node, d: Node, index: At) -> None:
     """Each query has an entry of its own for each distance: one key has it, but for the ends, which are sums.
 
-    `shared`: all tiles of a looped leg add to the same entries.
+    Where a leg is looped all of its tiles add to the same entries.
     """
-    query, (_, _, reach) = region.program.query, leaf.data
+    query, (_, _, reach), scope = region.program.query, leaf.data, text.scope
     size, operand = 2 * reach + 1, leaf_name(region, leaf)
-    base = f"{base} * {query}_end * {size}"
-    before, after = (text.scope.names.fresh(f"{operand}_{end}") for end in ("before", "after"))
+    shared = text.looped is not None and text.looped not in heads_of(region, leaf)
     opened, closed = (FIRST, LAST) if shared else (BEFORE, AFTER)
-    for end in (before, after):
-        text.line(opened, f"{end} = tl.zeros({region.shape(leaf.axes[:1])}, SUMS)")
-    given = f"{base}, {text.scope.along(query)}, distance, {reach}, in_bounds, {value}, {before}, {after}, {shared}"
-    text.line(INSIDE, f"if {operand}_grad is not None:")
-    text.line(INSIDE, f"    {before}, {after} = store_entries({given})")
-    text.line(closed, f"if {operand}_grad is not None:")
-    for end, start in ((before, base), (after, f"{base} + {size - 1}")):
-        text.line(closed, f"    store_1d({start}, {query}, {size}, {query}_end, {end})")
+    before, after = (
+        text.carry(f"{operand}_{end}", opened, f"tl.zeros({region.shape(leaf.axes[:1])}, SUMS)")
+        for end in ("before", "after")
+    )
+
+    def base() -> str:
+        return f"{operand}_grad + {tile_at(scope, index, 'lead' if shared else 'pair')} * {query}_end * {size}"
+
+    def inside() -> list[str]:
+        value, ends = scope.ref(d, leaf.axes), f"{text.entry(before)}, {text.entry(after)}"
+        given = f"{base()}, {scope.along(query)}, distance, {reach}, in_bounds, {value}, {ends}, {shared}"
+        names = [f"{one.name}_own" if one.dims else one.name for one in (before, after)]
+        lines = [f"if {operand}_grad is not None:", f"    {', '.join(names)} = store_entries({given})"]
+        if before.dims:
+            lines = [f"{name} = {text.entry(one)}" for name, one in zip(names, (before, after), strict=True)] + lines
+            lines += [f"{one.name}_next += ({name},)" for name, one in zip(names, (before, after), strict=True)]
+        return lines
+
+    def ends() -> list[str]:
+        lines = [f"if {operand}_grad is not None:"]
+        for one, start in ((before, base()), (after, f"{base()} + {size - 1}")):
+            lines.append(f"    store_1d({start}, {query}, {size}, {query}_end, {text.entry(one)})")
+        return lines
+
+    text.add(INSIDE, inside, [d], leaf.heads, [before, after])
+    text.add(closed, ends, (), leaf.heads)

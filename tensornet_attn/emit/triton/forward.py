@@ -2,98 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, INSIDE, KernelText
-from tensornet_attn.emit.triton.nodes import at
+from tensornet_attn.emit.triton.loops import Carried
+from tensornet_attn.emit.triton.nodes import row_at, tile_at
 from tensornet_attn.emit.triton.region import Region
+from tensornet_attn.plan.tiles.derive import one_map
 from tensornet_attn.plan.tiles.model import Node
 
 
 def forward(region: Region) -> str:
-    text = region.open(region.program.query, online=True)
-    statistic_lines(region, text)
-    for number, part in enumerate(parts(region)):
-        (one,) = region.read(region.program.exits[number].pairs)
-        assert one is not None
-        place = region.program.maps.index(one)
-        if region.program.exits[number].log:
-            text.compute([one])
-            store_out(region, text, number, log_sum(place))
-            continue
-        text.compute([part])
-        sides = "[:, None]" if len(part.axes) == 2 else ""
-        name = accumulator(region, text, number)
-        if one.op == "normalize":
-            text.line(INSIDE, f"{name} += {text.scope.local[part]}")
-            store_out(region, text, number, f"{name} * {inverse(region, one)}{sides}")
-            continue
-        total = f"tl.where(l_i_{place} > 0, l_i_{place}, 1.0)"
-        text.line(INSIDE, f"{name} = {name} * alpha_{place}{sides} + {text.scope.local[part]}")
-        store_out(region, text, number, f"{name} / {f'({total}){sides}' if sides else total}")
-    store_statistics(region, text)
+    text, exit_ = region.open(region.program.query, online=True), region.program.exit
+    one = one_map(region.program)
+    assert one is not None
+    statistics_of(region, text)
+    number = one.data[0]
+    if exit_.log:
+        text.add(INSIDE, list, [one])
+        store_out(region, text, lambda: log_sum(text, one))
+        return region.source(text, "forward", "forward", ["out", "lse"])
+    part = read(region)
+    sides = "[:, None]" if len(part.axes) == 2 else ""
+    out = text.carry("acc", BEFORE, f"tl.zeros({region.shape(region.program.axes)}, SUMS)")
+    if one.op == "normalize":
+        add_read(text, out, part)
+        store_out(region, text, lambda: f"{text.entry(out)} * {inverse(region, text, one)}{sides}")
+        return region.source(text, "forward", "forward", ["out", "lse"])
+    alpha = text.alpha(one)
+
+    def more() -> list[str]:
+        rows = text.scope.ref(alpha, alpha.axes)
+        return text.assign(out, f"{text.entry(out)} * {rows}{sides} + {text.scope.ref(part, part.axes)}")
+
+    def divided() -> str:
+        total = text.entry(text.scope.carried[f"l_i_{number}"], index_of(one))
+        whole = f"tl.where({total} > 0, {total}, 1.0)"
+        return f"{text.entry(out)} / {f'({whole}){sides}' if sides else whole}"
+
+    text.add(INSIDE, more, [part, one, alpha], part.heads, [out])
+    store_out(region, text, divided)
     return region.source(text, "forward", "forward", ["out", "lse"])
 
 
 def statistics(region: Region) -> str:
     """Of two passes the first: the log of the sum of each softmax row, 1 / (sum + eps) of a normalized one."""
     text = region.open(region.program.query, online=True)
-    statistic_lines(region, text)
-    text.compute(region.program.maps)
-    store_statistics(region, text)
+    statistics_of(region, text)
+    for one in region.program.maps:
+        text.add(INSIDE, list, [one], one.heads)
     return region.source(text, "statistics", "what the sum of each row is", ["lse"])
 
 
 def second(region: Region) -> str:
-    text = region.open(region.program.query)
-    for number, part in enumerate(parts(region)):
-        text.compute([part])
-        name = accumulator(region, text, number)
-        text.line(INSIDE, f"{name} += {text.scope.local[part]}")
-        store_out(region, text, number, name)
+    text, part = region.open(region.program.query), read(region)
+    out = text.carry("acc", BEFORE, f"tl.zeros({region.shape(region.program.axes)}, SUMS)")
+    add_read(text, out, part)
+    store_out(region, text, lambda: text.entry(out))
     return region.source(text, "forward", "maps again, and what they read", ["out", "lse"])
 
 
-def parts(region: Region) -> Iterator[Node]:
-    """What a block of keys adds to each tile of the result."""
-    nodes, axes = region.program.nodes, region.program.axes
-    for exit_ in region.program.exits:
-        name = "_".join(["read", *map(str, exit_.index)])
-        found = [nodes.product(a, v, axes, name) if v else nodes.total(a, axes, name) for a, v in exit_.pairs]
-        yield nodes.add(found, name)
+def add_read(text: KernelText, out: Carried, part: Node) -> None:
+    text.add(INSIDE, lambda: text.assign(out, text.scope.ref(part, part.axes), adds=True), [part], part.heads, [out])
 
 
-def accumulator(region: Region, text: KernelText, number: int) -> str:
-    name = text.scope.names.fresh("_".join(["out", *map(str, region.program.exits[number].index)]))
-    text.line(BEFORE, f"{name} = tl.zeros({region.shape(region.program.axes)}, SUMS)")
-    return name
+def read(region: Region) -> Node:
+    """What a block of keys adds to the tiles of the result."""
+    nodes, axes, exit_ = region.program.nodes, region.program.axes, region.program.exit
+    maps, values = exit_.maps, exit_.values
+    found = nodes.total(maps, axes, "read") if values is None else nodes.product(maps, values, axes, "read")
+    for variable in exit_.summed:
+        found = nodes.over(found, variable, "add", "read")
+    return found
 
 
-def store_out(region: Region, text: KernelText, number: int, value: str) -> None:
-    text.line(AFTER, region.stored("out", at("pair", len(region.program.exits), number), region.program.axes, value))
+def store_out(region: Region, text: KernelText, value: Callable[[], str]) -> None:
+    index, axes = region.program.exit.index, region.program.axes
+    heads = [variable for variable in index if variable]
+    text.add(AFTER, lambda: [region.stored("out", tile_at(text.scope, index), axes, value())], (), heads)
 
 
-def inverse(region: Region, one: Node) -> str:
+def index_of(one: Node) -> dict[str, str]:
+    """The variables of a map as they are read."""
+    return {variable: variable for variable in one.heads}
+
+
+def inverse(region: Region, text: KernelText, one: Node) -> str:
     """What the rows of a normalized map are multiplied with."""
     eps = region.number(Node("number", data=(one.data[2],)))
-    return f"inverse_of(l_i_{region.program.maps.index(one)}, {eps})"
+    return f"inverse_of({text.entry(text.scope.carried[f'l_i_{one.data[0]}'])}, {eps})"
 
 
-def log_sum(number: int) -> str:
+def log_sum(text: KernelText, one: Node) -> str:
     """The log of what the rows of a softmax are divided by."""
-    return f"log_sum(m_i_{number}, l_i_{number})"
+    most, total = (text.entry(text.scope.carried[f"{name}_i_{one.data[0]}"]) for name in "ml")
+    return f"log_sum({most}, {total})"
 
 
-def statistic_lines(region: Region, text: KernelText) -> None:
-    block = f"{region.program.query}_block"
+def statistics_of(region: Region, text: KernelText) -> None:
+    """The largest score and the sum of each row of each map: where they begin, how they go on, where they are kept."""
+    query = region.program.query
     for number, one in enumerate(region.program.maps):
+        carried: dict[str, Carried] = text.scope.carried
         if one.op == "softmax":
-            text.line(BEFORE, f'm_i_{number} = tl.full(({block},), float("-inf"), SUMS)')
-        text.line(BEFORE, f"l_i_{number} = tl.zeros(({block},), SUMS)")
+            carried[f"m_i_{number}"] = text.carry(
+                f"m_i_{number}", BEFORE, f'tl.full(({query}_block,), float("-inf"), SUMS)'
+            )
+        carried[f"l_i_{number}"] = text.carry(f"l_i_{number}", BEFORE, f"tl.zeros(({query}_block,), SUMS)")
+        if one.op == "softmax" and one.data[2]:
+            add_rows(text, one)
+        store_rows(region, text, one)
 
 
-def store_statistics(region: Region, text: KernelText) -> None:
-    for number, one in enumerate(region.program.maps):
-        place = at("pair", len(region.program.maps), number)
-        value = log_sum(number) if one.op == "softmax" else inverse(region, one)
-        text.line(AFTER, region.stored("lse", place, (region.program.query,), value))
+def add_rows(text: KernelText, one: Node) -> None:
+    """Of a map that is a sum over a variable, its rows' sums."""
+    total, alpha = text.scope.carried[f"l_i_{one.data[0]}"], text.alpha(one)
+    node = text.scope.instead[one]
+
+    def lines() -> list[str]:
+        rows = f"tl.sum({text.scope.ref(node, node.axes)}, 1)"
+        return text.assign(total, f"{text.entry(total)} * {text.scope.ref(alpha, alpha.axes)} + {rows}")
+
+    text.add(INSIDE, lines, [node, alpha], node.heads, [total])
+
+
+def store_rows(region: Region, text: KernelText, one: Node) -> None:
+    number, query = one.data[0], region.program.query
+
+    def lines() -> list[str]:
+        value = log_sum(text, one) if one.op == "softmax" else inverse(region, text, one)
+        return [f"store_1d({row_at(text.scope, 'lse', number, one.data[1])}, {query}, 1, {query}_end, {value})"]
+
+    text.add(AFTER, lines, (), one.heads)

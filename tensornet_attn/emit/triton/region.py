@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product as every
 from math import prod
 
 from tensornet_attn.emit.names import Names
-from tensornet_attn.emit.triton.kernel import BEFORE, INSIDE, KernelText
-from tensornet_attn.emit.triton.nodes import Scope, at
+from tensornet_attn.emit.triton.demand import arrange
+from tensornet_attn.emit.triton.kernel import KernelText
+from tensornet_attn.emit.triton.lines import source
+from tensornet_attn.emit.triton.nodes import Scope
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.plan.tiles.derive import one_map
 from tensornet_attn.plan.tiles.legs import RESERVED
-from tensornet_attn.plan.tiles.model import Node, Program, vanishes
+from tensornet_attn.plan.tiles.model import ROWS, At, Node, Program, vanishes
 from tensornet_attn.spec.arithmetic import Arith, Negative, Number
 
 MOST_NUMBERS = 40  # coefficients of a program that are held all the time, and parts of their gradients
@@ -40,8 +43,7 @@ class Region:
 
     def __post_init__(self) -> None:
         self.names = Names(self.taken | RESERVED)
-        for leg in self.program.nodes.order:
-            self.names.taken.add(leg)
+        self.names.taken |= {*self.program.nodes.order, *self.program.nodes.sizes}
         wishes = [operand.use.name.replace(".", "_") for operand in self.program.operands]
         self.operands = tuple(self.names.fresh(wish) for wish in wishes)
         self.names.taken |= {f"{name}_{end}" for name in self.operands for end in ("step", "grad")}
@@ -49,12 +51,7 @@ class Region:
     @property
     def online(self) -> bool:
         """Whether every tile of the result reads one map alone: then maps are summed while they are found."""
-        return all(
-            len(self.read(exit_.pairs)) == 1 and None not in self.read(exit_.pairs) for exit_ in self.program.exits
-        )
-
-    def read(self, pairs: tuple[tuple[Node, Node | None], ...]) -> frozenset[Node | None]:
-        return frozenset(one_map(maps, self.program) for maps, _ in pairs)
+        return one_map(self.program) is not None
 
     @property
     def crowded(self) -> bool:
@@ -64,10 +61,25 @@ class Region:
 
     @property
     def reads(self) -> list[list[int]]:
-        """Of each map the tiles of the result whose rows times their gradients sum to A dA."""
-        exits = self.program.exits
-        single = [None if exit_.log else next(iter(self.read(exit_.pairs))) for exit_ in exits]
-        return [[i for i, read in enumerate(single) if read is one] for one in self.program.maps]
+        """Of each tile of the maps the tiles of the result whose rows times their gradients sum to A dA."""
+        program = self.program
+        one = None if program.exit.log else one_map(program)
+        tiles = [*self.indices(program.exit.index)]
+        return [
+            [
+                i
+                for i, tile in enumerate(tiles)
+                if one is not None and one.data[0] == number and at.items() <= tile.items()
+            ]
+            for number, node in enumerate(program.maps)
+            for at in self.indices(node.data[1] if one is None or one.data[0] != number else one.data[1])
+        ]
+
+    def indices(self, index: At) -> Iterator[dict[str, int]]:
+        """The values of some index variables, last ones first."""
+        own = [variable for variable in index if variable]
+        for values in every(*(range(self.program.nodes.sizes[variable]) for variable in own)):
+            yield dict(zip(own, values, strict=True))
 
     @property
     def random(self) -> bool:
@@ -108,26 +120,35 @@ class Region:
     def open(self, fixed: str, online: bool = False, looped: str | None = None, held: bool = False) -> KernelText:
         """The begin of a kernel; `held`: its numbers are held even where they are many."""
         text = KernelText(self.scope(fixed), fixed, looped, online, self.crowded and not held)
-        if not online:
-            place = BEFORE if fixed == self.program.query else INSIDE
-            for number in range(len(self.program.maps)):
-                n = self.program.query
-                base = f"lse + {at('pair', len(self.program.maps), number)} * {n}_end"
-                text.line(place, f"lse_{number} = load_1d({base}, {n}, 1, {n}_end)")
+        for node in [node for node in self.program.nodes.made.values() if node.op in ROWS]:
+            if not online:
+                text.scope.instead[node] = self.program.divided(node)
+            elif node.op == "softmax" and node.data[2]:
+                text.scope.instead[node] = self.added_online(node)
         return text
 
+    def added_online(self, node: Node) -> Node:
+        """A map that is the sum of exp over a variable, without what all of a row is divided by."""
+        nodes, pair = self.program.nodes, self.program.pair
+        scaled = nodes.node("scaled", node.args, pair, f"{node.args[0].name}_visible")
+        most = nodes.over(scaled, node.data[2], "max", f"{node.name}_most")
+        rows = nodes.node("highest", (most,), (self.program.query,), "highest", node.data[:2])
+        return nodes.over(nodes.node("power", (scaled, rows), pair, node.name), node.data[2], "add", node.name)
+
     def source(self, text: KernelText, kind: str, about: str, special: list[str]) -> str:
+        arrange(text)
         self.live[kind], self.resident[kind], self.streamed[kind] = text.live, text.resident, text.streamed
         self.accumulators[kind], self.sums[kind] = [*text.accumulators, *self.sums_of(kind)], text.numbers
         self.temporaries[kind] = text.temporaries
         head = f"{self.about}: {about}." if kind != "forward" else f"{self.about}."
         parameters, (left, right) = [*self.parameters(special, text.looped)], self.reach()
         last = left is None and right is not None and text.fixed == self.program.query
-        return text.source(f"{self.name}_{kind}", head, parameters, self.bounds(text.fixed), last)
+        return source(text, f"{self.name}_{kind}", head, parameters, self.bounds(text.fixed), last)
 
     def sums_of(self, kind: str) -> list[str]:
         """The widths of what the forward adds to."""
-        return [axis for _ in self.program.exits for axis in self.program.axes[1:]] if kind == "forward" else []
+        tiles = self.program.tiles(self.program.exit.index)
+        return tiles * [*self.program.axes[1:]] if kind == "forward" else []
 
     def parameters(self, special: list[str], looped: str | None) -> Iterator[str]:
         yield from (*self.operands, "mask", "key_mask", *special)
@@ -179,7 +200,7 @@ class Region:
 
     def reach(self) -> tuple[int | None, int | None]:
         """How far before and after a query the farthest key stands that any part of the result reads."""
-        if not all(vanishes(maps) for exit_ in self.program.exits for maps, _ in exit_.pairs):
+        if not vanishes(self.program.exit.maps):
             return None, None
         left, right = zip(*self.program.masks, strict=True)
         return (None if None in left else max(left)), (None if None in right else max(right))

@@ -2,33 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, KernelText
+from tensornet_attn.emit.triton.kernel import BEFORE, FIRST, INSIDE, KernelText
 from tensornet_attn.emit.triton.region import Region
-from tensornet_attn.plan.tiles.model import Node, below
+from tensornet_attn.plan.tiles.model import Node
 
 
 def add_totals(
     region: Region, text: KernelText, totals: list[tuple[Node, Node]], carried: frozenset[Node] = frozenset()
 ) -> None:
     """Accumulators, and what is added to each. `carried`: over all tiles of a looped leg."""
-    for total, part in nearest_first(text, totals) if text.repeats else totals:
-        tile = None if total.axes else tile_of(text, part)
-        text.compute([tile or part])
-        text.places[total] = AFTER
-        name = text.scope.local[total] = text.scope.label(total)
-        first = FIRST if total in carried else BEFORE
-        if tile is not None:
-            rows, columns = region.shape(text.scope.pair)[1:-1].split(", ")
-            text.line(first, f"{name} = tl.zeros((parts_of({rows}, {columns}, PARTS),), SUMS)")
-            text.line(INSIDE, f"{name} += in_parts({text.scope.ref(tile, tile.axes)}, PARTS)")
-            text.scope.local[total] = f"tl.sum({name})"
-            text.numbers += 1
-            continue
-        text.line(first, f"{name} = tl.zeros({region.shape(total.axes) if total.axes else '()'}, SUMS)")
-        text.line(INSIDE, f"{name} += {text.scope.ref(part, part.axes)}")
-        text.accumulators += text.widths_of(total)
+    for total, part in totals:
+        if tile := None if total.axes else tile_of(text, part):
+            add_number(region, text, total, tile, FIRST if total in carried else BEFORE)
+        else:
+            add_total(region, text, total, part, FIRST if total in carried else BEFORE)
+
+
+def add_total(region: Region, text: KernelText, total: Node, part: Node, first: int) -> None:
+    start = f"tl.zeros({region.shape(total.axes) if total.axes else '()'}, SUMS)"
+    one = text.carry(text.scope.label(total), first, start)
+    text.add(INSIDE, lambda: text.assign(one, text.scope.ref(part, part.axes), adds=True), [part], part.heads, [one])
+    text.scope.totals[total.data[0]] = lambda read: text.entry(one, index_of(total, read))
+    text.accumulators += text.widths_of(total)
+
+
+def add_number(region: Region, text: KernelText, total: Node, tile: Node, first: int) -> None:
+    """A number, in parts: one for each value of a variable whose loop is not unrolled."""
+    rows, columns = text.shape(text.scope.pair)[1:-1].split(", ")
+    parts = f"parts_of({rows}, {columns}, PARTS)"
+
+    def ranged() -> bool:
+        return bool(text.ranged) and text.ranged in total.heads
+
+    def start() -> str:
+        return f"tl.zeros(({text.every}, {parts}), SUMS)" if ranged() else f"tl.zeros(({parts},), SUMS)"
+
+    def lines() -> list[str]:
+        value = f"in_parts({text.scope.ref(tile, tile.axes)}, PARTS)"
+        if ranged():
+            value = f"tl.where({text.ranged}_every[:, None] == {text.ranged}, {value}[None, :], 0.0)"
+        return text.assign(one, value, adds=True)
+
+    def value(read: Node) -> str:
+        index = index_of(total, read)
+        if not ranged():
+            return f"tl.sum({text.entry(one, index)})"
+        there = f"{text.ranged}_every[:, None] == {index[text.ranged]}"
+        return f"tl.sum(tl.where({there}, {text.entry(one, index)}, 0.0))"
+
+    one = text.carry(text.scope.label(total), first, start)
+    text.add(INSIDE, lines, [tile], tile.heads, [one], parts=True)
+    text.scope.totals[total.data[0]] = value
+    text.numbers += region.program.tiles(total.heads)
+
+
+def index_of(total: Node, read: Node) -> dict[str, str]:
+    """Of each variable of a total the one by which it is read."""
+    return dict(zip(total.data[1], read.data[1], strict=True))
 
 
 def tile_of(text: KernelText, part: Node) -> Node | None:
@@ -36,11 +66,3 @@ def tile_of(text: KernelText, part: Node) -> Node | None:
     while part.op == "sum":
         (part,) = part.args
     return part if part.axes == text.program.pair else None
-
-
-def nearest_first(text: KernelText, totals: list[tuple[Node, Node]]) -> Iterator[tuple[Node, Node]]:
-    """Totals in an order in which what one makes is soon read by others; the lines of each are written in between."""
-    left = list(totals)
-    while left:
-        costs = [len(below([part], text.scope.local)) for _, part in left]
-        yield left.pop(costs.index(min(costs)))

@@ -1,20 +1,31 @@
-"""From the body of a region to its tile program: each step is evaluated once for every tile that it has."""
+"""From the body of a region to its tile program: each step is evaluated for index variables of its legs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import product as every
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
 from tensornet_attn.plan.blockwise import made_inside
-from tensornet_attn.plan.tiles.hidden import alternatives, with_hiding
+from tensornet_attn.plan.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.plan.tiles.legs import relative, sides_of
 from tensornet_attn.plan.tiles.maps import MAPS
-from tensornet_attn.plan.tiles.model import ROWS, Axes, Exit, Node, Nodes, Operand, Program, Unfit, below, vanishes
+from tensornet_attn.plan.tiles.model import (
+    ROWS,
+    At,
+    Axes,
+    Exit,
+    Node,
+    Nodes,
+    Operand,
+    Program,
+    Unfit,
+    below,
+    vanishes,
+)
 from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number, evaluate
 
-Index = Mapping[str, int]  # a leg that has several tiles in a program: which of them
+Index = Mapping[str, str]  # of a leg its index variable, empty where a program has one tile of it
 
 
 def tile_program(graph: Graph, step: Step) -> Program:
@@ -37,8 +48,8 @@ class _Builder:
     places: tuple[str, ...]  # the leg of relative positions
     nodes: Nodes
     operands: dict[Use, Operand] = field(default_factory=dict)
-    values: dict[tuple[str, tuple[int, ...]], Node] = field(default_factory=dict)
-    maps: list[Node] = field(default_factory=list)
+    values: dict[tuple[str, At], Node] = field(default_factory=dict)
+    maps: dict[str, Node] = field(default_factory=dict)
     masks: dict[tuple[int | None, int | None], int] = field(default_factory=dict)
     others: tuple[str, ...] | None = None
     streams: dict[str, int] = field(default_factory=dict)
@@ -46,26 +57,30 @@ class _Builder:
     def program(self) -> Program:
         *steps, last = self.op.body
         for step in steps:
-            for index in self.indices(step.legs):
-                self.values[step.name, self.place(step.legs, index)] = self.tile(step, index)
-        exits = tuple(self.exits(last))
+            self.value(step, self.indices(step.legs))
+        exit_ = self.exit(last)
         legs = self.arranged(last.legs)
         query, key = self.nodes.order[:2]
         found = Program(
-            self.step, query, key, self.heads, self.whole, self.widths, tuple(self.operands.values()), exits, legs,
-            tuple(self.maps), tuple(self.masks), self.others or (), self.nodes, self.places,
+            self.step, query, key, self.heads, self.whole, self.widths, tuple(self.operands.values()), exit_, legs,
+            tuple(self.maps.values()), tuple(self.masks), self.others or (), self.nodes, self.places,
         )  # fmt: skip
         _check(found)
         return found
 
-    def indices(self, legs: tuple[str, ...]) -> Iterator[dict[str, int]]:
-        """Every tile of a value with these legs."""
-        own = [leg for leg in self.heads if leg in legs]
-        for places in every(*(range(self.heads[leg]) for leg in own)):
-            yield dict(zip(own, places, strict=True))
+    def value(self, step: Step, index: Index) -> Node:
+        at = (step.name, self.place(step.legs, index))
+        if at not in self.values:
+            self.values[at] = self.tile(step, index)
+        return self.values[at]
 
-    def place(self, legs: tuple[str, ...], index: Index) -> tuple[int, ...]:
-        return tuple(index[leg] for leg in self.heads if leg in legs)
+    def indices(self, legs: Iterable[str], index: Index | None = None) -> dict[str, str]:
+        """Index variables of these legs, beside those of others: new ones."""
+        taken, own = {*(index or {}).values()}, {*legs}
+        return {leg: self.nodes.variable(leg, size, taken) for leg, size in self.heads.items() if leg in own}
+
+    def place(self, legs: tuple[str, ...], index: Index) -> At:
+        return At(index[leg] for leg in self.heads if leg in legs)
 
     def axes(self, legs: tuple[str, ...]) -> Axes:
         sides = {*self.nodes.order[:2], *self.places} & {*legs}
@@ -81,9 +96,6 @@ class _Builder:
         long = tuple(leg for leg in self.nodes.order[:2] if leg in legs)
         return heads + long + tuple(leg for own in self.widths.values() for leg in own if leg in legs)
 
-    def named(self, name: str, index: Index) -> str:
-        return "_".join([name, *(str(i) for leg, i in index.items() if self.heads[leg] > 1)])
-
     # the value of a use
 
     def use(self, use: Use, index: Index) -> Node:
@@ -95,7 +107,9 @@ class _Builder:
         if any(old != new and not {old, new} <= self.whole for old, new in read.items()):
             raise Unfit(f"'{use.name}' is read with its legs renamed")
         at = {old: index[new] for old, new in read.items() if old in self.heads}
-        return self.values[use.name, self.place(own.legs, at)]
+        if len({*filter(None, at.values())}) < len([*filter(None, at.values())]):
+            raise Unfit(f"'{use.name}' is read along a diagonal")
+        return self.value(own, at)
 
     def leaf(self, use: Use, index: Index) -> Node:
         if made_inside(self.graph, use):
@@ -108,12 +122,7 @@ class _Builder:
             numbers = {"zeros": Number(0), "ones": ONE}
             return self.number(numbers.get(tensor.init.name) or tensor.init.arguments[0])  # type: ignore[arg-type]
         axes, at = self.operand(use)
-        return self.nodes.node(
-            "load", (), axes, self.named(use.name, self.only(use.legs, index)), (at, self.place(use.legs, index))
-        )
-
-    def only(self, legs: tuple[str, ...], index: Index) -> dict[str, int]:
-        return {leg: index[leg] for leg in self.heads if leg in legs}
+        return self.nodes.node("load", (), axes, use.name, (at, self.place(use.legs, index)))
 
     def operand(self, use: Use) -> tuple[Axes, int]:
         """The axes of an operand, and its number."""
@@ -134,7 +143,7 @@ class _Builder:
         tensor, place = self.graph.tensor[use.name], self.place(use.legs, index)
         axes, at = self.operand(use)
         data = (at, place, self.stream(use.name), tensor.std, tensor.always)
-        return self.nodes.node("noise", (), axes, self.named(use.name, self.only(use.legs, index)), data)
+        return self.nodes.node("noise", (), axes, use.name, data)
 
     def stream(self, name: str) -> int:
         """A number of its own for all that is drawn for a name."""
@@ -147,37 +156,39 @@ class _Builder:
 
     def tile(self, step: Step, index: Index) -> Node:
         if isinstance(step.op, Contraction):
-            name = self.named(step.name, index)
-            return self.nodes.add([part for term in step.op.terms for part in self.term(step, term, index, name)], name)
+            return self.nodes.add([self.term(step, term, index) for term in step.op.terms], step.name)
         assert isinstance(step.op, Box)
         return self.box(step, step.op, index)
 
-    def term(self, step: Step, term: Term, index: Index, name: str) -> Iterator[Node]:
-        """The products of a term that are added, one for each tile of the legs that it sums."""
-        wanted = self.axes(step.legs)
-        summed = tuple(leg for use in term.factors for leg in use.legs if leg not in step.legs)
-        for more in self.indices(summed):
-            factors = [self.use(use, {**index, **more}) for use in term.factors]
-            if not factors:
-                yield self.number(term.coefficient)
-                continue
-            found = self.nodes.total(factors[0], wanted, name)
-            if len(factors) == 2:
-                found = self.nodes.product(factors[0], factors[1], wanted, name)
-            yield self.scaled(found, term.coefficient, name)
+    def term(self, step: Step, term: Term, index: Index) -> Node:
+        """A product of a term, added up over the legs that it sums."""
+        wanted, name = self.axes(step.legs), step.name
+        summed = self.indices((leg for use in term.factors for leg in use.legs if leg not in step.legs), index)
+        factors = [self.use(use, {**index, **summed}) for use in term.factors]
+        if not factors:
+            return self.number(term.coefficient)
+        found = self.nodes.total(factors[0], wanted, name)
+        if len(factors) == 2:
+            found = self.nodes.product(factors[0], factors[1], wanted, name)
+        return self.scaled(self.summed_over(found, summed, name), term.coefficient, name)
+
+    def summed_over(self, x: Node, summed: Index, name: str) -> Node:
+        for variable in reversed([*summed.values()]):
+            x = self.nodes.over(x, variable, "add", name)
+        return x
 
     def scaled(self, x: Node, by: Arith, name: str) -> Node:
         return x if by == ONE else self.nodes.mul(self.number(by), x, name)
 
     def box(self, step: Step, box: Box, index: Index) -> Node:
-        name, use = self.named(step.name, index), box.uses[0]
+        name, use = step.name, box.uses[0]
         if box.leg in self.heads:
-            return self.along(box, [self.use(use, {**index, **one}) for one in self.indices((box.leg,))], index, name)
+            return self.along(box, index, name)
         if box.kind == "rel_shift" and box.leg not in self.places:
             return self.entry(use, str(box.leg), index, name)
         x = self.use(use, index)
         if box.kind == "hide":
-            return self.hidden(step, box, x, index, name)
+            return self.hidden(step, box, x, index)
         if self.graph.masked(step) and box.kind in (*ROWS, "keep"):
             return self.masked(step, box, x, index, name)
         if box.kind == "rel_shift":
@@ -206,74 +217,84 @@ class _Builder:
         data = (list(self.operands).index(use), self.place(use.legs, index), self.graph.leg[leg].reach)
         return self.nodes.node("entry", (), (query, key), name, data)
 
-    def along(self, box: Box, tiles: list[Node], index: Index, name: str) -> Node:
+    def along(self, box: Box, index: Index, name: str) -> Node:
         """A box over tiles beside each other."""
-        if box.kind == "sum":
-            return self.nodes.add(tiles, name)
-        if box.kind == "mean":
-            return self.nodes.mul(self.number(Number(1 / len(tiles))), self.nodes.add(tiles, name), name)
-        if box.kind in ("logsumexp", "softmax"):
-            tiles = [self.scaled(x, box.number("scale"), name) for x in tiles] if box.kind == "softmax" else tiles
-            found = self.lse(tiles, name)
-            return found if box.kind == "logsumexp" else self.exp(tiles[index[str(box.leg)]], found, name)
+        leg = str(box.leg)
+        inner = {**index, **self.indices((leg,), index)}
+        x, variable = self.use(box.uses[0], inner), inner[leg]
+        if box.kind in ("sum", "mean"):
+            found = self.nodes.over(x, variable, "add", name)
+            share = self.number(Number(1 / self.heads[leg]))
+            return found if box.kind == "sum" else self.nodes.mul(share, found, name)
+        if box.kind == "logsumexp":
+            return self.nodes.over(x, variable, "lse", name)
+        if box.kind == "softmax":
+            x = self.scaled(x, box.number("scale"), name)
+            found = self.nodes.over(x, variable, "lse", name)
+            return self.exp(self.nodes.renamed(x, {variable: index[leg]}), found, name)
         if box.kind == "max":
-            return self.nodes.node("max", tiles, (a for t in tiles for a in t.axes), name)
-        raise Unfit(f"there are no tiles of '{box.kind}' over '{box.leg}'")
+            return self.nodes.over(x, variable, "max", name)
+        raise Unfit(f"there are no tiles of '{box.kind}' over '{leg}'")
 
     def exp(self, x: Node, lse: Node, name: str) -> Node:
         minus = self.nodes.add([x, self.nodes.mul(self.number(Negative(ONE)), lse)])
         return self.nodes.node("map", (minus,), minus.axes, name, ("exp",))
 
-    def lse(self, tiles: list[Node], name: str) -> Node:
-        return self.nodes.node("lse", tiles, (a for t in tiles for a in t.axes), name)
-
     def masked(self, step: Step, box: Box, x: Node, index: Index, name: str) -> Node:
         """A softmax over the keys, what is divided by its sum over them, or values where a query may look."""
-        mask, place = self.mask(step, box, x, index)
+        seen = self.mask(step, box, x, index)
+        place = seen.data[1]
         if box.kind == "keep":
-            return self.nodes.node("keep", (x,), x.axes, name, (mask, place))
+            return self.nodes.node("keep", (x, seen), x.axes, name)
         if box.kind == "normalize":
-            return self.kept(self.nodes.node("normalize", (x,), x.axes, name, (mask, place, box.number("eps"))))
-        scores = self.biased(self.scaled(x, box.number("scale"), name), place, index, f"{name}_scores")
-        found = self.kept(self.nodes.node("softmax", scores, x.axes, name, (mask, place)))
+            return self.map("normalize", x, step, index, seen, box.number("eps"))
+        scores, variable = self.biased(self.scaled(x, box.number("scale"), name), place, f"{name}.of")
+        found = self.map("softmax", scores, step, index, seen, variable)
         return self.dropped(step, found, box.number("dropout"), index, name)
 
-    def hidden(self, step: Step, box: Box, x: Node, index: Index, name: str) -> Node:
+    def map(self, op: str, x: Node, step: Step, index: Index, seen: Node, last: object, name: str = "") -> Node:
+        """A tile that is divided by sums along its rows; `maps` has it with the variables of the step itself."""
+        number = [*self.maps].index(step.name) if step.name in self.maps else len(self.maps)
+        data = (number, self.place(step.legs, index), last)
+        found = self.nodes.node(op, (x, seen), x.axes, name or step.name, data)
+        self.maps.setdefault(step.name, found)
+        return found
+
+    def hidden(self, step: Step, box: Box, x: Node, index: Index) -> Node:
         """What some box may look at, and a number elsewhere."""
         pair = self.nodes.order[:2]
         if not {*x.axes} <= {*pair}:
             raise Unfit(f"'{step.name}' has a tile of {' '.join(x.axes)}")
-        seen = tuple(
-            tuple((self.number_of(masks), place) for masks, place in group)
-            for group in alternatives(box, index, self.indices)
-        )
-        return self.nodes.node("hide", (self.nodes.spread(x, pair),), pair, name, (seen, box.number("fill")))
+        seen = where_seen(self.nodes, box, index, self.visible, lambda legs: self.indices(legs, index))
+        fill = (box.number("fill"),)
+        return self.nodes.node("hide", (self.nodes.spread(x, pair), seen), pair, step.name, fill)
 
-    def biased(self, x: Node, place: tuple[int, ...], index: Index, name: str) -> tuple[Node, ...]:
-        """x and what the mask of the call adds; of a logsumexp over tiles, each of these: exp of it is their sum."""
-        mixed = x.op == "lse" and all(arg.axes == x.axes for arg in x.args)
-        bias = self.nodes.node("bias", (), x.axes, self.named("bias", index), (place,))
-        return tuple(self.nodes.add([part, bias], name) for part in (x.args if mixed else (x,)))
+    def visible(self, masks: Iterable[Function], place: At) -> Node:
+        """Where some masks of the design, and that of the call, allow to look."""
+        return self.nodes.node("visible", (), self.nodes.order[:2], "seen", (self.number_of(masks), place))
 
-    def mask(self, step: Step, box: Box, x: Node, index: Index) -> tuple[int, tuple[int, ...]]:
-        """The number of a box's mask, and the index of its tile."""
+    def biased(self, x: Node, place: At, name: str) -> tuple[Node, str]:
+        """x and what the mask of the call adds; of a logsumexp over tiles, each of these: exp of it is their sum, over
+        the variable that stands beside."""
+        (arg, variable) = (x.args[0], x.data[0]) if x.op == "over" and x.data[1] == "lse" else (x, "")
+        if arg.axes != x.axes:
+            arg, variable = x, ""
+        bias = self.nodes.node("bias", (), x.axes, "bias", (place,))
+        return self.nodes.add([arg, bias], name), variable
+
+    def mask(self, step: Step, box: Box, x: Node, index: Index) -> Node:
+        """Where a box may look."""
         if x.axes != self.nodes.order[:2]:
             raise Unfit(f"'{step.name}' has a tile of {' '.join(x.axes) or 'one number'}")
         others = tuple(leg for leg in box.operand("of").legs if leg not in self.nodes.order[:2])
         if self.others not in (None, others):
             raise Unfit(f"'{step.name}' has other legs than a box before it, and a mask of the call names them")
         self.others = others
-        return self.number_of(self.graph.masks(step)), tuple(index.get(leg, 0) for leg in others)
+        return self.visible(self.graph.masks(step), At(index.get(leg, "") for leg in others))
 
     def number_of(self, masks: Iterable[Function]) -> int:
         """The number of a box's masks, by how far they let a query look."""
         return self.masks.setdefault(span_of(self.graph, masks), len(self.masks))
-
-    def kept(self, one: Node) -> Node:
-        """One of the maps."""
-        if one not in self.maps:
-            self.maps.append(one)
-        return one
 
     def dropped(self, step: Step, x: Node, tree: Arith, index: Index, name: str) -> Node:
         if evaluate(tree, self.graph.values) == 0:
@@ -286,66 +307,56 @@ class _Builder:
 
     # the result
 
-    def exits(self, step: Step) -> Iterator[Exit]:
+    def exit(self, step: Step) -> Exit:
+        index = self.indices(step.legs)
+        at = self.place(step.legs, index)
         if isinstance(step.op, Box) and step.op.kind == "logsumexp":
-            for index in self.indices(step.legs):
-                yield Exit(self.place(step.legs, index), ((self.shares(step, step.op, index), None),), log=True)
-            return
+            return Exit(at, self.shares(step, step.op, index), None, log=True)
         if isinstance(step.op, Box) and step.op.kind in ("sum", "mean"):
-            for index in self.indices(step.legs):
-                yield Exit(self.place(step.legs, index), ((self.summed(step, step.op, index), None),))
-            return
+            return Exit(at, self.summed(step, step.op, index), None)
         if not isinstance(step.op, Contraction) or len(step.op.terms) != 1:
             known = "a product, a sum, a mean or a logsumexp"
             raise Unfit(f"'{step.name}' reads values of queries x keys otherwise than by {known}")
         (term,) = step.op.terms
-        for index in self.indices(step.legs):
-            pairs = tuple(self.pairs(step, term, index))
-            yield Exit(self.place(step.legs, index), pairs)
+        return self.reading(step, term, index, at)
 
     def shares(self, step: Step, box: Box, index: Index) -> Node:
         """The softmax whose rows are divided by the sum that a logsumexp over the keys is the log of."""
-        terms, mask = self.terms(step, box, index)
-        name = f"{self.named(step.name, index)}_shares"
-        return self.kept(self.nodes.node("softmax", terms, terms[0].axes, name, mask))
+        x = self.use(box.uses[0], index)
+        seen = self.mask(step, box, x, index)
+        terms, variable = self.biased(x, seen.data[1], f"{step.name}_terms")
+        return self.map("softmax", terms, step, index, seen, variable, f"{step.name}_shares")
 
     def summed(self, step: Step, box: Box, index: Index) -> Node:
         """What is summed over the keys that may be seen: for a mean divided by how many these are."""
-        x, name = self.use(box.uses[0], index), self.named(step.name, index)
-        mask = self.mask(step, box, x, index)
-        bias = self.nodes.node("bias", (), x.axes, self.named("bias", index), (mask[1],))
+        x, name = self.use(box.uses[0], index), step.name
+        seen = self.mask(step, box, x, index)
+        bias = self.nodes.node("bias", (), x.axes, "bias", (seen.data[1],))
         x = self.nodes.add([bias, x], f"{name}_terms")
         if box.kind == "sum":
-            return self.nodes.node("keep", (x,), x.axes, name, mask)
+            return self.nodes.node("keep", (x, seen), x.axes, name)
         ones = self.nodes.spread(self.number(ONE), x.axes)
-        share = self.kept(self.nodes.node("normalize", (ones,), x.axes, f"{name}_share", (*mask, Number(0))))
+        share = self.map("normalize", ones, step, index, seen, Number(0), f"{name}_share")
         return self.nodes.mul(share, x, name)
-
-    def terms(self, step: Step, box: Box, index: Index) -> tuple[tuple[Node, ...], tuple[int, tuple[int, ...]]]:
-        """What a logsumexp is of, as `biased` has it; and its mask."""
-        x = self.use(box.uses[0], index)
-        mask = self.mask(step, box, x, index)
-        return self.biased(x, mask[1], index, f"{self.named(step.name, index)}_terms"), mask
 
     def rank(self, node: Node) -> bool:
         return node.axes != self.nodes.order[:2]  # maps stand first
 
-    def pairs(self, step: Step, term: Term, index: Index) -> Iterator[tuple[Node, Node | None]]:
-        """Maps and values of one tile of the result."""
+    def reading(self, step: Step, term: Term, index: Index, at: At) -> Exit:
+        """Maps and values of the tiles of the result."""
         query, key = self.nodes.order[:2]
-        summed = tuple(leg for use in term.factors for leg in use.legs if leg not in step.legs)
-        for more in self.indices(summed):
-            maps, *values = sorted((self.use(use, {**index, **more}) for use in term.factors), key=self.rank)
-            if maps.axes != (query, key):
-                raise Unfit(f"'{step.name}' reads a tile of {' '.join(maps.axes) or 'one number'}")
-            maps = self.scaled(maps, term.coefficient, maps.name)
-            if values and (key not in values[0].axes or query in values[0].axes):
-                if {*values[0].axes} - {query, key}:
-                    raise Unfit(f"'{step.name}' reads maps by values without the key leg")
-                maps, values = self.nodes.mul(maps, values[0], maps.name), []
-            if not vanishes(maps):
-                maps = self.nodes.node("inside", (maps,), maps.axes, maps.name)
-            yield maps, values[0] if values else None
+        summed = self.indices((leg for use in term.factors for leg in use.legs if leg not in step.legs), index)
+        maps, *values = sorted((self.use(use, {**index, **summed}) for use in term.factors), key=self.rank)
+        if maps.axes != (query, key):
+            raise Unfit(f"'{step.name}' reads a tile of {' '.join(maps.axes) or 'one number'}")
+        maps = self.scaled(maps, term.coefficient, maps.name)
+        if values and (key not in values[0].axes or query in values[0].axes):
+            if {*values[0].axes} - {query, key}:
+                raise Unfit(f"'{step.name}' reads maps by values without the key leg")
+            maps, values = self.nodes.mul(maps, values[0], maps.name), []
+        if not vanishes(maps):
+            maps = self.nodes.node("inside", (maps,), maps.axes, maps.name)
+        return Exit(at, maps, values[0] if values else None, tuple(filter(None, summed.values())))
 
 
 def span_of(graph: Graph, masks: Iterable[Function]) -> tuple[int | None, int | None]:

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 
-from tensornet_attn.plan.tiles.model import ROWS, Node, Nodes, Program, Unfit, along_width, below, factored
-from tensornet_attn.spec.arithmetic import ONE, Negative, Number
-
-FEW = 4  # parts of a gradient that are added at once
+from tensornet_attn.plan.tiles.model import ROWS, At, Node, Nodes, Program, Unfit, along_width, below, factored
+from tensornet_attn.spec.arithmetic import ONE, Negative
 
 
 @dataclass(frozen=True)
@@ -23,13 +20,11 @@ class Gradients:
     """`totals`: accumulators, each with what is added to it for each block of keys (of queries, where it has keys).
 
     `leaves`: (what was loaded, its gradient). `maps`: of each map the rows of A dA, summed over the keys of a block.
-    `scores`: the gradients of what the maps are made of.
     """
 
     totals: tuple[tuple[Node, Node], ...]
     leaves: tuple[tuple[Node, Node], ...]
     maps: tuple[Node, ...]
-    scores: tuple[Node, ...]
 
 
 def gradients(program: Program) -> Gradients:
@@ -45,28 +40,22 @@ class _Backward:
         self.totals: dict[Node, Node] = {}
         self.leaves: dict[Node, Node] = {}
         self.maps: dict[Node, Node] = {}
-        self.scores: list[Node] = []
 
     def found(self) -> Gradients:
-        ends = []
-        for number, exit_ in enumerate(self.program.exits):
-            d = self.nodes.node("gradient", (), self.program.axes, "_".join(["d", *map(str, exit_.index)]), (number,))
-            for maps, values in exit_.pairs:
-                ends += [maps] if values is None else [maps, values]
-                if exit_.log:
-                    self.give_scores(maps, self.nodes.spread(d, self.pair))
-                    continue
-                self.give(
-                    maps,
-                    self.nodes.product(d, values, self.pair, f"d_{maps.name}")
-                    if values
-                    else self.nodes.spread(d, self.pair),
-                )
-                if values is not None:
-                    self.give(values, self.nodes.product(maps, d, values.axes, f"d_{values.name}"))
+        exit_ = self.program.exit
+        d = self.nodes.node("gradient", (), self.program.axes, "d", (exit_.index,))
+        maps, values = exit_.maps, exit_.values
+        if exit_.log:
+            self.give_scores(maps, self.nodes.spread(d, self.pair))
+        elif values is None:
+            self.give(maps, self.nodes.spread(d, self.pair))
+        else:
+            self.give(maps, self.nodes.product(d, values, self.pair, f"d_{maps.name}"))
+            self.give(values, self.nodes.product(maps, d, values.axes, f"d_{values.name}"))
         both = (self.pair, (self.program.query, *self.program.relative))
-        wide = [node for node in below(ends) if len(node.axes) == 2 and node.axes in both]
-        narrow = [node for node in below(ends) if node not in wide]
+        every = below([*self.program.maps, maps, *([values] if values else [])])
+        wide = [node for node in every if len(node.axes) == 2 and node.axes in both]
+        narrow = [node for node in every if node not in wide]
         for node in reversed(wide):
             self.back(node, self.own(node))
         for node in reversed(narrow):
@@ -74,45 +63,40 @@ class _Backward:
                 self.back(node, self.whole(node))
         self.check()
         kept = tuple(self.maps[node] for node in self.program.maps if node in self.maps)
-        return Gradients(tuple(self.totals.items()), tuple(self.leaves.items()), kept, tuple(self.scores))
+        return Gradients(tuple(self.totals.items()), tuple(self.leaves.items()), kept)
 
     def check(self) -> None:
         """Every tile of an operand has its gradient, from one kernel. Raises Unfit."""
         _, key = self.pair
+        read = {leaf.data[0] for leaf in self.leaves if leaf.op != "bias"}
         for number, operand in enumerate(self.program.operands):
-            leaves = [leaf for leaf in self.leaves if leaf.op != "bias" and leaf.data[0] == number]
-            if len(leaves) != prod(self.program.heads[leg] for leg in operand.heads):
-                raise Unfit(f"only a part of '{operand.use.name}' is read")
+            if number not in read:
+                raise Unfit(f"'{operand.use.name}' is read by no map")
         for leaf, d in self.leaves.items():
             for axis, told in ((key, "keys"), *((leg, "relative positions") for leg in self.program.relative)):
                 if axis not in leaf.axes and any(axis in one.axes for one in below([d]) if one.op == "sum_over_blocks"):
                     raise Unfit(f"'{leaf.name}' is read beside {told}, and not by maps")
 
     def give(self, node: Node, part: Node) -> None:
+        for variable in part.heads:
+            if variable not in node.heads:
+                part = self.nodes.over(part, variable, "add", f"d_{node.name or node.op}")
         self.parts.setdefault(node, []).append(part)
 
     def give_scores(self, node: Node, d: Node) -> None:
         """Gives what a map is made of its gradients, from that of the log of what the map is."""
-        for arg in node.args:
-            name = f"d_{arg.name}"
-            if node.op == "softmax":
-                found = self.nodes.mul(part_of(node, arg, self.program), d, name)
-            else:
-                place = self.program.maps.index(node)
-                inverse = self.nodes.node("inverse", (), (self.program.query,), f"{node.name}_inverse", (place,))
-                found = self.nodes.node("keep", (self.nodes.mul(d, inverse),), node.axes, name, node.data[:2])
-            self.scores.append(found)
-            self.give(arg, found)
+        arg, seen = node.args
+        if node.op == "softmax":
+            found = self.nodes.mul(part_of(node, self.program), d, f"d_{arg.name}")
+        else:
+            rows = self.nodes.node("statistic", (), (self.program.query,), f"{node.name}_rows", node.data[:2])
+            found = self.nodes.node("keep", (self.nodes.mul(d, rows), seen), node.axes, f"d_{arg.name}")
+        self.give(arg, found)
 
     def own(self, node: Node) -> Node | None:
         if node not in self.parts:
             return None
-        first, *more = self.parts[node]
-        if len(more) < FEW:
-            return self.nodes.add((first, *more), f"d_{node.name or node.op}")
-        for part in more:  # so that a part is added as soon as it is there, and not held
-            first = self.nodes.add((first, part), f"d_{node.name or node.op}")
-        return first
+        return self.nodes.add(self.parts[node], f"d_{node.name or node.op}")
 
     def whole(self, node: Node) -> Node:
         """The gradient of what has no more than one of queries and keys: what its readers of both give is a total."""
@@ -121,8 +105,9 @@ class _Backward:
         if not inside:
             return self.nodes.add(parts)
         name = f"d_{node.name or node.op}"
-        total = self.nodes.node("sum_over_blocks", (), node.axes, name, (len(self.totals),))
-        factors, self.totals[total] = constant_factors(self.nodes.add(inside))
+        factors, rest = constant_factors(self.nodes.add(inside))
+        total = self.nodes.node("sum_over_blocks", (), node.axes, name, (len(self.totals), At(rest.heads)))
+        self.totals[total] = rest
         whole = total
         for factor in reversed(factors):
             whole = self.nodes.mul(factor, whole, name)
@@ -137,17 +122,32 @@ class _Backward:
         if d is None:
             return
         if node.op in ("load", "noise", "bias", "entry"):
-            self.leaves[node] = self.nodes.spread(d, node.axes)
+            self.leaf(node, self.nodes.spread(d, node.axes))
         elif node.op in ROWS:
+            one = self.program.maps[node.data[0]]
+            if node is not one:  # read with other variables: all of its gradient is needed at once
+                self.give(one, self.nodes.renamed(d, dict(zip(node.data[1], one.data[1], strict=True))))
+                return
             if any(part.op == "slope" for part in below([d])):  # which may be infinite where nothing is seen
-                d = self.nodes.node("keep", (d,), node.axes, d.name, node.data[:2])
+                d = self.nodes.node("keep", (d, node.args[1]), node.axes, d.name)
             self.maps[node] = self.nodes.total(self.nodes.mul(node, d, "A_dA"), (self.program.query,))
-            rows = self.nodes.node(
-                "sums", (), (self.program.query,), f"{node.name}_sums", (self.program.maps.index(node),)
-            )
+            rows = self.nodes.node("sums", (), (self.program.query,), f"{node.name}_sums", node.data[:2])
             self.give_scores(node, self.nodes.add([d, self.nodes.mul(self.minus, rows)]))
-        elif node.op not in ("number", "distance"):
+        elif node.op not in _WITHOUT:
             _RULES[node.op](self, node, d)
+
+    def leaf(self, node: Node, d: Node) -> None:
+        """Adds to the gradient of an operand, or of the mask, under the variables by which it was first read."""
+        at = next(value for value in node.data if isinstance(value, At))
+        same = (other for other in self.leaves if (other.op, other.data[0]) == (node.op, node.data[0]))
+        if node.op == "bias":
+            same = (other for other in self.leaves if other.op == "bias")
+        one = next(same, None)
+        if one is None:
+            self.leaves[node] = d
+            return
+        own = next(value for value in one.data if isinstance(value, At))
+        self.leaves[one] = self.nodes.add([self.leaves[one], self.nodes.renamed(d, dict(zip(at, own, strict=True)))])
 
     @property
     def minus(self) -> Node:
@@ -175,17 +175,19 @@ def _map(back: _Backward, node: Node, d: Node) -> None:
     back.give(x, back.nodes.node("slope", (x, node, d, *numbers), x.axes, f"d_{x.name}", node.data))
 
 
-def _lse(back: _Backward, node: Node, d: Node) -> None:
-    for arg in node.args:
+def _over(back: _Backward, node: Node, d: Node) -> None:
+    (arg,), (_, how) = node.args, node.data
+    if how == "add":
+        back.give(arg, d)
+    elif how == "lse":
         rest = back.nodes.add([arg, back.nodes.mul(back.minus, node)])
         share = back.nodes.node("map", (rest,), rest.axes, f"{arg.name}_share", ("exp",))
         back.give(arg, back.nodes.product(d, share, arg.axes))
-
-
-def _max(back: _Backward, node: Node, d: Node) -> None:
-    for arg in node.args:
-        share = back.nodes.node("argmax_share", (arg, node, *node.args), node.axes, f"{arg.name}_share")
-        back.give(arg, back.nodes.product(d, share, arg.axes))
+    else:  # the largest, of several alike a share each
+        equal = back.nodes.node("equal", (arg, node), arg.axes, f"{arg.name}_equal")
+        count = back.nodes.over(equal, node.data[0], "add", f"{node.name}_equal")
+        one = back.nodes.node("map", (count,), count.axes, f"{node.name}_share", ("reciprocal",))
+        back.give(arg, back.nodes.product(d, back.nodes.mul(equal, one), arg.axes))
 
 
 def _shift(back: _Backward, node: Node, d: Node) -> None:
@@ -193,14 +195,15 @@ def _shift(back: _Backward, node: Node, d: Node) -> None:
 
 
 def _hide(back: _Backward, node: Node, d: Node) -> None:
-    seen, _ = node.data
-    back.give(node.args[0], back.nodes.node("hide", (d,), node.axes, f"d_{node.args[0].name}", (seen, Number(0))))
+    x, seen = node.args
+    back.give(x, back.nodes.node("keep", (d, seen), node.axes, f"d_{x.name}"))
 
 
 def _again(back: _Backward, node: Node, d: Node) -> None:
     back.give(node.args[0], back.nodes.node(node.op, (d,), node.axes, f"d_{node.args[0].name}", node.data))
 
 
+_WITHOUT = ("number", "distance", "visible", "both", "either")  # nodes without a gradient
 _RULES: dict[str, Callable[[_Backward, Node, Node], None]] = {
     "add": _add,
     "spread": _add,
@@ -208,10 +211,9 @@ _RULES: dict[str, Callable[[_Backward, Node, Node], None]] = {
     "dot": _mul,
     "sum": _sum,
     "map": _map,
-    "lse": _lse,
-    "max": _max,
+    "over": _over,
     "shift": _shift,
-    "keep": _again,
+    "keep": _hide,
     "hide": _hide,
     "inside": _again,
     "drop": _again,
@@ -231,17 +233,23 @@ def constant_factors(node: Node) -> tuple[list[Node], Node]:
         node = rest
 
 
-def part_of(node: Node, arg: Node, program: Program) -> Node:
-    """What an argument of a softmax adds to it: all, where there is no other."""
-    if len(node.args) == 1:
+def part_of(node: Node, program: Program) -> Node:
+    """What one value of the variable that a softmax sums over adds to it: all, where there is none."""
+    if not node.data[2]:
         return node
-    return program.nodes.node("part", (arg,), node.axes, node.name, (*node.data, program.maps.index(node)))
+    return program.divided(node).args[0]
 
 
-def one_map(node: Node, program: Program) -> Node | None:
-    """The only map that a node reads, and is linear in, without other terms; None where there is no such map."""
-    maps = [one for one in below([node]) if one in program.maps]
-    return maps[0] if len(maps) == 1 and _linear(node, maps[0]) else None
+def one_map(program: Program) -> Node | None:
+    """The only map that each tile of the result reads, and is linear in, without other terms; None where there is none.
+
+    A tile of the result that is a sum over tiles of a map reads several.
+    """
+    exit_ = program.exit
+    maps = [node for node in below([exit_.maps]) if node.op in ROWS]
+    if len(maps) != 1 or {*exit_.summed} & {*maps[0].heads} or not _linear(exit_.maps, maps[0]):
+        return None
+    return maps[0]
 
 
 def _linear(node: Node, one: Node) -> bool:
@@ -250,6 +258,6 @@ def _linear(node: Node, one: Node) -> bool:
     reads = [one in below([arg]) for arg in node.args]
     if node.op == "mul" and reads.count(True) == 1:
         return _linear(node.args[reads.index(True)], one)
-    if node.op in ("drop", "keep"):
+    if node.op in ("drop", "keep") or (node.op == "over" and node.data[1] == "add" and node.data[0] not in one.heads):
         return _linear(node.args[0], one)
     return node.op == "add" and all(reads) and all(_linear(arg, one) for arg in node.args)

@@ -1,16 +1,16 @@
-"""What masks hide in a region: boxes `hide` in its body, and the masks and tiles that each of them asks."""
+"""What masks hide in a region: boxes `hide` in its body, and where their tiles are seen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Step, Tensor
-from tensornet_attn.plan.tiles.model import Unfit
+from tensornet_attn.plan.tiles.model import At, Node, Nodes, Unfit
 from tensornet_attn.rewrite.hidden import hiding
 
-Tile = tuple[tuple[Function, ...], tuple[int, ...]]  # masks of the design, and a tile of the mask of the call
-Indices = Callable[[tuple[str, ...]], Iterator[dict[str, int]]]  # every tile of some legs
+Look = Callable[[tuple[Function, ...], At], Node]
+New = Callable[[list[str]], dict[str, str]]
 
 
 def with_hiding(graph: Graph, step: Step) -> Kernel:
@@ -23,18 +23,23 @@ def with_hiding(graph: Graph, step: Step) -> Kernel:
     return replace(op, body=hiding(body, blocks=True).steps)
 
 
-def alternatives(box: Box, index: Mapping[str, int], indices: Indices) -> list[tuple[Tile, ...]]:
-    """Where a tile is seen: by all of a group, of any of these groups; an empty one sees all there is. Raises Unfit."""
-    found: dict[tuple[Tile, ...], None] = {}
+def where_seen(nodes: Nodes, box: Box, index: Mapping[str, str], look: Look, new: New) -> Node:
+    """Where a tile of a box `hide` is seen: by all of a group, of any of its groups; an empty one sees all there is.
+
+    `look`: where masks of the design and the call allow it; `new`: index variables of some legs. Raises Unfit.
+    """
+    pair, found = nodes.order[:2], dict[Node, None]()
     for every in sorted(box.seen, key=repr):
         views = [(visible.masks, visible.legs) for visible in sorted(every, key=repr)]
-        missing = tuple(own for _, legs in views for own, leg in legs or () if leg is None)
-        for more in indices(missing):
-            at = {**dict.fromkeys(missing, 0), **more}
-            group: list[Tile] = []
-            for masks, legs in views:
-                if legs is None:
-                    raise Unfit("keys alone say what is seen of a tile of queries and keys")
-                group.append((masks, tuple(at[own] if leg is None else index.get(leg, 0) for own, leg in legs)))
-            found[tuple(group)] = None
-    return list(found)
+        if any(legs is None for _, legs in views):
+            raise Unfit("keys alone say what is seen of a tile of queries and keys")
+        missing = new([own for _, legs in views for own, leg in legs or () if leg is None])
+        group = [
+            look(masks, At(missing.get(own, "") if leg is None else index.get(leg, "") for own, leg in legs or ()))
+            for masks, legs in views
+        ]
+        one = nodes.node("both", group, pair) if len(group) != 1 else group[0]
+        for variable in {*missing.values()} & {*one.heads}:
+            one = nodes.over(one, variable, "any")
+        found[one] = None
+    return nodes.node("either", found, pair) if len(found) > 1 else next(iter(found))

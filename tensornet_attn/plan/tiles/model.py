@@ -2,13 +2,16 @@
 
 Every node is assigned once. Its `axes` say which sides its tile has: of query rows, of keys, of relative positions, of
 a width (the legs that a score product sums or that a value carries, as one side), in this order; none: a number a
-program.
+program. Its `heads` are index variables: a program has one such tile for each of their values.
+
+    A.of[h n m] = P[g h] Q[n g d] K[m g d]      over g: P(g, h) dot(Q(g), K(g))      heads (h), g is bound
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from tensornet_attn.graph.model import Step, Use
@@ -17,38 +20,46 @@ Axes = tuple[str, ...]
 ROWS = ("softmax", "normalize")  # nodes that divide by a sum over the keys
 
 
+class At(tuple[str, ...]):
+    """The index variable of each of some legs; empty for a leg of which a program has one tile."""
+
+    __slots__ = ()
+
+
 class Unfit(Exception):  # a reason, caught by the lowering that asked
     """Why a region is no tile program, as a part of a sentence."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One tile: how it is made, of what, its sides; `name`: what the diagram calls it.
+    """One tile, for each value of its index variables: how it is made, of what, its sides; `name`: of the diagram.
 
     | op | tile |
     | --- | --- |
-    | load | a part of an operand: data = (number of the operand, index of the tile) |
+    | load | a part of an operand: data = (number of the operand, its index) |
     | number | a coefficient: data = (tree,) |
     | noise, distance | made in the kernel: data = (operand, index, stream, std, always), () |
     | add, mul | elementwise; sides that an argument lacks are broadcast |
+    | over | over a variable the sum of its argument, the largest, the log of the sum of exp, or whether any is true:
+      data = (variable, "add", "max", "lse" or "any") |
     | dot | a product of two that sums the side data = (axis,) |
     | sum, spread | summed along data = (axis,); broadcast to its sides |
     | map | text in `maps.py`: data = (function, ...), arguments may follow the tile |
-    | max, argmax_share | the largest of its arguments; 1 / (how many equal the last) where the first equals the last |
+    | equal | 1 where its arguments are equal, else 0 |
     | shift, unshift | from relative positions to keys, and back: zeros where no key stands |
     | entry | of an operand the entries at the distance of query and key: data = (number of the operand, index, reach) |
-    | bias | what the mask of the call adds: data = (index of the tile,) |
-    | softmax | the sum of exp(x - lse) of its arguments, where a mask allows it: data = (number of the mask, index of
-      the tile) |
-    | part | of a softmax of several arguments what one adds: data = (..., ..., number of the map) |
-    | keep | x where a mask allows it: data as of a softmax |
-    | hide | x where any of some groups of masks allows it, a number elsewhere: data = (groups, each of data as of a
-      softmax, the number) |
-    | normalize | x / (sum of x along the row + eps), where a mask allows it: data = (..., ..., eps) |
+    | bias | what the mask of the call adds: data = (index,) |
+    | visible | where a mask allows to look: data = (number of the mask, index) |
+    | both, either | where all of its arguments are true, where any is |
+    | softmax | of (x, seen) exp(x - lse) where it is seen: data = (number of the map, its index, a variable that is
+      summed over, or empty) |
+    | normalize | of (x, seen) x / (sum of x along the row + eps) where it is seen: data = (..., ..., eps) |
+    | statistic | of each row of a map the log of the sum, or 1 / (sum + eps): data = (number of the map, its index) |
+    | softened | of (x, seen, statistic) what exp(x - lse) is where it is seen |
+    | keep, hide | of (x, seen) x where it is seen; elsewhere zero, or data = (a number,) |
     | inside | x, but zero after the last query and after the last key |
-    | drop | dropout: data = (stream, tree) |
-    | gradient, sums, inverse, sum_over_blocks | in the backward: of the result, rows of sum(A dA), what rows are
-      multiplied with that are normalized, an accumulator |
+    | drop | dropout: data = (stream, tree, legs, index) |
+    | gradient, sums, sum_over_blocks | in the backward: of the result, rows of sum(A dA), an accumulator |
     """
 
     op: str
@@ -56,13 +67,15 @@ class Node:
     axes: Axes = ()
     name: str = ""
     data: tuple[Any, ...] = ()
+    heads: tuple[str, ...] = ()
 
 
 @dataclass
 class Nodes:
-    """Makes nodes, equal ones once. `order`: that of axes."""
+    """Makes nodes, equal ones once. `order`: that of axes; `sizes`: how many values each index variable has."""
 
     order: Axes
+    sizes: dict[str, int] = field(default_factory=dict)
     made: dict[Any, Node] = field(default_factory=dict)
 
     def node(
@@ -72,8 +85,44 @@ class Nodes:
         sides = tuple(axis for axis in self.order if axis in found)
         key = (op, tuple(map(id, args)), sides, data)
         if key not in self.made:
-            self.made[key] = Node(op, args, sides, name, data)
+            free = {*variables(data), *(head for arg in args for head in arg.heads)} - {bound(op, data)}
+            heads = tuple(variable for variable in self.sizes if variable in free)
+            self.made[key] = Node(op, args, sides, name, data, heads)
         return self.made[key]
+
+    def variable(self, leg: str, size: int, taken: Container[str] = ()) -> str:
+        """An index variable of a leg: the leg's own name, unless that is taken; empty where there is one tile."""
+        name, number = leg, 1
+        while name in taken:
+            number += 1
+            name = f"{leg}_{number}"
+        if size > 1:
+            self.sizes.setdefault(name, size)
+        return name if size > 1 else ""
+
+    def over(self, x: Node, variable: str, how: str = "add", name: str = "") -> Node:
+        """x added up over an index variable, or the largest, or the log of the sum of exp."""
+        if not variable:
+            return x
+        if how == "add":
+            for own, rest in [x.args, x.args[::-1]] if x.op == "mul" else []:
+                if variable not in own.heads:
+                    return self.mul(own, self.over(rest, variable, how, name), name)
+        return self.node("over", (x,), x.axes, name, (variable, how))
+
+    def renamed(self, node: Node, names: Mapping[str, str]) -> Node:
+        """The same tile for other index variables."""
+        names = {old: new for old, new in names.items() if old in node.heads and old != new}
+        if not names:
+            return node
+        data, own = node.data, bound(node.op, node.data)
+        inner = dict(names)
+        if own in names.values():
+            leg = own.rstrip("0123456789").rstrip("_")
+            inner[own] = self.variable(leg, self.sizes[own], {*names.values(), *self.sizes})
+            data = tuple(inner[own] if value == own else value for value in data)
+        args = (self.renamed(arg, inner) for arg in node.args)
+        return self.node(node.op, args, node.axes, node.name, with_variables(data, inner))
 
     def add(self, terms: Iterable[Node], name: str = "") -> Node:
         """The sum of terms; of multiples of one number the multiple of a sum."""
@@ -143,13 +192,16 @@ class Operand:
 
 @dataclass(frozen=True)
 class Exit:
-    """Tile `index` of the result: the sum over keys of maps times values, for each pair (None: of the map alone).
+    """The tiles of the result: sums over keys of maps times values (None: of the maps alone), and over `summed`.
 
-    `log`: it is the log of the sum that rows of the only map, a softmax, are divided by.
+    `index`: of each head of the result its variable. `log`: it is the log of the sum that rows of the only map, a
+    softmax, are divided by.
     """
 
-    index: tuple[int, ...]
-    pairs: tuple[tuple[Node, Node | None], ...]
+    index: At
+    maps: Node
+    values: Node | None
+    summed: tuple[str, ...] = ()
     log: bool = False
 
 
@@ -168,7 +220,7 @@ class Program:
     whole: frozenset[str]
     widths: dict[str, tuple[str, ...]]
     operands: tuple[Operand, ...]
-    exits: tuple[Exit, ...]
+    exit: Exit
     legs: tuple[str, ...]  # of the result: heads, query, width
     maps: tuple[Node, ...]
     masks: tuple[tuple[int | None, int | None], ...]
@@ -184,6 +236,43 @@ class Program:
     def axes(self) -> Axes:
         """The sides of a tile of the result."""
         return (self.query, *(axis for axis, legs in self.widths.items() if {*legs} & {*self.legs}))
+
+    def tiles(self, variables: Iterable[str]) -> int:
+        """How many values some index variables have together."""
+        return prod(self.nodes.sizes[variable] for variable in variables if variable)
+
+    def first_of(self, number: int) -> int:
+        """How many tiles the maps before this one have."""
+        return sum(self.tiles(one.heads) for one in self.maps[:number])
+
+    def divided(self, one: Node) -> Node:
+        """A map, from what is known of its rows."""
+        (x, seen), (number, index, last) = one.args, one.data
+        rows = self.nodes.node("statistic", (), (self.query,), f"{one.name}_rows", (number, index))
+        if one.op == "normalize":
+            return self.nodes.node("keep", (self.nodes.mul(x, rows, one.name), seen), one.axes, one.name)
+        return self.nodes.over(self.nodes.node("softened", (x, seen, rows), one.axes, one.name), last, "add", one.name)
+
+
+def bound(op: str, data: tuple[Any, ...]) -> str:
+    """The index variable that a node sums over; empty where there is none."""
+    return data[0] if op == "over" else data[2] if op == "softmax" else ""
+
+
+def variables(data: tuple[Any, ...]) -> Iterator[str]:
+    """The index variables that the data of a node names."""
+    for value in data:
+        if isinstance(value, At):
+            yield from value
+        elif isinstance(value, tuple):
+            yield from variables(value)
+
+
+def with_variables(data: tuple[Any, ...], names: Mapping[str, str]) -> tuple[Any, ...]:
+    """The data of a node with other index variables."""
+    if isinstance(data, At):
+        return At(names.get(variable, variable) for variable in data)
+    return tuple(with_variables(value, names) if isinstance(value, tuple) else value for value in data)
 
 
 def factored(node: Node) -> tuple[Node | None, Node]:
@@ -216,7 +305,7 @@ def vanishes(node: Node) -> bool:
         return True
     if node.op in ("mul", "drop"):
         return any(vanishes(arg) for arg in node.args)
-    return node.op == "add" and all(vanishes(arg) for arg in node.args)
+    return (node.op == "add" or node.data[1:] == ("add",)) and all(vanishes(arg) for arg in node.args)
 
 
 def below(ends: Iterable[Node], known: Container[Node] = (), instead: Mapping[Node, Node] | None = None) -> list[Node]:

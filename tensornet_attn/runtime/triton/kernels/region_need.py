@@ -36,7 +36,8 @@ def need_of_cores(
     sums = own * footprint.accumulators + more * footprint.temporaries + 72 * warps * footprint.sums
     staged = max((own + more) * footprint.wide, operands + streamed) * size
     if rows < 16 * warps:
-        tiles *= copies(rows, own * more // rows, warps)
+        often = copies(rows, own * more // rows, warps)
+        tiles, operands = often * tiles, often * operands
         return (tiles + sums + (operands + streamed) // 2) * 16 // 35, staged
     if target < 90:
         return (58 * tiles + 75 * sums + 15 * operands + 29 * streamed) // 100, staged

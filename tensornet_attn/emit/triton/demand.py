@@ -1,0 +1,207 @@
+"""What a kernel makes, from what its ends read: a statement for each node, or one in each loop that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, islice, permutations
+
+from tensornet_attn.emit.triton.kernel import INSIDE, KernelText
+from tensornet_attn.emit.triton.loops import Key, Loop, Loops, Statement, key_of, placed
+from tensornet_attn.emit.triton.nodes import inlined
+from tensornet_attn.emit.triton.online import highest, online_map
+from tensornet_attn.plan.tiles.model import ROWS, Node, along_width, below
+
+MADE = 9  # tiles of whole numbers, while random ones are made
+MOST_ORDERS = 24  # of variables, that are tried
+HEAVY = ("dot", "entry", "shift", "unshift")
+RANGED = 3  # values of a variable from which on its loop may stay one in the kernel
+ELSEWHERE = (
+    "number",
+    "bias",
+    "sum_over_blocks",
+    "alpha",
+)  # nodes that stand in what reads them, or in other statements
+Values = dict[str, int]  # of index variables
+
+
+def arrange(text: KernelText) -> None:
+    """Puts all that is to be made into loops, and gives it names."""
+    reads = [node for _, one in text.ends for node in one.reads]
+    lean(text, reads)
+    for _, one in text.ends:
+        one.reads = tuple(text.scope.instead.get(node, node) for node in one.reads)
+    needed = below(reads, (), text.scope.instead)
+    text.scope.inline = inlined(text.scope, reads, needed)
+    text.ranged = without_unrolling(text, needed)
+    text.made = Demand(text).all()
+    put_in_order(text)
+    text.name_all()
+
+
+def put_in_order(text: KernelText) -> None:
+    """Chooses which variables stand outside of which: sums are made one after the other where that is possible,
+    which takes fewer registers, as compiling has shown; then so that the fewest tiles are live."""
+    used = {variable for statements in text.made.values() for one in statements for variable in one.heads}
+    own = [variable for variable in text.program.nodes.sizes if variable in used and variable != text.ranged]
+    least = (0, 0, 0)
+    for order in islice(permutations(own), MOST_ORDERS):
+        loops = Loops([text.ranged, *order] if text.ranged else order, text.ranged)
+        found = {section: loops.of(statements) for section, statements in text.made.items()}
+        beside = sum(one.over != text.ranged and len(one.inner) for one in text.made.get(INSIDE, ()))
+        price = (beside, *most_live(text, found.get(INSIDE, [])))
+        if not text.loops or price < least:
+            text.loops, least = found, price
+    text.live = least[1]
+    for items in text.loops.values():
+        placed(items, ())
+
+
+def without_unrolling(text: KernelText, needed: list[Node]) -> str:
+    """The variable whose loop stays one: no tile that is loaded, multiplied or carried on has it."""
+    pair, found = text.program.pair, dict[str, int]()
+    for variable, size in text.program.nodes.sizes.items():
+        own = [node for node in needed if variable in node.heads]
+        heavy = any(node.op in HEAVY or (len(node.axes) == 2 and node.axes != pair) for node in own)
+        kept = any(one.carried and variable in one.heads and not one.parts for _, one in text.ends)
+        online = text.online and any(node.op in ROWS for node in own)
+        if size >= RANGED and not (heavy or kept or online) and any(node.axes == pair for node in own):
+            found[variable] = size
+    return max(found, key=found.__getitem__, default="")
+
+
+def lean(text: KernelText, ends: Iterable[Node]) -> None:
+    """Products whose factor along the summed width stands beside what is loaded for each block: it is put on the
+    other side, of which a program has one block."""
+    nodes = text.program.nodes
+    for node in below(ends, (), text.scope.instead):
+        if node.op != "dot" or node in text.scope.instead:
+            continue
+        for moved, held in (node.args, node.args[::-1]):
+            row, rest = along_width(moved)
+            if row is not None and row.axes == node.data and loaded(text, rest) and not loaded(text, held):
+                text.scope.instead[node] = nodes.product(rest, nodes.mul(row, held, moved.name), node.axes, node.name)
+
+
+def loaded(text: KernelText, node: Node) -> bool:
+    """Whether a tile is another one for each block of the loop."""
+    return bool(text.moving & {*node.axes})
+
+
+def most_live(text: KernelText, items: list[Loop | Statement]) -> tuple[int, int]:
+    """The most tiles of queries x keys that are needed at once, with what is being made; those of all lines."""
+    first, last, counts = dict[object, int](), dict[object, int](), dict[object, int]()
+    time = 0
+    for one, at in steps(text, items, {}):
+        for node in one.reads:
+            key = (*key_of(one, node, text.ranged), *(at.get(variable) for variable in node.heads))
+            last |= {key: time} if key in first else {}
+        for node in one.makes:
+            key = (*key_of(one, node, text.ranged), *(at.get(variable) for variable in node.heads))
+            first.setdefault(key, time)
+            last[key], counts[key] = time, text.tiles_of(node)
+        time += 1
+    drawn = any(node.op in ("noise", "drop") for one in text.made.get(INSIDE, ()) for node in one.makes)
+    changes = [0] * (time + 1)
+    for made, count in counts.items():
+        changes[first[made]] += count
+        changes[last[made] + 1] -= count
+    now = [*accumulate(changes)]
+    return (MADE if drawn else 1) + max(now), sum(now)
+
+
+def steps(text: KernelText, items: Iterable[Loop | Statement], at: Values) -> Iterator[tuple[Statement, Values]]:
+    """The statements as they come, loops unrolled; of one that is not, two rounds: what all rounds read is held."""
+    for item in items:
+        if isinstance(item, Statement):
+            yield item, at
+            continue
+        rounds = 2 if item.variable == text.ranged else text.program.nodes.sizes[item.variable]
+        for value in range(rounds):
+            yield from steps(text, item.items, {**at, item.variable: value})
+
+
+def make(text: KernelText, node: Node, section: int) -> Statement:
+    """The statement that makes a node."""
+    reads = tuple(text.read(node))
+    if node.op == "over":
+        (arg,) = (text.scope.instead.get(arg, arg) for arg in node.args)
+        reads = tuple(text.read(arg)) if arg in text.scope.inline else (arg,)
+        return Statement(arg.heads, reads, list, (node,), over=node.data[0], how=node.data[1])
+    found = Statement(node.heads, reads, list, (node,))
+    if node.op == "highest":
+        return highest(text, node, found)
+    if node.op in ROWS:
+        return online_map(text, node, found)
+    found.lines = lambda: text.let(node, section, text.text(node))
+    return found
+
+
+class Demand:
+    """The statements of a kernel: each node once, or once in each section, or loop, that reads it."""
+
+    def __init__(self, text: KernelText):
+        self.text = text
+        self.made: dict[int, list[Statement]] = {}
+        self.levels: dict[Node, dict[str, int]] = {}
+        self.done: set[tuple[int, Key]] = set()
+
+    def all(self) -> dict[int, list[Statement]]:
+        """The statements of each section."""
+        for section, one in self.text.ends:
+            one.levels = self.most(one.reads)
+            for node in one.reads:
+                self.need(node, section, one)
+            self.made.setdefault(section, []).append(one)
+        for section, statements in self.made.items():
+            self.later(section, statements)
+        return self.made
+
+    def need(self, node: Node, section: int, reader: Statement) -> None:
+        """Makes what a statement reads, and what that needs."""
+        text = self.text
+        if node in text.scope.inline:
+            for arg in text.read(node):
+                self.need(arg, section, reader)
+            return
+        section, key = text.section(node, section), key_of(reader, node, text.ranged)
+        if node.op in ELSEWHERE or (section, key) in self.done:
+            return
+        self.done.add((section, key))
+        one = make(text, node, section)
+        one.levels = self.most(one.reads)
+        if text.ranged in node.heads:
+            one.levels[text.ranged] = key[1]
+        for arg in one.reads:
+            self.need(arg, section, one)
+        text.count(node, section)
+        self.made.setdefault(section, []).append(one)
+
+    def most(self, nodes: Iterable[Node]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for node in nodes:
+            for variable, level in self.level(node).items():
+                found[variable] = max(level, found.get(variable, 0))
+        return found
+
+    def level(self, node: Node) -> dict[str, int]:
+        """How many sums over each variable stand on the way to a node, itself included."""
+        if node not in self.levels:
+            found = self.most(self.text.read(node))
+            if node.op == "over":
+                found[node.data[0]] = 1 + found.get(node.data[0], 0)
+            self.levels[node] = found
+        return self.levels[node]
+
+    def later(self, section: int, statements: list[Statement]) -> None:
+        """Puts what is made into the loops that read it first: there it is not held."""
+        text, ranged = self.text, self.text.ranged
+        readers: dict[Key, list[dict[str, int]]] = {}
+        for one in reversed(statements):
+            found = [levels for node in one.makes for levels in readers.get(key_of(one, node, ranged), ())]
+            for variable in text.program.nodes.sizes if found else ():
+                least = min(levels.get(variable, 0) for levels in found) - (variable == one.over)
+                if variable != ranged or variable not in one.heads:
+                    one.levels[variable] = max(least, one.levels.get(variable, 0))
+            for node in one.reads:
+                if text.section(node, section) == section:
+                    readers.setdefault(key_of(one, node, ranged), []).append(one.levels)

@@ -1,0 +1,134 @@
+"""Statements in loops over index variables: which share a loop, and what is held from one loop to another.
+
+    S = ()
+    for g in tl.static_range(4):
+        S += (dot_of(Q[g], tl.trans(K), DOT, SUMS),)            S(g), held as a tuple for the next loop
+    for k in range(8):                                          a loop that is not unrolled: nothing of k is held
+        L = tl.zeros((n_block, m_block), SUMS)
+        for g in tl.static_range(4):
+            L += tl.maximum(P[g] * S[g], 0.0)                   L(k), added up over g, is read at once
+
+What is added up over a variable is known after its loop: readers of that which have the variable too stand in the next
+loop over it. Of a variable whose loop is not unrolled, what the next loop reads is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tensornet_attn.plan.tiles.model import Node
+
+Group = tuple[str | int, ...]  # a variable, and how many sums over it and those outside of it stand below
+Key = tuple[Node, int]  # a node, and in which of the loops over the variable that is not unrolled it is made
+
+
+@dataclass(eq=False)
+class Carried:
+    """A sum, or a maximum, that goes on from block to block; `dims`: the variables that it has an entry for each of."""
+
+    name: str
+    dims: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Statement:
+    """Lines inside of loops over `heads`, that read nodes and make others.
+
+    `over`: the variable over which what it makes is added up, by `how`. `carried`: what goes on from block to block.
+    `parts`: these are sums of numbers, in parts. `levels`: how many sums over each variable stand below what it reads.
+    """
+
+    heads: tuple[str, ...]
+    reads: tuple[Node, ...]
+    lines: Callable[[], list[str]]
+    makes: tuple[Node, ...] = ()
+    over: str = ""
+    how: str = ""
+    carried: tuple[Carried, ...] = ()
+    parts: bool = False
+    levels: dict[str, int] = field(default_factory=dict)
+    path: tuple[Loop, ...] = ()
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return tuple(loop.variable for loop in self.path)
+
+    @property
+    def known(self) -> tuple[Loop, ...]:
+        """The loops inside of which what it makes is known."""
+        return self.path[: self.variables.index(self.over)] if self.over else self.path
+
+    @property
+    def inner(self) -> tuple[str, ...]:
+        """The variables inside of the loop that adds up: there is a sum for each of their values."""
+        return self.variables[len(self.known) + 1 :] if self.over else ()
+
+
+@dataclass(eq=False)
+class Loop:
+    variable: str
+    items: list[Loop | Statement] = field(default_factory=list)
+
+    def statements(self) -> Iterator[Statement]:
+        for item in self.items:
+            yield from [item] if isinstance(item, Statement) else item.statements()
+
+
+@dataclass
+class Loops:
+    """The loops of a section. `order`: of variables, outermost first; `ranged`: the one that is not unrolled."""
+
+    order: Sequence[str]
+    ranged: str = ""
+
+    def of(self, statements: Iterable[Statement]) -> list[Loop | Statement]:
+        """The statements in loops, each after what it reads."""
+        found = self.grouped([*statements], [*self.order])
+        placed(found, ())
+        return found
+
+    def grouped(self, statements: list[Statement], order: list[str]) -> list[Loop | Statement]:
+        groups: dict[Group, list[Statement]] = {}
+        for number, one in enumerate(statements):
+            own = next((variable for variable in order if variable in one.heads), "")
+            before = order[: order.index(own) + 1] if own else []
+            levels = (one.levels.get(variable, 0) for variable in before)
+            groups.setdefault((own, *levels) if own else (own, number), []).append(one)
+        found: list[Loop | Statement] = []
+        for (outer, *_), together in self.sorted(groups):
+            inner = [variable for variable in order if variable != outer]
+            found += [Loop(str(outer), self.grouped(together, inner))] if outer else together
+        return found
+
+    def sorted(self, groups: dict[Group, list[Statement]]) -> Iterator[tuple[Group, list[Statement]]]:
+        """The groups, each after those that make what it reads, as early as that allows."""
+        ranged = self.ranged
+        maker = {key_of(one, node, ranged): at for at, own in groups.items() for one in own for node in one.makes}
+        reads = {at: [key_of(one, node, ranged) for one in own for node in one.reads] for at, own in groups.items()}
+        needs = {at: {*map(maker.get, own)} for at, own in reads.items()}
+        done: set[Group] = set()
+        while len(done) < len(groups):
+            at = next(at for at in groups if at not in done and needs[at] <= {*done, at, None})
+            done.add(at)
+            yield at, groups[at]
+
+
+def key_of(one: Statement, node: Node, ranged: str) -> Key:
+    """A node as a statement makes or reads it."""
+    return (node, one.levels.get(ranged, 0) if ranged in node.heads else 0)
+
+
+def placed(items: Iterable[Loop | Statement], path: tuple[Loop, ...]) -> None:
+    """Tells statements the loops around them."""
+    for item in items:
+        if isinstance(item, Statement):
+            item.path = path
+        else:
+            placed(item.items, (*path, item))
+
+
+def shared(path: tuple[Loop, ...], other: tuple[Loop, ...]) -> int:
+    """How many loops two statements share."""
+    pairs = (one is two for one, two in zip(path, other, strict=False))
+    return next((number for number, same in enumerate(pairs) if not same), min(len(path), len(other)))
