@@ -32,7 +32,10 @@ FLOPS, MMA, SLOWER = 4096, 4096, 0.62  # a clock of an SM in bfloat16; an HMMA.1
 
 
 def instructions(kernel: Any) -> list[str]:
-    """The instructions of a round of the longest innermost loop with products, without what a branch leaves out."""
+    """The instructions of a round of the longest innermost loop with products, without what a branch leaves out.
+
+    Those of a loop without products inside of it, over heads, stand there once for each of its rounds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(kernel.asm["cubin"])
@@ -46,14 +49,17 @@ def instructions(kernel: Any) -> list[str]:
         elif one := LINE.match(line):
             found.append(one[1])
     jumps = {i: labels[jump[1]] for i, line in enumerate(found) if (jump := JUMP.search(line)) and jump[1] in labels}
-    loops = [(end, i) for i, end in jumps.items() if end < i and any(map(makes_products, found[end : i + 1]))]
+    every = [(end, i) for i, end in jumps.items() if end < i]
+    loops = [(end, i) for end, i in every if any(map(makes_products, found[end : i + 1]))]
     loops = [one for one in loops if not any(one[0] <= a and b <= one[1] for a, b in loops if (a, b) != one)]
     if not loops:
         return []
     at, last = max(loops, key=lambda loop: loop[1] - loop[0])
+    inside = [one for one in every if at < one[0] and one[1] < last]
+    rounds = max(map(int, re.findall(r"in range\((\d+)\):", kernel.src.fn.src)), default=1)
     kept = []
     while at <= last:
-        kept.append(found[at])
+        kept += [found[at]] * (rounds if any(a <= at <= b for a, b in inside) else 1)
         end = jumps.get(at, at)
         edge = found[at].startswith("@") and at < end <= last and not any(map(makes_products, found[at:end]))
         at = end if edge else at + 1

@@ -3,6 +3,8 @@ what is refused."""
 
 from __future__ import annotations
 
+import re
+
 from typing import Any
 
 import pytest
@@ -148,7 +150,7 @@ def test_a_table_of_all_ranks_where_programs_loop_over_them() -> None:
     assert on_triton(ours)
     source = emit_source(ta.load(ranks), backend="triton")
     assert 'loops={"rows": "r"' in source
-    assert "R1_before, R1_after, True" in source
+    assert re.search(r"R1_before, R1_after,\s+True", source)
     same(ours, oracle, [draw(2, 21, 6), draw(2, 35, 6, seed=1)])
     same(ours, oracle, [draw(70, 6), draw(70, 6, seed=1)])
 

@@ -147,6 +147,9 @@ def y_1_tiles_forward(
     Q_tile = ()
     for g in tl.static_range(8):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+    A_rows = ()
+    for h in tl.static_range(8):
+        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -157,9 +160,8 @@ def y_1_tiles_forward(
         for g in tl.static_range(8):
             K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
-        U = (tl.zeros((n_block, m_block), SUMS),) * 2
-        for h in range(8):
-            U_next = ()
+        A = ()
+        for h in tl.static_range(8):
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
                 Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
@@ -172,18 +174,17 @@ def y_1_tiles_forward(
                 visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
                 MASK,
             )  # n m
-            A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
-            for e in tl.static_range(2):
-                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
-                U_next += (U[e] + A * Pw_value,)  # n m
-            U = U_next
+            A += (softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None]),)  # n m
         acc_next = ()
         for e in tl.static_range(2):
+            U = tl.zeros((n_block, m_block), SUMS)
+            for h in tl.static_range(8):
+                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
+                U += A[h] * Pw_value  # n m
             V_tile = load_2d(
                 V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
-            read = dot_of(U[e], V_tile, DOT, SUMS)  # n d
+            read = dot_of(U, V_tile, DOT, SUMS)  # n d
             acc_next += (acc[e] + read,)
         acc = acc_next
     for e in tl.static_range(2):
@@ -272,14 +273,16 @@ def y_1_tiles_numbers(
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
     Pl_base = Pl + batch * Pl_step[0]
-    h_every = tl.arange(0, 8)
-    d_Pw_2 = (tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS),) * 2
+    d_Pw_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 16
     d_2 = ()
     for e in tl.static_range(2):
         d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
     Q_tile = ()
     for g in tl.static_range(8):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+    A_rows = ()
+    for h in tl.static_range(8):
+        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -296,7 +299,8 @@ def y_1_tiles_numbers(
         for g in tl.static_range(8):
             K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
-        for h in range(8):
+        d_Pw_2_next = ()
+        for h in tl.static_range(8):
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
                 Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
@@ -309,20 +313,15 @@ def y_1_tiles_numbers(
                 visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
                 MASK,
             )  # n m
-            A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
-            d_Pw_2_next = ()
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             for e in tl.static_range(2):
                 d_Pw_3 = d_U[e] * A  # n m
-                d_Pw_2_next += (d_Pw_2[e] + tl.where(h_every[:, None] == h, in_parts(d_Pw_3, PARTS)[None, :], 0.0),)
-            d_Pw_2 = d_Pw_2_next
-    for h in range(8):
+                d_Pw_2_next += (d_Pw_2[h * 2 + e] + in_parts(d_Pw_3, PARTS),)
+        d_Pw_2 = d_Pw_2_next
+    for h in tl.static_range(8):
         for e in tl.static_range(2):
             if Pw_grad is not None:
-                tl.store(
-                    Pw_grad + ((pair * blocks + block) * 16 + h * 2 + e),
-                    tl.sum(tl.where(h_every[:, None] == h, d_Pw_2[e], 0.0)),
-                )
+                tl.store(Pw_grad + ((pair * blocks + block) * 16 + h * 2 + e), tl.sum(d_Pw_2[h * 2 + e]))
 
 
 @triton.jit
@@ -340,11 +339,15 @@ def y_1_tiles_numbers_2(
     d = tl.arange(0, d_wide)
     Pl_base = Pl + batch * Pl_step[0]
     Pw_base = Pw + batch * Pw_step[0]
-    h_every = tl.arange(0, 8)
-    d_Pl_2 = (tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS),) * 8
+    d_Pl_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 64
     Q_tile = ()
     for g in tl.static_range(8):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+    A_rows = ()
+    A_sums = ()
+    for h in tl.static_range(8):
+        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+        A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     d_2 = ()
     for e in tl.static_range(2):
         d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
@@ -364,7 +367,8 @@ def y_1_tiles_numbers_2(
                 V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
             d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
-        for h in range(8):
+        d_Pl_2_next = ()
+        for h in tl.static_range(8):
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
                 Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
@@ -377,22 +381,19 @@ def y_1_tiles_numbers_2(
                 visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
                 MASK,
             )  # n m
-            A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             d_A = tl.zeros((n_block, m_block), SUMS)
             for e in tl.static_range(2):
                 Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
                 d_A += d_U[e] * Pw_value  # n m
-            A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-            d_A_scores = A * (d_A - A_sums[:, None])  # n m
-            d_Pl_2_next = ()
+            d_A_scores = A * (d_A - A_sums[h][:, None])  # n m
             for g in tl.static_range(8):
                 d_Pl_3 = d_A_scores * A_scores_1[g]  # n m
-                d_Pl_2_next += (d_Pl_2[g] + tl.where(h_every[:, None] == h, in_parts(d_Pl_3, PARTS)[None, :], 0.0),)
-            d_Pl_2 = d_Pl_2_next
-    for h in range(8):
+                d_Pl_2_next += (d_Pl_2[h * 8 + g] + in_parts(d_Pl_3, PARTS),)
+        d_Pl_2 = d_Pl_2_next
+    for h in tl.static_range(8):
         for g in tl.static_range(8):
-            d_Pl_4 = number_0 * tl.sum(tl.where(h_every[:, None] == h, d_Pl_2[g], 0.0))  # a number
+            d_Pl_4 = number_0 * tl.sum(d_Pl_2[h * 8 + g])  # a number
             if Pl_grad is not None:
                 tl.store(Pl_grad + ((pair * blocks + block) * 64 + g * 8 + h), d_Pl_4)
 
@@ -420,6 +421,11 @@ def y_1_tiles_rows(
             Q_tile += (
                 load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
             )  # n d
+        A_rows = ()
+        A_sums = ()
+        for h in tl.static_range(8):
+            A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+            A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
         d_2 = ()
         for e in tl.static_range(2):
             d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
@@ -442,7 +448,7 @@ def y_1_tiles_rows(
                 )  # m d
                 d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
             d_A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
-            for h in range(8):
+            for h in tl.static_range(8):
                 d_A_scores_1_next = ()
                 Pl_value = ()
                 A_scores = tl.zeros((n_block, m_block), SUMS)
@@ -457,14 +463,12 @@ def y_1_tiles_rows(
                     visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
                     m_end, MASK,
                 )  # n m
-                A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
+                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
                 d_A = tl.zeros((n_block, m_block), SUMS)
                 for e in tl.static_range(2):
                     Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
                     d_A += d_U[e] * Pw_value  # n m
-                A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-                d_A_scores = A * (d_A - A_sums[:, None])  # n m
+                d_A_scores = A * (d_A - A_sums[h][:, None])  # n m
                 for g in tl.static_range(8):
                     d_A_scores_1_next += (d_A_scores_1[g] + d_A_scores * Pl_value[g],)  # n m
                 if mask_grad is not None:
@@ -528,7 +532,7 @@ def y_1_tiles_keys(
                 d_U += (dot_of(V_tile[e], tl.trans(d_2[e]), DOT, SUMS),)  # n m
             U = (tl.zeros((m_block, n_block), SUMS),) * 2
             d_A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 8
-            for h in range(8):
+            for h in tl.static_range(8):
                 U_next = ()
                 d_A_scores_1_next = ()
                 Pl_value = ()
@@ -580,7 +584,7 @@ y_1_tiles = region(
     operands={"Q": "g n d", "K": "g m d", "Pl": "g h", "Pw": "h e", "V": "e m d"}, heads={"g": 8, "h": 8, "e": 2},
     whole=("g", "h"), widths={"d": "d"}, result="e n d", others="h", sizes={"g": 8, "h": 8, "e": 8},
     reads=[[], [], [], [], [], [], [], []], loops={"rows": "e", "keys": "e"},
-    live={"statistics": 11, "forward": 12, "sums": 14, "numbers": 13, "numbers_2": 14, "rows": 20, "keys": 22},
+    live={"statistics": 11, "forward": 17, "sums": 14, "numbers": 13, "numbers_2": 14, "rows": 22, "keys": 24},
     sums={"statistics": 0, "forward": 0, "sums": 0, "numbers": 16, "numbers_2": 64, "rows": 0, "keys": 0},
     accumulators={"statistics": [], "forward": ["d", "d"], "sums": [], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
     resident={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},

@@ -226,12 +226,15 @@ def y_1_tiles_numbers(
         for g in tl.static_range(4):
             K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        eps_2 = ()
         A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
         for k in range(8):
             A_scores_1_next = ()
-            eps_2 = noise_2d(
-                eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+            eps_2 += (
+                noise_2d(
+                    eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end,
+                    n[:, None], m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+                ),
             )  # n m
             L = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
@@ -239,7 +242,7 @@ def y_1_tiles_numbers(
                 L_of_of_p3_value = tl.load(
                     L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
                 ).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(4):
                 W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
@@ -265,10 +268,6 @@ def y_1_tiles_numbers(
             d_b2_2_next += (d_b2_2[h] + in_parts(d_A_scores[h], PARTS),)
         d_b2_2 = d_b2_2_next
         for k in range(8):
-            eps_2 = noise_2d(
-                eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
-            )  # n m
             d_L = tl.zeros((n_block, m_block), SUMS)
             for h in tl.static_range(4):
                 W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
@@ -281,9 +280,9 @@ def y_1_tiles_numbers(
                 L_of_of_p3_value = tl.load(
                     L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
                 ).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 d_L_scores_scores = tl.where(L_scores_scores > 0, d_L_2, 0.0)  # n m
-                d_L_scores_scores_3_3 = d_L_scores_scores * eps_2  # n m
+                d_L_scores_scores_3_3 = d_L_scores_scores * eps_2[k]  # n m
                 d_L_scores_scores_3_2_next += (
                     (
                         d_L_scores_scores_3_2[g]
@@ -331,8 +330,7 @@ def y_1_tiles_numbers_2(
     W2_base = W2 + batch * W2_step[0]
     b2_base = b2 + batch * b2_step[0]
     mask_base = mask + batch * mask_step[0]
-    k_every = tl.arange(0, 8)
-    d_W2_2 = (tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS),) * 4
+    d_W2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 32
     Q_tile = ()
     for g in tl.static_range(4):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
@@ -353,12 +351,16 @@ def y_1_tiles_numbers_2(
         for g in tl.static_range(4):
             K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+        eps_2 = ()
         A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
-        for k in range(8):
+        tl.debug_barrier()  # so that what was made is made again, and not held
+        for k in tl.static_range(8):
             A_scores_1_next = ()
-            eps_2 = noise_2d(
-                eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+            eps_2 += (
+                noise_2d(
+                    eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end,
+                    n[:, None], m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+                ),
             )  # n m
             L = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
@@ -366,7 +368,7 @@ def y_1_tiles_numbers_2(
                 L_of_of_p3_value = tl.load(
                     L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
                 ).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(4):
                 W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
@@ -388,27 +390,24 @@ def y_1_tiles_numbers_2(
             )  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
-        for k in range(8):
-            eps_2 = noise_2d(
-                eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
-            )  # n m
+        d_W2_2_next = ()
+        tl.debug_barrier()  # so that what was made is made again, and not held
+        for k in tl.static_range(8):
             L = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
                 P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
                 L_of_of_p3_value = tl.load(
                     L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
                 ).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
-            d_W2_2_next = ()
             for h in tl.static_range(4):
                 d_W2_3 = d_A_scores[h] * L  # n m
-                d_W2_2_next += (d_W2_2[h] + tl.where(k_every[:, None] == k, in_parts(d_W2_3, PARTS)[None, :], 0.0),)
-            d_W2_2 = d_W2_2_next
-    for k in range(8):
+                d_W2_2_next += (d_W2_2[k * 4 + h] + in_parts(d_W2_3, PARTS),)
+        d_W2_2 = d_W2_2_next
+    for k in tl.static_range(8):
         for h in tl.static_range(4):
-            d_W2_4 = number_0 * tl.sum(tl.where(k_every[:, None] == k, d_W2_2[h], 0.0))  # a number
+            d_W2_4 = number_0 * tl.sum(d_W2_2[k * 4 + h])  # a number
             if W2_grad is not None:
                 tl.store(W2_grad + ((pair * blocks + block) * 32 + k * 4 + h), d_W2_4)
 
@@ -457,12 +456,16 @@ def y_1_tiles_rows(
                 load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
             )  # m d
             L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
+        eps_2 = ()
         A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
-        for k in range(8):
+        tl.debug_barrier()  # so that what was made is made again, and not held
+        for k in tl.static_range(8):
             A_scores_1_next = ()
-            eps_2 = noise_2d(
-                eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+            eps_2 += (
+                noise_2d(
+                    eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end,
+                    n[:, None], m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+                ),
             )  # n m
             L = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
@@ -470,7 +473,7 @@ def y_1_tiles_rows(
                 L_of_of_p3_value = tl.load(
                     L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
                 ).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(4):
                 W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
@@ -494,12 +497,9 @@ def y_1_tiles_rows(
             if mask_grad is not None:
                 store_2d(mask_grad + (pair * 4 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
         d_L_scores_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
-        for k in range(8):
+        tl.debug_barrier()  # so that what was made is made again, and not held
+        for k in tl.static_range(8):
             d_L_scores_scores_1_next = ()
-            eps_2 = noise_2d(
-                eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
-            )  # n m
             d_L = tl.zeros((n_block, m_block), SUMS)
             for h in tl.static_range(4):
                 W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
@@ -511,7 +511,7 @@ def y_1_tiles_rows(
                 L_of_of_p3_value = tl.load(
                     L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
                 ).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 d_L_scores_scores = tl.where(L_scores_scores > 0, d_L_2, 0.0)  # n m
                 d_L_scores_scores_1_next += (d_L_scores_scores_1[g] + d_L_scores_scores * P_value,)  # n m
                 d_eps += d_L_scores_scores * L_of_of_p3_value  # n m
@@ -571,12 +571,16 @@ def y_1_tiles_keys(
                 load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
             )  # n d
             L_scores_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
+        eps_2 = ()
         A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 4
-        for k in range(8):
+        tl.debug_barrier()  # so that what was made is made again, and not held
+        for k in tl.static_range(8):
             A_scores_1_next = ()
-            eps_2 = noise_2d(
-                eps + batch * eps_step[0] + k * eps_step[1], m, eps_step[3], m_end, n, eps_step[2], n_end, n[None, :],
-                m[:, None], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+            eps_2 += (
+                noise_2d(
+                    eps + batch * eps_step[0] + k * eps_step[1], m, eps_step[3], m_end, n, eps_step[2], n_end,
+                    n[None, :], m[:, None], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+                ),
             )  # n m
             L = tl.zeros((m_block, n_block), SUMS)
             for g in tl.static_range(4):
@@ -584,7 +588,7 @@ def y_1_tiles_keys(
                 L_of_of_p3_value = tl.load(
                     L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
                 ).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(4):
                 W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
@@ -610,12 +614,9 @@ def y_1_tiles_keys(
             d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
         d_V_2 = d_V_2_next
         d_L_scores_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 4
-        for k in range(8):
+        tl.debug_barrier()  # so that what was made is made again, and not held
+        for k in tl.static_range(8):
             d_L_scores_scores_1_next = ()
-            eps_2 = noise_2d(
-                eps + batch * eps_step[0] + k * eps_step[1], m, eps_step[3], m_end, n, eps_step[2], n_end, n[None, :],
-                m[:, None], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
-            )  # n m
             d_L = tl.zeros((m_block, n_block), SUMS)
             for h in tl.static_range(4):
                 W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
@@ -626,7 +627,7 @@ def y_1_tiles_keys(
                 L_of_of_p3_value = tl.load(
                     L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
                 ).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
+                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 d_L_scores_scores = tl.where(L_scores_scores > 0, d_L_2, 0.0)  # n m
                 d_L_scores_scores_1_next += (d_L_scores_scores_1[g] + d_L_scores_scores * P_value,)  # n m
             d_L_scores_scores_1 = d_L_scores_scores_1_next
@@ -648,7 +649,7 @@ y_1_tiles = region(
     operands={"Q": "g n d", "K": "g m d", "P": "g k", "L_of_of_p3": "g k", "eps": "k n m", "W2": "k h", "b2": "h", "V": "h m d"},
     heads={"g": 4, "k": 8, "h": 4}, whole=("g", "k"), widths={"d": "d"}, result="h n d", others="h",
     sizes={"g": 4, "k": 8, "h": 8}, reads=[[0], [1], [2], [3]], loops={},
-    live={"forward": 20, "numbers": 22, "numbers_2": 21, "rows": 25, "keys": 24},
+    live={"forward": 20, "numbers": 24, "numbers_2": 35, "rows": 39, "keys": 38},
     sums={"forward": 0, "numbers": 68, "numbers_2": 32, "rows": 0, "keys": 0},
     accumulators={"forward": ["d", "d", "d", "d"], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
     resident={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},

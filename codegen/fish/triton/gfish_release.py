@@ -120,26 +120,25 @@ def y_1_tiles_forward(
         for g in tl.static_range(4):
             K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
-        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 2
-        for k in range(8):
-            A_scores_1_next = ()
+        L = ()
+        for k in tl.static_range(8):
             L_scores_2 = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
                 W1_value = tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS)  # a number
                 L_scores_2 += W1_value * L_scores_1[g]  # n m
             b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L = tl.maximum(L_scores, 0.0)  # n m
-            for h in tl.static_range(2):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
-                A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
-            A_scores_1 = A_scores_1_next
+            L += (tl.maximum(L_scores, 0.0),)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
         for h in tl.static_range(2):
+            A_scores_1 = tl.zeros((n_block, m_block), SUMS)
+            for k in tl.static_range(8):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
+                A_scores_1 += W2_value * L[k]  # n m
             b2_value = tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS)  # a number
-            A_scores = A_scores_1[h] + b2_value  # n m
+            A_scores = A_scores_1 + b2_value  # n m
             A_scores_2 = with_bias(
                 A_scores, 1.0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
                 m_end, MASK, SUMS,
@@ -184,11 +183,10 @@ def y_1_tiles_numbers(
     W2_base = W2 + batch * W2_step[0]
     b2_base = b2 + batch * b2_step[0]
     mask_base = mask + batch * mask_step[0]
-    k_every = tl.arange(0, 8)
     d_b2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
-    d_b1_2 = tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS)
-    d_W1_2 = (tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS),) * 4
-    d_W2_2 = (tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS),) * 2
+    d_b1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 8
+    d_W1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 32
+    d_W2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 16
     Q_tile = ()
     for g in tl.static_range(4):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
@@ -210,7 +208,8 @@ def y_1_tiles_numbers(
             K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 2
-        for k in range(8):
+        tl.debug_barrier()  # so that what was made is made again, and not held
+        for k in tl.static_range(8):
             A_scores_1_next = ()
             L_scores_2 = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
@@ -243,7 +242,11 @@ def y_1_tiles_numbers(
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
             d_b2_2_next += (d_b2_2[h] + in_parts(d_A_scores[h], PARTS),)
         d_b2_2 = d_b2_2_next
-        for k in range(8):
+        d_W2_2_next = ()
+        d_b1_2_next = ()
+        d_W1_2_next = ()
+        tl.debug_barrier()  # so that what was made is made again, and not held
+        for k in tl.static_range(8):
             L_scores_2 = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
                 W1_value = tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS)  # a number
@@ -252,36 +255,32 @@ def y_1_tiles_numbers(
             L_scores = number_0 * L_scores_2 + b1_value  # n m
             L = tl.maximum(L_scores, 0.0)  # n m
             d_L = tl.zeros((n_block, m_block), SUMS)
-            d_W2_2_next = ()
             for h in tl.static_range(2):
                 W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
                 d_L += d_A_scores[h] * W2_value  # n m
                 d_W2_3 = d_A_scores[h] * L  # n m
-                d_W2_2_next += (d_W2_2[h] + tl.where(k_every[:, None] == k, in_parts(d_W2_3, PARTS)[None, :], 0.0),)
-            d_W2_2 = d_W2_2_next
+                d_W2_2_next += (d_W2_2[k * 2 + h] + in_parts(d_W2_3, PARTS),)
             d_L_scores = tl.where(L_scores > 0, d_L, 0.0)  # n m
-            d_b1_2 += tl.where(k_every[:, None] == k, in_parts(d_L_scores, PARTS)[None, :], 0.0)
-            d_W1_2_next = ()
+            d_b1_2_next += (d_b1_2[k] + in_parts(d_L_scores, PARTS),)
             for g in tl.static_range(4):
                 d_W1_3 = d_L_scores * L_scores_1[g]  # n m
-                d_W1_2_next += (d_W1_2[g] + tl.where(k_every[:, None] == k, in_parts(d_W1_3, PARTS)[None, :], 0.0),)
-            d_W1_2 = d_W1_2_next
+                d_W1_2_next += (d_W1_2[k * 4 + g] + in_parts(d_W1_3, PARTS),)
+        d_W2_2 = d_W2_2_next
+        d_b1_2 = d_b1_2_next
+        d_W1_2 = d_W1_2_next
     for h in tl.static_range(2):
         if b2_grad is not None:
             tl.store(b2_grad + ((pair * blocks + block) * 2 + h), tl.sum(d_b2_2[h]))
-    for k in range(8):
+    for k in tl.static_range(8):
         if b1_grad is not None:
-            tl.store(b1_grad + ((pair * blocks + block) * 8 + k), tl.sum(tl.where(k_every[:, None] == k, d_b1_2, 0.0)))
+            tl.store(b1_grad + ((pair * blocks + block) * 8 + k), tl.sum(d_b1_2[k]))
         for g in tl.static_range(4):
-            d_W1_4 = number_0 * tl.sum(tl.where(k_every[:, None] == k, d_W1_2[g], 0.0))  # a number
+            d_W1_4 = number_0 * tl.sum(d_W1_2[k * 4 + g])  # a number
             if W1_grad is not None:
                 tl.store(W1_grad + ((pair * blocks + block) * 32 + g * 8 + k), d_W1_4)
         for h in tl.static_range(2):
             if W2_grad is not None:
-                tl.store(
-                    W2_grad + ((pair * blocks + block) * 16 + k * 2 + h),
-                    tl.sum(tl.where(k_every[:, None] == k, d_W2_2[h], 0.0)),
-                )
+                tl.store(W2_grad + ((pair * blocks + block) * 16 + k * 2 + h), tl.sum(d_W2_2[k * 2 + h]))
 
 
 @triton.jit
@@ -332,7 +331,7 @@ def y_1_tiles_rows(
                 )  # m d
                 L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
             A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 2
-            for k in range(8):
+            for k in tl.static_range(8):
                 A_scores_1_next = ()
                 W1_value = ()
                 L_scores_2 = tl.zeros((n_block, m_block), SUMS)
@@ -366,7 +365,7 @@ def y_1_tiles_rows(
                 if mask_grad is not None:
                     store_2d(mask_grad + (pair * 2 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
             d_L_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
-            for k in range(8):
+            for k in tl.static_range(8):
                 d_L_scores_1_next = ()
                 W1_value = ()
                 L_scores_2 = tl.zeros((n_block, m_block), SUMS)
@@ -440,7 +439,7 @@ def y_1_tiles_keys(
                 )  # n d
                 L_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
             A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 2
-            for k in range(8):
+            for k in tl.static_range(8):
                 A_scores_1_next = ()
                 W1_value = ()
                 L_scores_2 = tl.zeros((m_block, n_block), SUMS)
@@ -476,7 +475,7 @@ def y_1_tiles_keys(
                 d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
             d_V_2 = d_V_2_next
             d_L_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 4
-            for k in range(8):
+            for k in tl.static_range(8):
                 d_L_scores_1_next = ()
                 W1_value = ()
                 L_scores_2 = tl.zeros((m_block, n_block), SUMS)
@@ -511,7 +510,7 @@ y_1_tiles = region(
     operands={"Q": "g n d", "K": "g m d", "W1": "g k", "b1": "k", "W2": "k h", "b2": "h", "V": "h m d"},
     heads={"g": 4, "k": 8, "h": 2}, whole=("g", "k"), widths={"d": "d"}, result="h n d", others="h",
     sizes={"g": 4, "k": 8, "h": 8}, reads=[[0], [1]], loops={"rows": "h", "keys": "h"},
-    live={"forward": 8, "numbers": 11, "rows": 12, "keys": 12},
+    live={"forward": 13, "numbers": 11, "rows": 14, "keys": 14},
     sums={"forward": 0, "numbers": 58, "rows": 0, "keys": 0},
     accumulators={"forward": ["d", "d"], "numbers": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
     resident={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},

@@ -7,7 +7,7 @@ from math import prod
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
 from tensornet_attn.emit.triton.nodes import row_at, tile_at
-from tensornet_attn.emit.triton.region import MOST_NUMBERS, Region
+from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.emit.triton.totals import add_totals
 from tensornet_attn.plan.tiles.derive import Gradients, gradients
 from tensornet_attn.plan.tiles.model import At, Node, below, factored

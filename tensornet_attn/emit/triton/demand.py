@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice, permutations
 
 from tensornet_attn.emit.triton.kernel import INSIDE, KernelText
-from tensornet_attn.emit.triton.loops import Key, Loop, Loops, Statement, key_of, placed
+from tensornet_attn.emit.triton.loops import HELD, Key, Loop, Loops, Statement, key_of, placed
 from tensornet_attn.emit.triton.nodes import inlined
 from tensornet_attn.emit.triton.online import highest, online_map
 from tensornet_attn.plan.tiles.model import ROWS, Node, along_width, below
 
 MADE = 9  # tiles of whole numbers, while random ones are made
 MOST_ORDERS = 24  # of variables, that are tried
+MOST_NUMBERS = 40  # sums of numbers that are held beside what is drawn
+MOST_TILES = 20  # of queries x keys that a kernel holds: of more registers spill, as compiling has shown
 HEAVY = ("dot", "entry", "shift", "unshift")
 RANGED = 3  # values of a variable from which on its loop may stay one in the kernel
 ELSEWHERE = (
@@ -25,17 +27,36 @@ Values = dict[str, int]  # of index variables
 
 
 def arrange(text: KernelText) -> None:
-    """Puts all that is to be made into loops, and gives it names."""
+    """Puts all that is to be made into loops, and gives it names.
+
+    Where too many tiles would be held, what one variable has is made anew in each loop over it, but for what takes
+    long. That loop is not unrolled where it is the only one, since nothing is made twice then; nor where sums of
+    numbers leave no room to hold what is drawn.
+    """
     reads = [node for _, one in text.ends for node in one.reads]
     lean(text, reads)
     for _, one in text.ends:
         one.reads = tuple(text.scope.instead.get(node, node) for node in one.reads)
     needed = below(reads, (), text.scope.instead)
     text.scope.inline = inlined(text.scope, reads, needed)
-    text.ranged = without_unrolling(text, needed)
+    lay_out(text)
+    variable = without_unrolling(text, needed)
+    if variable and (text.lean or text.live > MOST_TILES):
+        text.ranged, text.again = variable, text.live > MOST_TILES
+        lay_out(text)
+        inside = [one for one in text.made.get(INSIDE, ()) if variable in one.heads]
+        alone = len({one.levels.get(variable, 0) for one in inside}) == 1
+        if text.again and (alone or (draws(text) and text.numbers > MOST_NUMBERS)):
+            text.rolled, text.again = variable, False
+            lay_out(text)
+    text.name_all()
+
+
+def lay_out(text: KernelText) -> None:
+    """The statements of a kernel in loops."""
+    text.resident, text.streamed, text.temporaries, text.loops = [], [], [], {}
     text.made = Demand(text).all()
     put_in_order(text)
-    text.name_all()
 
 
 def put_in_order(text: KernelText) -> None:
@@ -47,7 +68,7 @@ def put_in_order(text: KernelText) -> None:
     for order in islice(permutations(own), MOST_ORDERS):
         loops = Loops([text.ranged, *order] if text.ranged else order, text.ranged)
         found = {section: loops.of(statements) for section, statements in text.made.items()}
-        beside = sum(one.over != text.ranged and len(one.inner) for one in text.made.get(INSIDE, ()))
+        beside = sum(one.over != text.ranged and text.program.tiles(one.inner) > 1 for one in text.made.get(INSIDE, ()))
         price = (beside, *most_live(text, found.get(INSIDE, [])))
         if not text.loops or price < least:
             text.loops, least = found, price
@@ -100,13 +121,17 @@ def most_live(text: KernelText, items: list[Loop | Statement]) -> tuple[int, int
             first.setdefault(key, time)
             last[key], counts[key] = time, text.tiles_of(node)
         time += 1
-    drawn = any(node.op in ("noise", "drop") for one in text.made.get(INSIDE, ()) for node in one.makes)
     changes = [0] * (time + 1)
     for made, count in counts.items():
         changes[first[made]] += count
         changes[last[made] + 1] -= count
     now = [*accumulate(changes)]
-    return (MADE if drawn else 1) + max(now), sum(now)
+    return (MADE if draws(text) else 1) + max(now), sum(now)
+
+
+def draws(text: KernelText) -> bool:
+    """Whether a kernel makes random numbers."""
+    return any(node.op in ("noise", "drop") for one in text.made.get(INSIDE, ()) for node in one.makes)
 
 
 def steps(text: KernelText, items: Iterable[Loop | Statement], at: Values) -> Iterator[tuple[Statement, Values]]:
@@ -115,7 +140,7 @@ def steps(text: KernelText, items: Iterable[Loop | Statement], at: Values) -> It
         if isinstance(item, Statement):
             yield item, at
             continue
-        rounds = 2 if item.variable == text.ranged else text.program.nodes.sizes[item.variable]
+        rounds = 2 if item.variable == text.rolled else text.program.nodes.sizes[item.variable]
         for value in range(rounds):
             yield from steps(text, item.items, {**at, item.variable: value})
 
@@ -169,7 +194,7 @@ class Demand:
         self.done.add((section, key))
         one = make(text, node, section)
         one.levels = self.most(one.reads)
-        if text.ranged in node.heads:
+        if text.ranged in node.heads and node.op not in HELD:
             one.levels[text.ranged] = key[1]
         for arg in one.reads:
             self.need(arg, section, one)
@@ -200,7 +225,7 @@ class Demand:
             found = [levels for node in one.makes for levels in readers.get(key_of(one, node, ranged), ())]
             for variable in text.program.nodes.sizes if found else ():
                 least = min(levels.get(variable, 0) for levels in found) - (variable == one.over)
-                if variable != ranged or variable not in one.heads:
+                if variable != ranged or variable not in one.heads or one.makes[0].op in HELD:
                     one.levels[variable] = max(least, one.levels.get(variable, 0))
             for node in one.reads:
                 if text.section(node, section) == section:

@@ -24,7 +24,10 @@ class KernelText:
     looped: str | None = None
     online: bool = False  # maps are not divided by their sums yet: these are found on the way
     crowded: bool = False  # numbers are too many to be held: they are read where they are needed
-    ranged: str = ""  # the variable whose loop is not unrolled
+    lean: bool = False  # what one variable has is made anew in each loop over it, and not held
+    ranged: str = ""  # that variable
+    again: bool = False  # there is a barrier before these loops, so that nothing is held all the same
+    rolled: str = ""  # the variable, where its only loop is not unrolled
     ends: list[tuple[int, Statement]] = field(default_factory=list)
     made: dict[int, list[Statement]] = field(default_factory=dict)
     loops: dict[int, list[Loop | Statement]] = field(default_factory=dict)
@@ -75,7 +78,7 @@ class KernelText:
     @property
     def every(self) -> int:
         """The length of a row of numbers with an entry for each value of the variable that is not unrolled."""
-        return 1 << (self.program.nodes.sizes[self.ranged] - 1).bit_length()
+        return 1 << (self.program.nodes.sizes[self.rolled] - 1).bit_length()
 
     def entry(self, one: Carried, index: dict[str, str] | None = None) -> str:
         """What is carried, for the variables of the loops around, or for others that stand for them."""
@@ -100,7 +103,9 @@ class KernelText:
 
     def late(self, node: Node) -> bool:
         """Whether a node is made again in each section that reads it."""
-        if self.ranged in node.heads or (self.crowded and node.op == "load" and not node.axes):
+        if self.rolled in node.heads:
+            return True
+        if node.op == "load" and not node.axes and (self.crowded or self.ranged in node.heads):
             return True
         return not node.axes and any(self.late(arg) for arg in node.args)
 
@@ -136,7 +141,7 @@ class KernelText:
                     if (node, section) not in self.names:
                         self.names[node, section] = self.scope.label(node)
                 for carried in one.carried:
-                    carried.dims = tuple(v for v in one.variables if v != self.ranged)
+                    carried.dims = tuple(v for v in one.variables if v != self.rolled)
 
     def section(self, node: Node, reader: int) -> int:
         """The section in which a node is made that is read in this one."""

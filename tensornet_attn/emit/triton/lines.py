@@ -69,7 +69,7 @@ def loop_lines(text: KernelText, loop: Loop, path: tuple[Loop, ...], section: in
     inside, depth = [*loop.statements()], len(path)
     before, begin, end, after = [], [], [], []
     for one in inside:
-        outermost = next((i for i, own in enumerate(one.path) if own.variable != text.ranged), None)
+        outermost = next((i for i, own in enumerate(one.path) if own.variable != text.rolled), None)
         for carried in one.carried:
             if carried.dims and outermost == depth:
                 before.append(f"{carried.name}_next = ()")
@@ -90,9 +90,11 @@ def loop_lines(text: KernelText, loop: Loop, path: tuple[Loop, ...], section: in
             if name != text.names[node, section]:
                 after.append(f"{text.names[node, section]} += {name if one.inner else f'({name},)'}")
     size = text.program.nodes.sizes[loop.variable]
-    kind = "range" if loop.variable == text.ranged else "tl.static_range"
+    kind = "range" if loop.variable == text.rolled else "tl.static_range"
     body = [*begin, *block(text, loop.items, (*path, loop), section), *end]
     head = f"for {loop.variable} in {kind}({size}):"
+    if text.again and section == INSIDE and loop.variable == text.ranged:
+        before.append(f"{_BARRIER}  # so that what was made is made again, and not held")
     return [*before, head, *(_INDENT + line for line in body), *after]
 
 
@@ -109,8 +111,8 @@ def source(
     """The function; `last`: the last blocks have the longest loops, and go first."""
     text.scope.before = before = []
     sections = {section: rendered(text, section) for section in (FIRST, BEFORE, INSIDE, AFTER, LAST)}
-    if any(f"{text.ranged}_every" in line for line in sections[INSIDE]):
-        before.append(f"{text.ranged}_every = tl.arange(0, {text.every})")
+    if any(f"{text.rolled}_every" in line for line in sections[INSIDE]):
+        before.append(f"{text.rolled}_every = tl.arange(0, {text.every})")
     inside = sections[INSIDE]
     if text.crowded and any("tl.load(" in line for line in inside):
         inside.insert(0, f"{_BARRIER}  # so that numbers are read for each block, and not held")

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from tensornet_attn.plan.tiles.model import Node
 
 Group = tuple[str | int, ...]  # a variable, and how many sums over it and those outside of it stand below
-Key = tuple[Node, int]  # a node, and in which of the loops over the variable that is not unrolled it is made
+Key = tuple[Node, int]  # a node, and in which of the loops over the `ranged` variable it is made
+HELD = ("noise", "drop", "dot", "softened", "gradient")  # nodes that are made once, since they take long
 
 
 @dataclass(eq=False)
@@ -116,7 +117,7 @@ class Loops:
 
 def key_of(one: Statement, node: Node, ranged: str) -> Key:
     """A node as a statement makes or reads it."""
-    return (node, one.levels.get(ranged, 0) if ranged in node.heads else 0)
+    return (node, one.levels.get(ranged, 0) if ranged in node.heads and node.op not in HELD else 0)
 
 
 def placed(items: Iterable[Loop | Statement], path: tuple[Loop, ...]) -> None:

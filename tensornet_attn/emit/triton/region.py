@@ -119,7 +119,7 @@ class Region:
 
     def open(self, fixed: str, online: bool = False, looped: str | None = None, held: bool = False) -> KernelText:
         """The begin of a kernel; `held`: its numbers are held even where they are many."""
-        text = KernelText(self.scope(fixed), fixed, looped, online, self.crowded and not held)
+        text = KernelText(self.scope(fixed), fixed, looped, online, self.crowded and not held, self.crowded and held)
         for node in [node for node in self.program.nodes.made.values() if node.op in ROWS]:
             if not online:
                 text.scope.instead[node] = self.program.divided(node)

@@ -32,7 +32,7 @@ def add_number(region: Region, text: KernelText, total: Node, tile: Node, first:
     parts = f"parts_of({rows}, {columns}, PARTS)"
 
     def ranged() -> bool:
-        return bool(text.ranged) and text.ranged in total.heads
+        return bool(text.rolled) and text.rolled in total.heads
 
     def start() -> str:
         return f"tl.zeros(({text.every}, {parts}), SUMS)" if ranged() else f"tl.zeros(({parts},), SUMS)"
@@ -40,14 +40,14 @@ def add_number(region: Region, text: KernelText, total: Node, tile: Node, first:
     def lines() -> list[str]:
         value = f"in_parts({text.scope.ref(tile, tile.axes)}, PARTS)"
         if ranged():
-            value = f"tl.where({text.ranged}_every[:, None] == {text.ranged}, {value}[None, :], 0.0)"
+            value = f"tl.where({text.rolled}_every[:, None] == {text.rolled}, {value}[None, :], 0.0)"
         return text.assign(one, value, adds=True)
 
     def value(read: Node) -> str:
         index = index_of(total, read)
         if not ranged():
             return f"tl.sum({text.entry(one, index)})"
-        there = f"{text.ranged}_every[:, None] == {index[text.ranged]}"
+        there = f"{text.rolled}_every[:, None] == {index[text.rolled]}"
         return f"tl.sum(tl.where({there}, {text.entry(one, index)}, 0.0))"
 
     one = text.carry(text.scope.label(total), first, start)
