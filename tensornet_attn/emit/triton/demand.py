@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice, permutations
 
 from tensornet_attn.emit.triton.kernel import INSIDE, KernelText
-from tensornet_attn.emit.triton.loops import HELD, Key, Loop, Loops, Statement, key_of, placed
+from tensornet_attn.emit.triton.loops import Key, Loop, Loops, Statement, placed
 from tensornet_attn.emit.triton.nodes import inlined
 from tensornet_attn.emit.triton.online import highest, online_map
 from tensornet_attn.plan.tiles.model import ROWS, Node, along_width, below
@@ -66,7 +66,7 @@ def put_in_order(text: KernelText) -> None:
     own = [variable for variable in text.program.nodes.sizes if variable in used and variable != text.ranged]
     least = (0, 0, 0)
     for order in islice(permutations(own), MOST_ORDERS):
-        loops = Loops([text.ranged, *order] if text.ranged else order, text.ranged)
+        loops = Loops([text.ranged, *order] if text.ranged else order, text.key)
         found = {section: loops.of(statements) for section, statements in text.made.items()}
         beside = sum(one.over != text.ranged and text.program.tiles(one.inner) > 1 for one in text.made.get(INSIDE, ()))
         price = (beside, *most_live(text, found.get(INSIDE, [])))
@@ -114,10 +114,10 @@ def most_live(text: KernelText, items: list[Loop | Statement]) -> tuple[int, int
     time = 0
     for one, at in steps(text, items, {}):
         for node in one.reads:
-            key = (*key_of(one, node, text.ranged), *(at.get(variable) for variable in node.heads))
+            key = (*text.key(one, node), *(at.get(variable) for variable in node.heads))
             last |= {key: time} if key in first else {}
         for node in one.makes:
-            key = (*key_of(one, node, text.ranged), *(at.get(variable) for variable in node.heads))
+            key = (*text.key(one, node), *(at.get(variable) for variable in node.heads))
             first.setdefault(key, time)
             last[key], counts[key] = time, text.tiles_of(node)
         time += 1
@@ -188,13 +188,13 @@ class Demand:
             for arg in text.read(node):
                 self.need(arg, section, reader)
             return
-        section, key = text.section(node, section), key_of(reader, node, text.ranged)
+        section, key = text.section(node, section), text.key(reader, node)
         if node.op in ELSEWHERE or (section, key) in self.done:
             return
         self.done.add((section, key))
         one = make(text, node, section)
         one.levels = self.most(one.reads)
-        if text.ranged in node.heads and node.op not in HELD:
+        if text.anew(node):
             one.levels[text.ranged] = key[1]
         for arg in one.reads:
             self.need(arg, section, one)
@@ -219,14 +219,14 @@ class Demand:
 
     def later(self, section: int, statements: list[Statement]) -> None:
         """Puts what is made into the loops that read it first: there it is not held."""
-        text, ranged = self.text, self.text.ranged
+        text = self.text
         readers: dict[Key, list[dict[str, int]]] = {}
         for one in reversed(statements):
-            found = [levels for node in one.makes for levels in readers.get(key_of(one, node, ranged), ())]
+            found = [levels for node in one.makes for levels in readers.get(text.key(one, node), ())]
             for variable in text.program.nodes.sizes if found else ():
                 least = min(levels.get(variable, 0) for levels in found) - (variable == one.over)
-                if variable != ranged or variable not in one.heads or one.makes[0].op in HELD:
+                if variable != text.ranged or not text.anew(one.makes[0]):
                     one.levels[variable] = max(least, one.levels.get(variable, 0))
             for node in one.reads:
                 if text.section(node, section) == section:
-                    readers.setdefault(key_of(one, node, ranged), []).append(one.levels)
+                    readers.setdefault(text.key(one, node), []).append(one.levels)

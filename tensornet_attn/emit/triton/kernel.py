@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tensornet_attn.emit.triton.loops import Carried, Loop, Statement, key_of, shared
+from tensornet_attn.emit.triton.loops import Carried, Key, Loop, Statement, shared
 from tensornet_attn.emit.triton.nodes import Scope, arguments, flat
 from tensornet_attn.plan.tiles.model import Node, Program, scale_of
 
 BEFORE, INSIDE, AFTER, FIRST, LAST = range(5)
+HELD = (
+    "noise",
+    "drop",
+    "dot",
+    "softened",
+    "gradient",
+)  # nodes that are made once where that is possible: they take long
 
 
 @dataclass
@@ -109,6 +116,14 @@ class KernelText:
             return True
         return not node.axes and any(self.late(arg) for arg in node.args)
 
+    def anew(self, node: Node) -> bool:
+        """Whether a node is made in each loop over the `ranged` variable that reads it."""
+        return self.ranged in node.heads and (bool(self.rolled) or node.op not in HELD)
+
+    def key(self, one: Statement, node: Node) -> Key:
+        """A node as a statement makes or reads it."""
+        return (node, one.levels.get(self.ranged, 0) if self.anew(node) else 0)
+
     def read(self, node: Node) -> Iterator[Node]:
         """What a line reads: the arguments of a node, and those of what stands inside it."""
         for arg in (self.scope.instead.get(arg, arg) for arg in arguments(node)):
@@ -132,7 +147,7 @@ class KernelText:
                     paths = [
                         other.path if there == section else ()
                         for there, other in readers.get((node, section), ())
-                        if there != section or key_of(other, node, self.ranged) == key_of(one, node, self.ranged)
+                        if there != section or self.key(other, node) == self.key(one, node)
                     ]
                     kept = min((shared(one.known, path) for path in paths), default=len(one.known))
                     dims = (*(loop.variable for loop in one.known[kept:]), *one.inner)

@@ -21,7 +21,6 @@ from tensornet_attn.plan.tiles.model import Node
 
 Group = tuple[str | int, ...]  # a variable, and how many sums over it and those outside of it stand below
 Key = tuple[Node, int]  # a node, and in which of the loops over the `ranged` variable it is made
-HELD = ("noise", "drop", "dot", "softened", "gradient")  # nodes that are made once, since they take long
 
 
 @dataclass(eq=False)
@@ -78,10 +77,10 @@ class Loop:
 
 @dataclass
 class Loops:
-    """The loops of a section. `order`: of variables, outermost first; `ranged`: the one that is not unrolled."""
+    """The loops of a section. `order`: of variables, outermost first; `key`: a node as a statement has it."""
 
     order: Sequence[str]
-    ranged: str = ""
+    key: Callable[[Statement, Node], Key]
 
     def of(self, statements: Iterable[Statement]) -> list[Loop | Statement]:
         """The statements in loops, each after what it reads."""
@@ -104,20 +103,14 @@ class Loops:
 
     def sorted(self, groups: dict[Group, list[Statement]]) -> Iterator[tuple[Group, list[Statement]]]:
         """The groups, each after those that make what it reads, as early as that allows."""
-        ranged = self.ranged
-        maker = {key_of(one, node, ranged): at for at, own in groups.items() for one in own for node in one.makes}
-        reads = {at: [key_of(one, node, ranged) for one in own for node in one.reads] for at, own in groups.items()}
+        maker = {self.key(one, node): at for at, own in groups.items() for one in own for node in one.makes}
+        reads = {at: [self.key(one, node) for one in own for node in one.reads] for at, own in groups.items()}
         needs = {at: {*map(maker.get, own)} for at, own in reads.items()}
         done: set[Group] = set()
         while len(done) < len(groups):
             at = next(at for at in groups if at not in done and needs[at] <= {*done, at, None})
             done.add(at)
             yield at, groups[at]
-
-
-def key_of(one: Statement, node: Node, ranged: str) -> Key:
-    """A node as a statement makes or reads it."""
-    return (node, one.levels.get(ranged, 0) if ranged in node.heads and node.op not in HELD else 0)
 
 
 def placed(items: Iterable[Loop | Statement], path: tuple[Loop, ...]) -> None:
