@@ -50,7 +50,7 @@ def several(text: KernelText, one: Statement, value: str, node: Node) -> list[st
     """The line of a call that returns what a statement makes, and then what it carries on."""
     made = [(text.names[own, INSIDE], bool(text.dims[own, INSIDE])) for own in one.makes]
     names = [(name, f"{name}_own" if held else name, held) for name, held in made]
-    for own in one.carried if node.op == "softmax" else ():
-        names.append((f"{own.name}_next", f"{own.name}_own" if own.dims else own.name, bool(own.dims)))
+    carried = one.carried if node.op == "softmax" else ()
+    names += [(f"{own.name}_next", f"{own.name}_own" if own.dims else own.name, bool(own.dims)) for own in carried]
     line = f"{', '.join(target for _, target, _ in names)} = {value}  # {' '.join(node.axes)}"
     return [line, *(f"{name} += ({target},)" for name, target, held in names if held)]
