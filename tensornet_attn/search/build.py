@@ -9,9 +9,9 @@ from typing import Any
 from tensornet_attn import compiler, limits
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Use
+from tensornet_attn.graph.model import Box
 from tensornet_attn.search.moves import MOVES
-from tensornet_attn.search.sketch import Sketch, data_of, on_uses, sketch_of
+from tensornet_attn.search.sketch import Sketch, data_of, sketch_of
 from tensornet_attn.search.space import (
     SECTIONS,
     Choice,
@@ -141,25 +141,14 @@ def essence(sketch: Sketch, own: str) -> str:
     So grouped queries with one group are multi-query attention, and with one query a group multi-head attention.
     """
     gone = {leg for leg, size in sketch.sizes.items() if size == 1 and leg in sketch.declared}
-    if not gone or gone & _needed(sketch):
+    boxes = [step.op for step in sketch.step.values() if isinstance(step.op, Box)]
+    acting = {leg for box in boxes for leg in (box.leg, box.other)}  # a box needs its leg
+    fixed = {leg for made in sketch.tensors.values() if made.role in KEPT for leg in made.legs}
+    if not gone or gone & (acting | fixed):
         return own
+    less = sketch.copy()
+    less.change_legs(lambda _, legs: tuple(leg for leg in legs if leg not in gone))
     try:
-        return compiler.load(data_of(_without(sketch, gone))).hash
+        return compiler.load(data_of(less)).hash
     except DesignError:  # an initialiser such as kron speaks of the leg
         return own
-
-
-def _needed(sketch: Sketch) -> set[str]:
-    """Legs that a box acts along, or that a tensor stands on whose legs are fixed."""
-    boxes = [step.op for step in sketch.steps if isinstance(step.op, Box)]
-    acting = {leg for box in boxes for leg in (box.leg, box.other) if leg is not None}
-    return acting | {leg for made in sketch.tensors.values() if made.role in KEPT for leg in made.legs}
-
-
-def _without(sketch: Sketch, gone: set[str]) -> Sketch:
-    def left(legs: Iterable[str]) -> tuple[str, ...]:
-        return tuple(leg for leg in legs if leg not in gone)
-
-    tensors = {name: replace(made, legs=left(made.legs)) for name, made in sketch.tensors.items()}
-    steps = (on_uses(step, lambda use: Use(use.name, left(use.legs))) for step in sketch.steps)
-    return replace(sketch, tensors=tensors, steps=tuple(replace(step, legs=left(step.legs)) for step in steps))

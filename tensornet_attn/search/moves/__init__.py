@@ -9,13 +9,11 @@ from typing import Any
 
 from tensornet_attn import compiler
 from tensornet_attn.errors import DesignError, InputError, nearest
-from tensornet_attn.search.moves.core import FORMS, core
-from tensornet_attn.search.moves.gates import PROJECTIONS, experts, gate
-from tensornet_attn.search.moves.heads import group, mix, share
-from tensornet_attn.search.moves.kernel import FEATURES, SIDES, delta, kernel, split
-from tensornet_attn.search.moves.keys import KEYS, WAYS, latent, mixture
+from tensornet_attn.search.moves.keys import FEATURES, KEYS, SIDES, WAYS, delta, kernel, mixture, split
+from tensornet_attn.search.moves.projections import PROJECTIONS, experts, gate, latent
+from tensornet_attn.search.moves.scores import FORMS, core, group, mix, share
 from tensornet_attn.search.roles import maps
-from tensornet_attn.search.sketch import Sketch, data_of, sketch_of
+from tensornet_attn.search.sketch import Nowhere, Sketch, data_of, need, sketch_of
 from tensornet_attn.spec import Design
 
 __all__ = ["MOVES", "Move", "apply", "design_of"]
@@ -23,19 +21,25 @@ __all__ = ["MOVES", "Move", "apply", "design_of"]
 
 @dataclass(frozen=True)
 class Move:
-    """A move: `change` takes a sketch, one of its maps and the options, and gives a sketch, or None where it has no
-    place there. `options`: what each option may be where a space does not say; numbers may be any from 1.
+    """A move: `change` edits a sketch at one of its maps with the options, and raises Nowhere where it has no place.
+
+    `options`: what each option may be where a space does not say; numbers may be any from 1.
     """
 
     name: str
     about: str
-    change: Callable[..., Sketch | None]
+    change: Callable[..., None]
     options: Mapping[str, tuple[Any, ...]]
 
     def __call__(self, sketch: Sketch, box: str, options: Mapping[str, Any]) -> Sketch | None:
         """The sketch after the move at the map of this box; None where it has no such map, or no place there."""
         at = next((found for found in maps(sketch) if found.box == box), None)
-        return None if at is None else self.change(sketch, at, **options)
+        changed = sketch.copy()
+        try:
+            self.change(changed, need(at), **options)
+        except Nowhere:
+            return None
+        return changed
 
     def fits(self, option: str, value: Any) -> bool:
         """Whether an option may have this value at all."""
