@@ -208,6 +208,7 @@ def _told(value: Any) -> str:
 
 
 CONFIG, DATABASE, RUNS, LOGS = "study.yaml", "study.db", "trials", "logs"
+NAME = "search"  # of a study in its database
 
 
 def run_folder(design: str, rung: int, rate: float, seed: int) -> str:

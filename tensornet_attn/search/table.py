@@ -7,34 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from tensornet_attn.search.rank import CONFIRM, confirmations
 from tensornet_attn.search.space import to_text
+from tensornet_attn.search.store import Running
 from tensornet_attn.search.study import ARMS, Study
 from tensornet_attn.search.trial import BOUND, COMPLETE, Trial
 from tensornet_attn.train.progress import clock, say
 
-if TYPE_CHECKING:
-    from rich.console import Group
-
 SECONDS = 10.0  # between plain lines
 BAR = 40  # letters that the bar is wide
-
-
-@dataclass(frozen=True)
-class Running:
-    """A trial on its way: `text` is its path, `rung` where it is, `seconds` since it began."""
-
-    slot: int
-    arm: str
-    text: str
-    rung: int
-    seconds: float
-
-
 Show = Callable[[Sequence[Trial], Sequence[Running]], None]
 
 
@@ -42,8 +31,8 @@ Show = Callable[[Sequence[Trial], Sequence[Running]], None]
 def table(study: Study, workers: int) -> Iterator[Show]:
     """What takes the finished trials and those that run, as often as there is something to show."""
     if sys.stderr.isatty():
-        with _live(study, workers) as show:
-            yield show
+        with Live(console=Console(stderr=True), refresh_per_second=4) as live:
+            yield lambda trials, running: live.update(picture(study, trials, running, workers))
     else:
         yield _lines(study, workers)
 
@@ -61,27 +50,16 @@ def _lines(study: Study, workers: int) -> Show:
     return show
 
 
-@contextmanager
-def _live(study: Study, workers: int) -> Iterator[Show]:
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(console=Console(stderr=True), refresh_per_second=4) as live:
-        yield lambda trials, running: live.update(picture(study, trials, running, workers))
-
-
 def picture(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> Group:
     """What a terminal shows: how far it is, what runs, the best of each arm, and what failed."""
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
     own = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("slot", "arm", "rung", "time", "design"):
         own.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if name in ("slot", "time") else "left")
-    for one in sorted(running, key=lambda one: one.slot):
-        own.add_row(_slot(one.slot), one.arm, _rung(study, one.rung), clock(one.seconds), one.text)
+    claims = sorted(((one.claim, one) for one in running if one.claim is not None), key=lambda pair: pair[0]["slot"])
+    for claim, one in claims:
+        slot = str(claim["slot"]) if claim["slot"] >= 0 else "again"
+        rung = f"{one.rung}: {study.rungs[one.rung - 1].task}" if one.rung > 0 else "checks"
+        own.add_row(slot, claim["arm"], rung, clock(one.seconds), claim["text"])
     head, *rest = words(study, trials, running, workers)
     first = Table.grid(padding=(0, 2))
     first.add_row(ProgressBar(total=slots(study, trials), completed=len(trials), width=BAR), head, rest.pop())
@@ -123,18 +101,11 @@ def left(study: Study, trials: Sequence[Trial], running: Sequence[Running], work
     proposals = max(0, min(study.proposals, whole) - len(times)) if len(times) == len(trials) else 0
     rest = max(0, whole - len(trials) - proposals)
     work = proposals * median(times) + rest * median(again)
-    return max(0.0, work - sum(one.seconds for one in running)) / max(1, workers)
+    done = sum(one.seconds for one in running if one.claim is not None)
+    return max(0.0, work - done) / max(1, workers)
 
 
 def _last_runs(study: Study, trials: Sequence[Trial]) -> list[float]:
     """Seconds of one run on the last rung, which is what a confirmation is."""
     last = len(study.rungs)
     return [r.seconds / len(r.rates) for one in trials for r in one.results if r.rung == last and one.same_as is None]
-
-
-def _slot(slot: int) -> str:
-    return str(slot) if slot >= 0 else "again"
-
-
-def _rung(study: Study, rung: int) -> str:
-    return f"{rung}: {study.rungs[rung - 1].task}" if rung > 0 else "checks"
