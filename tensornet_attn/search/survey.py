@@ -12,13 +12,11 @@ from typing import Any
 from tensornet_attn.errors import InputError
 from tensornet_attn.report.page import Table, page
 from tensornet_attn.report.words import column
-from tensornet_attn.search.build import Proposal, Refused, finished, moved, start
+from tensornet_attn.search.build import Proposal, Walk, start
 from tensornet_attn.search.propose import propose
 from tensornet_attn.search.roles import maps
-from tensornet_attn.search.sketch import Sketch, sketch_of
-from tensornet_attn.search.space import COSTS, Choice, Path, Space, fitting, of_kind, to_text
+from tensornet_attn.search.space import COSTS, Choice, Path, Space, fitting, to_text
 from tensornet_attn.search.values import Values
-from tensornet_attn.spec import Design
 
 TIRED = 24  # proposals that are known already, one after the other, until no more are asked for
 
@@ -167,8 +165,8 @@ def _maps_at_most(space: Space) -> int:
     """Maps of the base with the most, those that alternatives may add, and those that a split makes."""
     most = 0
     for name in space.bases:
-        design, _ = start(space, (Choice("base", name),))
-        most = max(most, len(maps(sketch_of(design))) if isinstance(design, Design) else 0)
+        walk = start(space, (Choice("base", name),))
+        most = max(most, len(maps(walk.sketch)) if isinstance(walk, Walk) else 0)
     text = repr(space.alternatives)
     kernels = space.moves.get("split", {}).get("maps", Values(("",)))
     split = max(str(kernels[place]).count("+") + 1 for place in range(len(kernels))) if "split" in space.moves else 0
@@ -178,14 +176,9 @@ def _maps_at_most(space: Space) -> int:
 def every(space: Space) -> Iterator[Proposal]:
     """Every proposal of a space, equal designs once for each of their paths; for small spaces."""
     for path in _starts(space):
-        design, kept = start(space, path)
-        if isinstance(design, Refused) or kept != path:  # a choice without a place: the path without it comes as well
-            continue
-        first = sketch_of(design)
-        for sketch, whole in _moved(space, first, kept):
-            found = finished(space, design, sketch if sketch is not first else None, whole)
-            if isinstance(found, Proposal):
-                yield found
+        walk = start(space, path)
+        if isinstance(walk, Walk) and walk.path == path:  # a choice without a place: the path without it comes as well
+            yield from (found for way in _moved(walk) if isinstance(found := way.end(), Proposal))
 
 
 def _starts(space: Space) -> Iterator[Path]:
@@ -201,14 +194,12 @@ def _starts(space: Space) -> Iterator[Path]:
             yield (Choice("base", base), *(choice for choice in chosen if choice is not None))
 
 
-def _moved(space: Space, sketch: Sketch, path: Path) -> Iterator[tuple[Sketch, Path]]:
-    """The sketch, and every sketch that moves lead to from it."""
-    yield sketch, path
-    used = {choice.name for choice in of_kind(path, "move")}
-    for name in [name for name in space.moves if name not in used and len(used) < space.most]:
-        grids = [[(option, values[i]) for i in range(len(values))] for option, values in space.moves[name].items()]
-        for at, options in product(maps(sketch), product(*grids)):
-            choice = Choice("move", name, at=at.box, options=options)
-            new = moved(space, sketch, choice)
+def _moved(walk: Walk) -> Iterator[Walk]:
+    """A way, and all those that moves lead to from it."""
+    yield walk
+    for name, given in walk.space.moves.items():
+        grids = [[(option, values[i]) for i in range(len(values))] for option, values in given.items()]
+        for at, options in product(maps(walk.sketch), product(*grids)):
+            new = walk.after(Choice("move", name, at=at.box, options=options))
             if new is not None:
-                yield from _moved(space, new, (*path, choice))
+                yield from _moved(new)
