@@ -10,7 +10,7 @@ import numpy as np
 
 from tensornet_attn.compare.spread import Mean, mean_of
 from tensornet_attn.search.study import ARMS, Study
-from tensornet_attn.search.trial import BOUND, COMPLETE, Point, Trial, broken, excess, point, points, values_at
+from tensornet_attn.search.trial import BOUND, COMPLETE, Point, Trial, broken, excess, on_rung, point, points, values_at
 
 NANO = 1e9  # latencies are counted in whole numbers, as costs are, before logarithms are taken
 EDGE = 1.1  # the reference of hypervolumes, where 1 is the worst that was found: the worst counts for something too
@@ -176,7 +176,7 @@ def promoted(study: Study, trial: Trial, finished: Sequence[Trial]) -> bool:
     if last.rung == 0:
         return True
     others = [other for other in finished if other.arm == trial.arm and other.slot != trial.slot]
-    group = [trial, *(other for other in others if any(result.rung == last.rung for result in other.results))]
+    group = [trial, *on_rung(others, last.rung)]
     keep = study.rungs[last.rung - 1].keep
     own, *ranks = standing(study, [values_at(one, last.rung) for one in group])
     better = sum(rank < own for rank in ranks)

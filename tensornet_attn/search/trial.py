@@ -89,6 +89,10 @@ class Trial:
         found = (result.counts for result in reversed(self.results) if result.rung > 0 and result.counts is not None)
         return next(found, None)
 
+    def quality_on(self, rung: int) -> float | None:
+        """What a rung gave; None where it gave nothing, or was not reached."""
+        return next((result.counts for result in self.results if result.rung == rung), None)
+
     def as_dict(self) -> dict[str, Any]:
         """As JSON holds it; `trial_from` reads it back."""
         return {**asdict(self), "path": as_data(self.path)}
@@ -127,8 +131,13 @@ def values_of(price: Price, quality: float | None, latency: float | None = None)
 
 def values_at(trial: Trial, rung: int) -> dict[str, float]:
     """The values of a trial with the quality that one of its rungs gave; without any before the first one."""
-    found = (result.counts for result in trial.results if result.rung == rung > 0)
-    return values_of(trial.price, next(found, None), (trial.values or {}).get("latency"))
+    quality = trial.quality_on(rung) if rung > 0 else None
+    return values_of(trial.price, quality, (trial.values or {}).get("latency"))
+
+
+def on_rung(trials: Iterable[Trial], rung: int) -> list[Trial]:
+    """Those that have been on a rung."""
+    return [trial for trial in trials if any(result.rung == rung for result in trial.results)]
 
 
 def points(trials: Iterable[Trial], objectives: Sequence[str]) -> list[Point]:
