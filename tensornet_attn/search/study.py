@@ -89,6 +89,16 @@ class Study(_Model):
             if name not in OBJECTIVES:
                 told = {"name": name, "known": ", ".join(OBJECTIVES)}
                 raise PydanticCustomError("objective", "there is no objective '{name}'; there are {known}", told)
+            if self.objectives.count(name) > 1:
+                message = "the objective '{name}' is given twice: once is enough"
+                raise PydanticCustomError("objective", message, {"name": name})
+        for name, limit in self.bounds.items():
+            if not limit.least <= limit.most:  # nor where one is nan
+                message = (
+                    "the bound on '{name}' has its least, {least}, above its most, {most}; e.g. 1000000, or {example}"
+                )
+                ends = {"name": name, "least": f"{limit.least:g}", "most": f"{limit.most:g}"}
+                raise PydanticCustomError("bound", message, {**ends, "example": "{least: 1000, most: 1000000}"})
         return self
 
     @property
