@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from math import log
 from typing import Any, TypeVar
 
@@ -42,9 +41,14 @@ def seeds(space: Space) -> list[Proposal]:
 
 
 def _seed(space: Space, place: int, base: Choice) -> Proposal | None:
-    own = built(space, (base, *_own(space, (base,))))
-    if isinstance(own, Proposal) or not own.bound:
-        return own if isinstance(own, Proposal) else None
+    data, path = space.bases[base.name], (base,)
+    for kind, name in missing(space, path):
+        values, text = space.numbers(kind)[name], str(data[SECTIONS[kind]][name]).removeprefix("head ")
+        own = [value for value in values if str(value) == text]
+        path += (Choice(kind, name, own[0] if own else values.at(0.5)),)
+    first = built(space, path)
+    if isinstance(first, Proposal) or not first.bound:
+        return first if isinstance(first, Proposal) else None
     drawn = (built(space, completed(space, (base,), Luck("seeds", 0, place, count))) for count in range(SEED_DRAFTS))
     unique = {found.essence: found for found in drawn if isinstance(found, Proposal)}
     starts = sorted(unique.values(), key=_size, reverse=True)[:SEED_STARTS]
@@ -79,28 +83,19 @@ def _larger(space: Space, path: Path) -> Iterator[Proposal]:
                 break
 
 
-def _own(space: Space, path: Path) -> Iterator[Choice]:
-    data = space.bases[base_of(path)]
-    for kind, name in missing(space, path):
-        values, text = space.numbers(kind)[name], str(data[SECTIONS[kind]][name]).removeprefix("head ")
-        own = [values[place] for place in range(len(values)) if str(values[place]) == text]
-        yield Choice(kind, name, own[0] if own else values.at(0.5))
-
-
 def mutate(space: Space, path: Path, seed: int, number: int = 0) -> Proposal:
     """A proposal one change away from a path: a base, alternative or number, or a move added, dropped or changed.
 
     Where the change alone breaks a bound, one number changes with it, as little as will do.
     Raises InputError as `propose` does, and where the path starts from no base of the space.
     """
-    _check_base(space, path)
 
     def change(luck: Luck) -> Proposal | Refused:
         found = _eased(space, completed(space, mutant(space, path, luck), luck), luck)
         same = isinstance(found, Proposal) and found.path == path
         return Refused("no change") if same else found
 
-    return _first(space, "mutate", seed, number, change)
+    return _first(space, "mutate", seed, number, change, (path,))
 
 
 def cross(space: Space, first: Path, second: Path, seed: int, number: int = 0) -> Proposal:
@@ -108,13 +103,11 @@ def cross(space: Space, first: Path, second: Path, seed: int, number: int = 0) -
 
     Raises InputError as `mutate` does.
     """
-    for path in (first, second):
-        _check_base(space, path)
 
     def attempt(luck: Luck) -> Proposal | Refused:
         return _eased(space, completed(space, child(space, first, second, luck), luck), luck)
 
-    return _first(space, "cross", seed, number, attempt)
+    return _first(space, "cross", seed, number, attempt, (first, second))
 
 
 def _eased(space: Space, path: Path, luck: Luck) -> Proposal | Refused:
@@ -164,16 +157,18 @@ def _nearest_first(values: Values, own: Value | None, ways: Sequence[int] = (-1,
         yield from (values[other] for other in others if 0 <= other < len(values))
 
 
-def _check_base(space: Space, path: Path) -> None:
-    base = base_of(path)
-    if base not in space.bases:
-        raise InputError(f"the space '{space.name}' has no base '{base}'; {nearest(base, space.bases)}")
-
-
 def _first(
-    space: Space, purpose: str, seed: int, number: int, attempt: Callable[[Luck], Proposal | Refused]
+    space: Space,
+    purpose: str,
+    seed: int,
+    number: int,
+    attempt: Callable[[Luck], Proposal | Refused],
+    parents: Sequence[Path] = (),
 ) -> Proposal:
     """The first of the attempts that gives a proposal."""
+    for base in map(base_of, parents):
+        if base not in space.bases:
+            raise InputError(f"the space '{space.name}' has no base '{base}'; {nearest(base, space.bases)}")
     refused: list[Refused] = []
     for count in range(ATTEMPTS):
         found = attempt(Luck(purpose, seed, number, count))
@@ -200,7 +195,13 @@ def why(space: Space, refused: list[Refused]) -> str:
 
 def draft(space: Space, luck: Luck) -> Proposal | Refused:
     """A random path, and what it leads to. Moves without a place are passed over for others."""
-    walk = start(space, tuple(_opening(space, luck, luck.pick(tuple(space.bases)))))
+    opening = [Choice("base", luck.pick(tuple(space.bases)))]
+    for step, names in fitting(space, opening[0].name).items():
+        name = luck.pick((None, *names))
+        opening += [] if name is None else [Choice("alternative", step, name)]
+    for kind in SECTIONS:
+        opening += [Choice(kind, name, luck.value(values)) for name, values in space.numbers(kind).items()]
+    walk = start(space, tuple(opening))
     if isinstance(walk, Refused):
         return walk
     count = int(luck.unit() * (space.most + 1))
@@ -210,18 +211,6 @@ def draft(space: Space, luck: Luck) -> Proposal | Refused:
         choice = random_move(walk, name, luck)
         walk = (walk.after(choice) if choice is not None else None) or walk
     return walk.end()
-
-
-def _opening(space: Space, luck: Luck, base: str) -> Iterator[Choice]:
-    """A base, an alternative or none at each step, a value for each number."""
-    yield Choice("base", base)
-    for step, names in fitting(space, base).items():
-        name = luck.pick((None, *names))
-        if name is not None:
-            yield Choice("alternative", step, name)
-    for kind in ("leg", "setting"):
-        for name, values in space.numbers(kind).items():
-            yield Choice(kind, name, luck.value(values))
 
 
 def random_move(walk: Walk, name: str, luck: Luck) -> Choice | None:
@@ -235,51 +224,35 @@ def random_move(walk: Walk, name: str, luck: Luck) -> Choice | None:
 
 def mutant(space: Space, path: Path, luck: Luck) -> Path:
     """A path with one thing changed; nothing says that it leads anywhere."""
-    moves, used = of_kind(path, "move"), {choice.name for choice in of_kind(path, "move")}
-    ways: list[Callable[[], Path]] = []
-    if len(space.bases) > 1:
+    moves = of_kind(path, "move")
+    unused = [name for name in space.moves if name not in {choice.name for choice in moves}]
+    ways = ["base"] * (len(space.bases) > 1) + ["alternative"] * bool(space.alternatives)
+    ways += [kind for kind in SECTIONS if space.numbers(kind)]
+    ways += ["add", "add"] * bool(unused and len(moves) < space.most) + ["drop", "options"] * bool(moves)
+    one = luck.pick(moves) if moves else None
+    way = luck.pick(ways) if ways else ""
+    if way == "base":
         others = [name for name in space.bases if name != base_of(path)]
-        ways.append(lambda: (Choice("base", luck.pick(others)), *_without(path, "base")))
-    if space.alternatives:
-        ways.append(lambda: _other_alternative(space, path, luck))
-    ways += [partial(_other_number, space, path, kind, luck) for kind in SECTIONS if space.numbers(kind)]
-    unused = [name for name in space.moves if name not in used]
-    if unused and len(moves) < space.most:
-        ways += [lambda: _one_more(space, path, luck.pick(unused), luck)] * 2
-    if moves:
-        one = luck.pick(moves)
-        ways.append(lambda: tuple(choice for choice in path if choice != one))
-        ways.append(lambda: _other_options(space, path, one, luck))
-    return luck.pick(ways)() if ways else path
-
-
-def _other_alternative(space: Space, path: Path, luck: Luck) -> Path:
-    step = luck.pick(tuple(space.alternatives))
-    name = luck.pick((None, *space.alternatives[step]))
-    rest = _without(path, "alternative", step)
-    return rest if name is None else (*rest, Choice("alternative", step, name))
-
-
-def _other_number(space: Space, path: Path, kind: str, luck: Luck) -> Path:
-    """Another value for one leg or setting."""
-    name = luck.pick(tuple(space.numbers(kind)))
-    return (*_without(path, kind, name), Choice(kind, name, luck.value(space.numbers(kind)[name])))
-
-
-def _one_more(space: Space, path: Path, name: str, luck: Luck) -> Path:
-    """A path with a move more, at a random place among its moves and at a map that is there then."""
-    moves, rest = of_kind(path, "move"), _without(path, "move")
-    place = int(luck.unit() * (len(moves) + 1))
-    walk = walked(space, (*rest, *moves[:place]))
-    choice = random_move(walk, name, luck) if isinstance(walk, Walk) else None
-    return path if choice is None else (*rest, *moves[:place], choice, *moves[place:])
-
-
-def _other_options(space: Space, path: Path, move: Choice, luck: Luck) -> Path:
-    """A path with one option of a move drawn again."""
-    name = luck.pick([option for option, _ in move.options])
-    drawn = luck.value(space.moves[move.name][name])
-    return _with(path, move, options=tuple((one, drawn if one == name else value) for one, value in move.options))
+        return (Choice("base", luck.pick(others)), *_without(path, "base"))
+    if way == "alternative":
+        step = luck.pick(tuple(space.alternatives))
+        name = luck.pick((None, *space.alternatives[step]))
+        rest = _without(path, "alternative", step)
+        return rest if name is None else (*rest, Choice("alternative", step, name))
+    if way in SECTIONS:
+        number = luck.pick(tuple(space.numbers(way)))
+        return (*_without(path, way, number), Choice(way, number, luck.value(space.numbers(way)[number])))
+    if way == "add":  # at a random place among the moves, and at a map that is there then
+        new, place = luck.pick(unused), int(luck.unit() * (len(moves) + 1))
+        head = (*_without(path, "move"), *moves[:place])
+        walk = walked(space, head)
+        choice = random_move(walk, new, luck) if isinstance(walk, Walk) else None
+        return path if choice is None else (*head, choice, *moves[place:])
+    if way == "options" and one is not None:
+        option = luck.pick([option for option, _ in one.options])
+        drawn = luck.value(space.moves[one.name][option])
+        return _with(path, one, options=tuple((key, drawn if key == option else old) for key, old in one.options))
+    return tuple(choice for choice in path if choice != one)  # "drop"
 
 
 def child(space: Space, first: Path, second: Path, luck: Luck) -> Path:
