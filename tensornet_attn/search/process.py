@@ -11,12 +11,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tensornet_attn.errors import TensornetError
 from tensornet_attn.search.job import CLIMB, Job, NotFiniteError, called
@@ -149,39 +150,31 @@ class Nursery:
         send.close()
         pid = child.pid
         assert pid is not None  # it has been started
+        looked = time.monotonic()
         try:
-            return _watched(child, receive, log, bound)
+            while not wait([receive, child.sentinel], timeout=_LOOK):
+                if time.monotonic() > bound.end:
+                    told = f"it took longer than {bound.seconds:g} s: raise 'seconds', or train for fewer steps"
+                    return Outcome(LATE, reason=f"{told}.")
+                used = resident(pid) / _GIB
+                if bound.gibibytes is not None and used > bound.gibibytes:
+                    return Outcome(MEMORY, reason=f"it took {used:.3g} GiB, and may take {bound.gibibytes:g}.")
+                if time.monotonic() - looked > 1:
+                    looked = time.monotonic()
+                    if bound.lost():
+                        raise LostError
+            with suppress(EOFError):
+                if receive.poll():
+                    return cast(Outcome, receive.recv())
+            child.join()
+            return _ended_by_itself(child.exitcode or 0, log)
         finally:
             kill_group(pid)
             child.join()
             receive.close()
 
 
-def _watched(child: Any, receive: Connection, log: Path, bound: Bound) -> Outcome:
-    """What the child says, or what is to be said of it."""
-    looked = time.monotonic()
-    while not wait([receive, child.sentinel], timeout=_LOOK):
-        if time.monotonic() > bound.end:
-            told = f"it took longer than {bound.seconds:g} s: raise 'seconds', or train for fewer steps"
-            return Outcome(LATE, reason=f"{told}.")
-        used = resident(child.pid) / _GIB
-        if bound.gibibytes is not None and used > bound.gibibytes:
-            return Outcome(MEMORY, reason=f"it took {used:.3g} GiB, and may take {bound.gibibytes:g}.")
-        if time.monotonic() - looked > 1:
-            looked = time.monotonic()
-            if bound.lost():
-                raise LostError
-    try:
-        found = receive.recv() if receive.poll() else None
-    except EOFError:
-        found = None
-    if isinstance(found, Outcome):
-        return found
-    child.join()
-    return _ended(child.exitcode, log)
-
-
-def _ended(code: int, log: Path) -> Outcome:
+def _ended_by_itself(code: int, log: Path) -> Outcome:
     """The outcome of a child that ended without a word."""
     last = last_line(log)
     said = f"; the last line of '{log}': {last}" if last else f"; '{log}' has no more"
@@ -215,7 +208,17 @@ def main(send: Connection, job: Job, log: str) -> None:
         os.dup2(file, stream)
     os.close(file)
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
-    send.send(_done(job))
+    try:
+        if job.kind == CLIMB and callable_task(job.study.rungs[job.rung - 1].task):
+            outcome = Outcome(COMPLETE, called(job))
+        else:
+            from tensornet_attn.search.training import compute  # it brings torch, which functions need not have
+
+            outcome = Outcome(COMPLETE, compute(job))
+    except Exception as error:  # whatever it is, it is this trial's
+        traceback.print_exc()
+        outcome = Outcome(state_of(error), reason=sentence(error))
+    send.send(outcome)
     send.close()
 
 
@@ -224,18 +227,6 @@ def _end_with_the_worker() -> None:
     assert worker is not None  # it is known to each child of multiprocessing
     worker.join()
     kill_group(os.getpid())
-
-
-def _done(job: Job) -> Outcome:
-    try:
-        if job.kind == CLIMB and callable_task(job.study.rungs[job.rung - 1].task):
-            return Outcome(COMPLETE, called(job))
-        from tensornet_attn.search.training import compute  # it brings torch, which functions need not have
-
-        return Outcome(COMPLETE, compute(job))
-    except Exception as error:  # whatever it is, it is this trial's
-        traceback.print_exc()
-        return Outcome(state_of(error), reason=sentence(error))
 
 
 def state_of(error: Exception) -> str:
