@@ -54,24 +54,20 @@ class StudyResult:
         What is confirmed best need not be on the front, which the search's own scores decide.
         """
         lines = [f"{len(self.front)} designs on the front of {self.as_dict()['trials']} trials; all is in '{self.out}'"]
-        lines += map(self._line, self.front)
-        if {one.of for one in self.confirmed} - {trial.slot for trial in self.front}:
-            lines += [f"means of {self.study.fresh_seeds} fresh seeds, of all that were confirmed"]
-            lines += map(self._mean, self.confirmed)
+        means = {one.of: one.mean.to_text() for one in self.confirmed}
+        for trial in self.front:
+            values = trial.values or {}
+            told = [f"{name} {exact(values[name])}" for name in self.study.objectives if name in values]
+            told += [f"confirmed {means[trial.slot]}"] if trial.slot in means else []
+            lines.append("  ".join(["", *told, to_text(trial.path)]))
+        if means.keys() - {trial.slot for trial in self.front}:
+            lines.append(f"means of {self.study.fresh_seeds} fresh seeds, of all that were confirmed")
+            for one in self.confirmed:
+                told = [f"quality {means[one.of]}", f"in the search {exact(one.search)}"]
+                lines.append("  ".join(["", *told, to_text(self.trial(one.of).path)]))
         return "\n".join(lines)
 
     __repr__ = __str__
-
-    def _line(self, trial: Trial) -> str:
-        values = trial.values or {}
-        told = "  ".join(f"{name} {exact(values[name])}" for name in self.study.objectives if name in values)
-        known = next((one for one in self.confirmed if one.of == trial.slot), None)
-        more = f"  confirmed {known.mean.to_text()}" if known is not None else ""
-        return f"  {told}{more}  {to_text(trial.path)}"
-
-    def _mean(self, one: Confirmed) -> str:
-        path = to_text(self.trial(one.of).path)
-        return f"  quality {one.mean.to_text()}  in the search {exact(one.search)}  {path}"
 
 
 def _row(trial: Trial, known: Confirmed | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
-from tensornet_attn.search.space import COSTS, Alternative, Space
+from tensornet_attn.search.space import COSTS, Space
 from tensornet_attn.search.values import Values
 
 Count = Annotated[int, Field(ge=1, lt=2**40)]
@@ -124,42 +124,33 @@ class Study(_Model):
 
 def space_data(space: Space) -> dict[str, Any]:
     """A space with its bases written out. `search.load` reads it back to a space of the same hash."""
-    numbers = {
-        part: {name: _values(values) for name, values in getattr(space, part).items()} for part in ("legs", "settings")
-    }
-    alternatives = {
-        step: {name: _alternative(step, one) for name, one in given.items()}
-        for step, given in space.alternatives.items()
-    }
-    moves = {name: {option: _values(values) for option, values in given.items()} for name, given in space.moves.items()}
+
+    def numbers(given: Mapping[str, Values]) -> dict[str, Any]:
+        return {
+            name: {"choices": list(v.items)} if v.items else {"log" if v.log else "range": [v.low, v.high]}
+            for name, v in given.items()
+        }
+
+    alternatives: dict[str, dict[str, Any]] = {}
+    for step, choices in space.alternatives.items():
+        for name, one in choices.items():  # the step itself, and other steps beside it
+            steps = dict(one.change["diagram"])
+            own, rest = {"step": steps.pop(step)}, {key: part for key, part in one.change.items() if key != "diagram"}
+            alternatives.setdefault(step, {})[name] = {**rest, **({"steps": steps} if steps else {}), **own}
     bounds = {"n": space.bounds.n, "batch": space.bounds.batch}
-    limits = {name: _limit(least, most) for name, least, most in space.bounds.limits}
     data = {
         "space": 1,
         "name": space.name,
         "about": space.about,
         "base": [dict(base) for base in space.bases.values()],
-        **numbers,
+        "legs": numbers(space.legs),
+        "settings": numbers(space.settings),
         "alternatives": alternatives,
-        "moves": moves,
+        "moves": {name: numbers(given) for name, given in space.moves.items()},
         "most": space.most,
-        "bounds": bounds | limits,
+        "bounds": bounds | {name: _limit(least, most) for name, least, most in space.bounds.limits},
     }
     return {key: value for key, value in data.items() if value not in ({}, "")}
-
-
-def _values(values: Values) -> dict[str, Any]:
-    if values.items:
-        return {"choices": list(values.items)}
-    return {"log" if values.log else "range": [values.low, values.high]}
-
-
-def _alternative(step: str, one: Alternative) -> dict[str, Any]:
-    """As a space has it: the step itself, and other steps beside it."""
-    change = dict(one.change)
-    steps = dict(change.pop("diagram"))
-    own = {"step": steps.pop(step)}
-    return {**change, **({"steps": steps} if steps else {}), **own}
 
 
 def study_data(study: Study) -> dict[str, Any]:
@@ -189,7 +180,6 @@ def plain(value: Any) -> Any:
 
 
 FREE = ("trials", "finalists", "seconds", "gibibytes", "threads")  # what may change while a study lasts
-_LONG = 60
 
 
 def decisive(study: Study) -> dict[str, Any]:
@@ -204,17 +194,14 @@ def check_same(study: Study, there: Mapping[str, Any], where: str, hint: str) ->
     own = decisive(study)
     if own == there:
         return
-    from tensornet_attn.train.record import differences  # it brings torch, which takes seconds
+    from tensornet_attn.train.record import difference  # it brings torch, which takes seconds
 
-    place, here, before = next(differences(own, there))
-    kind = "space" if place.split(".")[0] == "space" else "study"
-    told = f"'{place}' is {_told(before)} there and {_told(here)} here"
-    raise InputError(f"{where} belongs to another {kind}: {told}; {hint}.")
-
-
-def _told(value: Any) -> str:
-    text = "not given" if value is None else str(value)
-    return text if len(text) <= _LONG else text[: _LONG - 3] + "..."
+    found = difference(own, there)
+    assert found is not None
+    place, told = found
+    raise InputError(
+        f"{where} belongs to another {'space' if place.split('.')[0] == 'space' else 'study'}: {told}; {hint}."
+    )
 
 
 CONFIG, DATABASE, RUNS, LOGS = "study.yaml", "study.db", "trials", "logs"
