@@ -224,7 +224,10 @@ def data_of(sketch: Sketch) -> dict[str, Any]:
     _prune(sketch)
     _unnest(sketch)
     parts = {
-        **{role: {n: _declaration(t) for n, t in sketch.tensors.items() if t.role == role} for role in ROLES},
+        **{
+            role: {n: {"legs": " ".join(t.legs) or [], **t.rest} for n, t in sketch.tensors.items() if t.role == role}
+            for role in ROLES
+        },
         "diagram": {step.name: _value(step, sketch) for step in sketch.step.values() if not step.nested},
         "losses": {name: {"step": step, "weight": weight} for name, (step, weight) in sketch.losses.items()},
     }
@@ -277,7 +280,10 @@ def _value(step: Step, sketch: Sketch) -> Any:
     data: dict[str, Any] = {box.kind: numbers.pop("dropout") if box.kind == "dropout" else opener}
     if box.other is not None:
         data[str(model.second)] = box.other
-    data |= {n: _plain(text) for n, text in numbers.items() if text != str(model.model_fields[n].default)}
+    for name, text in numbers.items():
+        if text != str(model.model_fields[name].default):
+            tree = parse(text)
+            data[name] = tree.value if isinstance(tree, Number) else text
     if box.masks:
         data["mask"] = [call_text(mask) for mask in box.masks]
     if box.mode not in (None, "none"):
@@ -288,15 +294,6 @@ def _value(step: Step, sketch: Sketch) -> Any:
             alone = use.name if use.legs == sketch.legs_of(use.name) else use_text(use)
             data[role] = _value(sketch.step[use.name], sketch) if nested else alone
     return data
-
-
-def _plain(text: str) -> Size:
-    tree = parse(text)
-    return tree.value if isinstance(tree, Number) else text
-
-
-def _declaration(made: Declared) -> dict[str, Any]:
-    return {"legs": " ".join(made.legs) if made.legs else [], **made.rest}
 
 
 def _spoken(parts: Any, numbers: Mapping[str, Size]) -> set[str]:

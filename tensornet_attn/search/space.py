@@ -66,18 +66,17 @@ def with_alternative(data: Mapping[str, Any], change: Mapping[str, Any]) -> dict
 
 def fitting(space: Space, base: str) -> dict[str, list[str]]:
     """The names of the alternatives that are valid in a base, by step."""
-    found = {
-        step: [name for name, one in given.items() if base in one.bases] for step, given in space.alternatives.items()
-    }
+    every = space.alternatives.items()
+    found = {step: [name for name, one in given.items() if base in one.bases] for step, given in every}
     return {step: names for step, names in found.items() if names}
 
 
 def ordered(space: Space, path: Path) -> Path:
     """A path in the space's own order; moves stay in theirs. Equal choices, equal paths."""
-    names = {kind: list(names) for kind, names in _names(space).items()}
+    parts = {"alternative": space.alternatives, "leg": space.legs, "setting": space.settings}
 
     def place(choice: Choice) -> tuple[int, int]:
-        known = names.get(choice.kind, [])
+        known = list(parts.get(choice.kind, ()))
         return KINDS.index(choice.kind), known.index(choice.name) if choice.name in known else len(known)
 
     return tuple(sorted(path, key=place))
@@ -89,10 +88,6 @@ def missing(space: Space, path: Path) -> list[tuple[str, str]]:
     data = space.bases[base_of(path)]
     vary = [(kind, name) for kind in SECTIONS for name in space.numbers(kind) if name in data.get(SECTIONS[kind], {})]
     return [number for number in vary if number not in chosen]
-
-
-def _names(space: Space) -> Mapping[str, Mapping[str, Any]]:
-    return {"alternative": space.alternatives, "leg": space.legs, "setting": space.settings}
 
 
 @dataclass(frozen=True)

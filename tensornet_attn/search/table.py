@@ -33,11 +33,7 @@ def table(study: Study, workers: int) -> Iterator[Show]:
     if sys.stderr.isatty():
         with Live(console=Console(stderr=True), refresh_per_second=4) as live:
             yield lambda trials, running: live.update(picture(study, trials, running, workers))
-    else:
-        yield _lines(study, workers)
-
-
-def _lines(study: Study, workers: int) -> Show:
+        return
     last, known = -SECONDS, -1
 
     def show(trials: Sequence[Trial], running: Sequence[Running]) -> None:
@@ -47,7 +43,7 @@ def _lines(study: Study, workers: int) -> Show:
             last, known = now, len(trials)
             say("  ".join(words(study, trials, running, workers)))
 
-    return show
+    yield show
 
 
 def picture(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> Group:
@@ -71,16 +67,13 @@ def words(study: Study, trials: Sequence[Trial], running: Sequence[Running], wor
     told = [f"{len(trials)}/{slots(study, trials)} trials"]
     for arm in study.arms:
         own = [one for one in trials if one.arm == arm and one.state == COMPLETE and one.quality is not None]
-        told += [_best(study, arm, max(own, key=lambda one: (one.rung, one.quality)))] if own else []
+        for best in sorted(own, key=lambda one: (-one.rung, -(one.quality or 0.0)))[:1]:
+            rung = f" on rung {best.rung}" if len(study.rungs) > 1 else ""
+            told.append(f"{arm}: {best.quality:.4f}{rung}, {to_text(best.path)}")
     failed = Counter(one.state for one in trials if one.state not in (COMPLETE, BOUND))
     told += [f"failed: {', '.join(f'{state} {count}' for state, count in failed.most_common())}"] if failed else []
     seconds = left(study, trials, running, workers)
     return [*told, "time left not known yet" if seconds is None else f"{clock(seconds)} left"]
-
-
-def _best(study: Study, arm: str, best: Trial) -> str:
-    rung = f" on rung {best.rung}" if len(study.rungs) > 1 else ""
-    return f"{arm}: {best.quality:.4f}{rung}, {to_text(best.path)}"
 
 
 def slots(study: Study, trials: Sequence[Trial]) -> int:
@@ -96,16 +89,12 @@ def left(study: Study, trials: Sequence[Trial], running: Sequence[Running], work
     times = [one.seconds for one in trials if one.arm in ARMS]
     if not times:
         return None
-    again = [one.seconds for one in trials if one.arm == CONFIRM] or _last_runs(study, trials) or times
+    first = (result for one in trials if one.same_as is None for result in one.results)
+    runs = [r.seconds / len(r.rates) for r in first if r.rung == len(study.rungs)]  # a confirmation is one such run
+    again = [one.seconds for one in trials if one.arm == CONFIRM] or runs or times
     whole = slots(study, trials)
     proposals = max(0, min(study.proposals, whole) - len(times)) if len(times) == len(trials) else 0
     rest = max(0, whole - len(trials) - proposals)
     work = proposals * median(times) + rest * median(again)
     done = sum(one.seconds for one in running if one.claim is not None)
     return max(0.0, work - done) / max(1, workers)
-
-
-def _last_runs(study: Study, trials: Sequence[Trial]) -> list[float]:
-    """Seconds of one run on the last rung, which is what a confirmation is."""
-    last = len(study.rungs)
-    return [r.seconds / len(r.rates) for one in trials for r in one.results if r.rung == last and one.same_as is None]

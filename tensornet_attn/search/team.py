@@ -75,18 +75,15 @@ class Team:
             if code > 0:
                 raise self._error(code, said)
             if code < 0:
-                self._mourn(code, finished)
+                self.deaths = self.deaths + 1 if finished == self.finished else 1
+                self.finished = finished
+                if self.deaths > DEATHS * self.size:
+                    raise InputError(
+                        f"{self.deaths} workers died one after the other, the last by signal {-code}, and no trial was "
+                        f"finished: '{self._log}' may say why; fewer --workers need less memory."
+                    )
                 self.members.append(self._worker())
         return bool(self.members)
-
-    def _mourn(self, code: int, finished: int) -> None:
-        self.deaths = self.deaths + 1 if finished == self.finished else 1
-        self.finished = finished
-        if self.deaths > DEATHS * self.size:
-            raise InputError(
-                f"{self.deaths} workers died one after the other, the last by signal {-code}, and no trial was "
-                f"finished: '{self._log}' may say why; fewer --workers need less memory."
-            )
 
     def _error(self, code: int, said: str) -> Exception:
         try:

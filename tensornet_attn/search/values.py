@@ -72,7 +72,7 @@ def read_values(value: Any) -> Values:
     if isinstance(value, Mapping):
         return _described(value)
     items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    if not items or not all(_simple(item) for item in items):
+    if not items or not all(_number(item) or isinstance(item, str) for item in items):
         raise Refusal("wrong-type", "a number, or a list of numbers or words, is wanted here.", "e.g. [2, 4, 8].")
     if len(set(items)) < len(items):
         raise Refusal("wrong-value", "a value stands here twice.", "each choice is given once.")
@@ -85,34 +85,24 @@ def _described(value: Mapping[str, Any]) -> Values:
         message = f"one of {', '.join(_KEYS)} is wanted here, {keys} given."
         raise Refusal("wrong-value", message, "e.g. {choices: [2, 4, 8]} or {range: [1, 8]}.")
     ((key, given),) = value.items()
+    if key == "divisors":
+        if not _whole(given) or not 1 <= given <= 2**31:
+            raise Refusal("wrong-value", "'divisors' wants a whole number from 1.", "e.g. {divisors: 64}.")
+        small = [one for one in range(1, int(given**0.5) + 1) if given % one == 0]
+        return Values(tuple(sorted({*small, *(given // one for one in small)})))
+    listed, example = isinstance(given, (list, tuple)), f"e.g. {{{key}: [1, 8]}}."
     if key == "choices":
-        if not isinstance(given, (list, tuple)):
+        if not listed:
             raise Refusal("wrong-type", "'choices' is a list.", "e.g. {choices: [2, 4, 8]}.")
         return read_values(given)
-    if key == "divisors":
-        return Values(_divisors(given))
-    low, high = _ends(key, given)
-    return Values(low=low, high=high, log=key == "log")
-
-
-def _divisors(number: Any) -> tuple[int, ...]:
-    if not _whole(number) or not 1 <= number <= 2**31:
-        raise Refusal("wrong-value", "'divisors' wants a whole number from 1.", "e.g. {divisors: 64}.")
-    small = [one for one in range(1, int(number**0.5) + 1) if number % one == 0]
-    return tuple(sorted({*small, *(number // one for one in small)}))
-
-
-def _ends(key: str, given: Any) -> tuple[int | float, int | float]:
-    """The ends of a range; whole where both are, else decimals."""
-    example = f"e.g. {{{key}: [1, 8]}}."
-    if not isinstance(given, (list, tuple)) or len(given) != 2 or not all(_number(end) for end in given):
+    if not listed or len(given) != 2 or not all(map(_number, given)):
         raise Refusal("wrong-type", f"'{key}' wants two numbers, the least and the greatest.", example)
     low, high = given
     if not low < high or max(abs(low), abs(high)) > _LARGEST or (key == "log" and low <= 0):
         least = "above 0, " if key == "log" else ""
         raise Refusal("wrong-value", f"'{key}' wants its least number {least}below its greatest.", example)
-    whole = _whole(low) and _whole(high)
-    return (low, high) if whole else (float(low), float(high))
+    kind = int if _whole(low) and _whole(high) else float  # whole where both are
+    return Values(low=kind(low), high=kind(high), log=key == "log")
 
 
 def _whole(value: Any) -> bool:
@@ -121,7 +111,3 @@ def _whole(value: Any) -> bool:
 
 def _number(value: Any) -> bool:
     return _whole(value) or (isinstance(value, float) and isfinite(value))
-
-
-def _simple(value: Any) -> bool:
-    return _number(value) or isinstance(value, str)
