@@ -121,8 +121,8 @@ def start(space: Space, choices: Path) -> Walk | Refused:
 def walked(space: Space, path: Path) -> Walk | Refused:
     """The way along a path; choices that have no place drop out."""
     walk = start(space, path)
-    for choice in of_kind(path, "move") if isinstance(walk, Walk) else ():
-        walk = walk.after(choice) or walk
+    for choice in of_kind(path, "move"):
+        walk = walk if isinstance(walk, Refused) else walk.after(choice) or walk
     return walk
 
 

@@ -62,11 +62,11 @@ def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
             rows = [({*map(_key, trial.path)}, values[trial.slot]) for trial in designs.values()]
             for kind, name in sorted({key for keys, _ in rows for key in keys if key is not None}):
                 sides = [[value for keys, value in rows if ((kind, name) in keys) == has] for has in (True, False)]
-                counts = [len(side) for side in sides]
-                if min(counts) >= LEAST:
+                many, few = map(len, sides)
+                if min(many, few) >= LEAST:
                     middle, half = welch(*sides)
                     found.append(
-                        Effect(name, kind, metric, middle, middle - half, middle + half, *counts, arm, False, rung)
+                        Effect(name, kind, metric, middle, middle - half, middle + half, many, few, arm, False, rung)
                     )
         for (kind, name), differences in sorted(_paired(known, values).items()):
             mean, count = mean_of(differences), len(differences)

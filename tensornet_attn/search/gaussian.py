@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Kernel
 
-from tensornet_attn.search.space import Path
-from tensornet_attn.search.values import Value
+from tensornet_attn.search.space import Path, Value
 
 NOISES = (0.03, 0.1, 0.3, 1.0)  # variances, in those of the values
 Array = NDArray[np.floating]

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.search.build import Proposal, Refused, Walk, built, start, walked
 from tensornet_attn.search.roles import maps
-from tensornet_attn.search.space import SECTIONS, Choice, Path, Space, base_of, fitting, missing, of_kind
-from tensornet_attn.search.values import Value, Values
+from tensornet_attn.search.space import SECTIONS, Choice, Path, Space, Value, Values, base_of, fitting, missing, of_kind
 from tensornet_attn.tasks.chance import Stream
 
 ATTEMPTS = 160  # drafts of one proposal, before the space is said to be empty
@@ -41,12 +40,12 @@ def seeds(space: Space) -> list[Proposal]:
 
 
 def _seed(space: Space, place: int, base: Choice) -> Proposal | None:
-    data, path = space.bases[base.name], (base,)
-    for kind, name in missing(space, path):
+    data, path = space.bases[base.name], [base]
+    for kind, name in missing(space, (base,)):
         values, text = space.numbers(kind)[name], str(data[SECTIONS[kind]][name]).removeprefix("head ")
         own = [value for value in values if str(value) == text]
-        path += (Choice(kind, name, own[0] if own else values.at(0.5)),)
-    first = built(space, path)
+        path.append(Choice(kind, name, own[0] if own else values.at(0.5)))
+    first = built(space, tuple(path))
     if isinstance(first, Proposal) or not first.bound:
         return first if isinstance(first, Proposal) else None
     drawn = (built(space, completed(space, (base,), Luck("seeds", 0, place, count))) for count in range(SEED_DRAFTS))

@@ -10,8 +10,7 @@ from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph import examine
 from tensornet_attn.models.parts import inside, opened
 from tensornet_attn.search.moves import MOVES
-from tensornet_attn.search.space import COSTS, Alternative, Bounds, Space
-from tensornet_attn.search.values import Values, read_values
+from tensornet_attn.search.space import COSTS, Alternative, Bounds, Space, Values, is_number, is_whole
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.extend import merge
 from tensornet_attn.spec.names import identifier_problem
@@ -23,6 +22,8 @@ from tensornet_attn.spec.tokens import Refusal
 
 TOP = ("space", "name", "about", "base", "legs", "settings", "alternatives", "moves", "most", "bounds")
 SECTIONS = ("legs", "settings", "inputs", "weights", "constants", "noise", "state", "losses")
+LARGEST = 2**53  # whole numbers up to here are exact as decimals
+KEYS = ("choices", "range", "log", "divisors")  # of values
 Bases = dict[str, tuple[Document, Design]]
 
 
@@ -255,14 +256,12 @@ class _Reading:
     def bounds(self) -> Bounds:
         """`{n: 64, batch: 1, macs: 1000000, parameters: {least: 1000, most: 50000}}`."""
         given, limits = self.section(("bounds",)), []
-        sizes = [
-            self.whole(("bounds", name), given.get(name, default), 1) for name, default in (("n", 64), ("batch", 1))
-        ]
+        n, batch = (self.whole(("bounds", name), given.get(name, at), 1) for name, at in (("n", 64), ("batch", 1)))
         for name in [name for name in given if name not in ("n", "batch")]:
             value, path = given[name], ("bounds", name)
             ends = value if isinstance(value, Mapping) else {"most": value}
             least, most = ends.get("least", 0), ends.get("most", inf)
-            numbers = all(isinstance(e, (int, float)) and not isinstance(e, bool) and e >= 0 for e in (least, most))
+            numbers = all((is_number(end) or end == inf) and end >= 0 for end in (least, most))
             if name not in COSTS:
                 self.unknown(path, "there is no cost", (*COSTS, "n", "batch"))
             elif not set(ends) <= {"least", "most"} or not numbers or not least <= most:
@@ -270,11 +269,11 @@ class _Reading:
                 self.error("number", "a bound is a number, or the least and the most.", path, hint)
             else:
                 limits.append((name, least, most))
-        return Bounds(*sizes, tuple(limits))
+        return Bounds(n, batch, tuple(limits))
 
     def whole(self, path: Path, value: Any, least: int) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-            return value
+        if is_whole(value) and value >= least:
+            return int(value)
         self.error(
             "number", f"'{path[-1]}' is a whole number from {least}.", path, f"e.g. '{path[-1]}: {max(2, least)}'."
         )
@@ -290,3 +289,45 @@ def _sized(design: Design) -> list[str]:
     """The legs of a design that have a size."""
     kinds = ("query", "key", "relative")
     return [name for name, text in design.declared_legs.items() if str(text).split()[0] not in kinds]
+
+
+def read_values(value: Any) -> Values:
+    """The values that a space file gives for a leg, a setting or an option. Raises Refusal.
+
+    >>> tuple(read_values({"divisors": 12}))
+    (1, 2, 3, 4, 6, 12)
+    """
+    if isinstance(value, Mapping):
+        return _described(value)
+    items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not items or not all(is_number(item) or isinstance(item, str) for item in items):
+        raise Refusal("wrong-type", "a number, or a list of numbers or words, is wanted here.", "e.g. [2, 4, 8].")
+    if len(set(items)) < len(items):
+        raise Refusal("wrong-value", "a value stands here twice.", "each choice is given once.")
+    return Values(items)
+
+
+def _described(value: Mapping[str, Any]) -> Values:
+    if len(value) != 1 or next(iter(value)) not in KEYS:
+        keys = printable(", ".join(map(str, value)) or "nothing")
+        message = f"one of {', '.join(KEYS)} is wanted here, {keys} given."
+        raise Refusal("wrong-value", message, "e.g. {choices: [2, 4, 8]} or {range: [1, 8]}.")
+    ((key, given),) = value.items()
+    if key == "divisors":
+        if not is_whole(given) or not 1 <= given <= 2**31:
+            raise Refusal("wrong-value", "'divisors' wants a whole number from 1.", "e.g. {divisors: 64}.")
+        small = [one for one in range(1, int(given**0.5) + 1) if given % one == 0]
+        return Values(tuple(sorted({*small, *(given // one for one in small)})))
+    listed, example = isinstance(given, (list, tuple)), f"e.g. {{{key}: [1, 8]}}."
+    if key == "choices":
+        if not listed:
+            raise Refusal("wrong-type", "'choices' is a list.", "e.g. {choices: [2, 4, 8]}.")
+        return read_values(given)
+    if not listed or len(given) != 2 or not all(map(is_number, given)):
+        raise Refusal("wrong-type", f"'{key}' wants two numbers, the least and the greatest.", example)
+    low, high = given
+    if not low < high or max(abs(low), abs(high)) > LARGEST or (key == "log" and low <= 0):
+        least = "above 0, " if key == "log" else ""
+        raise Refusal("wrong-value", f"'{key}' wants its least number {least}below its greatest.", example)
+    kind = int if is_whole(low) and is_whole(high) else float  # whole where both are
+    return Values(low=kind(low), high=kind(high), log=key == "log")

@@ -6,7 +6,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,17 +41,20 @@ def write(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> Non
     found = find(study, space, trials)
     told = {"study": study_data(study), "trials": [trial.as_dict() for trial in found.trials]}
     write_whole(out / TRIALS, _json(told))
-    _replace(out / PARETO, lambda new: [_design(found, trial, new / folder(trial), out) for trial in found.chosen])
+    with _in_place_of(out / PARETO) as new:
+        for trial in found.chosen:
+            _design(found, trial, new / folder(trial), out)
     write_whole(out / REPORT, page(study, space, trials).encode())
 
 
-def _replace(target: Path, fill: Callable[[Path], Any]) -> None:
-    """A folder in place of another, filled before anybody sees it."""
+@contextmanager
+def _in_place_of(target: Path) -> Iterator[Path]:
+    """A new folder, which takes the place of another once it is filled."""
     new, old = (target.with_name(f".{target.name}-{word}-{os.getpid()}") for word in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     try:
-        fill(new)
+        yield new
         if target.exists():
             os.rename(target, old)
         os.rename(new, target)

@@ -53,8 +53,8 @@ class Reader:
 
 def only(found: Iterable[T]) -> T | None:
     """The one of its kind; None where there is none or more than one."""
-    first, *more = [*found] or [None]
-    return None if more else first
+    every = list(found)
+    return every[0] if len(every) == 1 else None
 
 
 def maps(sketch: Sketch) -> list[Map]:

@@ -63,8 +63,9 @@ class Sketch:
 
     def copy(self) -> Sketch:
         """A sketch of its own, which may be changed."""
-        parts = {part.name: getattr(self, part.name) for part in fields(self)}
-        return Sketch(**{name: dict(part) if isinstance(part, dict) else part for name, part in parts.items()})
+        parts = ((part.name, getattr(self, part.name)) for part in fields(self))
+        own: dict[str, Any] = {name: dict(part) if isinstance(part, dict) else part for name, part in parts}
+        return Sketch(**own)
 
     def readers(self) -> dict[str, list[str]]:
         """The steps that use each tensor or step, in order."""
@@ -116,7 +117,7 @@ class Sketch:
         self.tensors[name] = Declared("weights", tuple(legs), {} if init is None else {"init": init})
         return Use(name, tuple(legs))
 
-    def put(self, wanted: str, legs: Iterable[str], before: str, *ops: Contraction | Callable[[Use], Box]) -> Use:
+    def put(self, wanted: str, legs: Iterable[str], before: str, *ops: Contraction | Box | Callable[[Use], Box]) -> Use:
         """Adds a step of these legs right before another, and gives its use.
 
         Each of several operations is nested in the next one, which is a function of its use: the innermost is first.

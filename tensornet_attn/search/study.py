@@ -17,8 +17,7 @@ from ruamel.yaml import YAML
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
-from tensornet_attn.search.space import COSTS, Space
-from tensornet_attn.search.values import Values
+from tensornet_attn.search.space import COSTS, Space, Values
 
 Count = Annotated[int, Field(ge=1, lt=2**40)]
 Share = Annotated[float, Field(gt=0, le=1)]

@@ -182,9 +182,11 @@ def _with_core(sketch: Sketch, at: Map, c: int, left: str, right: str, rows: Leg
     """A core between two legs in the product of the scores, of rank c, or full where c is 0; `rows` in its result."""
     if c:
         rank = sketch.leg("c", c)
-        first = sketch.weight("C2", (rank, left), f"normal({rank} ** -0.5)")
-        weights = (first, sketch.weight("C3", (rank, right), init))
+        weights = [
+            sketch.weight("C2", (rank, left), f"normal({rank} ** -0.5)"),
+            sketch.weight("C3", (rank, right), init),
+        ]
     else:
-        weights = (sketch.weight("C", (left, right), init),)
+        weights = [sketch.weight("C", (left, right), init)]
     sequences = tuple(leg for leg in sketch.step[at.scores].legs if leg in (sketch.query, sketch.key))
     sketch.refactor(at.scores, lambda factors: (*weights, *factors), legs=(*rows, *sequences))
