@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
@@ -132,7 +132,7 @@ class Store:
 
     def fail_stale(self) -> None:
         """Marks as lost the trials of workers that have given no sign of life."""
-        with _QUIET:
+        with _quiet():
             optuna.storages.fail_stale_trials(self.optuna)
 
     @property
@@ -165,7 +165,7 @@ def open_store(url: str, study: Study, name: str = NAME, worker: Identity | None
     """
     where = _shown(url)
     try:
-        with reached(where), _QUIET:
+        with reached(where), _quiet():
             storage = _database(url, where, worker)
             own = _study(storage, study, name)
             there = own.user_attrs[STUDY]
@@ -261,31 +261,17 @@ def reached(where: str) -> Iterator[None]:
         ) from error
 
 
-class _Quiet:
-    """Optuna says nothing about heartbeats being experimental, nor that a study was made.
-
-    Filters of warnings belong to the process: of several threads the first sets them, and the last puts them back.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._inside = 0
-        self._undo = ExitStack()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._undo.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
-                self._undo.enter_context(warnings.catch_warnings())
-                optuna.logging.set_verbosity(optuna.logging.ERROR)
-                warnings.simplefilter("ignore", ExperimentalWarning)
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._undo.close()
+_LOCK = Lock()  # filters of warnings belong to the process: one thread at a time changes them
 
 
-_QUIET = _Quiet()
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Optuna says nothing about heartbeats being experimental, nor that a study was made."""
+    with _LOCK, warnings.catch_warnings():
+        before = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        try:
+            yield
+        finally:
+            optuna.logging.set_verbosity(before)
