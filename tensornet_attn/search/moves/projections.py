@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from tensornet_attn.graph.model import Box, Use
 from tensornet_attn.search.roles import Map, Place, heads, output, projection, reader, source
-from tensornet_attn.search.sketch import Legs, Sketch, mapped, need, product
+from tensornet_attn.search.sketch import Legs, Sketch, mapped, need, product, swapped
 from tensornet_attn.search.wires import grow
 from tensornet_attn.spec.arithmetic import parse
 
@@ -116,20 +116,11 @@ def latent(sketch: Sketch, at: Map, c: int) -> None:
     rank = sketch.leg("c", c)
     first = min((place.step for place in places), key=list(sketch.step).index)
     small = sketch.put("C", (str(sketch.key), rank), first, product(given, sketch.weight("Wc", (leg, rank))))
+    slots = {(place.use.name, place.use.legs.index(leg)) for place in places}
+
+    def from_rank(name: str, legs: Legs) -> Legs:
+        return tuple(rank if (name, place) in slots else one for place, one in enumerate(legs))
+
+    sketch.change_legs(from_rank)
     for place in places:
-        _read_from(sketch, place, given, small, leg, rank)
-
-
-def _read_from(sketch: Sketch, place: Place, old: Use, new: Use, leg: str, rank: str) -> None:
-    """A projection that reads the latent in the place of its source."""
-    made, position = sketch.tensors[place.use.name], place.use.legs.index(leg)
-
-    def exchanged(legs: Legs) -> Legs:
-        return (*legs[:position], rank, *legs[position + 1 :])
-
-    def factors(before: Iterable[Use]) -> Iterable[Use]:
-        weight = Use(place.use.name, exchanged(place.use.legs))
-        return ({old: new, place.use: weight}.get(use, use) for use in before)
-
-    sketch.tensors[place.use.name] = replace(made, legs=exchanged(made.legs))
-    sketch.refactor(place.step, factors, place.term)
+        sketch.refactor(place.step, swapped(given, small), place.term)
