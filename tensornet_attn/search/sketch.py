@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import wraps
 from math import prod
 from typing import Any, TypeVar
 
@@ -182,6 +183,21 @@ class Sketch:
             count += 1
             name = f"{wanted}{count}"
         return name
+
+
+def on_a_copy(change: Callable[..., None]) -> Callable[..., Sketch | None]:
+    """A function that edits a sketch, as one that gives another sketch; None where it raises Nowhere."""
+
+    @wraps(change)
+    def changed(sketch: Sketch, *given: Any, **options: Any) -> Sketch | None:
+        made = sketch.copy()
+        try:
+            change(made, *given, **options)
+        except Nowhere:
+            return None
+        return made
+
+    return changed
 
 
 def product(*factors: Use, times: Arith = ONE) -> Contraction:
