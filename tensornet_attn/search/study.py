@@ -6,18 +6,17 @@ import json
 import os
 from collections.abc import Mapping
 from hashlib import sha256
-from io import StringIO
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
-from ruamel.yaml import YAML
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
 from tensornet_attn.search.space import COSTS, Space, Values
+from tensornet_attn.spec.yaml import dump, parse
 
 Count = Annotated[int, Field(ge=1, lt=2**40)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -164,18 +163,7 @@ def _limit(least: float, most: float) -> dict[str, float]:
 
 def yaml_of(study: Study) -> str:
     """A study as a file, which reads back to it."""
-    yaml, out = YAML(typ="safe", pure=True), StringIO()
-    yaml.default_flow_style = yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.width = 4096
-    yaml.dump(study_data(study), out)
-    return out.getvalue()
-
-
-def plain(value: Any) -> Any:
-    """A value with lists for tuples and plain mappings, as JSON has it."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return dump(study_data(study))
 
 
 FREE = ("trials", "finalists", "seconds", "gibibytes", "threads")  # what may change while a study lasts
@@ -244,10 +232,6 @@ def prepare(study: Study, out: Path) -> None:
 
 def read_study(path: Path) -> Study:
     """The study of a folder's file, which need not be looked at again. Raises InputError."""
-    from pydantic import ValidationError
-
-    from tensornet_attn.spec.yaml import parse
-
     try:
         return Study(**parse(path.read_text(encoding="utf-8"), os.fspath(path))[0].data)
     except (ValidationError, TypeError) as error:
