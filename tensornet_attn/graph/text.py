@@ -41,7 +41,7 @@ from tensornet_attn.graph.read_text import standard_leg
 from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number
 from tensornet_attn.spec.arithmetic import to_text as arithmetic
 
-__all__ = ["to_text"]
+__all__ = ["call_text", "sum_text", "to_text", "use_text"]
 
 
 def to_text(graph: Diagram) -> str:
@@ -67,7 +67,7 @@ def _leg(leg: Leg) -> str:
 
 
 def _tensor(tensor: Tensor) -> str:
-    words = [tensor.role, _use(Use(tensor.name, tensor.legs))]
+    words = [tensor.role, use_text(Use(tensor.name, tensor.legs))]
     words += ["frozen"] * tensor.frozen + ["always"] * tensor.always
     words += [f"default {tensor.default}"] if tensor.default is not None else []
     words += [f"update {tensor.update}"] if tensor.update is not None else []
@@ -75,7 +75,7 @@ def _tensor(tensor: Tensor) -> str:
     if tensor.role == "noise":
         words.append(f"std {_number(tensor.std)}")
     if tensor.init is not None:
-        words.append(f"{'value' if tensor.role == 'constant' else 'init'} {_call(tensor.init)}")
+        words.append(f"{'value' if tensor.role == 'constant' else 'init'} {call_text(tensor.init)}")
     return " ".join(words)
 
 
@@ -86,12 +86,17 @@ def _loss(loss: Loss) -> str:
 
 def _operation(step: Step) -> str:
     if isinstance(step.op, Contraction):
-        text = " ".join(map(_term, step.op.terms))
-        return f"-{text[2:]}" if text.startswith("- ") else text.removeprefix("+ ")
+        return sum_text(step.op)
     if isinstance(step.op, Kernel):
         parts = (f"{' '.join(part.legs) or 'one'}: {_operation(part)}" for part in step.op.body)
         return f"{step.op.kind}({'; '.join(parts)})"
     return _box(step.op) if isinstance(step.op, Box) else _attention(step.op)
+
+
+def sum_text(op: Contraction) -> str:
+    """A sum of products, as a design and a graph's text have it."""
+    text = " ".join(map(_term, op.terms))
+    return f"-{text[2:]}" if text.startswith("- ") else text.removeprefix("+ ")
 
 
 def _term(term: Term) -> str:
@@ -100,36 +105,38 @@ def _term(term: Term) -> str:
     if isinstance(value, Negative):
         sign, value = "-", value.of
     number = _number(value) if isinstance(value, Number) else f"({_number(value)})"
-    product = " ".join(_use(use) for use in term.factors)
+    product = " ".join(use_text(use) for use in term.factors)
     if not product:
         return f"{sign} {number}"
     return f"{sign} {product}" if value == ONE else f"{sign} {number} * {product}"
 
 
 def _box(box: Box) -> str:
-    parts = [f"{'' if role == 'of' else role + ' '}{_use(use)}" for role, use in box.operands]
+    parts = [f"{'' if role == 'of' else role + ' '}{use_text(use)}" for role, use in box.operands]
     parts += [f"over {box.leg}"] if box.leg is not None else []
     parts += [f"{'along' if box.kind == 'rope' else 'to'} {box.other}"] if box.other is not None else []
-    parts += [f"map {_call(box.function)}"] if box.function is not None else []
+    parts += [f"map {call_text(box.function)}"] if box.function is not None else []
     parts += [f"{name} {_number(value)}" for name, value in box.numbers]
-    parts += [f"mask {_call(mask)}" for mask in box.masks]
+    parts += [f"mask {call_text(mask)}" for mask in box.masks]
     parts += [f"normalize {box.mode}"] if box.mode is not None else []
     return f"{box.kind}({'; '.join(parts)})"
 
 
 def _attention(op: Attention) -> str:
-    parts = [f"query {_use(op.query)}", f"key {_use(op.key)}", f"value {_use(op.value)}", f"over {op.leg}"]
+    parts = [f"query {use_text(op.query)}", f"key {use_text(op.key)}", f"value {use_text(op.value)}", f"over {op.leg}"]
     parts += [f"scores {' '.join(op.scores)}", f"scale {_number(op.scale)}", f"dropout {_number(op.dropout)}"]
-    parts += [f"mask {_call(mask)}" for mask in op.masks]
+    parts += [f"mask {call_text(mask)}" for mask in op.masks]
     return f"attention({'; '.join([*parts, f'steps {chr(32).join(op.steps)}'])})"
 
 
-def _use(use: Use) -> str:
+def use_text(use: Use) -> str:
+    """`Q[n h d]`."""
     return f"{use.name}[{' '.join(use.legs)}]"
 
 
-def _call(function: Function) -> str:
-    arguments = [_call(part) if isinstance(part, Function) else _number(part) for part in function.arguments]
+def call_text(function: Function) -> str:
+    """`band(5)`; the name alone where there are no arguments."""
+    arguments = [call_text(part) if isinstance(part, Function) else _number(part) for part in function.arguments]
     return f"{function.name}({', '.join(arguments)})" if arguments else function.name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +29,7 @@ from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Document, Path
 from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.tokens import Refusal
+from tensornet_attn.spec.yaml import dump
 from tensornet_attn.spec.yaml import parse as parse_yaml
 
 AnyConfig = LanguageModelConfig | SequenceClassifierConfig | Seq2SeqConfig
@@ -79,13 +79,7 @@ class ModelSpec:
 
         Shipped designs stay names, others are written out; with `whole` all are written out, with the sizes they have.
         """
-        from ruamel.yaml import YAML
-
-        yaml, out = YAML(typ="safe", pure=True), io.StringIO()
-        yaml.default_flow_style = yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-        yaml.width = 4096
-        yaml.dump(self._as_dict(whole), out)
-        return out.getvalue()
+        return dump(self._as_dict(whole))
 
     def as_given(self) -> dict[str, Any]:
         """What the file says under `model`: its designs as they are named there, relative paths relative to `path`."""

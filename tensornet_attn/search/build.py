@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tensornet_attn import compiler, limits
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box, Use
+from tensornet_attn.graph.model import Box
 from tensornet_attn.search.moves import MOVES
-from tensornet_attn.search.sketch import Sketch, data_of, on_uses, sketch_of
+from tensornet_attn.search.sketch import Sketch, data_of, sketch_of
 from tensornet_attn.search.space import (
     SECTIONS,
     Choice,
@@ -58,12 +57,51 @@ class Refused:
     value: float = 0
 
 
-def start(space: Space, choices: Path) -> tuple[Design | Refused, Path]:
-    """The design after base, alternatives, legs and settings, and the choices that had a place."""
+@dataclass(frozen=True)
+class Walk:
+    """A way into a space: its choices that had a place, and the design and sketch that they lead to."""
+
+    space: Space
+    design: Design
+    sketch: Sketch
+    path: Path
+
+    def after(self, choice: Choice) -> Walk | None:
+        """The way after one more move; None where it has no place, is none of the space, or is made already."""
+        made = {other.name for other in of_kind(self.path, "move")}
+        if choice.name not in self.space.moves.keys() - made or len(made) >= self.space.most:
+            return None
+        new = MOVES[choice.name](self.sketch, choice.at, dict(choice.options))
+        return None if new is None else replace(self, sketch=new, path=(*self.path, choice))
+
+    def end(self) -> Proposal | Refused:
+        """The proposal that the way leads to, where it keeps to the space's bounds."""
+        design, bounds = self.design, self.space.bounds
+        try:
+            moves = of_kind(self.path, "move")
+            if moves:
+                name = "_".join([base_of(self.path), *(move.name for move in moves)])[: limits.NAME_LENGTH]
+                titled = {**self.sketch.head, "name": name, "about": f"{to_text(self.path)}."}
+                design = compiler.load(data_of(replace(self.sketch, head=titled)))
+            graph = build(design)
+            found = price(graph, bounds.n, bounds.batch)
+        except DesignError as error:
+            return Refused(f"the checker: {error.problems[0].message}")
+        except InputError as error:
+            return Refused(str(error))
+        broken = bounds.broken(found)
+        if broken is not None:
+            cost = broken.split()[0]
+            return Refused(broken, True, cost, getattr(found, cost))
+        return Proposal(design, self.path, graph.hash, essence(self.sketch, graph.hash), found)
+
+
+def start(space: Space, choices: Path) -> Walk | Refused:
+    """The way after base, alternatives, legs and settings; those that have no place drop out, as do moves."""
     choices = ordered(space, choices)
-    base = next((choice for choice in choices if choice.kind == "base" and choice.name in space.bases), None)
+    base = next((choice for choice in of_kind(choices, "base") if choice.name in space.bases), None)
     if base is None:
-        return Refused("no base of this name"), ()
+        return Refused("no base of this name")
     data: dict[str, Any] = dict(space.bases[base.name])
     kept: list[Choice] = [base]
     for choice in of_kind(choices, "alternative"):
@@ -71,65 +109,27 @@ def start(space: Space, choices: Path) -> tuple[Design | Refused, Path]:
         if found is not None and base.name in found.bases:
             data = with_alternative(data, found.change)
             kept.append(choice)
-    numbers = {kind: _fitting(data, section, of_kind(choices, kind)) for kind, section in SECTIONS.items()}
-    kept += [*numbers["leg"], *numbers["setting"]]
-    values = {kind: {choice.name: choice.value for choice in found} for kind, found in numbers.items()}
+    numbers = [c for kind, part in SECTIONS.items() for c in of_kind(choices, kind) if c.name in data.get(part, {})]
+    legs, settings = ({c.name: c.value for c in of_kind(tuple(numbers), kind)} for kind in SECTIONS)
     try:
-        return compiler.load(data, values["leg"], values["setting"]), tuple(kept)  # type: ignore[arg-type]
-    except DesignError as error:
-        return Refused(f"the checker: {error.problems[0].message}"), tuple(kept)
-
-
-def _fitting(data: Mapping[str, Any], section: str, choices: Iterable[Choice]) -> list[Choice]:
-    return [choice for choice in choices if choice.name in data.get(section, {})]
-
-
-def moved(space: Space, sketch: Sketch, choice: Choice) -> Sketch | None:
-    """The sketch after a move of the space; None where it has no place."""
-    if choice.name not in space.moves:
-        return None
-    return MOVES[choice.name](sketch, choice.at, dict(choice.options))
-
-
-def finished(space: Space, design: Design, sketch: Sketch | None, path: Path) -> Proposal | Refused:
-    """The proposal at the end of a path, within the space's bounds; `sketch` where moves have changed the design."""
-    try:
-        if sketch is not None:
-            design = compiler.load(data_of(_titled(sketch, path)))
-        graph = build(design)
-        found = price(graph, space.bounds.n, space.bounds.batch)
+        design = compiler.load(data, legs, settings)  # type: ignore[arg-type]
+        return Walk(space, design, sketch_of(design), (*kept, *numbers))
     except DesignError as error:
         return Refused(f"the checker: {error.problems[0].message}")
-    except InputError as error:
-        return Refused(str(error))
-    broken = space.bounds.broken(found)
-    if broken is not None:
-        cost = broken.split()[0]
-        return Refused(broken, True, cost, getattr(found, cost))
-    own = graph.hash
-    return Proposal(design, path, own, essence(sketch or sketch_of(design), own), found)
 
 
-def _titled(sketch: Sketch, path: Path) -> Sketch:
-    """The sketch under a name and a sentence of its own."""
-    moves = of_kind(path, "move")
-    name = "_".join([base_of(path), *(move.name for move in moves)])[: limits.NAME_LENGTH]
-    return replace(sketch, head={**sketch.head, "name": name, "about": f"{to_text(path)}."})
+def walked(space: Space, path: Path) -> Walk | Refused:
+    """The way along a path; choices that have no place drop out."""
+    walk = start(space, path)
+    for choice in of_kind(path, "move"):
+        walk = walk if isinstance(walk, Refused) else walk.after(choice) or walk
+    return walk
 
 
 def built(space: Space, path: Path) -> Proposal | Refused:
     """The proposal of a path; choices that have no place drop out of its path."""
-    design, kept = start(space, path)
-    if isinstance(design, Refused):
-        return design
-    first = sketch_of(design)
-    sketch, done = first, list(kept)
-    for choice in of_kind(path, "move"):
-        new = moved(space, sketch, choice) if len(of_kind(tuple(done), "move")) < space.most else None
-        if new is not None and choice.name not in {other.name for other in done if other.kind == "move"}:
-            sketch = new
-            done.append(choice)
-    return finished(space, design, sketch if sketch is not first else None, tuple(done))
+    walk = walked(space, path)
+    return walk if isinstance(walk, Refused) else walk.end()
 
 
 KEPT = (*FIXED, "constants", "noise")  # what has the legs that its values were declared with
@@ -141,25 +141,14 @@ def essence(sketch: Sketch, own: str) -> str:
     So grouped queries with one group are multi-query attention, and with one query a group multi-head attention.
     """
     gone = {leg for leg, size in sketch.sizes.items() if size == 1 and leg in sketch.declared}
-    if not gone or gone & _needed(sketch):
+    boxes = [step.op for step in sketch.step.values() if isinstance(step.op, Box)]
+    acting = {leg for box in boxes for leg in (box.leg, box.other)}  # a box needs its leg
+    fixed = {leg for made in sketch.tensors.values() if made.role in KEPT for leg in made.legs}
+    if not gone or gone & (acting | fixed):
         return own
+    less = sketch.copy()
+    less.change_legs(lambda _, legs: tuple(leg for leg in legs if leg not in gone))
     try:
-        return compiler.load(data_of(_without(sketch, gone))).hash
+        return compiler.load(data_of(less)).hash
     except DesignError:  # an initialiser such as kron speaks of the leg
         return own
-
-
-def _needed(sketch: Sketch) -> set[str]:
-    """Legs that a box acts along, or that a tensor stands on whose legs are fixed."""
-    boxes = [step.op for step in sketch.steps if isinstance(step.op, Box)]
-    acting = {leg for box in boxes for leg in (box.leg, box.other) if leg is not None}
-    return acting | {leg for made in sketch.tensors.values() if made.role in KEPT for leg in made.legs}
-
-
-def _without(sketch: Sketch, gone: set[str]) -> Sketch:
-    def left(legs: Iterable[str]) -> tuple[str, ...]:
-        return tuple(leg for leg in legs if leg not in gone)
-
-    tensors = {name: replace(made, legs=left(made.legs)) for name, made in sketch.tensors.items()}
-    steps = (on_uses(step, lambda use: Use(use.name, left(use.legs))) for step in sketch.steps)
-    return replace(sketch, tensors=tensors, steps=tuple(replace(step, legs=left(step.legs)) for step in steps))

@@ -7,11 +7,11 @@ those of a higher number wait for it, so no slot and no design is taken twice, w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensornet_attn.search.evolve import Draft, Exhausted, draft
-from tensornet_attn.search.rank import confirmations
+from tensornet_attn.search.rank import CONFIRM, confirmations
 from tensornet_attn.search.space import Space, to_text
 from tensornet_attn.search.store import STALE, Running, Store
 from tensornet_attn.search.study import Study
@@ -35,53 +35,38 @@ Claim = Draft | Confirmation
 Note = Callable[[dict[str, object]], None]
 
 
-def open_slots(
-    study: Study, finished: Sequence[Trial], running: Sequence[Running], exhausted: dict[str, int]
-) -> list[int]:
-    """The proposals that nobody has made or makes, in order."""
-    taken = {trial.slot for trial in finished} | set(_slots(running))
-    return [slot for slot in proposal_slots(study, exhausted) if slot not in taken]
+def wanted(study: Study, finished: Sequence[Trial], exhausted: Mapping[str, int]) -> dict[int, Confirmation | None]:
+    """Every slot that there will be, in order, and what it confirms, None for a proposal; as far as is known.
+
+    An arm that has every design of a small space ends early. Confirmations are known when all proposals are finished.
+    """
+    by_slot, arms = {trial.slot: trial for trial in finished}, study.arms
+    every = range(study.proposals)
+    found: dict[int, Confirmation | None] = dict.fromkeys(
+        slot for slot in every if slot < exhausted.get(arms[slot % len(arms)], study.proposals)
+    )
+    if by_slot.keys() >= found.keys():
+        found |= {slot: Confirmation(slot, by_slot[of], fresh) for slot, of, fresh in confirmations(study, finished)}
+    return found
 
 
-def proposal_slots(study: Study, exhausted: dict[str, int]) -> list[int]:
-    """The slots of all proposals that there will be; an arm that has every design of a small space ends early."""
-    arms = study.arms
-    return [slot for slot in range(study.proposals) if slot < exhausted.get(arms[slot % len(arms)], study.proposals)]
+def still_open(
+    study: Study, finished: Sequence[Trial], running: Sequence[Running], exhausted: Mapping[str, int]
+) -> dict[int, Confirmation | None]:
+    """The wanted slots that nobody has filled or fills."""
+    taken = {trial.slot for trial in finished} | {one.claim["slot"] for one in running if one.claim is not None}
+    return {slot: of for slot, of in wanted(study, finished, exhausted).items() if slot not in taken}
 
 
-def open_confirmations(
-    study: Study, finished: Sequence[Trial], running: Sequence[Running], exhausted: dict[str, int]
-) -> list[Confirmation]:
-    """What is still to be confirmed, once all proposals are finished."""
-    by_slot = {trial.slot: trial for trial in finished}
-    if any(slot not in by_slot for slot in proposal_slots(study, exhausted)):
-        return []
-    taken = by_slot.keys() | set(_slots(running))
-    wanted = confirmations(study, finished)
-    return [Confirmation(slot, by_slot[of], fresh) for slot, of, fresh in wanted if slot not in taken]
-
-
-def all_slots(study: Study, finished: Sequence[Trial], exhausted: dict[str, int]) -> list[int]:
-    """Every slot that is wanted, as far as is known: confirmations are, when all proposals are finished."""
-    proposals = proposal_slots(study, exhausted)
-    done = {trial.slot for trial in finished}
-    after = [slot for slot, _, _ in confirmations(study, finished)] if done.issuperset(proposals) else []
-    return [*proposals, *after]
-
-
-def complete(study: Study, finished: Sequence[Trial], exhausted: dict[str, int]) -> bool:
+def complete(study: Study, finished: Sequence[Trial], exhausted: Mapping[str, int]) -> bool:
     """Whether there is nothing left to do."""
-    return {trial.slot for trial in finished}.issuperset(all_slots(study, finished, exhausted))
-
-
-def _slots(running: Sequence[Running]) -> Iterator[int]:
-    yield from (one.claim["slot"] for one in running if one.claim is not None)
+    return not still_open(study, finished, (), exhausted)
 
 
 def free_dead(store: Store) -> None:
     """Marks as lost the trials of workers that are gone: those of this machine at once, others by their silence."""
     for one in store.look()[1]:
-        mute = one.claim is None and time.time() - one.began > MUTE
+        mute = one.claim is None and one.seconds > MUTE
         if mute or (one.worker is not None and one.worker.gone):
             store.fail(one.number)
     store.fail_stale()
@@ -114,32 +99,28 @@ def claim(store: Store, number: int, study: Study, space: Space, note: Note) -> 
 def _chosen(
     store: Store, study: Study, space: Space, finished: Sequence[Trial], running: Sequence[Running]
 ) -> Claim | None:
-    while slots := open_slots(study, finished, running, store.exhausted):
-        arm = study.arms[slots[0] % len(study.arms)]
+    while left := still_open(study, finished, running, store.exhausted):
+        slot, confirmation = next(iter(left.items()))
+        if confirmation is not None:
+            return confirmation
+        arm = study.arms[slot % len(study.arms)]
         busy = (one.claim for one in running if one.claim is not None and one.claim["arm"] == arm)
         try:
-            return draft(study, space, slots[0], finished, frozenset(str(one["essence"]) for one in busy))
+            return draft(study, space, slot, finished, frozenset(str(one["essence"]) for one in busy))
         except Exhausted:
-            if slots[0] < len(study.arms):
+            if slot < len(study.arms):
                 raise  # not one design
-            store.exhaust(arm, slots[0])
-    return next(iter(open_confirmations(study, finished, running, store.exhausted)), None)
+            store.exhaust(arm, slot)
+    return None
 
 
 def as_data(chosen: Claim) -> dict[str, object]:
     """What others must know of a claim."""
-    if isinstance(chosen, Confirmation):
-        of = chosen.of
-        return {
-            "slot": chosen.slot,
-            "arm": "confirm",
-            "how": "confirm",
-            "essence": of.essence,
-            "text": to_text(of.path),
-        }
-    made = chosen.proposal
-    text = to_text(made.path)
-    return {"slot": chosen.slot, "arm": chosen.arm, "how": chosen.how, "essence": made.essence, "text": text}
+    if isinstance(chosen, Draft):
+        arm, how, essence, path = chosen.arm, chosen.how, chosen.proposal.essence, chosen.proposal.path
+    else:
+        arm, how, essence, path = CONFIRM, CONFIRM, chosen.of.essence, chosen.of.path
+    return {"slot": chosen.slot, "arm": arm, "how": how, "essence": essence, "text": to_text(path)}
 
 
 def awaited(store: Store, number: int, chosen: Draft) -> Trial | None:
@@ -151,6 +132,6 @@ def awaited(store: Store, number: int, chosen: Draft) -> Trial | None:
             if trial.slot >= 0 and trial.essence == essence and trial.arm != chosen.arm:
                 return trial
         claims = (one.claim for one in running if one.number < number and one.claim is not None)
-        if not any(one["essence"] == essence and one["arm"] not in (chosen.arm, "confirm") for one in claims):
+        if not any(one["essence"] == essence and one["arm"] not in (chosen.arm, CONFIRM) for one in claims):
             return None
         wait(store)

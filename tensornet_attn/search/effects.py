@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import fsum, sqrt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from statistics import fmean, variance
 
 from tensornet_attn.compare.spread import mean_of, quantile
-from tensornet_attn.search.space import Choice, Path
+from tensornet_attn.search.space import Choice
 from tensornet_attn.search.study import ARMS, Study
 from tensornet_attn.search.trial import Trial, values_at
 
@@ -38,7 +39,6 @@ class Effect:
 
 
 Key = tuple[str, str]  # kind, name
-Values = Mapping[str, float]
 
 
 def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
@@ -49,54 +49,37 @@ def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
     good already, so look at the random arm and at pairs first.
     """
     own = sorted((trial for trial in trials if trial.arm in ARMS), key=lambda trial: trial.slot)
+    measures = [(rung, "quality") for rung in range(len(study.rungs), 0, -1)]
+    measures += [(0, name) for name in study.objectives if name != "quality"]  # latency may be known of few
     found: list[Effect] = []
-    for rung, metric in _measures(study):
+    for rung, metric in measures:
+        values = {trial.slot: value for trial in own if (value := values_at(trial, rung).get(metric)) is not None}
+        known = [trial for trial in own if trial.slot in values]
         for arm in (ALL, *study.arms[1:]):
-            rows = _rows((trial for trial in own if arm in (ALL, trial.arm)), rung, metric)
-            found += _unpaired(rows, metric, arm, rung)
-        found += _paired(own, metric, rung)
+            designs = {
+                trial.essence: trial for trial in reversed(known) if arm in (ALL, trial.arm)
+            }  # the first of each
+            rows = [({*map(_key, trial.path)}, values[trial.slot]) for trial in designs.values()]
+            for kind, name in sorted({key for keys, _ in rows for key in keys if key is not None}):
+                sides = [[value for keys, value in rows if ((kind, name) in keys) == has] for has in (True, False)]
+                many, few = map(len, sides)
+                if min(many, few) >= LEAST:
+                    middle, half = welch(*sides)
+                    found.append(
+                        Effect(name, kind, metric, middle, middle - half, middle + half, many, few, arm, False, rung)
+                    )
+        for (kind, name), differences in sorted(_paired(known, values).items()):
+            mean, count = mean_of(differences), len(differences)
+            if count >= LEAST:
+                found.append(Effect(name, kind, metric, mean.value, mean.low, mean.high, count, count, ALL, True, rung))
     return found
 
 
-def _measures(study: Study) -> list[tuple[int, str]]:
-    """(rung, metric): quality on every rung, other objectives once; latency may be known of few."""
-    others = [name for name in study.objectives if name != "quality"]
-    return [*((rung, "quality") for rung in range(len(study.rungs), 0, -1)), *((0, name) for name in others)]
-
-
-def _rows(trials: Iterable[Trial], rung: int, metric: str) -> list[tuple[frozenset[Key], float]]:
-    """What each design has chosen and its value, each design once."""
-    rows: dict[str, tuple[frozenset[Key], float]] = {}
-    for trial in trials:
-        value = values_at(trial, rung).get(metric)
-        if value is not None:
-            rows.setdefault(trial.essence, (frozenset(_keys(trial.path)), value))
-    return list(rows.values())
-
-
-def _keys(path: Path) -> Iterator[Key]:
-    """What is compared of a path: sizes and options are left out."""
-    for choice in path:
-        key = _key(choice)
-        if key is not None:
-            yield key
-
-
 def _key(choice: Choice) -> Key | None:
+    """What is compared of a choice; sizes and options are left out."""
     if choice.kind in ("base", "move"):
         return choice.kind, choice.name
     return ("alternative", f"{choice.name}: {choice.value}") if choice.kind == "alternative" else None
-
-
-def _unpaired(rows: Sequence[tuple[frozenset[Key], float]], metric: str, arm: str, rung: int) -> Iterator[Effect]:
-    known = dict.fromkeys(key for keys, _ in rows for key in sorted(keys))
-    for kind, name in sorted(known):
-        with_ = [value for keys, value in rows if (kind, name) in keys]
-        without = [value for keys, value in rows if (kind, name) not in keys]
-        if min(len(with_), len(without)) >= LEAST:
-            middle, half = welch(with_, without)
-            ends = middle - half, middle + half
-            yield Effect(name, kind, metric, middle, *ends, len(with_), len(without), arm, False, rung)
 
 
 def welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
@@ -105,45 +88,26 @@ def welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float
     >>> [round(value, 3) for value in welch([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])]
     [2.0, 2.267]
     """
-    means = [fsum(values) / len(values) for values in (first, second)]
-    pairs = list(zip((first, second), means, strict=True))
-    # the variance of each mean
-    parts = [fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values) for values, mean in pairs]
-    total = fsum(parts)
+    parts = [variance(values) / len(values) for values in (first, second)]  # of each mean
+    middle, total = fmean(first) - fmean(second), sum(parts)
     if total == 0:
-        return means[0] - means[1], 0.0
-    shares = zip(parts, (first, second), strict=True)
-    freedom = total**2 / fsum(part**2 / (len(values) - 1) for part, values in shares)
-    return means[0] - means[1], quantile(max(1, int(freedom + 1e-9))) * sqrt(total)  # whole, hence not too narrow
+        return middle, 0.0
+    freedom = total**2 / sum(part**2 / (len(v) - 1) for part, v in zip(parts, (first, second), strict=True))
+    return middle, quantile(max(1, int(freedom + 1e-9))) * sqrt(total)  # whole, hence not too narrow
 
 
-def _paired(trials: Sequence[Trial], metric: str, rung: int) -> Iterator[Effect]:
-    """Over mutants that differ from their parent in one move or alternative alone, added or dropped."""
+def _paired(trials: Sequence[Trial], values: Mapping[int, float]) -> dict[Key, list[float]]:
+    """By move or alternative, what having it changes in mutants that differ from their parent in it alone."""
     slots = {trial.slot: trial for trial in trials}
     found: dict[Key, list[float]] = {}
     for trial in trials:
         parent = slots.get(trial.parents[0]) if trial.how == "mutate" and trial.parents else None
-        pair = [None if one is None else values_at(one, rung).get(metric) for one in (trial, parent)]
-        key, sign = _single(trial.path, parent.path) if parent is not None else (None, 0)
-        if key is not None and pair[0] is not None and pair[1] is not None:
-            found.setdefault(key, []).append(sign * (pair[0] - pair[1]))
-    for (kind, name), values in sorted(found.items()):
-        mean = mean_of(values)
-        if len(values) >= LEAST:
-            yield Effect(name, kind, metric, mean.value, mean.low, mean.high, len(values), len(values), ALL, True, rung)
-
-
-def _single(child: Path, parent: Path) -> tuple[Key | None, int]:
-    """The one move or alternative that a child has and its parent has not, and 1; -1 where the parent has it."""
-    mine, theirs = ({_plain(choice) for choice in path} for path in (child, parent))
-    added, dropped = mine - theirs, theirs - mine
-    if len(added) + len(dropped) != 1:
-        return None, 0
-    (choice,) = added or dropped
-    key = _key(choice)
-    return (None, 0) if key is None or key[0] == "base" else (key, 1 if added else -1)
-
-
-def _plain(choice: Choice) -> Choice:
-    """Without the box it was made at, whose name other moves change."""
-    return Choice(choice.kind, choice.name, choice.value, options=choice.options)
+        if parent is not None:
+            # where a move was made is left out: other moves change the name of its box
+            mine, theirs = ({replace(choice, at="") for choice in one.path} for one in (trial, parent))
+            differing = mine ^ theirs
+            key = _key(next(iter(differing))) if len(differing) == 1 else None
+            if key is not None and key[0] != "base":
+                difference = values[trial.slot] - values[parent.slot]
+                found.setdefault(key, []).append(difference if mine > theirs else -difference)
+    return found

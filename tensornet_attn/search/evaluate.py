@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tensornet_attn.search.claim import Confirmation
 from tensornet_attn.search.evolve import Draft
 from tensornet_attn.search.job import CLIMB, LATENCY, STATIC, Job
 from tensornet_attn.search.process import Bound, Nursery
-from tensornet_attn.search.rank import promoted
+from tensornet_attn.search.rank import CONFIRM, promoted
 from tensornet_attn.search.study import Study, log_of
 from tensornet_attn.search.study_file import trained
 from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, Result, Trial, broken, values_of
@@ -29,7 +30,10 @@ class EndedError(Exception):
 
 @dataclass
 class Evaluation:
-    """One trial on its way. `finished`: gives the trials that are finished by now; `tell`: hears of each rung."""
+    """One trial on its way. `finished`: gives the trials that are finished by now; `tell`: hears of each rung.
+
+    `lost`: whether the trial was taken from us. `seeds`: of the learning rates, by their place.
+    """
 
     study: Study
     out: Path
@@ -40,79 +44,90 @@ class Evaluation:
     design: str = ""
     slot: int = 0
     seeds: Callable[[int], int] = lambda place: 0
-    end: float = field(default_factory=lambda: float("inf"))
+    end: float = inf
 
     def proposal(self, draft: Draft, other: Trial | None, worker: str = "") -> Trial:
         """The finished trial of a draft; what `other`, a trial of the same design, has measured is taken over."""
-        start = time.monotonic()
         made = draft.proposal
-        own = made.design.to_yaml()
         trial = Trial(
-            draft.slot, draft.arm, draft.how, made.path, made.hash, made.essence, own, made.price,
+            draft.slot, draft.arm, draft.how, made.path, made.hash, made.essence, made.design.to_yaml(), made.price,
             values=values_of(made.price, None), parents=draft.parents, worker=worker,
         )  # fmt: skip
+        design = trial.design
         if other is not None:
-            trial = replace(trial, same_as=other.slot)
+            trial, design = replace(trial, same_as=other.slot), other.design
             if other.state != COMPLETE:
-                found = replace(trial, results=other.results, values=other.values)
-                return replace(found, state=other.state, reason=other.reason)
-        self.begin(other.design if other is not None else own, draft.slot, partial(self.study.seed_of, made.essence))
-        trial = self.climbed(trial, other)
-        return replace(trial, seconds=time.monotonic() - start)
+                found = {name: getattr(other, name) for name in ("results", "values", "state", "reason")}
+                return replace(trial, **found)
+        return self._ended(trial, design, partial(self.study.seed_of, made.essence), self._climb(trial, other))
 
-    def begin(self, design: str, slot: int, seeds: Callable[[int], int]) -> None:
-        """`seeds`: of the learning rates, by their place."""
-        self.design, self.slot, self.seeds = design, slot, seeds
-        self.end = time.monotonic() + self.study.seconds
+    def confirmation(self, confirmed: Confirmation, worker: str = "") -> Trial:
+        """The finished trial of a confirmation: the last rung at the learning rate that was best, with a fresh seed."""
+        of, fresh, rung = confirmed.of, confirmed.fresh, len(self.study.rungs)
+        trial = replace(
+            of, slot=confirmed.slot, arm=CONFIRM, how=CONFIRM, of=of.slot, fresh=fresh, worker=worker,
+            parents=(), same_as=None, results=(), state=COMPLETE, reason="",
+        )  # fmt: skip
+        designs = {one.slot: one.design for one in self.finished()}
+        design = of.design if of.same_as is None else designs[of.same_as]  # of equal ones, the first was trained
 
-    def climbed(self, trial: Trial, other: Trial | None) -> Trial:
-        """The trial after all rungs that it reaches."""
-        known = {result.rung: result for result in other.results} if other is not None else {}
+        def climb() -> Iterator[Trial]:
+            self.tell(rung)
+            rate = of.results[-1].rate
+            assert rate is not None  # or it would not be on the front
+            result = self.runs(rung, (rate,))
+            yield _after(trial, result)
+            if result.counts is None:
+                raise EndedError(DIVERGED, f"with seed {fresh} loss or gradient are not finite.")
+
+        return self._ended(trial, design, lambda place: fresh, climb())
+
+    def _ended(self, trial: Trial, design: str, seeds: Callable[[int], int], climb: Iterator[Trial]) -> Trial:
+        """A trial when it has come to its end; `climb` gives it after each step, and may raise EndedError."""
+        start, last = time.monotonic(), trial
+        self.design, self.slot, self.seeds, self.end = design, trial.slot, seeds, start + self.study.seconds
         try:
-            trial = self.timed(trial, other)
-            for rung in self.rungs():
-                self.tell(rung)
-                result = known.get(rung) or self.result(rung)
-                trial = replace(trial, results=(*trial.results, result))
-                trial = replace(trial, values={**(trial.values or {}), **_quality(trial)})
-                if result.counts is None:
-                    raise EndedError(DIVERGED, self.not_finite(rung))
-                if rung < len(self.study.rungs) and not promoted(self.study, trial, self.finished()):
-                    return trial
-            self.check(trial)
+            for one in climb:
+                last = one
         except EndedError as ended:
-            return replace(trial, state=ended.state, reason=ended.reason)
-        return trial
+            last = replace(last, state=ended.state, reason=ended.reason)
+        return replace(last, seconds=time.monotonic() - start)
 
-    def rungs(self) -> range:
-        """From the static one on, where there is a model to check."""
-        first = 0 if next(trained(self.study), None) is not None else 1
-        return range(first, len(self.study.rungs) + 1)
+    def _climb(self, trial: Trial, other: Trial | None) -> Iterator[Trial]:
+        """A trial after its latency, where that is asked for, and after each rung that it reaches."""
+        study, known = self.study, {result.rung: result for result in other.results} if other is not None else {}
+        if "latency" in (*study.objectives, *study.bounds):
+            seconds = (other.values or {}).get("latency") if other is not None else None
+            latency = {"latency": self.done(LATENCY) if seconds is None else seconds}
+            self.check(latency)
+            trial = replace(trial, values={**(trial.values or {}), **latency})
+            yield trial
+        first = 0 if next(trained(study), None) is not None else 1  # the static rung, where there is a model to check
+        for rung in range(first, len(study.rungs) + 1):
+            self.tell(rung)
+            result = known.get(rung) or (self.runs(rung, study.rungs[rung - 1].rates) if rung else self.static())
+            trial = _after(trial, result)
+            yield trial
+            if result.counts is None:
+                task, rates = study.rungs[rung - 1].task, study.rungs[rung - 1].rates
+                many = "every learning rate" if len(rates) > 1 else f"the learning rate {rates[0]:g}"
+                raise EndedError(DIVERGED, f"on '{task}' loss or gradient are not finite with {many}.")
+            if rung < len(study.rungs) and not promoted(study, trial, self.finished()):
+                return
+        self.check(trial.values or {})
 
-    def timed(self, trial: Trial, other: Trial | None) -> Trial:
-        """The trial with its latency, where that is asked for. Raises EndedError where it is beyond its bound."""
-        if "latency" not in (*self.study.objectives, *self.study.bounds):
-            return trial
-        known = (other.values or {}).get("latency") if other is not None else None
-        seconds = known if known is not None else self.done(LATENCY)
-        trial = replace(trial, values={**(trial.values or {}), "latency": seconds})
-        self.check(replace(trial, values={"latency": seconds}))
-        return trial
-
-    def check(self, trial: Trial) -> None:
-        """Raises EndedError where the values of a trial break a bound."""
-        reason = broken(self.study, trial.values or {})
+    def check(self, values: Mapping[str, float]) -> None:
+        """Raises EndedError where values break a bound."""
+        reason = broken(self.study, values)
         if reason is not None:
             raise EndedError(BOUND, f"{reason}.")
 
-    def result(self, rung: int) -> Result:
+    def static(self) -> Result:
+        """The loss of the first model that is trained, before its first step."""
         start = time.monotonic()
-        if rung == 0:
-            place, first = next(trained(self.study))
-            loss = self.done(STATIC, rung=place, rates=first.rates[:1])
-            return Result(0, (-loss,), (0.0,), time.monotonic() - start)
-        rates = self.study.rungs[rung - 1].rates
-        return self.runs(rung, rates)
+        place, first = next(trained(self.study))
+        loss = self.done(STATIC, rung=place, rates=first.rates[:1])
+        return Result(0, (-loss,), (0.0,), time.monotonic() - start)
 
     def runs(self, rung: int, rates: tuple[float, ...]) -> Result:
         """The learning rates of the `best` share a seed, so that nothing but they decides; of a `mean` none do."""
@@ -131,37 +146,9 @@ class Evaluation:
             raise EndedError(outcome.state, outcome.reason)
         return outcome.value
 
-    def not_finite(self, rung: int) -> str:
-        task, rates = self.study.rungs[rung - 1].task, self.study.rungs[rung - 1].rates
-        many = "every learning rate" if len(rates) > 1 else f"the learning rate {rates[0]:g}"
-        return f"on '{task}' loss or gradient are not finite with {many}."
 
-    def confirmation(self, of: Confirmation, worker: str = "") -> Trial:
-        """The finished trial of a confirmation: the last rung at the learning rate that was best, with a fresh seed."""
-        start = time.monotonic()
-        self.begin(self.trained_design(of.of), of.slot, lambda place: of.fresh)
-        own: dict[str, Any] = {"slot": of.slot, "arm": "confirm", "how": "confirm", "of": of.of.slot, "fresh": of.fresh}
-        own |= {"parents": (), "same_as": None, "results": (), "state": COMPLETE, "reason": "", "worker": worker}
-        trial = replace(of.of, **own)
-        rung = len(self.study.rungs)
-        self.tell(rung)
-        try:
-            rate = of.of.results[-1].rate
-            assert rate is not None  # or it would not be on the front
-            trial = replace(trial, results=(self.runs(rung, (rate,)),))
-            trial = replace(trial, values={**(trial.values or {}), **_quality(trial)})
-            if trial.results[-1].counts is None:
-                raise EndedError(DIVERGED, f"with seed {of.fresh} loss or gradient are not finite.")
-        except EndedError as ended:
-            trial = replace(trial, state=ended.state, reason=ended.reason)
-        return replace(trial, seconds=time.monotonic() - start)
-
-    def trained_design(self, trial: Trial) -> str:
-        """The text that was trained: of equal designs, that of the first one."""
-        found = {one.slot: one.design for one in self.finished()}
-        return trial.design if trial.same_as is None else found[trial.same_as]
-
-
-def _quality(trial: Trial) -> Mapping[str, float]:
-    """The quality of a trial on its highest rung, but for the static one, where it has one."""
-    return {"quality": trial.quality} if trial.rung > 0 and trial.quality is not None else {}
+def _after(trial: Trial, result: Result) -> Trial:
+    """A trial with one more result, and its quality where that is not of the static rung."""
+    trial = replace(trial, results=(*trial.results, result))
+    quality = {"quality": trial.quality} if trial.rung > 0 and trial.quality is not None else {}
+    return replace(trial, values={**(trial.values or {}), **quality})

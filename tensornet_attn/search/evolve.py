@@ -15,6 +15,7 @@ from functools import partial
 from math import isfinite
 
 from tensornet_attn.errors import InputError
+from tensornet_attn.report.words import counted
 from tensornet_attn.search.build import Proposal
 from tensornet_attn.search.predict import promising
 from tensornet_attn.search.propose import Luck, cross, mutate, propose, seeds
@@ -128,16 +129,12 @@ class _Source:
 
     def pool(self) -> list[Trial]:
         """Those that may be parents, the best first: the last trials, and the best of all times."""
-        size = self.study.population
-        best = order(self.study, self.own, self.grain())
-        young = {trial.slot for trial in self.own[-size:]}
-        return [trial for place, trial in enumerate(best) if place < size // 4 or trial.slot in young]
-
-    def grain(self) -> float:
-        """What qualities must differ by, to count as different."""
-        found = [trial.quality for trial in self.own if trial.quality is not None]
+        size, found = self.study.population, [trial.quality for trial in self.own if trial.quality is not None]
         known = [quality for quality in found if isfinite(quality)]
-        return GRAIN * (max(known) - min(known)) if known else 0.0
+        grain = GRAIN * (max(known) - min(known)) if known else 0.0
+        young = {trial.slot for trial in self.own[-size:]}
+        best = enumerate(order(self.study, self.own, grain))
+        return [trial for place, trial in best if place < size // 4 or trial.slot in young]
 
     def offspring(self, pool: Sequence[Trial], attempt: int) -> Found:
         luck = self.luck("offspring", attempt)
@@ -175,14 +172,9 @@ def _first_new(source: _Source, arm: str, taken: frozenset[str]) -> Found:
             problem = error
     if problem is not None and not met:
         raise problem
-    raise Exhausted(_exhausted(source, arm, met))
-
-
-def _exhausted(source: _Source, arm: str, met: set[str]) -> str:
-    space = source.space
-    if paths_at_most(space) <= FEW:
-        many = f"{len(met)} different design{'s' * (len(met) != 1)}"
+    space, few = source.space, paths_at_most(source.space) <= FEW
+    done = f"{ATTEMPTS} drafts of the space '{space.name}' gave nothing that {arm} has not evaluated"
+    if few:
+        many = counted(len(met), "different design")
         done = f"the space '{space.name}' has {many} within bounds, and {arm} has all of them"
-    else:
-        done = f"{ATTEMPTS} drafts of the space '{space.name}' gave nothing that {arm} has not evaluated"
-    return f"{done}: lower 'trials', or let more vary."
+    raise Exhausted(f"{done}: lower 'trials', or let more vary.")

@@ -9,7 +9,7 @@ from functools import cached_property
 from tensornet_attn.report.words import joined
 from tensornet_attn.search.effects import Effect, effects
 from tensornet_attn.search.rank import Confirmed, confirmed, front, hypervolumes
-from tensornet_attn.search.space import Space
+from tensornet_attn.search.space import COSTS, Space
 from tensornet_attn.search.study import ARMS, Rung, Study
 from tensornet_attn.search.study_file import callable_task
 from tensornet_attn.search.trial import BOUND, COMPLETE, Trial
@@ -43,6 +43,21 @@ class Findings:
     def members(self) -> frozenset[str]:
         """The essences on the front."""
         return frozenset(trial.essence for trial in self.front)
+
+    @cached_property
+    def front_slots(self) -> frozenset[int]:
+        return frozenset(trial.slot for trial in self.front)
+
+    @cached_property
+    def again(self) -> Mapping[int, Confirmed]:
+        """By the slot of a finalist, what confirming it gave."""
+        return {one.of: one for one in self.confirmed}
+
+    @cached_property
+    def costs(self) -> Sequence[str]:
+        """The costs that are known of trials."""
+        latency = any("latency" in (one.values or {}) for one in self.proposals)
+        return [*COSTS, *(["latency"] if latency else [])]
 
     @cached_property
     def chosen(self) -> Sequence[Trial]:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Kernel
 
-from tensornet_attn.search.space import Choice, Path
-from tensornet_attn.search.values import Value
+from tensornet_attn.search.space import Path, Value
 
 NOISES = (0.03, 0.1, 0.3, 1.0)  # variances, in those of the values
 Array = NDArray[np.floating]
@@ -79,9 +78,8 @@ def _alike(one: Value | None, other: Value | None) -> float:
 
 def _chosen(path: Path) -> Chosen:
     """What a path chooses: that it has a base or a move, each option of a move; where a move was made is left out."""
-    return {key: value for choice in path for key, value in _parts(choice)}
-
-
-def _parts(choice: Choice) -> list[tuple[tuple[str, ...], Value | None]]:
-    options = [(("option", choice.name, option), value) for option, value in choice.options]
-    return [((choice.kind, choice.name), choice.value), *options]
+    chosen: dict[tuple[str, ...], Value | None] = {}
+    for choice in path:
+        chosen[choice.kind, choice.name] = choice.value
+        chosen |= {("option", choice.name, option): value for option, value in choice.options}
+    return chosen

@@ -84,13 +84,9 @@ def called(job: Job) -> list[tuple[float | None, str]]:
         if "folder" in known:
             given["folder"].mkdir(parents=True, exist_ok=True)
         quality = function(design, **{name: value for name, value in given.items() if name in known})
-        found.append((_number(quality, task), folder if "folder" in known else ""))
+        try:
+            value = float(quality)
+        except (TypeError, ValueError):
+            raise InputError(f"the task '{task}' gave {quality!r}; a quality is a number, larger is better.") from None
+        found.append((value if isfinite(value) else None, folder if "folder" in known else ""))
     return found
-
-
-def _number(quality: Any, task: str) -> float | None:
-    try:
-        value = float(quality)
-    except (TypeError, ValueError):
-        raise InputError(f"the task '{task}' gave {quality!r}; a quality is a number, larger is better.") from None
-    return value if isfinite(value) else None

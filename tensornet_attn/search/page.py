@@ -1,4 +1,4 @@
-"""The report of a study as a page: its sentences, tables and cards; the template has their order and their words."""
+"""The report of a study as a page: what its template asks for, pictures, and what differs from a base."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from markupsafe import Markup
 
 from tensornet_attn import compiler
 from tensornet_attn.report import page as pages
-from tensornet_attn.report.page import Table
-from tensornet_attn.report.svg import Scale, cross, linear, mark
-from tensornet_attn.report.words import clock, column, counted, drop, joined, score, short
-from tensornet_attn.search.findings import ARM_NAMES, Findings, counts, find, folder, measure, origin, task
+from tensornet_attn.report.scales import Scale, linear, readable_ticks
+from tensornet_attn.report.words import short
+from tensornet_attn.search.findings import ARM_NAMES, MEANINGS, Findings, counts, find, folder, measure, origin, task
 from tensornet_attn.search.plots import forests_of, lead, scatter, trained, volume
-from tensornet_attn.search.rank import Confirmed, order
+from tensornet_attn.search.rank import order
 from tensornet_attn.search.space import COSTS, Space, base_of, to_text
-from tensornet_attn.search.study import Rung, Study, yaml_of
-from tensornet_attn.search.trial import COMPLETE, Trial
+from tensornet_attn.search.study import Study, yaml_of
+from tensornet_attn.search.trial import COMPLETE, Trial, on_rung
 from tensornet_attn.spec import Design
 
 MOST = 3_000_000  # characters of pictures on one page
@@ -52,42 +51,12 @@ def page(study: Study, space: Space, trials: Sequence[Trial]) -> str:
     found = find(study, space, trials)
     drawn = pictures([*found.chosen, *order(study, found.proposals)])
     names = {essence: f"picture-{place}" for place, essence in enumerate(drawn)}
+    states = Counter(trial.state for trial in found.failed).most_common()
     return pages.page(
         "search.html", f"Search over {space.name}", "search.js",
-        found=found, drawn=drawn, names=names, yaml=yaml_of(study), ARM_NAMES=ARM_NAMES, COSTS=COSTS, **VIEWS,
+        found=found, study=study, drawn=drawn, names=names, states=states, yaml=yaml_of(study),
+        ARM_NAMES=ARM_NAMES, COMPLETE=COMPLETE, COSTS=COSTS, MEANINGS=MEANINGS, **VIEWS,
     )  # fmt: skip
-
-
-def sentences(found: Findings) -> Iterator[str]:
-    """What was tried, and the best that was confirmed."""
-    arms = joined(f"{len(found.of_arm(arm))} by {ARM_NAMES[arm]}" for arm in found.study.arms)
-    tasks = joined(task(rung) for rung in found.study.rungs)
-    yield f"{counted(len(found.proposals), 'design')} of the space '{found.space.name}', {arms}, tried on {tasks}."
-    nothing = "No design was trained again with fresh seeds, so nothing here is confirmed."
-    yield nothing if found.best is None else _best(found, found.best)
-
-
-def _best(found: Findings, best: Confirmed) -> str:
-    trial = found.slots[best.of]
-    seeds = counted(len(best.mean.values), "fresh seed")
-    confirmed = f"{measure(found.study.rungs[-1])} {best.mean.to_text()} over {seeds}, {drop(best.drop)}"
-    cost = f"{short(trial.price.macs)} multiply-adds"
-    return (
-        f"The best that was confirmed is trial {best.of}, {to_text(trial.path)}: {confirmed} from the search's "
-        f"{score(best.search)}, at {cost}."
-    )
-
-
-def tiles(found: Findings) -> Iterator[tuple[str, str]]:
-    """The numbers at the head of the page, and what each is."""
-    yield f"{len({trial.essence for trial in found.proposals}):,}", "different designs"
-    yield f"{len(found.front)}", "on the Pareto front"
-    complete = sum(trial.state == COMPLETE for trial in found.proposals)
-    yield f"{complete}", f"trials complete, {len(found.failed)} failed"
-    if found.best is not None:
-        yield found.best.mean.to_text(), "best confirmed, 95 % interval"
-        yield f"{found.best.drop:.4f}", "drop from search to confirmed"
-    yield clock(sum(trial.seconds for trial in found.trials)), "spent on all trials"
 
 
 def plots(found: Findings) -> list[list[tuple[int, str]]]:
@@ -103,68 +72,15 @@ def interval_axis(found: Findings, width: float) -> Scale:
     return linear(ends, 8, width - 8)
 
 
-def columns(found: Findings) -> list[str]:
-    """The heads of the table of all trials."""
-    rungs = (f"rung {place}" for place, _ in enumerate(found.study.rungs, 1))
-    return ["trial", "arm", "from", *rungs, *map(column, costs(found)), "took", "state", "path"]
-
-
-def costs(found: Findings) -> list[str]:
-    """The costs in the table of all trials."""
-    return [*COSTS, *(["latency"] if any("latency" in (one.values or {}) for one in found.proposals) else [])]
-
-
 def values(trial: Trial) -> Mapping[str, float]:
     """All that is known of a trial, by objective."""
     return {**trial.price.as_dict(), **(trial.values or {})}
 
 
-def quality_on(trial: Trial, rung: int) -> float | None:
-    """What a rung gave."""
-    return {result.rung: result.counts for result in trial.results}.get(rung)
-
-
-def state(trial: Trial) -> str:
-    """How a trial ended."""
-    taken = trial.state == COMPLETE and trial.same_as is not None
-    return f"as trial {trial.same_as}" if taken else trial.state
-
-
-def failures(found: Findings) -> Table:
-    """What failed, and why; how many of each state first."""
-    by_state = Counter(trial.state for trial in found.failed)
-    caption = ", ".join(f"{name} {count}" for name, count in by_state.most_common())
-    rows = [[_name(trial), trial.arm, trial.state, trial.reason] for trial in found.failed]
-    return Table(("trial", "arm", "state", "reason"), rows, f"{caption[0].upper()}{caption[1:]}.")
-
-
-def _name(trial: Trial) -> str:
-    return str(trial.slot) if trial.of is None else f"{trial.of} with seed {trial.fresh}"
-
-
-def rungs(found: Findings) -> Table:
-    """What candidates were trained on, and how many of each arm came that far."""
-    names = ["rung", "task", "run", "learning rates", "quality", "goes on", *found.study.arms, "median time"]
-    rows = [_rung(found, place, rung) for place, rung in enumerate(found.study.rungs, 1)]
-    caption = (
-        "A rung trains a design with each learning rate, all at equal compute; its quality is that of the best one."
-    )
-    return Table(names, rows, caption)
-
-
-def _rung(found: Findings, place: int, rung: Rung) -> list[str]:
-    own = [trial for trial in found.proposals if any(result.rung == place for result in trial.results)]
-    times = [r.seconds for trial in own if trial.same_as is None for r in trial.results if r.rung == place]
-    return [
-        str(place),
-        task(rung),
-        ", ".join(f"{name} {value}" for name, value in rung.run.items()),
-        ", ".join(f"{rate:g}" for rate in rung.rates),
-        counts(rung),
-        "" if place == len(found.study.rungs) else f"best {rung.keep:.0%}",
-        *(str(sum(trial.arm == arm for trial in own)) for arm in found.study.arms),
-        clock(median(times)) if times else "",
-    ]
+def times(found: Findings, rung: int) -> Sequence[float]:
+    """The seconds that trials have taken on a rung; those that took over the results of others left out."""
+    own = (trial for trial in found.proposals if trial.same_as is None)
+    return [result.seconds for trial in own for result in trial.results if result.rung == rung]
 
 
 def pictures(trials: Iterable[Trial]) -> dict[str, Markup]:
@@ -234,7 +150,7 @@ def _flow(value: Any) -> str:
 VIEWS: Mapping[str, Callable[..., Any]] = {
     view.__name__: view
     for view in (
-        base_of, columns, costs, cross, difference, failures, folder, forests_of, interval_axis, lead, mark, measure,
-        origin, plots, quality_on, rungs, scatter, sentences, state, task, tiles, to_text, trained, values, volume,
+        base_of, counts, difference, folder, forests_of, interval_axis, lead, measure, median, on_rung, origin, plots,
+        readable_ticks, scatter, short, task, times, to_text, trained, values, volume,
     )
 }  # fmt: skip

@@ -13,7 +13,7 @@ from tensornet_attn.search.build import Proposal
 from tensornet_attn.search.rank import EDGE, even, hypervolume, unit
 from tensornet_attn.search.space import Path
 from tensornet_attn.search.study import Study
-from tensornet_attn.search.trial import Trial, excess, point, values_at, values_of
+from tensornet_attn.search.trial import Trial, excess, on_rung, point, values_at, values_of
 
 OPTIMISM = 1.0  # deviations: a mean alone promises nothing beyond what is known already
 Values = Mapping[str, float]
@@ -35,14 +35,12 @@ def _known(study: Study, trials: Sequence[Trial]) -> list[tuple[Path, Values]]:
 
     A quality that was not finite is as bad as the worst.
     """
-    rung = next((rung for rung in range(len(study.rungs), 1, -1) if len(_on(trials, rung)) >= study.population // 2), 1)
-    values = [(trial, values_at(trial, rung)) for trial in _on(trials, rung)]
+    rung = next(
+        (rung for rung in range(len(study.rungs), 1, -1) if len(on_rung(trials, rung)) >= study.population // 2), 1
+    )
+    values = [(trial, values_at(trial, rung)) for trial in on_rung(trials, rung)]
     worst = min((one["quality"] for _, one in values if "quality" in one), default=None)
     return [] if worst is None else [(trial.path, {"quality": worst, **one}) for trial, one in values]
-
-
-def _on(trials: Sequence[Trial], rung: int) -> list[Trial]:
-    return [trial for trial in trials if any(result.rung == rung for result in trial.results)]
 
 
 def guess(known: Sequence[tuple[Path, Values]], candidates: Sequence[Proposal]) -> list[dict[str, float]]:

@@ -11,19 +11,19 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tensornet_attn.errors import TensornetError
-from tensornet_attn.search.job import CLIMB, Job, NotFiniteError
+from tensornet_attn.search.job import CLIMB, Job, NotFiniteError, called
 from tensornet_attn.search.study_file import callable_task
 from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY
 
-PAUSE = 0.3  # seconds between two looks
 GRACE = 10.0  # seconds that a process has to end when it is asked to
 
 
@@ -44,14 +44,9 @@ class Identity:
         return f"{self.host.partition('/')[0]}:{self.pid}"
 
     @property
-    def here(self) -> bool:
-        """Whether it is or was a process of this machine, so that it can be seen whether it is gone."""
-        return self.host == host()
-
-    @property
     def gone(self) -> bool:
-        """Whether it has certainly ended; a process elsewhere may have."""
-        return self.here and _began(self.pid) != self.began
+        """Whether it was of this machine and has ended; a process elsewhere may have, and nobody here can see it."""
+        return self.host == host() and _began(self.pid) != self.began
 
 
 def identity() -> Identity:
@@ -77,19 +72,9 @@ def _began(pid: int) -> str | None:
     try:
         told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None if Path("/proc/self/stat").exists() else _there(pid)
+        return None if Path("/proc/self/stat").exists() or not _told_by_ps(pid, "pid") else ""
     state, *rest = told.rpartition(")")[2].split()  # a name may hold anything, brackets too
     return None if state in "ZX" else rest[18]
-
-
-def _there(pid: int) -> str | None:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass  # it is there, and somebody else's
-    return ""
 
 
 def resident(pid: int) -> int:
@@ -97,21 +82,12 @@ def resident(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        if Path("/proc/self/statm").exists():
-            return 0
-    told = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return int(told.stdout or 0) * 1024
+        return 0 if Path("/proc/self/statm").exists() else int(_told_by_ps(pid, "rss") or 0) * 1024
 
 
-def end_with(gone: Callable[[], bool], end: Callable[[], None]) -> None:
-    """Calls `end` from a thread, once, when `gone` is true: a process that nobody waits for any more stops."""
-
-    def watch() -> None:
-        while not gone():
-            time.sleep(PAUSE)
-        end()
-
-    threading.Thread(target=watch, daemon=True, name="end_with").start()
+def _told_by_ps(pid: int, what: str) -> str:
+    """What `ps` says of a process where there is no /proc; nothing of one that is gone."""
+    return subprocess.run(["ps", "-o", f"{what}=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
 
 
 def kill_group(pid: int) -> None:
@@ -169,44 +145,36 @@ class Nursery:
     def run(self, job: Job, log: Path, bound: Bound) -> Outcome:
         """Does a job in a child. Raises LostError; whatever else happens to the child is in the outcome."""
         receive, send = self.context.Pipe(duplex=False)
-        child = self.context.Process(target=main, args=(send, job, str(log), identity()), daemon=True)
+        child = self.context.Process(target=main, args=(send, job, str(log)), daemon=True)
         child.start()
         send.close()
         pid = child.pid
         assert pid is not None  # it has been started
+        looked = time.monotonic()
         try:
-            return _watched(child, receive, log, bound)
+            while not wait([receive, child.sentinel], timeout=_LOOK):
+                if time.monotonic() > bound.end:
+                    told = f"it took longer than {bound.seconds:g} s: raise 'seconds', or train for fewer steps"
+                    return Outcome(LATE, reason=f"{told}.")
+                used = resident(pid) / _GIB
+                if bound.gibibytes is not None and used > bound.gibibytes:
+                    return Outcome(MEMORY, reason=f"it took {used:.3g} GiB, and may take {bound.gibibytes:g}.")
+                if time.monotonic() - looked > 1:
+                    looked = time.monotonic()
+                    if bound.lost():
+                        raise LostError
+            with suppress(EOFError):
+                if receive.poll():
+                    return cast(Outcome, receive.recv())
+            child.join()
+            return _ended_by_itself(child.exitcode or 0, log)
         finally:
             kill_group(pid)
             child.join()
             receive.close()
 
 
-def _watched(child: Any, receive: Connection, log: Path, bound: Bound) -> Outcome:
-    """What the child says, or what is to be said of it."""
-    looked = time.monotonic()
-    while not wait([receive, child.sentinel], timeout=_LOOK):
-        if time.monotonic() > bound.end:
-            told = f"it took longer than {bound.seconds:g} s: raise 'seconds', or train for fewer steps"
-            return Outcome(LATE, reason=f"{told}.")
-        used = resident(child.pid) / _GIB
-        if bound.gibibytes is not None and used > bound.gibibytes:
-            return Outcome(MEMORY, reason=f"it took {used:.3g} GiB, and may take {bound.gibibytes:g}.")
-        if time.monotonic() - looked > 1:
-            looked = time.monotonic()
-            if bound.lost():
-                raise LostError
-    try:
-        found = receive.recv() if receive.poll() else None
-    except EOFError:
-        found = None
-    if isinstance(found, Outcome):
-        return found
-    child.join()
-    return _ended(child.exitcode, log)
-
-
-def _ended(code: int, log: Path) -> Outcome:
+def _ended_by_itself(code: int, log: Path) -> Outcome:
     """The outcome of a child that ended without a word."""
     last = last_line(log)
     said = f"; the last line of '{log}': {last}" if last else f"; '{log}' has no more"
@@ -227,42 +195,38 @@ def last_line(log: Path) -> str:
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 
-def main(send: Connection, job: Job, log: str, worker: Identity) -> None:
-    """The child: does the job and sends its outcome. It ends when its worker does."""
+def main(send: Connection, job: Job, log: str) -> None:
+    """The child: does the job and sends its outcome; what is printed, by Python or a library, goes to the log.
+
+    It ends when its worker does.
+    """
     os.setpgrp()
-    _write_to(log)
-    end_with(lambda: worker.gone, lambda: kill_group(os.getpid()))
-    send.send(_done(job))
-    send.close()
-
-
-def _write_to(log: str) -> None:
-    """What is printed, by Python or by a library, goes to the log."""
     sys.stdout.flush()
     sys.stderr.flush()
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    for stream in (1, 2):
+        os.dup2(file, stream)
     os.close(file)
-
-
-def _done(job: Job) -> Outcome:
+    threading.Thread(target=_end_with_the_worker, daemon=True).start()
     try:
-        return Outcome(COMPLETE, _computed(job))
+        if job.kind == CLIMB and callable_task(job.study.rungs[job.rung - 1].task):
+            outcome = Outcome(COMPLETE, called(job))
+        else:
+            from tensornet_attn.search.training import compute  # it brings torch, which functions need not have
+
+            outcome = Outcome(COMPLETE, compute(job))
     except Exception as error:  # whatever it is, it is this trial's
         traceback.print_exc()
-        return Outcome(state_of(error), reason=sentence(error))
+        outcome = Outcome(state_of(error), reason=sentence(error))
+    send.send(outcome)
+    send.close()
 
 
-def _computed(job: Job) -> Any:
-    """What the job gives; torch is imported where it trains."""
-    if job.kind == CLIMB and callable_task(job.study.rungs[job.rung - 1].task):
-        from tensornet_attn.search.job import called
-
-        return called(job)
-    from tensornet_attn.search.training import compute
-
-    return compute(job)
+def _end_with_the_worker() -> None:
+    worker = parent_process()
+    assert worker is not None  # it is known to each child of multiprocessing
+    worker.join()
+    kill_group(os.getpid())
 
 
 def state_of(error: Exception) -> str:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import replace
 from math import log
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.search.build import Proposal, Refused, built, finished, moved, start
+from tensornet_attn.search.build import Proposal, Refused, Walk, built, start, walked
 from tensornet_attn.search.roles import maps
-from tensornet_attn.search.sketch import Sketch, sketch_of
-from tensornet_attn.search.space import SECTIONS, Choice, Path, Space, base_of, fitting, missing, of_kind
-from tensornet_attn.search.values import Value, Values
+from tensornet_attn.search.space import SECTIONS, Choice, Path, Space, Value, Values, base_of, fitting, missing, of_kind
 from tensornet_attn.tasks.chance import Stream
 
 ATTEMPTS = 160  # drafts of one proposal, before the space is said to be empty
@@ -42,9 +40,14 @@ def seeds(space: Space) -> list[Proposal]:
 
 
 def _seed(space: Space, place: int, base: Choice) -> Proposal | None:
-    own = built(space, (base, *_own(space, (base,))))
-    if isinstance(own, Proposal) or not own.bound:
-        return own if isinstance(own, Proposal) else None
+    data, path = space.bases[base.name], [base]
+    for kind, name in missing(space, (base,)):
+        values, text = space.numbers(kind)[name], str(data[SECTIONS[kind]][name]).removeprefix("head ")
+        own = [value for value in values if str(value) == text]
+        path.append(Choice(kind, name, own[0] if own else values.at(0.5)))
+    first = built(space, tuple(path))
+    if isinstance(first, Proposal) or not first.bound:
+        return first if isinstance(first, Proposal) else None
     drawn = (built(space, completed(space, (base,), Luck("seeds", 0, place, count))) for count in range(SEED_DRAFTS))
     unique = {found.essence: found for found in drawn if isinstance(found, Proposal)}
     starts = sorted(unique.values(), key=_size, reverse=True)[:SEED_STARTS]
@@ -66,10 +69,10 @@ def _raised(space: Space, found: Proposal) -> Proposal:
 
 def _larger(space: Space, path: Path) -> Iterator[Proposal]:
     """Proposals with one number raised; where that breaks a bound, another is lowered, as little as will do."""
-    many = [c for kind in ("leg", "setting") for c in of_kind(path, kind) if len(space.numbers(kind)[c.name]) > 1]
+    many = _varied(space, path)
     for one in many:
         for value in _nearest_first(space.numbers(one.kind)[one.name], one.value, (1,)):
-            raised = tuple(Choice(c.kind, c.name, value) if c == one else c for c in path)
+            raised = _with(path, one, value=value)
             found = built(space, raised)
             if isinstance(found, Proposal):
                 yield found
@@ -79,28 +82,19 @@ def _larger(space: Space, path: Path) -> Iterator[Proposal]:
                 break
 
 
-def _own(space: Space, path: Path) -> Iterator[Choice]:
-    data = space.bases[base_of(path)]
-    for kind, name in missing(space, path):
-        values, text = space.numbers(kind)[name], str(data[SECTIONS[kind]][name]).removeprefix("head ")
-        own = [values[place] for place in range(len(values)) if str(values[place]) == text]
-        yield Choice(kind, name, own[0] if own else values.at(0.5))
-
-
 def mutate(space: Space, path: Path, seed: int, number: int = 0) -> Proposal:
     """A proposal one change away from a path: a base, alternative or number, or a move added, dropped or changed.
 
     Where the change alone breaks a bound, one number changes with it, as little as will do.
     Raises InputError as `propose` does, and where the path starts from no base of the space.
     """
-    _check_base(space, path)
 
     def change(luck: Luck) -> Proposal | Refused:
         found = _eased(space, completed(space, mutant(space, path, luck), luck), luck)
         same = isinstance(found, Proposal) and found.path == path
         return Refused("no change") if same else found
 
-    return _first(space, "mutate", seed, number, change)
+    return _first(space, "mutate", seed, number, change, (path,))
 
 
 def cross(space: Space, first: Path, second: Path, seed: int, number: int = 0) -> Proposal:
@@ -108,15 +102,11 @@ def cross(space: Space, first: Path, second: Path, seed: int, number: int = 0) -
 
     Raises InputError as `mutate` does.
     """
-    for path in (first, second):
-        _check_base(space, path)
-    return _first(
-        space,
-        "cross",
-        seed,
-        number,
-        lambda luck: _eased(space, completed(space, child(space, first, second, luck), luck), luck),
-    )
+
+    def attempt(luck: Luck) -> Proposal | Refused:
+        return _eased(space, completed(space, child(space, first, second, luck), luck), luck)
+
+    return _first(space, "cross", seed, number, attempt, (first, second))
 
 
 def _eased(space: Space, path: Path, luck: Luck) -> Proposal | Refused:
@@ -127,16 +117,29 @@ def _eased(space: Space, path: Path, luck: Luck) -> Proposal | Refused:
     found = built(space, path)
     if isinstance(found, Proposal) or not found.bound:
         return found
-    many = [c for kind in ("leg", "setting") for c in of_kind(path, kind) if len(space.numbers(kind)[c.name]) > 1]
-    if not many:
-        return found
-    return _traded(space, path, luck.pick(many)) or found
+    many = _varied(space, path)
+    return (_traded(space, path, luck.pick(many)) if many else None) or found
+
+
+def _varied(space: Space, path: Path) -> list[Choice]:
+    """The numbers of a path that might be others."""
+    return [c for kind in SECTIONS for c in of_kind(path, kind) if len(space.numbers(kind)[c.name]) > 1]
+
+
+def _with(path: Path, one: Choice, **fields: Any) -> Path:
+    """A path with other fields of one of its choices."""
+    return tuple(replace(choice, **fields) if choice == one else choice for choice in path)
+
+
+def _without(path: Path, kind: str, name: str | None = None) -> Path:
+    """A path without its choices of a kind, or without one of them."""
+    return tuple(choice for choice in path if choice.kind != kind or name not in (None, choice.name))
 
 
 def _traded(space: Space, path: Path, one: Choice, ways: Sequence[int] = (-1, 1)) -> Proposal | None:
     """What a path leads to with the nearest value of one of its numbers that keeps all bounds."""
     for value in _nearest_first(space.numbers(one.kind)[one.name], one.value, ways):
-        found = built(space, tuple(Choice(c.kind, c.name, value) if c == one else c for c in path))
+        found = built(space, _with(path, one, value=value))
         if isinstance(found, Proposal):
             return found
     return None
@@ -153,16 +156,18 @@ def _nearest_first(values: Values, own: Value | None, ways: Sequence[int] = (-1,
         yield from (values[other] for other in others if 0 <= other < len(values))
 
 
-def _check_base(space: Space, path: Path) -> None:
-    base = base_of(path)
-    if base not in space.bases:
-        raise InputError(f"the space '{space.name}' has no base '{base}'; {nearest(base, space.bases)}")
-
-
 def _first(
-    space: Space, purpose: str, seed: int, number: int, attempt: Callable[[Luck], Proposal | Refused]
+    space: Space,
+    purpose: str,
+    seed: int,
+    number: int,
+    attempt: Callable[[Luck], Proposal | Refused],
+    parents: Sequence[Path] = (),
 ) -> Proposal:
     """The first of the attempts that gives a proposal."""
+    for base in map(base_of, parents):
+        if base not in space.bases:
+            raise InputError(f"the space '{space.name}' has no base '{base}'; {nearest(base, space.bases)}")
     refused: list[Refused] = []
     for count in range(ATTEMPTS):
         found = attempt(Luck(purpose, seed, number, count))
@@ -189,106 +194,64 @@ def why(space: Space, refused: list[Refused]) -> str:
 
 def draft(space: Space, luck: Luck) -> Proposal | Refused:
     """A random path, and what it leads to. Moves without a place are passed over for others."""
-    design, path = start(space, tuple(_opening(space, luck, luck.pick(tuple(space.bases)))))
-    if isinstance(design, Refused):
-        return design
-    first = sketch_of(design)
-    sketch, count = first, int(luck.unit() * (space.most + 1))
-    for name in luck.shuffled(tuple(space.moves)):
-        if len(of_kind(path, "move")) >= count:
-            break
-        choice = random_move(space, sketch, name, luck)
-        new = moved(space, sketch, choice) if choice is not None else None
-        if new is not None and choice is not None:
-            sketch, path = new, (*path, choice)
-    return finished(space, design, sketch if sketch is not first else None, path)
-
-
-def _opening(space: Space, luck: Luck, base: str) -> Iterator[Choice]:
-    """A base, an alternative or none at each step, a value for each number."""
-    yield Choice("base", base)
-    for step, names in fitting(space, base).items():
+    opening = [Choice("base", luck.pick(tuple(space.bases)))]
+    for step, names in fitting(space, opening[0].name).items():
         name = luck.pick((None, *names))
-        if name is not None:
-            yield Choice("alternative", step, name)
-    for kind in ("leg", "setting"):
-        for name, values in space.numbers(kind).items():
-            yield Choice(kind, name, luck.value(values))
+        opening += [] if name is None else [Choice("alternative", step, name)]
+    for kind in SECTIONS:
+        opening += [Choice(kind, name, luck.value(values)) for name, values in space.numbers(kind).items()]
+    walk = start(space, tuple(opening))
+    if isinstance(walk, Refused):
+        return walk
+    count = int(luck.unit() * (space.most + 1))
+    for name in luck.shuffled(tuple(space.moves)):
+        if len(of_kind(walk.path, "move")) >= count:
+            break
+        choice = random_move(walk, name, luck)
+        walk = (walk.after(choice) if choice is not None else None) or walk
+    return walk.end()
 
 
-def random_move(space: Space, sketch: Sketch, name: str, luck: Luck) -> Choice | None:
+def random_move(walk: Walk, name: str, luck: Luck) -> Choice | None:
     """A move at one of the maps, with options; None where there is no map."""
-    places = maps(sketch)
+    places = maps(walk.sketch)
     if not places:
         return None
-    options = tuple((option, luck.value(values)) for option, values in space.moves[name].items())
+    options = tuple((option, luck.value(values)) for option, values in walk.space.moves[name].items())
     return Choice("move", name, at=luck.pick(places).box, options=options)
 
 
 def mutant(space: Space, path: Path, luck: Luck) -> Path:
     """A path with one thing changed; nothing says that it leads anywhere."""
-    moves, used = of_kind(path, "move"), {choice.name for choice in of_kind(path, "move")}
-    ways: list[Callable[[], Path]] = []
-    if len(space.bases) > 1:
-        others = [name for name in space.bases if name != base_of(path)]
-        ways.append(lambda: (Choice("base", luck.pick(others)), *(c for c in path if c.kind != "base")))
-    if space.alternatives:
-        ways.append(lambda: _other_alternative(space, path, luck))
-    kinds = [kind for kind in ("leg", "setting") if space.numbers(kind)]
-    ways += [partial(_other_number, space, path, kind, luck) for kind in kinds]
-    unused = [name for name in space.moves if name not in used]
-    if unused and len(moves) < space.most:
-        ways += [lambda: _one_more(space, path, luck.pick(unused), luck)] * 2
-    if moves:
-        one = luck.pick(moves)
-        ways.append(lambda: tuple(choice for choice in path if choice != one))
-        ways.append(lambda: _other_options(space, path, one, luck))
-    return luck.pick(ways)() if ways else path
-
-
-def _other_alternative(space: Space, path: Path, luck: Luck) -> Path:
-    step = luck.pick(tuple(space.alternatives))
-    name = luck.pick((None, *space.alternatives[step]))
-    rest = tuple(c for c in path if not (c.kind == "alternative" and c.name == step))
-    return rest if name is None else (*rest, Choice("alternative", step, name))
-
-
-def _other_number(space: Space, path: Path, kind: str, luck: Luck) -> Path:
-    """Another value for one leg or setting."""
-    name = luck.pick(tuple(space.numbers(kind)))
-    rest = tuple(c for c in path if not (c.kind == kind and c.name == name))
-    return (*rest, Choice(kind, name, luck.value(space.numbers(kind)[name])))
-
-
-def _one_more(space: Space, path: Path, name: str, luck: Luck) -> Path:
-    """A path with a move more, at a random place among its moves and at a map that is there then."""
     moves = of_kind(path, "move")
-    rest = tuple(c for c in path if c.kind != "move")
-    place = int(luck.unit() * (len(moves) + 1))
-    sketch = _after(space, (*rest, *moves[:place]))
-    choice = random_move(space, sketch, name, luck) if sketch is not None else None
-    return path if choice is None else (*rest, *moves[:place], choice, *moves[place:])
-
-
-def _after(space: Space, path: Path) -> Sketch | None:
-    """The sketch at the end of a path."""
-    design, _ = start(space, path)
-    if isinstance(design, Refused):
-        return None
-    sketch = sketch_of(design)
-    for choice in of_kind(path, "move"):
-        sketch = moved(space, sketch, choice) or sketch
-    return sketch
-
-
-def _other_options(space: Space, path: Path, move: Choice, luck: Luck) -> Path:
-    """A path with one option of a move drawn again."""
-    name = luck.pick([option for option, _ in move.options])
-    options = tuple(
-        (option, luck.value(space.moves[move.name][option]) if option == name else value)
-        for option, value in move.options
-    )
-    return tuple(Choice("move", c.name, at=c.at, options=options) if c == move else c for c in path)
+    unused = [name for name in space.moves if name not in {choice.name for choice in moves}]
+    ways = ["base"] * (len(space.bases) > 1) + ["alternative"] * bool(space.alternatives)
+    ways += [kind for kind in SECTIONS if space.numbers(kind)]
+    ways += ["add", "add"] * bool(unused and len(moves) < space.most) + ["drop", "options"] * bool(moves)
+    one = luck.pick(moves) if moves else None
+    way = luck.pick(ways) if ways else ""
+    if way == "base":
+        others = [name for name in space.bases if name != base_of(path)]
+        return (Choice("base", luck.pick(others)), *_without(path, "base"))
+    if way == "alternative":
+        step = luck.pick(tuple(space.alternatives))
+        name = luck.pick((None, *space.alternatives[step]))
+        rest = _without(path, "alternative", step)
+        return rest if name is None else (*rest, Choice("alternative", step, name))
+    if way in SECTIONS:
+        number = luck.pick(tuple(space.numbers(way)))
+        return (*_without(path, way, number), Choice(way, number, luck.value(space.numbers(way)[number])))
+    if way == "add":  # at a random place among the moves, and at a map that is there then
+        new, place = luck.pick(unused), int(luck.unit() * (len(moves) + 1))
+        head = (*_without(path, "move"), *moves[:place])
+        walk = walked(space, head)
+        choice = random_move(walk, new, luck) if isinstance(walk, Walk) else None
+        return path if choice is None else (*head, choice, *moves[place:])
+    if way == "options" and one is not None:
+        option = luck.pick([option for option, _ in one.options])
+        drawn = luck.value(space.moves[one.name][option])
+        return _with(path, one, options=tuple((key, drawn if key == option else old) for key, old in one.options))
+    return tuple(choice for choice in path if choice != one)  # "drop"
 
 
 def child(space: Space, first: Path, second: Path, luck: Luck) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensornet_attn.compare.spread import Mean, mean_of
 from tensornet_attn.search.study import ARMS, Study
-from tensornet_attn.search.trial import BOUND, COMPLETE, Point, Trial, broken, excess, point, points, values_at
+from tensornet_attn.search.trial import BOUND, COMPLETE, Point, Trial, broken, excess, on_rung, point, points, values_at
 
 NANO = 1e9  # latencies are counted in whole numbers, as costs are, before logarithms are taken
 EDGE = 1.1  # the reference of hypervolumes, where 1 is the worst that was found: the worst counts for something too
@@ -53,19 +53,16 @@ def standing(study: Study, values: Sequence[Mapping[str, float]], grain: float =
     Qualities that differ by less than `grain` may count as equal, so that the cheaper one wins.
     """
     beyond = [excess(study, one) for one in values]
-    rounded = [point(_coarse(one, grain), study.objectives) for one in values]
     inside = [place for place, over in enumerate(beyond) if not over]
-    found = dict(zip(inside, ranks([rounded[place] for place in inside]), strict=True))
+    rounded = []
+    for one in (values[place] for place in inside):
+        quality = one.get("quality", inf)
+        fine = not grain or not isfinite(quality)
+        rounded.append(point(one if fine else {**one, "quality": round(quality / grain) * grain}, study.objectives))
+    found = dict(zip(inside, ranks(rounded), strict=True))
     last = max(found.values(), default=-1) + 1
     steps = sorted({over for over in beyond if over})
     return [found[place] if place in found else last + steps.index(over) for place, over in enumerate(beyond)]
-
-
-def _coarse(values: Mapping[str, float], grain: float) -> Mapping[str, float]:
-    quality = values.get("quality")
-    if not grain or quality is None or not isfinite(quality):
-        return values
-    return {**values, "quality": round(quality / grain) * grain}
 
 
 def order(study: Study, trials: Iterable[Trial], grain: float = 0.0) -> list[Trial]:
@@ -142,17 +139,12 @@ def scaled(study: Study, trials: Sequence[Trial]) -> dict[int, Point]:
 
 def unit(points: Sequence[Point]) -> list[Point]:
     """Points with each axis from 0 for the least to 1 for the largest of them; what is infinite stays so."""
-    ends = [_ends(axis) for axis in zip(*points, strict=True)]
-    return [tuple(_share(value, *pair) for value, pair in zip(one, ends, strict=True)) for one in points]
-
-
-def _ends(axis: Sequence[float]) -> tuple[float, float]:
-    finite = [value for value in axis if isfinite(value)] or [0.0]
-    return min(finite), max(finite)
-
-
-def _share(value: float, low: float, high: float) -> float:
-    return value if not isfinite(value) else (value - low) / (high - low) if high > low else 0.0
+    axes = []
+    for axis in zip(*points, strict=True):
+        finite = [value for value in axis if isfinite(value)] or [0.0]
+        low, width = min(finite), max(finite) - min(finite)
+        axes.append([value if not isfinite(value) else (value - low) / width if width else 0.0 for value in axis])
+    return list(zip(*axes, strict=True))
 
 
 def even(one: Point, objectives: Sequence[str]) -> Point:
@@ -176,7 +168,7 @@ def promoted(study: Study, trial: Trial, finished: Sequence[Trial]) -> bool:
     if last.rung == 0:
         return True
     others = [other for other in finished if other.arm == trial.arm and other.slot != trial.slot]
-    group = [trial, *(other for other in others if any(result.rung == last.rung for result in other.results))]
+    group = [trial, *on_rung(others, last.rung)]
     keep = study.rungs[last.rung - 1].keep
     own, *ranks = standing(study, [values_at(one, last.rung) for one in group])
     better = sum(rank < own for rank in ranks)
@@ -246,17 +238,12 @@ def confirmations(study: Study, finished: Sequence[Trial]) -> list[tuple[int, in
 
 def confirmed(study: Study, trials: Sequence[Trial]) -> list[Confirmed]:
     """The finalists that have qualities of fresh seeds, the highest mean first."""
-    found = []
+    found, slots, last = [], {trial.slot: trial for trial in trials}, len(study.rungs)
     for of in finalists(study, trials):
         runs = sorted((t for t in trials if t.arm == CONFIRM and t.of == of), key=lambda trial: -trial.slot)
-        values = [quality for trial in runs if (quality := _quality(study, trial)) is not None]
-        search = _quality(study, next(trial for trial in trials if trial.slot == of))
+        values = [quality for trial in runs if (quality := trial.quality_on(last)) is not None]
+        search = slots[of].quality_on(last)
         if values and search is not None:
             mean = mean_of(values)
             found.append(Confirmed(of, search, mean, search - mean.value, len(runs) - len(values)))
     return sorted(found, key=lambda one: (-one.mean.value, one.of))
-
-
-def _quality(study: Study, trial: Trial) -> float | None:
-    """The quality on the last rung."""
-    return values_at(trial, len(study.rungs)).get("quality")

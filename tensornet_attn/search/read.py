@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any
 
 from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph import examine
 from tensornet_attn.models.parts import inside, opened
 from tensornet_attn.search.moves import MOVES
-from tensornet_attn.search.space import COSTS, Alternative, Bounds, Space
-from tensornet_attn.search.values import Values, read_values
+from tensornet_attn.search.space import COSTS, Alternative, Bounds, Space, Values, is_number, is_whole
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.extend import merge
 from tensornet_attn.spec.names import identifier_problem
@@ -22,6 +22,8 @@ from tensornet_attn.spec.tokens import Refusal
 
 TOP = ("space", "name", "about", "base", "legs", "settings", "alternatives", "moves", "most", "bounds")
 SECTIONS = ("legs", "settings", "inputs", "weights", "constants", "noise", "state", "losses")
+LARGEST = 2**53  # whole numbers up to here are exact as decimals
+KEYS = ("choices", "range", "log", "divisors")  # of values
 Bases = dict[str, tuple[Document, Design]]
 
 
@@ -34,7 +36,7 @@ def load(source: Source | Space) -> Space:
     if isinstance(source, Space):
         return source
     space, problems = _read(source)
-    wrong = [problem for problem in problems if problem.severity == "error"]
+    wrong = _errors(problems)
     if space is None or wrong:
         raise DesignError(wrong, "space")
     return space
@@ -51,6 +53,11 @@ def _read(source: Source) -> tuple[Space | None, list[Problem]]:
     return None if reporter.failed else space, reporter.problems()
 
 
+def _errors(problems: Iterable[Problem]) -> list[Problem]:
+    """Without warnings."""
+    return [problem for problem in problems if problem.severity == "error"]
+
+
 class _Reading:
     """One document on its way to a Space."""
 
@@ -61,12 +68,12 @@ class _Reading:
     def space(self) -> Space:
         self.top()
         self.read_bases()
-        numbers = [self.numbers(section) for section in ("legs", "settings")]
+        legs, settings = self.numbers("legs"), self.numbers("settings")
         alternatives, moves, bounds = self.alternatives(), self.moves(), self.bounds()
         most = self.whole(("most",), self.data.get("most", min(2, len(moves))), 0)
         bases = {name: design.as_dict() for name, (_, design) in self.bases.items()}
         name, about = self.data.get("name") or "space", self.data.get("about") or ""
-        return Space(name, about, bases, numbers[0], numbers[1], alternatives, moves, min(most, len(moves)), bounds)
+        return Space(name, about, bases, legs, settings, alternatives, moves, min(most, len(moves)), bounds)
 
     def error(self, code: str, message: str, path: Path, hint: str, key: bool = False) -> None:
         self.reporter.error(code, message, path, hint=hint, key=key)
@@ -100,45 +107,38 @@ class _Reading:
         return value if isinstance(value, Mapping) else {}
 
     def read_bases(self) -> None:
+        """Reads and checks the bases; what is wrong with a design elsewhere is told where it stands in this file."""
         given = self.data.get("base")
-        items: list[tuple[Path, Any]] = [(("base",), given)]
-        if isinstance(given, (list, tuple)):
-            items = [(("base", place), item) for place, item in enumerate(given)]
         if not given:
-            self.error(
-                "missing-key", "a space starts from designs, and 'base' names none.", ("base",), "e.g. 'base: mhsa'."
-            )
+            message = "a space starts from designs, and 'base' names none."
+            self.error("missing-key", message, ("base",), "e.g. 'base: mhsa'.")
             return
-        for path, item in items:
-            if isinstance(item, (str, Mapping, Design)) and item:
-                self.base(path, item)
-            else:
+        several = isinstance(given, (list, tuple))
+        for place, item in enumerate(given if several else [given]):
+            path: Path = ("base", place) if several else ("base",)
+            if not item or not isinstance(item, (str, Mapping, Design)):
                 hint = "a shipped name, a path, or the design itself."
                 self.error("wrong-type", "a design is wanted here.", path, hint)
-
-    def base(self, path: Path, item: Any) -> None:
-        """Reads and checks one base; what is wrong with a design elsewhere is told where it stands in this file."""
-        reading = read_document(*opened(item, self.document, path))
-        graph = examine(reading) if reading.design is not None else None
-        self.forward(path, reading.reporter.problems(), isinstance(item, Mapping))
-        if graph is None or reading.design is None:
-            return
-        if reading.design.name in self.bases:
-            message = f"two bases are called '{reading.design.name}'."
-            self.error("name-taken", message, path, "give one of them another name.")
-            return
-        self.bases[reading.design.name] = (reading.design.document, reading.design)
-
-    def forward(self, path: Path, problems: list[Problem], here: bool) -> None:
-        wrong = [problem for problem in problems if problem.severity == "error"]
-        if here:
-            self.reporter.found += wrong
-        for problem in [] if here else wrong[:1]:
-            self.error(problem.code, f"this design is refused: {problem.message}", path, problem.hint)
+                continue
+            reading = read_document(*opened(item, self.document, path))
+            design, graph = reading.design, examine(reading) if reading.design is not None else None
+            wrong = _errors(reading.reporter.problems())
+            if isinstance(item, Mapping):
+                self.reporter.found += wrong
+            elif wrong:
+                self.error(wrong[0].code, f"this design is refused: {wrong[0].message}", path, wrong[0].hint)
+            if graph is None or design is None:
+                continue
+            if design.name in self.bases:
+                message = f"two bases are called '{design.name}'."
+                self.error("name-taken", message, path, "give one of them another name.")
+            else:
+                self.bases[design.name] = (design.document, design)
 
     def numbers(self, section: str) -> dict[str, Values]:
         """What legs or settings may be; each stands in some base."""
-        known = [name for _, design in self.bases.values() for name in _numbers(design, section)]
+        designs = [design for _, design in self.bases.values()]
+        known = [name for design in designs for name in (design.settings if section == "settings" else _sized(design))]
         found = {}
         for name, value in self.section((section,)).items():
             path: Path = (section, name)
@@ -146,9 +146,8 @@ class _Reading:
                 self.unknown(path, f"no base has a {section[:-1]}", known)
             elif (values := self.values(path, value)) is not None:
                 found[name] = values
-                if section == "legs" and any(
-                    isinstance(v, float) or (isinstance(v, int) and v < 1) for v in _ends(values)
-                ):
+                small = any(isinstance(end, float) or (isinstance(end, int) and end < 1) for end in _ends(values))
+                if section == "legs" and small:
                     self.error("bad-size", "sizes of legs are whole numbers from 1.", path, "e.g. [4, 8].")
         return found
 
@@ -199,27 +198,20 @@ class _Reading:
 
     def where_valid(self, child: Document, owners: list[str]) -> tuple[str, ...]:
         """The bases in which an alternative is valid; where there is none, what is wrong with it in the first."""
-        refused: list[list[Problem]] = []
-        valid = []
+        refused: dict[str, list[Problem]] = {}
         for base in owners:
-            problems = [problem for problem in self.tried(child, base) if problem.severity == "error"]
+            document, design = self.bases[base]
+            parent = Document(design.as_dict(), document.name, dict(document.keys), dict(document.values))
+            reporter = Reporter(child)
+            merged = merge(parent, child.copy({**child.data, "name": base}), reporter)
+            reading = read_document(merged, Reporter(merged))
+            examine(reading)
+            problems = _errors([*reporter.found, *reading.reporter.problems()])
             if problems:
-                refused.append(problems)
-            else:
-                valid.append(base)
-        if not valid and refused:
-            self.reporter.found += refused[0]
-        return tuple(valid)
-
-    def tried(self, child: Document, base: str) -> list[Problem]:
-        """What is wrong with a base in which the alternative stands."""
-        document, design = self.bases[base]
-        parent = Document(design.as_dict(), document.name, dict(document.keys), dict(document.values))
-        reporter = Reporter(child)
-        merged = merge(parent, child.copy({**child.data, "name": base}), reporter)
-        reading = read_document(merged, Reporter(merged))
-        examine(reading)
-        return [*reporter.found, *reading.reporter.problems()]
+                refused[base] = problems
+        if refused and len(refused) == len(owners):
+            self.reporter.found += refused[owners[0]]
+        return tuple(base for base in owners if base not in refused)
 
     def moves(self) -> dict[str, dict[str, Values]]:
         """The moves allowed and the values of their options; a list of names leaves the options as they are."""
@@ -263,44 +255,29 @@ class _Reading:
 
     def bounds(self) -> Bounds:
         """`{n: 64, batch: 1, macs: 1000000, parameters: {least: 1000, most: 50000}}`."""
-        given = self.section(("bounds",))
-        limits = []
-        for name, value in given.items():
-            if name in ("n", "batch"):
-                continue
+        given, limits = self.section(("bounds",)), []
+        n, batch = (self.whole(("bounds", name), given.get(name, at), 1) for name, at in (("n", 64), ("batch", 1)))
+        for name in [name for name in given if name not in ("n", "batch")]:
+            value, path = given[name], ("bounds", name)
+            ends = value if isinstance(value, Mapping) else {"most": value}
+            least, most = ends.get("least", 0), ends.get("most", inf)
+            numbers = all((is_number(end) or end == inf) and end >= 0 for end in (least, most))
             if name not in COSTS:
-                self.unknown(("bounds", name), "there is no cost", (*COSTS, "n", "batch"))
-                continue
-            least, most = (
-                (value.get("least", 0), value.get("most", float("inf"))) if isinstance(value, Mapping) else (0, value)
-            )
-            known = not isinstance(value, Mapping) or set(value) <= {"least", "most"}
-            if not known or not _number(least) or not _number(most) or not least <= most:
+                self.unknown(path, "there is no cost", (*COSTS, "n", "batch"))
+            elif not set(ends) <= {"least", "most"} or not numbers or not least <= most:
                 hint = "e.g. 1000000, or {least: 1000, most: 1000000}."
-                self.error("number", "a bound is a number, or the least and the most.", ("bounds", name), hint)
+                self.error("number", "a bound is a number, or the least and the most.", path, hint)
             else:
                 limits.append((name, least, most))
-        n, batch = (
-            self.whole(("bounds", name), given.get(name, default), 1) for name, default in (("n", 64), ("batch", 1))
-        )
         return Bounds(n, batch, tuple(limits))
 
     def whole(self, path: Path, value: Any, least: int) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-            return value
+        if is_whole(value) and value >= least:
+            return int(value)
         self.error(
             "number", f"'{path[-1]}' is a whole number from {least}.", path, f"e.g. '{path[-1]}: {max(2, least)}'."
         )
         return least
-
-
-def _numbers(design: Design, section: str) -> list[str]:
-    """The legs with sizes, or the settings, of a design."""
-    if section == "settings":
-        return list(design.settings)
-    return [
-        name for name, text in design.declared_legs.items() if str(text).split()[0] not in ("query", "key", "relative")
-    ]
 
 
 def _ends(values: Values) -> tuple[Any, ...]:
@@ -308,5 +285,49 @@ def _ends(values: Values) -> tuple[Any, ...]:
     return values.items or (values.low, values.high)
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+def _sized(design: Design) -> list[str]:
+    """The legs of a design that have a size."""
+    kinds = ("query", "key", "relative")
+    return [name for name, text in design.declared_legs.items() if str(text).split()[0] not in kinds]
+
+
+def read_values(value: Any) -> Values:
+    """The values that a space file gives for a leg, a setting or an option. Raises Refusal.
+
+    >>> tuple(read_values({"divisors": 12}))
+    (1, 2, 3, 4, 6, 12)
+    """
+    if isinstance(value, Mapping):
+        return _described(value)
+    items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not items or not all(is_number(item) or isinstance(item, str) for item in items):
+        raise Refusal("wrong-type", "a number, or a list of numbers or words, is wanted here.", "e.g. [2, 4, 8].")
+    if len(set(items)) < len(items):
+        raise Refusal("wrong-value", "a value stands here twice.", "each choice is given once.")
+    return Values(items)
+
+
+def _described(value: Mapping[str, Any]) -> Values:
+    if len(value) != 1 or next(iter(value)) not in KEYS:
+        keys = printable(", ".join(map(str, value)) or "nothing")
+        message = f"one of {', '.join(KEYS)} is wanted here, {keys} given."
+        raise Refusal("wrong-value", message, "e.g. {choices: [2, 4, 8]} or {range: [1, 8]}.")
+    ((key, given),) = value.items()
+    if key == "divisors":
+        if not is_whole(given) or not 1 <= given <= 2**31:
+            raise Refusal("wrong-value", "'divisors' wants a whole number from 1.", "e.g. {divisors: 64}.")
+        small = [one for one in range(1, int(given**0.5) + 1) if given % one == 0]
+        return Values(tuple(sorted({*small, *(given // one for one in small)})))
+    listed, example = isinstance(given, (list, tuple)), f"e.g. {{{key}: [1, 8]}}."
+    if key == "choices":
+        if not listed:
+            raise Refusal("wrong-type", "'choices' is a list.", "e.g. {choices: [2, 4, 8]}.")
+        return read_values(given)
+    if not listed or len(given) != 2 or not all(map(is_number, given)):
+        raise Refusal("wrong-type", f"'{key}' wants two numbers, the least and the greatest.", example)
+    low, high = given
+    if not low < high or max(abs(low), abs(high)) > LARGEST or (key == "log" and low <= 0):
+        least = "above 0, " if key == "log" else ""
+        raise Refusal("wrong-value", f"'{key}' wants its least number {least}below its greatest.", example)
+    kind = int if is_whole(low) and is_whole(high) else float  # whole where both are
+    return Values(low=kind(low), high=kind(high), log=key == "log")

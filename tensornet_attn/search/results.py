@@ -6,7 +6,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.files import write_whole
 from tensornet_attn.search.findings import Findings, find, folder
 from tensornet_attn.search.page import page
-from tensornet_attn.search.rank import Confirmed
 from tensornet_attn.search.space import Space, as_data, to_text
 from tensornet_attn.search.study import Study, study_data
 from tensornet_attn.search.trial import Trial
@@ -41,17 +41,20 @@ def write(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> Non
     found = find(study, space, trials)
     told = {"study": study_data(study), "trials": [trial.as_dict() for trial in found.trials]}
     write_whole(out / TRIALS, _json(told))
-    _replace(out / PARETO, lambda new: _front(found, new, out))
+    with _in_place_of(out / PARETO) as new:
+        for trial in found.chosen:
+            _design(found, trial, new / folder(trial), out)
     write_whole(out / REPORT, page(study, space, trials).encode())
 
 
-def _replace(target: Path, fill: Callable[[Path], None]) -> None:
-    """A folder in place of another, filled before anybody sees it."""
+@contextmanager
+def _in_place_of(target: Path) -> Iterator[Path]:
+    """A new folder, which takes the place of another once it is filled."""
     new, old = (target.with_name(f".{target.name}-{word}-{os.getpid()}") for word in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     try:
-        fill(new)
+        yield new
         if target.exists():
             os.rename(target, old)
         os.rename(new, target)
@@ -60,26 +63,22 @@ def _replace(target: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _front(found: Findings, target: Path, out: Path) -> None:
-    for trial in found.chosen:
-        own = target / folder(trial)
-        own.mkdir()
-        _design(found, trial, own, out)
-
-
 def _design(found: Findings, trial: Trial, own: Path, out: Path) -> None:
     """The files of one design; `left_out` among its facts says what is missing, and why."""
+    own.mkdir()
     design = compiler.load(trial.design)
     if compiler.hash_of(design) != trial.hash:
         raise InputError(
             f"trial {trial.slot} says that its design has the hash {trial.hash[:12]}, but it has "
             f"{compiler.hash_of(design)[:12]}: the study was made by another version of this package."
         )
+    again = (one for one in found.trials if one.of is not None and found.slots[one.of].essence == trial.essence)
+    title = f"trial {trial.slot}, {design.name}"
     makers: dict[str, Callable[[], bytes]] = {
         DESIGN: lambda: design.to_yaml().encode(),
         PICTURE: lambda: compiler.picture(design, "svg"),
         SOURCE: lambda: compiler.emit_source(design).encode(),
-        CURVES: lambda: draw(found.study, runs_of(_runs(found, trial), out), f"trial {trial.slot}, {design.name}"),
+        CURVES: lambda: draw(found.study, runs_of([trial, *again], out), title),
     }
     left_out = {}
     for name, make in makers.items():
@@ -107,26 +106,18 @@ def facts(found: Findings, trial: Trial, design: Design) -> dict[str, Any]:
         "costs": {**trial.price.as_dict(), "n": found.space.bounds.n, "batch": found.space.bounds.batch},
         "values": dict(trial.values or {}),
         "rungs": [
-            {"rung": result.rung, "quality": result.counts, "by_rate": _by_rate(result.rates, result.quality)}
-            for result in trial.results
+            {
+                "rung": r.rung,
+                "quality": r.counts,
+                "by_rate": dict(zip(map("{:g}".format, r.rates), r.quality, strict=True)),
+            }
+            for r in trial.results
         ],
         "runs": [run for result in trial.results for run in result.folders],
-        "confirmed": None if one is None else _confirmed(one),
+        "confirmed": None
+        if one is None
+        else ({"trial": one.of, "search": one.search, "drop": one.drop, "failed": one.failed, **one.mean.as_dict()}),
     }
-
-
-def _by_rate(rates: Sequence[float], qualities: Sequence[float | None]) -> dict[str, float | None]:
-    return {f"{rate:g}": quality for rate, quality in zip(rates, qualities, strict=True)}
-
-
-def _confirmed(one: Confirmed) -> dict[str, Any]:
-    return {"trial": one.of, "search": one.search, "drop": one.drop, "failed": one.failed, **one.mean.as_dict()}
-
-
-def _runs(found: Findings, trial: Trial) -> list[Trial]:
-    """A trial, and the confirmations of its design."""
-    again = (one for one in found.trials if one.of is not None and found.slots[one.of].essence == trial.essence)
-    return [trial, *again]
 
 
 def _json(data: Any) -> bytes:

@@ -1,21 +1,37 @@
-"""Designs as moves see them, sketches that can be changed and written back to a design."""
+"""Designs as moves see them: sketches that moves edit, and that are written back to a design."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import wraps
+from math import prod
+from typing import Any, TypeVar
 
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
+from tensornet_attn.graph.text import call_text, sum_text, use_text
 from tensornet_attn.spec import Design
-from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number, evaluate, names, parse, to_text
+from tensornet_attn.spec.arithmetic import ONE, Arith, Number, evaluate, parse, to_text
 from tensornet_attn.spec.boxes import BOXES
-from tensornet_attn.spec.expression import CallText, parse_call
 
 ROLES = ("inputs", "weights", "constants", "noise", "state")
 Size = int | float | str
+Legs = tuple[str, ...]
+T = TypeVar("T")
+_WORD = re.compile(r"[A-Za-z]\w*")
+
+
+class Nowhere(Exception):
+    """A move has no place in a design."""
+
+
+def need(found: T | None) -> T:
+    """What was found. Raises Nowhere for nothing, and for a condition that does not hold."""
+    if not found:
+        raise Nowhere
+    return found
 
 
 @dataclass(frozen=True)
@@ -23,119 +39,165 @@ class Declared:
     """A tensor as a design declares it: its section, its legs, and what else the declaration says."""
 
     role: str
-    legs: tuple[str, ...]
-    rest: tuple[tuple[str, Any], ...] = ()
+    legs: Legs
+    rest: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sketch:
     """A design under change. `head` holds what stands outside the sections: name, about, causal.
 
     `declared` and `settings` are the texts of legs and settings; `sizes` what they come out as (None: at run time).
-    `losses`: the step and the text of the weight of each, by name.
+    `query` and `key` are the sequence legs. `losses`: the step and the text of the weight of each, by name.
     """
 
-    head: Mapping[str, Any]
-    declared: Mapping[str, Size]
-    settings: Mapping[str, Size]
-    sizes: Mapping[str, int | float | None]
-    tensors: Mapping[str, Declared]
-    steps: tuple[Step, ...]
+    head: dict[str, Any]
+    declared: dict[str, Size]
+    settings: dict[str, Size]
+    sizes: dict[str, int | float | None]
+    tensors: dict[str, Declared]
+    step: dict[str, Step]
     output: str
-    losses: Mapping[str, tuple[str, Size]]
+    losses: dict[str, tuple[str, Size]]
+    query: str | None
+    key: str | None
 
-    @cached_property
-    def step(self) -> dict[str, Step]:
-        return {step.name: step for step in self.steps}
+    def copy(self) -> Sketch:
+        """A sketch of its own, which may be changed."""
+        parts = ((part.name, getattr(self, part.name)) for part in fields(self))
+        own: dict[str, Any] = {name: dict(part) if isinstance(part, dict) else part for name, part in parts}
+        return Sketch(**own)
 
-    @cached_property
-    def query(self) -> str | None:
-        return self._sequence("query")
-
-    @cached_property
-    def key(self) -> str | None:
-        return self._sequence("key")
-
-    @cached_property
-    def readers(self) -> dict[str, tuple[str, ...]]:
+    def readers(self) -> dict[str, list[str]]:
         """The steps that use each tensor or step, in order."""
         found: dict[str, list[str]] = {}
-        for step in self.steps:
+        for step in self.step.values():
             for name in dict.fromkeys(use.name for use in step.op.uses):
                 found.setdefault(name, []).append(step.name)
-        return {name: tuple(steps) for name, steps in found.items()}
+        return found
 
-    def _sequence(self, kind: str) -> str | None:
-        return next((name for name, text in self.declared.items() if str(text).split()[:1] == [kind]), None)
-
-    def legs_of(self, name: str) -> tuple[str, ...]:
+    def legs_of(self, name: str) -> Legs:
         return (self.tensors.get(name) or self.step[name]).legs
+
+    def terms_of(self, step: str) -> tuple[Term, ...]:
+        """The products that a step sums; none of a box."""
+        op = self.step[step].op
+        return op.terms if isinstance(op, Contraction) else ()
+
+    def box_of(self, step: str, *kinds: str) -> Box:
+        """The box of a step. Raises Nowhere where it is none of these kinds, or no box."""
+        op = self.step[step].op
+        if not isinstance(op, Box) or (kinds and op.kind not in kinds):
+            raise Nowhere
+        return op
 
     def is_head(self, leg: str) -> bool:
         return str(self.declared[leg]).split()[0] == "head"
 
-    def size(self, legs: str | Iterable[str]) -> int:
+    def size(self, *legs: str) -> int:
         """The product of the sizes of legs; 0 where one is known at run time only."""
-        total = 1
-        for leg in (legs,) if isinstance(legs, str) else legs:
-            total *= int(self.sizes[leg] or 0)
-        return total
+        return prod(int(self.sizes[leg] or 0) for leg in legs)
 
-    def new_leg(self, wanted: str, text: Size) -> tuple[Sketch, str]:
-        """A sketch with one more leg, and the name it got. `text` is what a file would say: `4`, `head h / g`."""
-        name = self.free(wanted, {*self.declared, *self.settings})
-        number = str(text).removeprefix("head ")
-        sizes = {**self.sizes, name: evaluate(parse(number), {k: v for k, v in self.sizes.items() if v is not None})}
-        return replace(self, declared={**self.declared, name: text}, sizes=sizes), name
+    def leg(self, wanted: str, text: Size) -> str:
+        """Adds a leg and gives the name it got. `text` is what a file would say: `4`, `head h / g`."""
+        name = self._free(wanted, self.declared, self.settings)
+        known = {name: size for name, size in self.sizes.items() if size is not None}
+        self.declared[name] = text
+        self.sizes[name] = evaluate(parse(str(text).removeprefix("head ")), known)
+        return name
 
-    def new_setting(self, wanted: str, value: int) -> tuple[Sketch, str]:
-        name = self.free(wanted, {*self.declared, *self.settings})
-        return replace(self, settings={**self.settings, name: value}, sizes={**self.sizes, name: value}), name
+    def setting(self, wanted: str, value: int) -> str:
+        """Adds a setting and gives the name it got."""
+        name = self._free(wanted, self.declared, self.settings)
+        self.settings[name] = self.sizes[name] = value
+        return name
 
-    def new_weight(self, wanted: str, legs: Iterable[str], init: str | None = None) -> tuple[Sketch, Use]:
-        """A sketch with one more weight, and its use under the legs declared."""
+    def weight(self, wanted: str, legs: Iterable[str], init: str | None = None) -> Use:
+        """Adds a weight and gives its use under the legs declared."""
         name = self.name(wanted)
-        rest = () if init is None else (("init", init),)
-        made = Declared("weights", tuple(legs), rest)
-        return replace(self, tensors={**self.tensors, name: made}), Use(name, made.legs)
+        self.tensors[name] = Declared("weights", tuple(legs), {} if init is None else {"init": init})
+        return Use(name, tuple(legs))
 
-    def new_step(self, wanted: str, op: Contraction | Box, legs: Iterable[str], before: str) -> tuple[Sketch, Use]:
-        """A sketch with one more step right before another, and its use."""
-        step = Step(self.name(wanted), op, tuple(legs))
-        place = next(i for i, other in enumerate(self.steps) if other.name == before)
-        return replace(self, steps=(*self.steps[:place], step, *self.steps[place:])), Use(step.name, step.legs)
+    def put(self, wanted: str, legs: Iterable[str], before: str, *ops: Contraction | Box | Callable[[Use], Box]) -> Use:
+        """Adds a step of these legs right before another, and gives its use.
 
-    def with_step(self, step: Step) -> Sketch:
-        """The sketch with a step in place of the one of its name."""
-        return replace(self, steps=tuple(step if other.name == step.name else other for other in self.steps))
+        Each of several operations is nested in the next one, which is a function of its use: the innermost is first.
+        """
+        name, use = self.name(wanted), Use("", tuple(legs))
+        for depth, op in zip(range(len(ops) - 1, -1, -1), ops, strict=True):
+            step = Step(self.name(name + ".of" * depth), op(use) if callable(op) else op, use.legs)
+            use = Use(step.name, step.legs)
+            place = list(self.step).index(before)
+            items = list(self.step.items())
+            self.step = dict([*items[:place], (step.name, step), *items[place:]])
+        return use
 
-    def with_tensor(self, name: str, made: Declared) -> Sketch:
-        return replace(self, tensors={**self.tensors, name: made})
+    def refactor(
+        self, step: str, change: Callable[[Sequence[Use]], Iterable[Use]], term: int | None = None, legs: Legs = ()
+    ) -> None:
+        """Gives the products of a step, or one of its terms, other factors; and the step other legs, if given."""
+        old = self.step[step]
+        terms = (
+            replace(one, factors=tuple(change(one.factors))) if term in (None, place) else one
+            for place, one in enumerate(self.terms_of(step))
+        )
+        self.step[step] = replace(old, op=Contraction(tuple(terms)), legs=legs or old.legs)
+
+    def rebox(self, step: str, legs: Legs = (), **changes: Any) -> None:
+        """Gives the box of a step other fields; and the step other legs, if given."""
+        old = self.step[step]
+        self.step[step] = replace(old, op=replace(self.box_of(step), **changes), legs=legs or old.legs)
+
+    def change_legs(self, change: Callable[[str, Legs], Legs]) -> None:
+        """Gives tensors and steps the legs that a function of name and legs says, where they stand and are used."""
+        self.tensors = {name: replace(made, legs=change(name, made.legs)) for name, made in self.tensors.items()}
+        for name, step in self.step.items():
+            self.step[name] = replace(step, legs=change(name, step.legs))
+        self.change_uses(lambda use: Use(use.name, change(use.name, use.legs)))
+
+    def change_uses(self, change: Callable[[Use], Use]) -> None:
+        """Puts another use in place of each."""
+        for name, step in self.step.items():
+            if isinstance(step.op, Contraction):
+                self.refactor(name, lambda factors: map(change, factors))
+            elif isinstance(step.op, Box):
+                self.rebox(name, operands=tuple((role, change(use)) for role, use in step.op.operands))
+
+    def rename(self, new: Mapping[str, str]) -> None:
+        """Gives steps other names."""
+        self.change_uses(lambda use: Use(new.get(use.name, use.name), use.legs))
+        renamed = (replace(step, name=new.get(name, name)) for name, step in self.step.items())
+        self.step = {step.name: step for step in renamed}
+        self.losses = {name: (new.get(step, step), weight) for name, (step, weight) in self.losses.items()}
+        self.output = new.get(self.output, self.output)
 
     def name(self, wanted: str) -> str:
         """The name that a new tensor or step would get; `far.of` is nested in a step `far` that is yet to come."""
-        return self.free(wanted, {*self.tensors, *self.step})
+        return self._free(wanted, self.tensors, self.step)
 
     @staticmethod
-    def free(wanted: str, taken: set[str]) -> str:
+    def _free(wanted: str, *taken: Mapping[str, Any]) -> str:
         """The name wanted, with the first number from 2 that makes it a new one."""
-        if wanted not in taken:
-            return wanted
-        return next(f"{wanted}{count}" for count in range(2, len(taken) + 3) if f"{wanted}{count}" not in taken)
+        name, count = wanted, 1
+        while any(name in names for names in taken):
+            count += 1
+            name = f"{wanted}{count}"
+        return name
 
 
-def sketch_of(design: Design) -> Sketch:
-    """The sketch of a design. Raises DesignError where the design has errors."""
-    graph, data = build(design), design.as_dict()
-    tensors = {
-        name: Declared(role, graph.tensor[name].legs, tuple((k, v) for k, v in made.items() if k != "legs"))
-        for role in ROLES
-        for name, made in data.get(role, {}).items()
-    }
-    head = {key: data[key] for key in ("name", "about", "causal") if data.get(key) is not None}
-    sizes = {**dict(graph.settings), **{leg.name: leg.size for leg in graph.legs}}
-    losses = {name: (made.get("step", name), made["weight"]) for name, made in data.get("losses", {}).items()}
-    return Sketch(head, data["legs"], data.get("settings", {}), sizes, tensors, graph.steps, graph.output, losses)
+def on_a_copy(change: Callable[..., None]) -> Callable[..., Sketch | None]:
+    """A function that edits a sketch, as one that gives another sketch; None where it raises Nowhere."""
+
+    @wraps(change)
+    def changed(sketch: Sketch, *given: Any, **options: Any) -> Sketch | None:
+        made = sketch.copy()
+        try:
+            change(made, *given, **options)
+        except Nowhere:
+            return None
+        return made
+
+    return changed
 
 
 def product(*factors: Use, times: Arith = ONE) -> Contraction:
@@ -143,183 +205,129 @@ def product(*factors: Use, times: Arith = ONE) -> Contraction:
     return Contraction((Term(times, factors),))
 
 
-def mapped(function: str, use: Use) -> Box:
-    """A map box around a use."""
-    return Box("map", None, (("of", use),), function=Function(function))
+def added(*products: Iterable[Use]) -> Contraction:
+    """The sum of some products."""
+    return Contraction(tuple(Term(ONE, tuple(factors)) for factors in products))
+
+
+def swapped(old: Use, new: Use) -> Callable[[Iterable[Use]], Iterator[Use]]:
+    """A change of factors, for `Sketch.refactor`: one use in place of another."""
+    return lambda factors: (new if use == old else use for use in factors)
+
+
+def mapped(function: str) -> Callable[[Use], Box]:
+    """A map box, as a function of the use inside."""
+    return lambda use: Box("map", None, (("of", use),), function=Function(function))
+
+
+def sketch_of(design: Design) -> Sketch:
+    """The sketch of a design. Raises DesignError where the design has errors."""
+    graph, data = build(design), design.as_dict()
+    tensors = {
+        name: Declared(role, graph.tensor[name].legs, {key: value for key, value in made.items() if key != "legs"})
+        for role in ROLES
+        for name, made in data.get(role, {}).items()
+    }
+    head = {key: data[key] for key in ("name", "about", "causal") if data.get(key) is not None}
+    sizes = {**dict(graph.settings), **{leg.name: leg.size for leg in graph.legs}}
+    losses = {name: (made.get("step", name), made["weight"]) for name, made in data.get("losses", {}).items()}
+    legs, settings, ends = dict(data["legs"]), dict(data.get("settings", {})), (graph.query, graph.key)
+    return Sketch(head, legs, settings, sizes, tensors, dict(graph.step), graph.output, losses, *ends)
 
 
 def data_of(sketch: Sketch) -> dict[str, Any]:
     """What a YAML file of the sketch would hold."""
-    sketch = _named(_pruned(sketch))
-    legs, settings = _live_numbers(sketch)
-    data: dict[str, Any] = {"tensornet": 1, **sketch.head, "settings": settings, "legs": legs}
-    for role in ROLES:
-        data[role] = {name: _declaration(made) for name, made in sketch.tensors.items() if made.role == role}
-    data["diagram"] = {step.name: _value(step, sketch) for step in sketch.steps if "." not in step.name}
-    data["losses"] = {name: {"step": step, "weight": weight} for name, (step, weight) in sketch.losses.items()}
-    data["output"] = sketch.output
+    sketch = sketch.copy()
+    _prune(sketch)
+    _unnest(sketch)
+    parts = {
+        **{
+            role: {n: {"legs": " ".join(t.legs) or [], **t.rest} for n, t in sketch.tensors.items() if t.role == role}
+            for role in ROLES
+        },
+        "diagram": {step.name: _value(step, sketch) for step in sketch.step.values() if not step.nested},
+        "losses": {name: {"step": step, "weight": weight} for name, (step, weight) in sketch.losses.items()},
+    }
+    live = _spoken(parts, sketch.settings | sketch.declared)
+    numbers = {
+        part: {name: text for name, text in given.items() if name in live}
+        for part, given in (("settings", sketch.settings), ("legs", sketch.declared))
+    }
+    data = {"tensornet": 1, **sketch.head, **numbers, **parts, "output": sketch.output}
     return {key: value for key, value in data.items() if value != {}}
 
 
-def _pruned(sketch: Sketch) -> Sketch:
-    """Without steps and tensors that reach neither the output nor a state nor a loss."""
-    wanted = {sketch.output, *(dict(made.rest).get("update") for made in sketch.tensors.values())}
+def _prune(sketch: Sketch) -> None:
+    """Takes out the steps and tensors that reach neither the output nor a state nor a loss."""
+    wanted = {sketch.output, *(made.rest.get("update") for made in sketch.tensors.values())}
     wanted |= {step for step, _ in sketch.losses.values()}
-    for step in reversed(sketch.steps):
+    for step in reversed(sketch.step.values()):
         if step.name in wanted:
             wanted |= {use.name for use in step.op.uses}
-    tensors = {name: made for name, made in sketch.tensors.items() if name in wanted or made.role == "inputs"}
-    return replace(sketch, tensors=tensors, steps=tuple(step for step in sketch.steps if step.name in wanted))
+    sketch.tensors = {name: t for name, t in sketch.tensors.items() if name in wanted or t.role == "inputs"}
+    sketch.step = {name: step for name, step in sketch.step.items() if name in wanted}
 
 
-def _named(sketch: Sketch) -> Sketch:
+def _unnest(sketch: Sketch) -> None:
     """Nested steps that cannot stand inside their box any more get a name of their own."""
-    loose = [step.name for step in sketch.steps if "." in step.name and not _nests(step, sketch)]
-    taken = {*sketch.tensors, *sketch.step}
-    new: dict[str, str] = {}
-    for name in loose:
-        new[name] = sketch.free(name.replace(".", "_"), taken | set(new.values()))
-    return rename_steps(sketch, new) if new else sketch
+    readers, new = sketch.readers(), dict[str, str]()
+    for name in [step.name for step in sketch.step.values() if step.nested and not _nests(step, sketch, readers)]:
+        new[name] = sketch._free(name.replace(".", "_"), sketch.tensors, sketch.step, dict.fromkeys(new.values()))
+    if new:
+        sketch.rename(new)
 
 
-def rename_steps(sketch: Sketch, new: Mapping[str, str]) -> Sketch:
-    """The sketch with steps under other names."""
-
-    def use(old: Use) -> Use:
-        return Use(new.get(old.name, old.name), old.legs)
-
-    steps = (replace(on_uses(step, use), name=new.get(step.name, step.name)) for step in sketch.steps)
-    losses = {name: (new.get(step, step), weight) for name, (step, weight) in sketch.losses.items()}
-    return replace(sketch, steps=tuple(steps), output=new.get(sketch.output, sketch.output), losses=losses)
-
-
-def on_uses(step: Step, change: Any) -> Step:
-    """The step with every use changed."""
-    if isinstance(step.op, Contraction):
-        terms = (Term(term.coefficient, tuple(map(change, term.factors))) for term in step.op.terms)
-        return replace(step, op=Contraction(tuple(terms)))
-    assert isinstance(step.op, Box)
-    return replace(step, op=replace(step.op, operands=tuple((role, change(use)) for role, use in step.op.operands)))
-
-
-def _nests(step: Step, sketch: Sketch) -> bool:
+def _nests(step: Step, sketch: Sketch, readers: Mapping[str, list[str]]) -> bool:
     """Whether a nested step has one reader, the box around it, which takes it as it is."""
     outer, _, role = step.name.rpartition(".")
-    parent = sketch.step.get(outer)
-    if parent is None or not isinstance(parent.op, Box) or sketch.readers.get(step.name) != (outer,):
+    box = sketch.step[outer].op if outer in sketch.step else None
+    if not isinstance(box, Box) or readers.get(step.name) != [outer]:
         return False
-    roles = [name for name, use in parent.op.operands if use.name == step.name]
-    return role in roles and set(roles) <= {role, "by"} and parent.op.operand(role).legs == step.legs
+    roles = {name for name, use in box.operands if use.name == step.name}
+    return role in roles and roles <= {role, "by"} and box.operand(role).legs == step.legs
 
 
 def _value(step: Step, sketch: Sketch) -> Any:
-    return _expression(step, step.op) if isinstance(step.op, Contraction) else _box(step.op, step, sketch)
-
-
-def _box(box: Any, step: Step, sketch: Sketch) -> dict[str, Any]:
-    model = BOXES[box.kind]
-    opener = _call(box.function) if box.kind == "map" else box.leg
-    given = {name: to_text(value) for name, value in box.numbers}
-    data: dict[str, Any] = {box.kind: opener if box.kind != "dropout" else given.pop("dropout")}
+    """A step as a diagram has it: an expression or a box, with the steps nested in it."""
+    if isinstance(step.op, Contraction):
+        return f"{sum_text(step.op)} -> {' '.join(step.legs)}".rstrip()
+    box = sketch.box_of(step.name)
+    model, numbers = BOXES[box.kind], {name: to_text(value) for name, value in box.numbers}
+    opener = call_text(box.function) if box.function is not None else box.leg
+    data: dict[str, Any] = {box.kind: numbers.pop("dropout") if box.kind == "dropout" else opener}
     if box.other is not None:
         data[str(model.second)] = box.other
-    data |= {n: _plain(t) for n, t in given.items() if t != str(model.model_fields[n].default)}
+    for name, text in numbers.items():
+        if text != str(model.model_fields[name].default):
+            tree = parse(text)
+            data[name] = tree.value if isinstance(tree, Number) else text
     if box.masks:
-        data["mask"] = [_call(mask) for mask in box.masks]
+        data["mask"] = [call_text(mask) for mask in box.masks]
     if box.mode not in (None, "none"):
         data["normalize"] = box.mode
     for role, use in box.operands:
         if role != "by" or use != box.operand("of"):
-            data[role] = _operand(use, f"{step.name}.{role}", sketch)
+            nested = use.name == f"{step.name}.{role}"
+            alone = use.name if use.legs == sketch.legs_of(use.name) else use_text(use)
+            data[role] = _value(sketch.step[use.name], sketch) if nested else alone
     return data
 
 
-def _plain(text: str) -> int | float | str:
-    tree = parse(text)
-    return tree.value if isinstance(tree, Number) else text
-
-
-def _operand(use: Use, nested: str, sketch: Sketch) -> Any:
-    if use.name == nested:
-        return _value(sketch.step[nested], sketch)
-    return use.name if use.legs == sketch.legs_of(use.name) else _use(use)
-
-
-def _expression(step: Step, op: Contraction) -> str:
-    text = " ".join(map(_term, op.terms))
-    text = f"-{text[2:]}" if text.startswith("- ") else text.removeprefix("+ ")
-    return f"{text} -> {' '.join(step.legs)}".rstrip()
-
-
-def _term(term: Term) -> str:
-    sign, value = "+", term.coefficient
-    if isinstance(value, Negative):
-        sign, value = "-", value.of
-    number = to_text(value) if isinstance(value, Number) else f"({to_text(value)})"
-    factors = " ".join(map(_use, term.factors))
-    if not factors:
-        return f"{sign} {number}"
-    return f"{sign} {factors}" if value == ONE else f"{sign} {number} * {factors}"
-
-
-def _use(use: Use) -> str:
-    return f"{use.name}[{' '.join(use.legs)}]"
-
-
-def _call(function: Function) -> str:
-    arguments = [_call(part) if isinstance(part, Function) else to_text(part) for part in function.arguments]
-    return f"{function.name}({', '.join(arguments)})" if arguments else function.name
-
-
-def _declaration(made: Declared) -> dict[str, Any]:
-    return {"legs": " ".join(made.legs) if made.legs else [], **dict(made.rest)}
-
-
-def _live_numbers(sketch: Sketch) -> tuple[dict[str, Any], dict[str, Any]]:
+def _spoken(parts: Any, numbers: Mapping[str, Size]) -> set[str]:
     """The legs and settings that something speaks of, through arithmetic too."""
-    live, waiting = set[str](), _spoken(sketch)
-    numbers = {**sketch.settings, **sketch.declared}
+    live, waiting = set[str](), set(_words(parts))
     while waiting:
         name = waiting.pop()
         if name in numbers and name not in live:
             live.add(name)
-            text = str(numbers[name]).split(maxsplit=1)
-            size = text[-1] if text[0] in ("head", "key", "query", "relative") else str(numbers[name])
-            waiting |= set() if size in ("key", "query", "relative") else {part.name for part in names(parse(size))}
-    declared = {name: text for name, text in sketch.declared.items() if name in live}
-    return declared, {name: value for name, value in sketch.settings.items() if name in live}
+            waiting |= set(_words(numbers[name]))
+    return live
 
 
-def _spoken(sketch: Sketch) -> set[str]:
-    """Every leg and every name in arithmetic that tensors and steps have."""
-    found = {leg for made in sketch.tensors.values() for leg in made.legs}
-    for made in sketch.tensors.values():
-        rest = dict(made.rest)
-        for text in (rest.get("init"), rest.get("value")):
-            found |= set(_in_call(parse_call(text))) if text else set()
-        found |= {part.name for part in names(parse(rest.get("std", 1)))}
-    for step in sketch.steps:
-        found |= {*step.legs, *(leg for use in step.op.uses for leg in use.legs)}
-        found |= {part.name for tree in _arithmetic(step) for part in names(tree)}
-    return found | {part.name for _, weight in sketch.losses.values() for part in names(parse(weight))}
-
-
-def _in_call(call: CallText) -> Iterator[str]:
-    for part in call.arguments:
-        yield from _in_call(part) if isinstance(part, CallText) else (name.name for name in names(part))
-
-
-def _arithmetic(step: Step) -> Iterator[Arith]:
-    if isinstance(step.op, Contraction):
-        yield from (term.coefficient for term in step.op.terms)
-    elif isinstance(step.op, Box):
-        yield from (value for _, value in step.op.numbers)
-        functions = (*step.op.masks, *([step.op.function] if step.op.function else []))
-        yield from _arguments(functions)
-
-
-def _arguments(functions: Iterable[Function]) -> Iterator[Arith]:
-    for function in functions:
-        nested = [part for part in function.arguments if isinstance(part, Function)]
-        yield from (part for part in function.arguments if not isinstance(part, Function))
-        yield from _arguments(nested)
+def _words(data: Any) -> Iterator[str]:
+    """The names that stand in values."""
+    if isinstance(data, (Mapping, list)):
+        for item in data.values() if isinstance(data, Mapping) else data:
+            yield from _words(item)
+    else:
+        yield from _WORD.findall(str(data))

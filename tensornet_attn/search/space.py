@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from hashlib import sha256
+from math import isfinite, log
 from typing import Any
 
 from tensornet_attn import compiler
@@ -14,12 +15,75 @@ from tensornet_attn.cost.decoding import decoding_state
 from tensornet_attn.cost.report import cost_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import Graph
-from tensornet_attn.search.values import Value, Values
 from tensornet_attn.spec.extend import merge
 from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.report import Reporter
 
 SECTIONS = {"leg": "legs", "setting": "settings"}  # where a design has the numbers of a kind of choice
+
+
+Value = int | float | str
+GRID = 1001  # how many decimals a range of decimals stands for
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of one choice. `items`, or else the whole numbers, or a grid of decimals, from `low` to `high`."""
+
+    items: tuple[Value, ...] = ()
+    low: int | float = 0
+    high: int | float = 0
+    log: bool = False
+
+    @property
+    def whole(self) -> bool:
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def __len__(self) -> int:
+        return len(self.items) or (int(self.high) - int(self.low) + 1 if self.whole else GRID)
+
+    def at(self, unit: float) -> Value:
+        """The value at a number between 0 and 1: equal shares, or shares by ratio where `log`."""
+        if self.items:
+            return self.items[int(unit * len(self.items))]
+        if self.whole:
+            ends = self.low, self.high + 1
+            number = ends[0] * (ends[1] / ends[0]) ** unit if self.log else ends[0] + unit * (ends[1] - ends[0])
+            return min(int(self.high), int(number))
+        return self[int(unit * GRID)]
+
+    def __iter__(self) -> Iterator[Value]:
+        return (self[place] for place in range(len(self)))
+
+    def __getitem__(self, place: int) -> Value:
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        if self.items:
+            return self.items[place]
+        if self.whole:
+            return int(self.low) + place
+        step = place / (GRID - 1)
+        number = self.low * (self.high / self.low) ** step if self.log else self.low + step * (self.high - self.low)
+        return float(f"{number:.6g}")
+
+    def place(self, value: Any) -> int | None:
+        """The place of a value, or of the nearest one in a range of decimals; None where it is none of them."""
+        if self.items or not is_number(value) or not self.low <= value <= self.high:
+            return self.items.index(value) if value in self.items else None
+        if self.whole:
+            return value - int(self.low) if is_whole(value) else None
+        ends = self.high / self.low if self.log else self.high - self.low
+        return round((log(value / self.low, ends) if self.log else (value - self.low) / ends) * (GRID - 1))
+
+
+def is_whole(value: Any) -> bool:
+    """Whether something is a whole number; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether something is a finite number."""
+    return is_whole(value) or (isinstance(value, float) and isfinite(value))
 
 
 @dataclass(frozen=True)
@@ -66,18 +130,17 @@ def with_alternative(data: Mapping[str, Any], change: Mapping[str, Any]) -> dict
 
 def fitting(space: Space, base: str) -> dict[str, list[str]]:
     """The names of the alternatives that are valid in a base, by step."""
-    found = {
-        step: [name for name, one in given.items() if base in one.bases] for step, given in space.alternatives.items()
-    }
+    every = space.alternatives.items()
+    found = {step: [name for name, one in given.items() if base in one.bases] for step, given in every}
     return {step: names for step, names in found.items() if names}
 
 
 def ordered(space: Space, path: Path) -> Path:
     """A path in the space's own order; moves stay in theirs. Equal choices, equal paths."""
-    names = {kind: list(names) for kind, names in _names(space).items()}
+    parts = {"alternative": space.alternatives, "leg": space.legs, "setting": space.settings}
 
     def place(choice: Choice) -> tuple[int, int]:
-        known = names.get(choice.kind, [])
+        known = list(parts.get(choice.kind, ()))
         return KINDS.index(choice.kind), known.index(choice.name) if choice.name in known else len(known)
 
     return tuple(sorted(path, key=place))
@@ -89,10 +152,6 @@ def missing(space: Space, path: Path) -> list[tuple[str, str]]:
     data = space.bases[base_of(path)]
     vary = [(kind, name) for kind in SECTIONS for name in space.numbers(kind) if name in data.get(SECTIONS[kind], {})]
     return [number for number in vary if number not in chosen]
-
-
-def _names(space: Space) -> Mapping[str, Mapping[str, Any]]:
-    return {"alternative": space.alternatives, "leg": space.legs, "setting": space.settings}
 
 
 @dataclass(frozen=True)

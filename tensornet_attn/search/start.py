@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
-from tensornet_attn.errors import InputError
+from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.report.words import exact
-from tensornet_attn.search.claim import all_slots, complete
 from tensornet_attn.search.evolve import draft
 from tensornet_attn.search.job import function_named, name_of
 from tensornet_attn.search.rank import Confirmed, confirmed, front
 from tensornet_attn.search.read import load
-from tensornet_attn.search.space import to_text
-from tensornet_attn.search.store import NAME, Running, Store, need_parts, open_store, reached
-from tensornet_attn.search.study import CONFIG, DATABASE, Study, prepare
+from tensornet_attn.search.space import Space, to_text
+from tensornet_attn.search.study import CONFIG, DATABASE, NAME, Study, prepare
 from tensornet_attn.search.study_file import SHORT, callable_task, read
-from tensornet_attn.search.team import Team
 from tensornet_attn.search.trial import Trial
-from tensornet_attn.search.worker import check_hope
+from tensornet_attn.spec.sources import Source
 
-if TYPE_CHECKING:
-    from tensornet_attn.search.space import Space
-    from tensornet_attn.search.table import Running as Row
-    from tensornet_attn.spec.sources import Source
-
-PAUSE = 0.5  # seconds between looks at the store
 StudyKeys = TypedDict("StudyKeys", dict.fromkeys([*Study.model_fields, *SHORT], Any), total=False)  # of a study file
 
 
@@ -63,24 +54,20 @@ class StudyResult:
         What is confirmed best need not be on the front, which the search's own scores decide.
         """
         lines = [f"{len(self.front)} designs on the front of {self.as_dict()['trials']} trials; all is in '{self.out}'"]
-        lines += map(self._line, self.front)
-        if {one.of for one in self.confirmed} - {trial.slot for trial in self.front}:
-            lines += [f"means of {self.study.fresh_seeds} fresh seeds, of all that were confirmed"]
-            lines += map(self._mean, self.confirmed)
+        means = {one.of: one.mean.to_text() for one in self.confirmed}
+        for trial in self.front:
+            values = trial.values or {}
+            told = [f"{name} {exact(values[name])}" for name in self.study.objectives if name in values]
+            told += [f"confirmed {means[trial.slot]}"] if trial.slot in means else []
+            lines.append("  ".join(["", *told, to_text(trial.path)]))
+        if means.keys() - {trial.slot for trial in self.front}:
+            lines.append(f"means of {self.study.fresh_seeds} fresh seeds, of all that were confirmed")
+            for one in self.confirmed:
+                told = [f"quality {means[one.of]}", f"in the search {exact(one.search)}"]
+                lines.append("  ".join(["", *told, to_text(self.trial(one.of).path)]))
         return "\n".join(lines)
 
     __repr__ = __str__
-
-    def _line(self, trial: Trial) -> str:
-        values = trial.values or {}
-        told = "  ".join(f"{name} {exact(values[name])}" for name in self.study.objectives if name in values)
-        known = next((one for one in self.confirmed if one.of == trial.slot), None)
-        more = f"  confirmed {known.mean.to_text()}" if known is not None else ""
-        return f"  {told}{more}  {to_text(trial.path)}"
-
-    def _mean(self, one: Confirmed) -> str:
-        path = to_text(self.trial(one.of).path)
-        return f"  quality {one.mean.to_text()}  in the search {exact(one.search)}  {path}"
 
 
 def _row(trial: Trial, known: Confirmed | None) -> dict[str, Any]:
@@ -115,11 +102,17 @@ def search(
     Raises TypeError for another key, DesignError and InputError for what is wrong with space, task, bounds, folder or
     storage, and where all trials fail; MissingPartError; KeyboardInterrupt when all workers have ended.
     """
-    need_parts()
+    for module, part in (("optuna", "optuna"), ("moocore", "moocore"), ("sklearn", "scikit-learn")):
+        if find_spec(module) is None:
+            raise MissingPartError(f"a search needs {part}: pip install 'tensornet-attn[search]'.")
     given = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
     chosen = {key: value for key, value in given.items() if value is not None} | options
     if workers < 1:
         raise InputError(f"workers is {workers}; at least one is needed.")
+    from tensornet_attn.search.results import write
+    from tensornet_attn.search.store import open_store, reached
+    from tensornet_attn.search.team import Team, ended
+
     study = _study(chosen, config, out)
     found = load(study.space)
     folder = Path(out) if out is not None else Path("runs") / found.name
@@ -133,10 +126,11 @@ def search(
         if late:
             prepare(study, folder)
         with reached(store.shown):
-            ended = _ended(store, study, Team(folder, address, name, workers))
+            done = ended(store, study, Team(folder, address, name, workers))
     finally:
         store.close()
-    return _result(study, found, ended, folder)
+    write(study, found, done, folder)
+    return StudyResult(study, tuple(done), tuple(front(study, done)), tuple(confirmed(study, done)), folder)
 
 
 def _study(chosen: dict[str, Any], config: Any, out: Any) -> Study:
@@ -150,48 +144,3 @@ def _study(chosen: dict[str, Any], config: Any, out: Any) -> Study:
         if callable_task(rung.task):
             function_named(rung.task)
     return study
-
-
-def _ended(store: Store, study: Study, team: Team) -> Sequence[Trial]:
-    """All trials of the study, when all its slots are finished."""
-    from tensornet_attn.search.table import table
-
-    finished, running = store.look()
-    check_hope(study, finished)
-    if complete(study, finished, store.exhausted):
-        return finished
-    try:
-        team.start()
-        with table(study, team.size) as show:
-            while team.works(len(finished)):
-                show(finished, _rows(running))
-                time.sleep(PAUSE)
-                finished, running = store.look()
-            finished, _ = store.look()  # what was finished between the last look and the end of the last worker
-            show(finished, ())
-    except KeyboardInterrupt:
-        team.stop()
-        done, wanted = len(store.look()[0]), len(all_slots(study, finished, store.exhausted))
-        told = f"interrupted: {done} of {wanted} trials are finished; the same command goes on."
-        raise KeyboardInterrupt(told) from None
-    finally:
-        team.stop()
-    return finished
-
-
-def _rows(running: Sequence[Running]) -> list[Row]:
-    """What the table shows of the trials that have a slot."""
-    from tensornet_attn.search.table import Running as Row
-
-    now = time.time()
-    claims = ((one, one.claim) for one in running if one.claim is not None)
-    return [
-        Row(claim["slot"], claim["arm"], claim["text"], one.rung, max(0.0, now - one.began)) for one, claim in claims
-    ]
-
-
-def _result(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> StudyResult:
-    from tensornet_attn.search import results
-
-    results.write(study, space, trials, out)
-    return StudyResult(study, tuple(trials), tuple(front(study, trials)), tuple(confirmed(study, trials)), out)

@@ -1,42 +1,94 @@
-"""The store of a study: Optuna's, in one SQLite file or a database server; opened, checked, read and written."""
+"""The store of a study: Optuna's, in one SQLite file or a database server; opened, checked, read and written.
+
+Two things are ours: SQLite has one writer at a time, and every new trial has its worker's name and a sign of life.
+"""
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import RDBStorage
+from optuna.storages._cached_storage import _CachedStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy import event, make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.search.process import Identity
-from tensornet_attn.search.study import Study, check_same, decisive
+from tensornet_attn.search.study import NAME, Study, check_same, decisive
 from tensornet_attn.search.trial import Trial, larger, trial_from
 
-if TYPE_CHECKING:
-    import optuna
-    from optuna.trial import FrozenTrial
-
-    from tensornet_attn.search.database import Storage
-
-NAME = "search"
 WORKER, CLAIM, RUNG, RECORD, STUDY, EXHAUSTED = "worker", "claim", "rung", "trial", "study", "exhausted"
 HEARTBEAT = 5  # seconds between signs of life
 STALE = 30  # seconds without one, after which a worker is taken for dead
 _PATIENCE = 60  # seconds that SQLite waits for other processes
+_TRIES = 5  # two processes that make the same tables at once: one of them fails, and finds them next time
+_BEGIN: ContextVar[str] = ContextVar("begin", default="BEGIN IMMEDIATE")  # how a transaction of SQLite starts
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Transactions of SQLite in this context only read: they wait for nobody, and nobody for them."""
+    before = _BEGIN.set("BEGIN")
+    try:
+        yield
+    finally:
+        _BEGIN.reset(before)
+
+
+class Storage(_CachedStorage):
+    """Optuna's cached storage, in which a trial has its worker's name from its first moment, and a sign of life.
+
+    Optuna takes no trial for dead that has never given one, so a worker that is killed right after `ask` would keep its
+    trial for ever.
+    """
+
+    def __init__(self, backend: RDBStorage, worker: Identity | None):
+        super().__init__(backend)
+        self.worker = worker
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        if template_trial is None and self.worker is not None:
+            template_trial = create_trial(state=TrialState.RUNNING, user_attrs={WORKER: self.worker.as_dict()})
+        trial_id = super().create_new_trial(study_id, template_trial)
+        self.record_heartbeat(trial_id)
+        return trial_id
+
+    @_reading()
+    def get_all_trials(self, *given: Any, **named: Any) -> list[FrozenTrial]:
+        return super().get_all_trials(*given, **named)
+
+    @_reading()
+    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+        return super().get_study_user_attrs(study_id)
+
+    @_reading()
+    def _get_stale_trial_ids(self, study_id: int) -> list[int]:
+        return super()._get_stale_trial_ids(study_id)
 
 
 @dataclass(frozen=True)
 class Running:
-    """A trial that somebody says is being evaluated; `claim` is None as long as it has no slot."""
+    """A trial that somebody says is being evaluated; `claim` is None as long as it has no slot.
+
+    `seconds`: since it began, by the clocks of both machines.
+    """
 
     number: int
     worker: Identity | None
     claim: Mapping[str, Any] | None
     rung: int
-    began: float  # seconds since 1970, by its own clock
+    seconds: float
 
 
 @dataclass
@@ -56,22 +108,16 @@ class Store:
 
     def look(self) -> tuple[list[Trial], list[Running]]:
         """The finished trials by slot, and those that are running by number."""
-        from optuna.trial import TrialState
-
         found: dict[int, Trial] = {}
         running = []
         for one in self.optuna.get_trials(deepcopy=False):
             if one.state in (TrialState.COMPLETE, TrialState.PRUNED) and RECORD in one.user_attrs:
-                trial = self._read(one)
-                found.setdefault(trial.slot, trial)
+                if one.number not in self.known:
+                    self.known[one.number] = trial_from(one.user_attrs[RECORD])
+                found.setdefault(self.known[one.number].slot, self.known[one.number])
             elif one.state == TrialState.RUNNING:
                 running.append(_running(one))
-        return sorted(found.values(), key=lambda trial: trial.slot), running
-
-    def _read(self, one: FrozenTrial) -> Trial:
-        if one.number not in self.known:
-            self.known[one.number] = trial_from(one.user_attrs[RECORD])
-        return self.known[one.number]
+        return [found[slot] for slot in sorted(found)], running
 
     def runs(self, number: int) -> bool:
         """Whether a trial is still running; not, where its worker was taken for dead."""
@@ -79,9 +125,6 @@ class Store:
 
     def fail(self, number: int) -> None:
         """Marks a running trial as lost: its slot is free. Nothing is done to one that has just ended."""
-        from optuna.exceptions import UpdateFinishedTrialError
-        from optuna.trial import TrialState
-
         try:
             self.optuna.tell(number, state=TrialState.FAIL, skip_if_finished=True)
         except (UpdateFinishedTrialError, ValueError):
@@ -89,9 +132,7 @@ class Store:
 
     def fail_stale(self) -> None:
         """Marks as lost the trials of workers that have given no sign of life."""
-        import optuna
-
-        with _QUIET:
+        with _quiet():
             optuna.storages.fail_stale_trials(self.optuna)
 
     @property
@@ -105,30 +146,27 @@ class Store:
 
     def close(self) -> None:
         """Lets go of all connections."""
-        self.storage.close()
+        self.storage.remove_session()
+        self.storage._backend.engine.dispose()
 
 
 def _running(one: FrozenTrial) -> Running:
-    attributes, began = one.user_attrs, one.datetime_start
+    attributes = one.user_attrs
     worker = Identity(**attributes[WORKER]) if WORKER in attributes else None
-    rung = attributes.get(RUNG, 0)
-    return Running(one.number, worker, attributes.get(CLAIM), rung, began.timestamp() if began is not None else 0.0)
+    began = one.datetime_start.timestamp() if one.datetime_start is not None else 0.0
+    rung, seconds = attributes.get(RUNG, 0), max(0.0, time.time() - began)
+    return Running(one.number, worker, attributes.get(CLAIM), rung, seconds)
 
 
 def open_store(url: str, study: Study, name: str = NAME, worker: Identity | None = None) -> Store:
     """The store at a URL, made where there is none. `worker`: who begins trials with it.
 
-    Raises MissingPartError, and InputError where it cannot be reached or holds another study.
+    Raises MissingPartError where a driver is missing, InputError where it cannot be reached or holds another study.
     """
-    need_parts()
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-
-    from tensornet_attn.search.database import database, shown
-
-    where = shown(url)
+    where = _shown(url)
     try:
-        with reached(where), _QUIET:
-            storage = database(url, _PATIENCE, HEARTBEAT, STALE, worker)
+        with reached(where), _quiet():
+            storage = _database(url, where, worker)
             own = _study(storage, study, name)
             there = own.user_attrs[STUDY]
     except (NoSuchModuleError, ArgumentError) as error:
@@ -142,10 +180,16 @@ def open_store(url: str, study: Study, name: str = NAME, worker: Identity | None
     return store
 
 
+def _shown(url: str) -> str:
+    """A URL without its password."""
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return url
+
+
 def _study(storage: Storage, study: Study, name: str) -> optuna.Study:
     """The study of a name, made where there is none."""
-    import optuna
-
     directions: list[Any] = ["maximize" if larger(one) else "minimize" for one in study.objectives]
     sampler = optuna.samplers.RandomSampler(seed=0)  # of nothing: proposals are ours
     own = optuna.create_study(
@@ -157,12 +201,54 @@ def _study(storage: Storage, study: Study, name: str) -> optuna.Study:
     return own
 
 
+def _database(url: str, where: str, worker: Identity | None) -> Storage:
+    """The storage at a URL. Raises what SQLAlchemy and Optuna raise, and MissingPartError where a driver is missing."""
+    lite = url.startswith("sqlite")
+    options: dict[str, Any] = {"connect_args": {"timeout": _PATIENCE}} if lite else {"pool_pre_ping": True}
+    plain = url.replace("{", "{{").replace("}", "}}")  # Optuna takes a URL for a template
+    try:
+        _patiently(lambda: RDBStorage(plain, {**options, "poolclass": NullPool}))  # closed after each use, if it fails
+        backend = _patiently(lambda: RDBStorage(plain, options, heartbeat_interval=HEARTBEAT, grace_period=STALE))
+    except ImportError as error:
+        raise MissingPartError(
+            f"the driver for '{where}' is missing: pip install 'tensornet-attn[postgres]'."
+        ) from error
+    if lite:
+        _one_writer(backend)
+    return Storage(backend, worker)
+
+
+def _patiently(make: Callable[[], RDBStorage]) -> RDBStorage:
+    """Makes the tables that are not there, again where another process makes them too."""
+    for tried in range(1, _TRIES):
+        try:
+            return make()
+        except (SQLAlchemyError, StorageInternalError) as error:
+            told = f"{error} {error.__cause__}"
+            if not isinstance(error, IntegrityError) and "exist" not in told and "locked" not in told:
+                raise
+        time.sleep(0.2 * tried)
+    return make()
+
+
+def _one_writer(backend: RDBStorage) -> None:
+    """Who writes to SQLite has the file from the beginning of the transaction: what it has read is still so then."""
+
+    @event.listens_for(backend.engine, "connect")
+    def _connected(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # or the driver would begin transactions of its own
+        connection.execute("PRAGMA journal_mode = WAL")  # readers need not wait for the writer
+
+    @event.listens_for(backend.engine, "begin")
+    def _begun(connection: Any) -> None:
+        connection.exec_driver_sql(_BEGIN.get())
+
+    backend.engine.dispose()  # connections from before
+
+
 @contextmanager
 def reached(where: str) -> Iterator[None]:
     """Raises InputError, one sentence, where the storage does not answer."""
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-
     try:
         yield
     except (NoSuchModuleError, ArgumentError):
@@ -175,40 +261,17 @@ def reached(where: str) -> Iterator[None]:
         ) from error
 
 
-def need_parts() -> None:
-    """Raises MissingPartError."""
-    for module, name in (("optuna", "optuna"), ("moocore", "moocore"), ("sklearn", "scikit-learn")):
-        if find_spec(module) is None:
-            raise MissingPartError(f"a search needs {name}: pip install 'tensornet-attn[search]'.")
+_LOCK = Lock()  # filters of warnings belong to the process: one thread at a time changes them
 
 
-class _Quiet:
-    """Optuna says nothing about heartbeats being experimental, nor that a study was made.
-
-    Filters of warnings belong to the process: of several threads the first sets them, and the last puts them back.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._inside = 0
-        self._undo = ExitStack()
-
-    def __enter__(self) -> None:
-        import optuna
-
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._undo.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
-                self._undo.enter_context(warnings.catch_warnings())
-                optuna.logging.set_verbosity(optuna.logging.ERROR)
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._undo.close()
-
-
-_QUIET = _Quiet()
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Optuna says nothing about heartbeats being experimental, nor that a study was made."""
+    with _LOCK, warnings.catch_warnings():
+        before = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        try:
+            yield
+        finally:
+            optuna.logging.set_verbosity(before)

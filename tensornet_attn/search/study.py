@@ -6,19 +6,17 @@ import json
 import os
 from collections.abc import Mapping
 from hashlib import sha256
-from io import StringIO
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
-from ruamel.yaml import YAML
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
-from tensornet_attn.search.space import COSTS, Alternative, Space
-from tensornet_attn.search.values import Values
+from tensornet_attn.search.space import COSTS, Space, Values
+from tensornet_attn.spec.yaml import dump, parse
 
 Count = Annotated[int, Field(ge=1, lt=2**40)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -89,6 +87,16 @@ class Study(_Model):
             if name not in OBJECTIVES:
                 told = {"name": name, "known": ", ".join(OBJECTIVES)}
                 raise PydanticCustomError("objective", "there is no objective '{name}'; there are {known}", told)
+            if self.objectives.count(name) > 1:
+                message = "the objective '{name}' is given twice: once is enough"
+                raise PydanticCustomError("objective", message, {"name": name})
+        for name, limit in self.bounds.items():
+            if not limit.least <= limit.most:  # nor where one is nan
+                message = (
+                    "the bound on '{name}' has its least, {least}, above its most, {most}; e.g. 1000000, or {example}"
+                )
+                ends = {"name": name, "least": f"{limit.least:g}", "most": f"{limit.most:g}"}
+                raise PydanticCustomError("bound", message, {**ends, "example": "{least: 1000, most: 1000000}"})
         return self
 
     @property
@@ -114,42 +122,33 @@ class Study(_Model):
 
 def space_data(space: Space) -> dict[str, Any]:
     """A space with its bases written out. `search.load` reads it back to a space of the same hash."""
-    numbers = {
-        part: {name: _values(values) for name, values in getattr(space, part).items()} for part in ("legs", "settings")
-    }
-    alternatives = {
-        step: {name: _alternative(step, one) for name, one in given.items()}
-        for step, given in space.alternatives.items()
-    }
-    moves = {name: {option: _values(values) for option, values in given.items()} for name, given in space.moves.items()}
+
+    def numbers(given: Mapping[str, Values]) -> dict[str, Any]:
+        return {
+            name: {"choices": list(v.items)} if v.items else {"log" if v.log else "range": [v.low, v.high]}
+            for name, v in given.items()
+        }
+
+    alternatives: dict[str, dict[str, Any]] = {}
+    for step, choices in space.alternatives.items():
+        for name, one in choices.items():  # the step itself, and other steps beside it
+            steps = dict(one.change["diagram"])
+            own, rest = {"step": steps.pop(step)}, {key: part for key, part in one.change.items() if key != "diagram"}
+            alternatives.setdefault(step, {})[name] = {**rest, **({"steps": steps} if steps else {}), **own}
     bounds = {"n": space.bounds.n, "batch": space.bounds.batch}
-    limits = {name: _limit(least, most) for name, least, most in space.bounds.limits}
     data = {
         "space": 1,
         "name": space.name,
         "about": space.about,
         "base": [dict(base) for base in space.bases.values()],
-        **numbers,
+        "legs": numbers(space.legs),
+        "settings": numbers(space.settings),
         "alternatives": alternatives,
-        "moves": moves,
+        "moves": {name: numbers(given) for name, given in space.moves.items()},
         "most": space.most,
-        "bounds": bounds | limits,
+        "bounds": bounds | {name: _limit(least, most) for name, least, most in space.bounds.limits},
     }
     return {key: value for key, value in data.items() if value not in ({}, "")}
-
-
-def _values(values: Values) -> dict[str, Any]:
-    if values.items:
-        return {"choices": list(values.items)}
-    return {"log" if values.log else "range": [values.low, values.high]}
-
-
-def _alternative(step: str, one: Alternative) -> dict[str, Any]:
-    """As a space has it: the step itself, and other steps beside it."""
-    change = dict(one.change)
-    steps = dict(change.pop("diagram"))
-    own = {"step": steps.pop(step)}
-    return {**change, **({"steps": steps} if steps else {}), **own}
 
 
 def study_data(study: Study) -> dict[str, Any]:
@@ -164,22 +163,10 @@ def _limit(least: float, most: float) -> dict[str, float]:
 
 def yaml_of(study: Study) -> str:
     """A study as a file, which reads back to it."""
-    yaml, out = YAML(typ="safe", pure=True), StringIO()
-    yaml.default_flow_style = yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.width = 4096
-    yaml.dump(study_data(study), out)
-    return out.getvalue()
-
-
-def plain(value: Any) -> Any:
-    """A value with lists for tuples and plain mappings, as JSON has it."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return dump(study_data(study))
 
 
 FREE = ("trials", "finalists", "seconds", "gibibytes", "threads")  # what may change while a study lasts
-_LONG = 60
 
 
 def decisive(study: Study) -> dict[str, Any]:
@@ -194,20 +181,18 @@ def check_same(study: Study, there: Mapping[str, Any], where: str, hint: str) ->
     own = decisive(study)
     if own == there:
         return
-    from tensornet_attn.train.record import differences  # it brings torch, which takes seconds
+    from tensornet_attn.train.record import difference  # it brings torch, which takes seconds
 
-    place, here, before = next(differences(own, there))
-    kind = "space" if place.split(".")[0] == "space" else "study"
-    told = f"'{place}' is {_told(before)} there and {_told(here)} here"
-    raise InputError(f"{where} belongs to another {kind}: {told}; {hint}.")
-
-
-def _told(value: Any) -> str:
-    text = "not given" if value is None else str(value)
-    return text if len(text) <= _LONG else text[: _LONG - 3] + "..."
+    found = difference(own, there)
+    assert found is not None
+    place, told = found
+    raise InputError(
+        f"{where} belongs to another {'space' if place.split('.')[0] == 'space' else 'study'}: {told}; {hint}."
+    )
 
 
 CONFIG, DATABASE, RUNS, LOGS = "study.yaml", "study.db", "trials", "logs"
+NAME = "search"  # of a study in its database
 
 
 def run_folder(design: str, rung: int, rate: float, seed: int) -> str:
@@ -247,10 +232,6 @@ def prepare(study: Study, out: Path) -> None:
 
 def read_study(path: Path) -> Study:
     """The study of a folder's file, which need not be looked at again. Raises InputError."""
-    from pydantic import ValidationError
-
-    from tensornet_attn.spec.yaml import parse
-
     try:
         return Study(**parse(path.read_text(encoding="utf-8"), os.fspath(path))[0].data)
     except (ValidationError, TypeError) as error:

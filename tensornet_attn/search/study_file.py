@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from math import isnan
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,11 @@ from tensornet_attn.models.parts import is_path
 from tensornet_attn.models.refuse import written
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space
-from tensornet_attn.search.study import OBJECTIVES, Limit, Rung, Study, plain, space_data
+from tensornet_attn.search.study import Limit, Rung, Study, space_data
 from tensornet_attn.search.trial import larger
 from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.report import Reporter, printable
+from tensornet_attn.spec.yaml import plain
 from tensornet_attn.tasks import list_tasks, task_named
 from tensornet_attn.tasks.reading import read_bytes
 from tensornet_attn.train.config import SIZES, Run
@@ -43,33 +43,24 @@ def read(source: Source, options: Mapping[str, Any]) -> Study:
     options = {key: value for key, value in options.items() if value is not None}
     given = _joined(document.data, options)
     study = _checked(given, document, reporter, options)
-    _check_bounds(study)
     check_rungs(study)
     return fitted(study, load(study.space))
 
 
 def _document(source: Source) -> tuple[Document, Reporter]:
-    """What the file says, its paths made absolute."""
+    """What the file says, the paths of its space and of the space's bases made absolute."""
     if source is None or isinstance(source, Mapping):
         document = Document(plain(source or {}), "study")
         return document, Reporter(document)
     document, reporter = file_document(source, "study")
-    folder = os.path.dirname(document.path or "")
-    if "space" in document.data:
-        document.data["space"] = _beside(document.data["space"], folder)
+    folder, space = os.path.dirname(document.path or ""), document.data.get("space")
+    if isinstance(space, str) and "\n" not in space:
+        document.data["space"] = os.path.join(folder, space)
+    elif isinstance(space, Mapping) and "base" in space:
+        bases = space["base"] if isinstance(space["base"], list) else [space["base"]]
+        found = [os.path.join(folder, one) if isinstance(one, str) and is_path(one) else one for one in bases]
+        document.data["space"] = {**space, "base": found}
     return document, reporter
-
-
-def _beside(space: Any, folder: str) -> Any:
-    """A space of a study file, its own path or those of its bases from the file's folder on."""
-    if isinstance(space, str):
-        return os.path.join(folder, space) if "\n" not in space else space
-    if not isinstance(space, Mapping) or "base" not in space:
-        return space
-    several = isinstance(space["base"], list)
-    bases = space["base"] if several else [space["base"]]
-    found = [os.path.join(folder, one) if isinstance(one, str) and is_path(one) else one for one in bases]
-    return {**space, "base": found if several else found[0]}
 
 
 def _joined(data: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +77,6 @@ def _joined(data: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, An
     elif any(key in given for key in SHORT):
         key = next(key for key in SHORT if key in given)
         raise InputError(f"'{key}' belongs to a 'task', and this study has 'rungs': give it in one of them.")
-    given["rungs"] = _plain_rungs(given["rungs"])
     given["bounds"] = _limits(given.get("bounds") or {})
     return {key: value for key, value in given.items() if key not in SHORT}
 
@@ -100,101 +90,57 @@ def _space(given: Any) -> Space:
     return load(given)
 
 
-def _plain_rungs(rungs: Any) -> Any:
-    if not isinstance(rungs, (list, tuple)):
-        return rungs
-    return [one.model_dump() if isinstance(one, Rung) else plain(one) for one in rungs]
-
-
 def _limits(bounds: Any) -> Any:
     """Bounds with the least and the most: a number is the most of a cost, and the least of quality."""
     if not isinstance(bounds, Mapping):
         return bounds
-    return {name: _limit(name, given) for name, given in bounds.items()}
-
-
-def _limit(name: str, given: Any) -> Any:
-    if isinstance(given, Limit):
-        return given.model_dump()
-    number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    return {"least" if larger(name) else "most": given} if number else given
+    numbers = {n for n, given in bounds.items() if isinstance(given, (int, float)) and not isinstance(given, bool)}
+    return {n: {"least" if larger(n) else "most": given} if n in numbers else given for n, given in bounds.items()}
 
 
 def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, options: Mapping[str, Any]) -> Study:
+    """The study of these keys. Raises DesignError with what is wrong in the file, InputError with what else is."""
     try:
         return Study(**given)
     except ValidationError as error:
-        told = []
-        for raw in _innermost(error.errors(include_url=False)):
-            key = raw["loc"][0] if raw["loc"] else None
-            if key in document.data and key not in options:
-                _report(reporter, raw)
+        told, found = [], error.errors(include_url=False)
+        places = [raw["loc"] for raw in found]
+        for raw in found:
+            path, kind = raw["loc"], raw["type"]
+            if path and any(path == at[: len(path)] != at for at in places):
+                continue  # of a list that is short of what was refused in it
+            where = " ".join(str(step + 1) if isinstance(step, int) else step for step in path)  # `rungs 2 rates`
+            known = INNER.get(str(path[0]), KEYS) if len(path) > 1 else KEYS
+            wrong = "at least one is needed" if kind == "too_short" else raw["msg"][0].lower() + raw["msg"][1:]
+            shown = "" if kind == "missing" else f", {written(raw['input'])} given"
+            in_file, last = (
+                bool(path) and path[0] in document.data and path[0] not in options,
+                str(path[-1:] and path[-1]),
+            )
+            if in_file and kind == "extra_forbidden":
+                message, hint = f"there is no key '{printable(last)}' here.", reporter.nearest(last, known)
+                reporter.error("unknown-key", message, path, key=True, hint=hint)
+            elif in_file:
+                reporter.error("wrong-value", f"{where}: {wrong}{shown}.", path, hint=PAGE)
+            elif kind == "extra_forbidden":
+                told.append(f"a study has no option '{printable(where)}': {nearest(last, known)}")
+            elif kind == "missing":
+                told.append(f"a study needs '{where}': {PAGE}")
             else:
-                told.append(_option(raw))
+                told.append(f"option '{printable(where)}': {wrong}{shown}." if path else f"{raw['msg']}.")
         refuse(reporter, "study")
         raise InputError("\n".join(dict.fromkeys(told))) from error
 
 
-def _innermost(errors: Sequence[Any]) -> list[Any]:
-    """Without those of a list that is short of what was refused in it."""
-    places = [raw["loc"] for raw in errors]
-    return [raw for raw in errors if not any(raw["loc"] == at[: len(raw["loc"])] != at for at in places if raw["loc"])]
-
-
-def _report(reporter: Reporter, raw: Any) -> None:
-    """What is wrong in the file, at its place."""
-    path = tuple(raw["loc"])
-    if raw["type"] == "extra_forbidden":
-        hint = reporter.nearest(str(path[-1]), _known(path))
-        reporter.error("unknown-key", f"there is no key '{printable(str(path[-1]))}' here.", path, key=True, hint=hint)
-        return
-    given = "" if raw["type"] == "missing" else f", {written(raw['input'])} given"
-    reporter.error("wrong-value", f"{_where(path)}: {_sentence(raw)}{given}.", path, hint=PAGE)
-
-
-def _known(path: tuple[Any, ...]) -> list[str]:
-    """The keys that are known where a path ends."""
-    inner = {"rungs": Rung.model_fields, "bounds": Limit.model_fields}
-    return [*inner[str(path[0])]] if len(path) > 1 and path[0] in inner else [*Study.model_fields, *SHORT]
-
-
-def _option(raw: Any) -> str:
-    """What is wrong with an option, in one sentence."""
-    path = tuple(raw["loc"])
-    if not path:
-        return f"{raw['msg']}."
-    if raw["type"] == "extra_forbidden":
-        return f"a study has no option '{printable(_where(path))}': {nearest(str(path[-1]), _known(path))}"
-    if raw["type"] == "missing":
-        return f"a study needs '{_where(path)}': {PAGE}"
-    return f"option '{printable(_where(path))}': {_sentence(raw)}, {written(raw['input'])} given."
-
-
-def _where(path: tuple[Any, ...]) -> str:
-    """`rungs 2 rates`: a place in a study, counted from 1."""
-    return " ".join(str(step + 1) if isinstance(step, int) else str(step) for step in path)
-
-
-def _sentence(raw: Any) -> str:
-    if raw["type"] == "too_short":
-        return "at least one is needed"
-    return str(raw["msg"][0].lower() + raw["msg"][1:])
-
-
-def _check_bounds(study: Study) -> None:
-    """Raises InputError for objectives that are given twice and bounds that nothing can keep."""
-    twice = next((name for name in OBJECTIVES if study.objectives.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"the objective '{twice}' is given twice: once is enough.")
-    for name, limit in study.bounds.items():
-        if isnan(limit.least) or isnan(limit.most) or not limit.least <= limit.most:
-            raise InputError(
-                f"the bound on '{name}' has its least, {limit.least:g}, above its most, {limit.most:g}; e.g. 1000000, "
-                "or {least: 1000, most: 1000000}."
-            )
-
-
 SHORT = ("task", "options", "run", "rates", "measure", "score")  # of one rung, beside the study's own keys
+KEYS = (*Study.model_fields, *SHORT)
+INNER = {"rungs": tuple(Rung.model_fields), "bounds": tuple(Limit.model_fields)}
+TEXTS = (
+    "byte_lm",
+    "char_lm",
+    "image_generation",
+    "wikitext",
+)  # few guesses are right: the loss says more than accuracy
 # What comes before a task that is longer: mqar, which tells designs apart that recall from those that do not.
 LENGTH = 64
 FIRST: Mapping[str, Any] = {"task": "mqar", "options": {"length": LENGTH}, "run": {"steps": 750, "mlp": "none"}}
@@ -227,7 +173,7 @@ def rungs_of(given: Mapping[str, Any]) -> list[Any]:
     last = {key: given[key] for key in SHORT if key in given}
     if callable_task(last["task"]):
         return [last]
-    if _text(last["task"]):
+    if last["task"] in TEXTS:
         last = {"measure": "loss", **last}
     run, options = (last[key] if isinstance(last.get(key), Mapping) else {} for key in ("run", "options"))
     if last["task"] == "mqar" and _least(options.get("length"), LENGTH) == options.get("length", LENGTH):
@@ -243,28 +189,21 @@ def _least(given: Any, most: int) -> Any:
     return given if isinstance(given, int) and 0 < given < most else most
 
 
-def _text(task: str) -> bool:
-    """Whether a task is a text to go on with, where few guesses are right and the loss says more than accuracy."""
-    return task in ("byte_lm", "char_lm", "image_generation", "wikitext")
-
-
 def check_rungs(study: Study) -> None:
     """Raises InputError where a rung's task or run is none, as the trainer would say."""
-    for place, rung in enumerate(study.rungs, 1):
-        if not callable_task(rung.task):
-            try:
-                check_rung(rung)
-            except InputError as error:
-                raise InputError("\n".join(f"rung {place}: {line}" for line in str(error).splitlines())) from error
+    for place, rung in trained(study):
+        try:
+            check_rung(rung)
+        except InputError as error:
+            raise InputError("\n".join(f"rung {place}: {line}" for line in str(error).splitlines())) from error
 
 
 def check_rung(rung: Rung) -> None:
     """Raises InputError."""
-    own = [key for key in rung.run if key in OWN]
-    if own:
-        raise InputError(f"'{own[0]}' is not given under 'run': it comes from {OWN[own[0]]}.")
-    task = task_named(rung.task, **rung.options)
-    if task.kind == "sequence_to_sequence":
+    own = next((key for key in rung.run if key in OWN), None)
+    if own is not None:
+        raise InputError(f"'{own}' is not given under 'run': it comes from {OWN[own]}.")
+    if task_named(rung.task, **rung.options).kind == "sequence_to_sequence":
         known = ", ".join(recipe.name for recipe in list_tasks() if recipe.name not in TWO_STACKS)
         raise InputError(f"task '{rung.task}' needs an encoder and a decoder, and a study has one stack: try {known}.")
     read_run({}, {"task": rung.task, "design": "mhsa", **rung.run})
@@ -281,49 +220,40 @@ def fitted(study: Study, space: Space) -> Study:
     A model puts its width on the leg of each design's input, so that leg has one size in all designs; else what is
     trained would not be what was priced. Raises InputError where it has several, or a rung says another.
     """
-    if not any(True for _ in trained(study)):
-        return study
-    width = width_of(space)
-    for place, rung in trained(study):
+    rungs, own = list(study.rungs), list(trained(study))
+    width = width_of(space) if own else 0
+    for place, rung in own:
         if rung.run.get("width", width) != width:
             raise InputError(
                 f"rung {place}: the input of the designs of '{space.name}' has the width {width}, and the rung says "
                 f"'width: {rung.run['width']}'; leave it out."
             )
-    rungs = [
-        rung if callable_task(rung.task) else rung.model_copy(update={"run": {**rung.run, "width": width}})
-        for rung in study.rungs
-    ]
+        rungs[place - 1] = rung.model_copy(update={"run": {**rung.run, "width": width}})
     return study.model_copy(update={"rungs": tuple(rungs)})
 
 
 def width_of(space: Space) -> int:
     """The size of the leg of the designs' input. Raises InputError where it varies, or where a base is no layer."""
-    found = {name: _input_leg(name, data) for name, data in space.bases.items()}
     widths: dict[int, str] = {}
-    for name, (leg, size) in found.items():
-        sizes = [int(space.legs[leg][place]) for place in range(len(space.legs[leg]))] if leg in space.legs else [size]
+    for name, data in space.bases.items():
+        graph = build(compiler.load(dict(data)))
+        inputs = graph.of_role("input")
+        legs = [leg for leg in inputs[0].legs if graph.leg[leg].size is not None] if inputs else []
+        if len(legs) != 1 or len(inputs[0].legs) != 2:
+            raise InputError(
+                f"base '{name}' is no layer of a model: its input has a sequence leg and then its width, e.g. n f."
+            )
+        (leg,) = legs
+        sizes = [*space.legs[leg]] if leg in space.legs else [graph.leg[leg].size]
         if len(sizes) > 1:
             raise InputError(
                 f"leg '{leg}' of '{name}' is the width of the model, which no move changes: give it one size in the "
                 f"space '{space.name}', e.g. '{leg}: {sizes[0]}'."
             )
-        widths.setdefault(sizes[0], f"leg '{leg}' of '{name}'")
+        widths.setdefault(int(sizes[0] or 0), f"leg '{leg}' of '{name}'")
     if len(widths) > 1:
         told = ", ".join(f"{size} on {where}" for size, where in widths.items())
         raise InputError(
             f"the bases of the space '{space.name}' differ in the width of the model: {told}; give all one."
         )
     return next(iter(widths))
-
-
-def _input_leg(name: str, data: Mapping[str, Any]) -> tuple[str, int]:
-    """The leg of a base's first input that runs along no sequence, and its size."""
-    graph = build(compiler.load(dict(data)))
-    inputs = graph.of_role("input")
-    legs = [leg for leg in inputs[0].legs if graph.leg[leg].size is not None] if inputs else []
-    if len(legs) != 1 or len(inputs[0].legs) != 2:
-        raise InputError(
-            f"base '{name}' is no layer of a model: its input has a sequence leg and then its width, e.g. n f."
-        )
-    return legs[0], int(graph.leg[legs[0]].size or 0)

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import inf, prod
 from statistics import median
 from typing import Any
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.report.page import Table, page
 from tensornet_attn.report.words import column
-from tensornet_attn.search.build import Proposal, Refused, finished, moved, start
+from tensornet_attn.search.build import Proposal, Walk, start
 from tensornet_attn.search.propose import propose
 from tensornet_attn.search.roles import maps
-from tensornet_attn.search.sketch import Sketch, sketch_of
-from tensornet_attn.search.space import COSTS, Choice, Path, Space, fitting, of_kind, to_text
-from tensornet_attn.search.values import Values
-from tensornet_attn.spec import Design
+from tensornet_attn.search.space import COSTS, Choice, Space, fitting, missing, to_text
 
 TIRED = 24  # proposals that are known already, one after the other, until no more are asked for
 
@@ -53,47 +50,38 @@ class Survey:
         """What people read."""
         rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        table = (
-            "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-            for row in rows
-        )
+        cells = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
         paths = (f"  {to_text(sample.path)}" for sample in self.samples)
-        return "\n".join([*self._lines(), "", *table, "", f"{len(self.samples)} samples:", *paths])
+        return "\n".join([*self._lines(), "", *map("  ".join, cells), "", f"{len(self.samples)} samples:", *paths])
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self) -> list[str]:
         space = self.space
-        about = f": {space.about}" if space.about else ""
-        yield f"{space.name}{about}"
-        yield f"bases: {', '.join(space.bases)}"
         varies = [*space.legs, *space.settings, *space.alternatives]
-        yield f"varies: {', '.join(varies) or 'nothing'}"
         moves = f"{', '.join(space.moves)}; at most {space.most} of them" if space.moves else "none"
-        yield f"moves: {moves}"
-        yield f"size: {self.size.to_text()}"
-        yield f"costs at n = {space.bounds.n}, batch {space.bounds.batch}, of the samples below"
+        return [
+            f"{space.name}{f': {space.about}' if space.about else ''}",
+            f"bases: {', '.join(space.bases)}",
+            f"varies: {', '.join(varies) or 'nothing'}",
+            f"moves: {moves}",
+            f"size: {self.size.to_text()}",
+            f"costs at n = {space.bounds.n}, batch {space.bounds.batch}, of the samples below",
+        ]
 
     def _rows(self) -> list[list[str]]:
         """The costs of the samples and the bounds, under their names."""
         ends = zip(("least", "median", "most"), zip(*self.ranges().values(), strict=True), strict=True)
         rows = [[word, *(f"{value:,.0f}" for value in values)] for word, values in ends]
-        return [["", *map(column, COSTS)], *rows, ["bounds", *self._bounds()]]
-
-    def _bounds(self) -> Iterator[str]:
-        limits = {name: (least, most) for name, least, most in self.space.bounds.limits}
-        for cost in COSTS:
-            least, most = limits.get(cost, (0, float("inf")))
-            words = [
-                f"{word} {end:,.0f}"
-                for word, end, free in ((">=", least, 0), ("<=", most, float("inf")))
-                if end != free
-            ]
-            yield " ".join(words) or "free"
+        bounds, limits = ["bounds"], {name: ends for name, *ends in self.space.bounds.limits}
+        for least, most in (limits.get(cost, (0, inf)) for cost in COSTS):
+            words = [f">= {least:,.0f}"] * (least != 0) + [f"<= {most:,.0f}"] * (most != inf)
+            bounds.append(" ".join(words) or "free")
+        return [["", *map(column, COSTS)], *rows, bounds]
 
     def to_html(self) -> str:
         """A page of HTML in one file, with a picture of each sample where Graphviz is there."""
         header, *rows = self._rows()
         costs = Table(header, rows, "Costs of the samples.")
-        lines, samples = list(self._lines()), self.samples
+        lines, samples = self._lines(), self.samples
         return page(
             "space.html", self.space.name, lines=lines, costs=costs, samples=samples, to_text=to_text, COSTS=COSTS
         )
@@ -151,64 +139,45 @@ def paths_at_most(space: Space) -> int:
     for count in options:
         for used in range(space.most, 0, -1):
             ordered[used] += ordered[used - 1] * count * used
-    return sum(_openings(space, base) for base in space.bases) * sum(ordered)
-
-
-def _openings(space: Space, base: str) -> int:
-    data = space.bases[base]
-    alternatives = (1 + len(given) for step, given in fitting(space, base).items())
-    numbers = (
-        len(v) for part in ("legs", "settings") for n, v in getattr(space, part).items() if n in data.get(part, {})
-    )
-    return prod(alternatives) * prod(numbers)
+    openings = 0
+    for base in space.bases:
+        alternatives = (1 + len(names) for names in fitting(space, base).values())
+        numbers = (len(space.numbers(kind)[name]) for kind, name in missing(space, (Choice("base", base),)))
+        openings += prod(alternatives) * prod(numbers)
+    return openings * sum(ordered)
 
 
 def _maps_at_most(space: Space) -> int:
     """Maps of the base with the most, those that alternatives may add, and those that a split makes."""
-    most = 0
-    for name in space.bases:
-        design, _ = start(space, (Choice("base", name),))
-        most = max(most, len(maps(sketch_of(design))) if isinstance(design, Design) else 0)
-    text = repr(space.alternatives)
-    kernels = space.moves.get("split", {}).get("maps", Values(("",)))
-    split = max(str(kernels[place]).count("+") + 1 for place in range(len(kernels))) if "split" in space.moves else 0
+    walks = [start(space, (Choice("base", name),)) for name in space.bases]
+    most = max(len(maps(walk.sketch)) if isinstance(walk, Walk) else 0 for walk in walks)
+    text, kernels = repr(space.alternatives), space.moves.get("split", {}).get("maps", ())
+    split = max((str(names).count("+") + 1 for names in kernels), default=0)
     return most + text.count("'softmax'") + text.count("'normalize'") + split
 
 
 def every(space: Space) -> Iterator[Proposal]:
     """Every proposal of a space, equal designs once for each of their paths; for small spaces."""
-    for path in _starts(space):
-        design, kept = start(space, path)
-        if isinstance(design, Refused) or kept != path:  # a choice without a place: the path without it comes as well
-            continue
-        first = sketch_of(design)
-        for sketch, whole in _moved(space, first, kept):
-            found = finished(space, design, sketch if sketch is not first else None, whole)
-            if isinstance(found, Proposal):
-                yield found
-
-
-def _starts(space: Space) -> Iterator[Path]:
-    for base, data in space.bases.items():
+    for name in space.bases:
+        base = Choice("base", name)
         choices: list[list[Choice | None]] = [
-            [None, *(Choice("alternative", step, name) for name in given)]
-            for step, given in fitting(space, base).items()
+            [None, *(Choice("alternative", step, one) for one in names)] for step, names in fitting(space, name).items()
         ]
-        for kind, part in (("leg", "legs"), ("setting", "settings")):
-            numbers = [(n, v) for n, v in space.numbers(kind).items() if n in data.get(part, {})]
-            choices += [[Choice(kind, n, values[place]) for place in range(len(values))] for n, values in numbers]
+        for kind, number in missing(space, (base,)):
+            choices.append([Choice(kind, number, value) for value in space.numbers(kind)[number]])
         for chosen in product(*choices):
-            yield (Choice("base", base), *(choice for choice in chosen if choice is not None))
+            path = (base, *(choice for choice in chosen if choice is not None))
+            walk = start(space, path)
+            if isinstance(walk, Walk) and walk.path == path:  # a choice without a place: the path without it comes too
+                yield from (found for way in _moved(walk) if isinstance(found := way.end(), Proposal))
 
 
-def _moved(space: Space, sketch: Sketch, path: Path) -> Iterator[tuple[Sketch, Path]]:
-    """The sketch, and every sketch that moves lead to from it."""
-    yield sketch, path
-    used = {choice.name for choice in of_kind(path, "move")}
-    for name in [name for name in space.moves if name not in used and len(used) < space.most]:
-        grids = [[(option, values[i]) for i in range(len(values))] for option, values in space.moves[name].items()]
-        for at, options in product(maps(sketch), product(*grids)):
-            choice = Choice("move", name, at=at.box, options=options)
-            new = moved(space, sketch, choice)
+def _moved(walk: Walk) -> Iterator[Walk]:
+    """A way, and all those that moves lead to from it."""
+    yield walk
+    for name, given in walk.space.moves.items():
+        grids = [[(option, value) for value in values] for option, values in given.items()]
+        for at, options in product(maps(walk.sketch), product(*grids)):
+            new = walk.after(Choice("move", name, at=at.box, options=options))
             if new is not None:
-                yield from _moved(space, new, (*path, choice))
+                yield from _moved(new)

@@ -7,34 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from tensornet_attn.search.rank import CONFIRM, confirmations
 from tensornet_attn.search.space import to_text
+from tensornet_attn.search.store import Running
 from tensornet_attn.search.study import ARMS, Study
 from tensornet_attn.search.trial import BOUND, COMPLETE, Trial
 from tensornet_attn.train.progress import clock, say
 
-if TYPE_CHECKING:
-    from rich.console import Group
-
 SECONDS = 10.0  # between plain lines
 BAR = 40  # letters that the bar is wide
-
-
-@dataclass(frozen=True)
-class Running:
-    """A trial on its way: `text` is its path, `rung` where it is, `seconds` since it began."""
-
-    slot: int
-    arm: str
-    text: str
-    rung: int
-    seconds: float
-
-
 Show = Callable[[Sequence[Trial], Sequence[Running]], None]
 
 
@@ -42,13 +31,9 @@ Show = Callable[[Sequence[Trial], Sequence[Running]], None]
 def table(study: Study, workers: int) -> Iterator[Show]:
     """What takes the finished trials and those that run, as often as there is something to show."""
     if sys.stderr.isatty():
-        with _live(study, workers) as show:
-            yield show
-    else:
-        yield _lines(study, workers)
-
-
-def _lines(study: Study, workers: int) -> Show:
+        with Live(console=Console(stderr=True), refresh_per_second=4) as live:
+            yield lambda trials, running: live.update(picture(study, trials, running, workers))
+        return
     last, known = -SECONDS, -1
 
     def show(trials: Sequence[Trial], running: Sequence[Running]) -> None:
@@ -58,30 +43,19 @@ def _lines(study: Study, workers: int) -> Show:
             last, known = now, len(trials)
             say("  ".join(words(study, trials, running, workers)))
 
-    return show
-
-
-@contextmanager
-def _live(study: Study, workers: int) -> Iterator[Show]:
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(console=Console(stderr=True), refresh_per_second=4) as live:
-        yield lambda trials, running: live.update(picture(study, trials, running, workers))
+    yield show
 
 
 def picture(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> Group:
     """What a terminal shows: how far it is, what runs, the best of each arm, and what failed."""
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
     own = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("slot", "arm", "rung", "time", "design"):
         own.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if name in ("slot", "time") else "left")
-    for one in sorted(running, key=lambda one: one.slot):
-        own.add_row(_slot(one.slot), one.arm, _rung(study, one.rung), clock(one.seconds), one.text)
+    claims = sorted(((one.claim, one) for one in running if one.claim is not None), key=lambda pair: pair[0]["slot"])
+    for claim, one in claims:
+        slot = str(claim["slot"]) if claim["slot"] >= 0 else "again"
+        rung = f"{one.rung}: {study.rungs[one.rung - 1].task}" if one.rung > 0 else "checks"
+        own.add_row(slot, claim["arm"], rung, clock(one.seconds), claim["text"])
     head, *rest = words(study, trials, running, workers)
     first = Table.grid(padding=(0, 2))
     first.add_row(ProgressBar(total=slots(study, trials), completed=len(trials), width=BAR), head, rest.pop())
@@ -93,16 +67,13 @@ def words(study: Study, trials: Sequence[Trial], running: Sequence[Running], wor
     told = [f"{len(trials)}/{slots(study, trials)} trials"]
     for arm in study.arms:
         own = [one for one in trials if one.arm == arm and one.state == COMPLETE and one.quality is not None]
-        told += [_best(study, arm, max(own, key=lambda one: (one.rung, one.quality)))] if own else []
+        for best in sorted(own, key=lambda one: (-one.rung, -(one.quality or 0.0)))[:1]:
+            rung = f" on rung {best.rung}" if len(study.rungs) > 1 else ""
+            told.append(f"{arm}: {best.quality:.4f}{rung}, {to_text(best.path)}")
     failed = Counter(one.state for one in trials if one.state not in (COMPLETE, BOUND))
     told += [f"failed: {', '.join(f'{state} {count}' for state, count in failed.most_common())}"] if failed else []
     seconds = left(study, trials, running, workers)
     return [*told, "time left not known yet" if seconds is None else f"{clock(seconds)} left"]
-
-
-def _best(study: Study, arm: str, best: Trial) -> str:
-    rung = f" on rung {best.rung}" if len(study.rungs) > 1 else ""
-    return f"{arm}: {best.quality:.4f}{rung}, {to_text(best.path)}"
 
 
 def slots(study: Study, trials: Sequence[Trial]) -> int:
@@ -118,23 +89,12 @@ def left(study: Study, trials: Sequence[Trial], running: Sequence[Running], work
     times = [one.seconds for one in trials if one.arm in ARMS]
     if not times:
         return None
-    again = [one.seconds for one in trials if one.arm == CONFIRM] or _last_runs(study, trials) or times
+    first = (result for one in trials if one.same_as is None for result in one.results)
+    runs = [r.seconds / len(r.rates) for r in first if r.rung == len(study.rungs)]  # a confirmation is one such run
+    again = [one.seconds for one in trials if one.arm == CONFIRM] or runs or times
     whole = slots(study, trials)
     proposals = max(0, min(study.proposals, whole) - len(times)) if len(times) == len(trials) else 0
     rest = max(0, whole - len(trials) - proposals)
     work = proposals * median(times) + rest * median(again)
-    return max(0.0, work - sum(one.seconds for one in running)) / max(1, workers)
-
-
-def _last_runs(study: Study, trials: Sequence[Trial]) -> list[float]:
-    """Seconds of one run on the last rung, which is what a confirmation is."""
-    last = len(study.rungs)
-    return [r.seconds / len(r.rates) for one in trials for r in one.results if r.rung == last and one.same_as is None]
-
-
-def _slot(slot: int) -> str:
-    return str(slot) if slot >= 0 else "again"
-
-
-def _rung(study: Study, rung: int) -> str:
-    return f"{rung}: {study.rungs[rung - 1].task}" if rung > 0 else "checks"
+    done = sum(one.seconds for one in running if one.claim is not None)
+    return max(0.0, work - done) / max(1, workers)

@@ -73,23 +73,20 @@ def options(job: Job, rung: Rung, rate: float, seed: int) -> dict[str, Any]:
 
 def climb(job: Job) -> list[tuple[float | None, str]]:
     """The quality with each learning rate and the folder of its run, all with equal compute; None where not finite."""
-    rung = job.study.rungs[job.rung - 1]
-    return [_trained(job, rung, *one) for one in zip(job.rates, job.seeds, strict=True)]
-
-
-def _trained(job: Job, rung: Rung, rate: float, seed: int) -> tuple[float | None, str]:
-    folder = run_folder(job.design, job.rung, rate, seed)
-    out = Path(job.out) / folder
-    _await_lock(out)
-    try:
-        summary = train({}, out=out, command="tensornet-attn search", **options(job, rung, rate, seed))
-    except InputError as error:
-        if not isinstance(error.__cause__, Diverged):
-            raise
-        say(str(error))
-        return None, folder
-    value = summary["eval"][f"eval_{rung.measure}"]
-    return (-value if rung.measure == "loss" and value is not None else value), folder
+    rung, found = job.study.rungs[job.rung - 1], []
+    for rate, seed in zip(job.rates, job.seeds, strict=True):
+        folder, value = run_folder(job.design, job.rung, rate, seed), None
+        out = Path(job.out) / folder
+        _await_lock(out)
+        try:
+            summary = train({}, out=out, command="tensornet-attn search", **options(job, rung, rate, seed))
+            value = summary["eval"][f"eval_{rung.measure}"]
+        except InputError as error:
+            if not isinstance(error.__cause__, Diverged):
+                raise
+            say(str(error))
+        found.append((-value if rung.measure == "loss" and value is not None else value, folder))
+    return found
 
 
 def _await_lock(out: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import inf, isnan
+from math import inf, isnan, nan
 from statistics import fmean
 from typing import Any
 
 from tensornet_attn.search.space import COSTS, Path, Price, Space, as_data, from_data
-from tensornet_attn.search.study import Limit, Score, Study
+from tensornet_attn.search.study import Score, Study
 
 # How a trial ends. All but the last three have a proposal that was evaluated as far as it went.
 COMPLETE, FAILED, DIVERGED, MEMORY, LATE, BOUND = (
@@ -89,6 +89,10 @@ class Trial:
         found = (result.counts for result in reversed(self.results) if result.rung > 0 and result.counts is not None)
         return next(found, None)
 
+    def quality_on(self, rung: int) -> float | None:
+        """What a rung gave; None where it gave nothing, or was not reached."""
+        return next((result.counts for result in self.results if result.rung == rung), None)
+
     def as_dict(self) -> dict[str, Any]:
         """As JSON holds it; `trial_from` reads it back."""
         return {**asdict(self), "path": as_data(self.path)}
@@ -127,8 +131,13 @@ def values_of(price: Price, quality: float | None, latency: float | None = None)
 
 def values_at(trial: Trial, rung: int) -> dict[str, float]:
     """The values of a trial with the quality that one of its rungs gave; without any before the first one."""
-    found = (result.counts for result in trial.results if result.rung == rung > 0)
-    return values_of(trial.price, next(found, None), (trial.values or {}).get("latency"))
+    quality = trial.quality_on(rung) if rung > 0 else None
+    return values_of(trial.price, quality, (trial.values or {}).get("latency"))
+
+
+def on_rung(trials: Iterable[Trial], rung: int) -> list[Trial]:
+    """Those that have been on a rung."""
+    return [trial for trial in trials if any(result.rung == rung for result in trial.results)]
 
 
 def points(trials: Iterable[Trial], objectives: Sequence[str]) -> list[Point]:
@@ -138,13 +147,8 @@ def points(trials: Iterable[Trial], objectives: Sequence[str]) -> list[Point]:
 
 def point(values: Mapping[str, float], objectives: Sequence[str]) -> Point:
     """The point of some values, as `points` has it."""
-    return tuple(_smaller(name, values.get(name)) for name in objectives)
-
-
-def _smaller(name: str, value: float | None) -> float:
-    if value is None or isnan(value):
-        return inf
-    return -value if larger(name) else value
+    known = ((name, values.get(name, nan)) for name in objectives)
+    return tuple(inf if isnan(value) else -value if larger(name) else value for name, value in known)
 
 
 def broken(study: Study, values: Mapping[str, float]) -> str | None:
@@ -163,15 +167,13 @@ def broken(study: Study, values: Mapping[str, float]) -> str | None:
 
 def excess(study: Study, values: Mapping[str, float]) -> float:
     """How far values are beyond all bounds together, as shares of the bounds; 0 where they keep to all."""
-    pairs = ((values[name], limit) for name, limit in study.bounds.items() if name in values)
-    return sum(_over(value, limit) for value, limit in pairs)
-
-
-def _over(value: float, limit: Limit) -> float:
-    if isnan(value):
-        return inf
-    end = limit.most if value > limit.most else limit.least
-    return abs(value - end) / (abs(end) or 1.0) if value > limit.most or value < limit.least else 0.0
+    found = 0.0
+    for name, limit in study.bounds.items():
+        value = values.get(name, limit.least)
+        end = limit.most if value > limit.most else limit.least
+        if not limit.least <= value <= limit.most:  # nan does not
+            found += inf if isnan(value) else abs(value - end) / (abs(end) or 1.0)
+    return found
 
 
 def within(study: Study, space: Space) -> Space:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from tensornet_attn.graph.model import Box, Step, Use
-from tensornet_attn.search.sketch import Declared, Sketch, on_uses
+from tensornet_attn.graph.model import Box, Use
+from tensornet_attn.search.sketch import Legs, Nowhere, Sketch, need
 from tensornet_attn.spec.arithmetic import evaluate
 
 Slot = tuple[str, int]  # a leg of a tensor or step, by its position
@@ -28,9 +28,15 @@ class Wire:
 
 def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire:
     """The wire through these slots."""
-    at_slot, at_inner = _links(sketch, cut)
-    slots, inner = set[Slot](), set[tuple[str, str]]()
-    waiting = list(starts)
+    at_slot: dict[Slot, list[tuple[str, str]]] = {}
+    at_inner: dict[tuple[str, str], list[Slot]] = {}
+    for step in sketch.step.values():
+        attached = (use for use in step.op.uses if (step.name, use.name) not in cut)
+        for name, legs in ((step.name, step.legs), *((use.name, use.legs) for use in attached)):
+            for position, leg in enumerate(legs):
+                at_slot.setdefault((name, position), []).append((step.name, leg))
+                at_inner.setdefault((step.name, leg), []).append((name, position))
+    slots, inner, waiting = set[Slot](), set[tuple[str, str]](), list(starts)
     while waiting:
         slot = waiting.pop()
         if slot not in slots:
@@ -41,95 +47,45 @@ def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire
     return Wire(frozenset(slots), frozenset(inner))
 
 
-def _links(sketch: Sketch, cut: Cut) -> tuple[dict[Slot, list[tuple[str, str]]], dict[tuple[str, str], list[Slot]]]:
-    at_slot: dict[Slot, list[tuple[str, str]]] = {}
-    at_inner: dict[tuple[str, str], list[Slot]] = {}
-    for step in sketch.steps:
-        for name, legs in _attached(step, cut):
-            for position, leg in enumerate(legs):
-                at_slot.setdefault((name, position), []).append((step.name, leg))
-                at_inner.setdefault((step.name, leg), []).append((name, position))
-    return at_slot, at_inner
-
-
-def _attached(step: Step, cut: Cut) -> Iterator[tuple[str, tuple[str, ...]]]:
-    yield step.name, step.legs
-    yield from ((use.name, use.legs) for use in step.op.uses if (step.name, use.name) not in cut)
-
-
 def slot_of(sketch: Sketch, use: Use, leg: str) -> Slot:
     """The slot that a leg of a use hangs on."""
     return use.name, use.legs.index(leg)
 
 
-def free(sketch: Sketch, found: Wire) -> bool:
-    """Whether a move may change this wire: no input, no state, no sequence is on it."""
-    tensors = (sketch.tensors.get(name) for name in found.owners)
-    return not any(made is not None and made.role in FIXED for made in tensors)
+def free(sketch: Sketch, *found: Wire) -> bool:
+    """Whether a move may change these wires: no input, no state, no sequence is on them."""
+    owners = (sketch.tensors.get(name) for one in found for name in one.owners)
+    return not any(made is not None and made.role in FIXED for made in owners)
 
 
-def relabel(sketch: Sketch, *changes: tuple[Wire, tuple[str, ...]]) -> Sketch | None:
-    """The sketch with other legs in place of each wire's; None where a box acts along one and cannot any more.
+def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
+    """Puts other legs in place of each wire's. Raises Nowhere where a box acts along one and cannot any more.
 
     A use has the new legs where its slot is on the wire, also where the wire is cut right after it.
     """
-    boxes = [step for step in sketch.steps if isinstance(step.op, Box)]
-    acting = {(step.name, leg) for step in boxes for leg in (step.op.leg, step.op.other)}  # type: ignore[union-attr]
+    boxes = [(step.name, step.op) for step in sketch.step.values() if isinstance(step.op, Box)]
+    acting = {(name, leg) for name, box in boxes for leg in (box.leg, box.other)}
     if any(len(new) != 1 and found.inner & acting for found, new in changes):
-        return None
-    if any(_starves(sketch, found, new[0]) for found, new in changes if new):
-        return None
+        raise Nowhere
+    known = {name: size for name, size in sketch.sizes.items() if size is not None}
+    for name, box in boxes:  # none may choose more than there will be
+        news = [new[0] for found, new in changes if new and (name, box.leg) in found.inner]
+        need(box.kind != "topk" or all(evaluate(box.number("k"), known) <= sketch.size(new) for new in news))
     slots = {slot: new for found, new in changes for slot in found.slots}
     inner = {pair: new[0] for found, new in changes if new for pair in found.inner}
-    tensors = {name: replace(made, legs=_swapped(name, made.legs, slots)) for name, made in sketch.tensors.items()}
-    steps = tuple(_relabelled(step, slots, inner) for step in sketch.steps)
-    twice = (*(made.legs for made in tensors.values()), *_all_legs(steps))
-    if any(len(set(legs)) < len(legs) for legs in twice):
-        return None
-    return replace(sketch, tensors=tensors, steps=steps)
+
+    def change(name: str, legs: Legs) -> Legs:
+        made = tuple(new for position, leg in enumerate(legs) for new in slots.get((name, position), (leg,)))
+        need(len({*made}) == len(made))
+        return made
+
+    for name, box in boxes:
+        leg, other = (one and inner.get((name, one), one) for one in (box.leg, box.other))
+        sketch.rebox(name, leg=leg, other=other)
+    sketch.change_legs(change)
 
 
-def _starves(sketch: Sketch, found: Wire, leg: str) -> bool:
-    """Whether a topk along the wire would choose more than the new leg has."""
-    known = {name: size for name, size in sketch.sizes.items() if size is not None}
-    chosen = [
-        evaluate(step.op.number("k"), known)
-        for step in sketch.steps
-        if isinstance(step.op, Box) and step.op.kind == "topk" and (step.name, step.op.leg) in found.inner
-    ]
-    return any(count > sketch.size(leg) for count in chosen)
-
-
-def _all_legs(steps: tuple[Step, ...]) -> Iterator[tuple[str, ...]]:
-    for step in steps:
-        yield step.legs
-        yield from (use.legs for use in step.op.uses)
-
-
-def _swapped(name: str, legs: tuple[str, ...], slots: Mapping[Slot, tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(new for position, leg in enumerate(legs) for new in slots.get((name, position), (leg,)))
-
-
-def _relabelled(step: Step, slots: Mapping[Slot, tuple[str, ...]], inner: Mapping[tuple[str, str], str]) -> Step:
-    step = on_uses(step, lambda use: Use(use.name, _swapped(use.name, use.legs, slots)))
-    legs = _swapped(step.name, step.legs, slots)
-    if not isinstance(step.op, Box):
-        return replace(step, legs=legs)
-    leg, other = (name and inner.get((step.name, name), name) for name in (step.op.leg, step.op.other))
-    return replace(step, legs=legs, op=replace(step.op, leg=leg, other=other))
-
-
-def grown(sketch: Sketch, names: Iterable[str], leg: str) -> Sketch:
-    """The sketch with one more leg, at the end, on each of these tensors and steps and on all their uses."""
-    grow = frozenset(names)
-    tensors = {
-        name: Declared(made.role, (*made.legs, leg), made.rest) if name in grow else made
-        for name, made in sketch.tensors.items()
-    }
-
-    def use(old: Use) -> Use:
-        return Use(old.name, (*old.legs, leg)) if old.name in grow else old
-
-    steps = (on_uses(step, use) for step in sketch.steps)
-    whole = tuple(replace(step, legs=(*step.legs, leg)) if step.name in grow else step for step in steps)
-    return replace(sketch, tensors=tensors, steps=whole)
+def grow(sketch: Sketch, names: Iterable[str], leg: str) -> None:
+    """Puts one more leg, at the end, on each of these tensors and steps and on all their uses."""
+    more = frozenset(names)
+    sketch.change_legs(lambda name, legs: (*legs, leg) if name in more else legs)

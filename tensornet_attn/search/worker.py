@@ -6,25 +6,21 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 
 from tensornet_attn.errors import InputError, MissingPartError, TensornetError
-from tensornet_attn.search.claim import (
-    Confirmation,
-    awaited,
-    claim,
-    complete,
-    free_dead,
-    open_confirmations,
-    open_slots,
-)
+from tensornet_attn.search.claim import Confirmation, awaited, claim, complete, free_dead, still_open
 from tensornet_attn.search.evaluate import Evaluation
-from tensornet_attn.search.process import FUNCTIONS, TRAINING, Identity, LostError, Nursery, end_with, identity
+from tensornet_attn.search.process import FUNCTIONS, TRAINING, LostError, Nursery, identity
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space
 from tensornet_attn.search.store import CLAIM, RECORD, RUNG, Store, open_store, reached
@@ -32,11 +28,9 @@ from tensornet_attn.search.study import CONFIG, Study, read_study
 from tensornet_attn.search.study_file import callable_task, trained
 from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, FAILED, LATE, MEMORY, Trial
 
-if TYPE_CHECKING:
-    import optuna
-
 PAUSE = 0.5  # seconds between looks, where there is nothing to take
 HOPELESS = 8  # trials that may fail, all that there are, before the search ends
+FINE, WRONG, INTERRUPTED = 0, 1, 130
 
 
 class NoSlotError(Exception):
@@ -62,16 +56,13 @@ class Worker:
             exhausted = self.store.exhausted
             if complete(self.study, finished, exhausted):
                 return
-            state = self.study, finished, running, exhausted
-            if open_slots(*state) or open_confirmations(*state):
+            if still_open(self.study, finished, running, exhausted):
                 self.attempt()
             else:
                 time.sleep(PAUSE)  # others are at work on the rest, and may die
 
     def attempt(self) -> None:
         """One trial of Optuna. One that was taken for dead meanwhile is given up."""
-        from optuna.exceptions import UpdateFinishedTrialError
-
         try:
             self.store.optuna.optimize(self.objective, n_trials=1, catch=(NoSlotError, LostError))
         except TensornetError:
@@ -83,37 +74,32 @@ class Worker:
 
     def objective(self, trial: optuna.Trial) -> tuple[float, ...]:
         """Evaluates what is claimed, and gives the values of a trial that has reached the last rung."""
-        from optuna import TrialPruned
-
         found = self.evaluated(trial)
         trial.set_user_attr(RECORD, found.as_dict())
         trial.set_user_attr("state", found.state)
         if found.reason:
             trial.set_user_attr("reason", found.reason)
-        values = found.values or {}
         if found.state != COMPLETE or found.rung < len(self.study.rungs):
-            raise TrialPruned(found.reason or f"not promoted after rung {found.rung}")
-        return tuple(values[name] for name in self.study.objectives)
+            raise optuna.TrialPruned(found.reason or f"not promoted after rung {found.rung}")
+        return tuple((found.values or {})[name] for name in self.study.objectives)
 
     def evaluated(self, trial: optuna.Trial) -> Trial:
-        def note(made: dict[str, Any]) -> None:
-            trial.set_user_attr(CLAIM, made)
-
-        chosen = claim(self.store, trial.number, self.study, self.space, note)
+        """The finished trial of what this one claims. Raises NoSlotError where nothing is left."""
+        store, number, name = self.store, trial.number, identity().name
+        chosen = claim(store, number, self.study, self.space, lambda made: trial.set_user_attr(CLAIM, made))
         if chosen is None:
             raise NoSlotError
         own = Evaluation(
             self.study,
             self.out,
             self.nursery,
-            lambda: self.store.look()[0],
-            lambda rung: trial.set_user_attr(RUNG, rung),
-            lambda: not self.store.runs(trial.number),
+            finished=lambda: store.look()[0],
+            tell=lambda rung: trial.set_user_attr(RUNG, rung),
+            lost=lambda: not store.runs(number),
         )
-        name = identity().name
         if isinstance(chosen, Confirmation):
             return own.confirmation(chosen, name)
-        return own.proposal(chosen, awaited(self.store, trial.number, chosen), name)
+        return own.proposal(chosen, awaited(store, number, chosen), name)
 
 
 def check_hope(study: Study, finished: Sequence[Trial]) -> None:
@@ -138,16 +124,19 @@ HINTS = {
 }
 
 
-FINE, WRONG, INTERRUPTED = 0, 1, 130
-
-
-def serve(out: str, storage: str, name: str, parent: Identity) -> int:
-    """Works for the study of a folder until it is finished; the exit status."""
+def serve(out: str, storage: str, name: str) -> int:
+    """Works for the study of a folder until it is finished, or standard input ends; the exit status."""
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent tells us
-    end_with(lambda: parent.gone, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    threading.Thread(target=_end_with_the_command, daemon=True).start()
     try:
-        _work(out, storage, name)
+        study = read_study(Path(out) / CONFIG)
+        store = open_store(storage, study, name, identity())
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        functions = (rung.task.partition(":")[0] for rung in study.rungs if callable_task(rung.task))
+        modules = (*(TRAINING if next(trained(study), None) is not None else FUNCTIONS), *functions)
+        with reached(store.shown):
+            Worker(store, study, load(study.space), Path(out), Nursery(modules)).work()
     except KeyboardInterrupt:
         return INTERRUPTED
     except TensornetError as error:
@@ -162,13 +151,8 @@ def _stop(_number: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _work(out: str, storage: str, name: str) -> None:
-    study = read_study(Path(out) / CONFIG)
-    store = open_store(storage, study, name, identity())
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    functions = (rung.task.partition(":")[0] for rung in study.rungs if callable_task(rung.task))
-    modules = (*(TRAINING if next(trained(study), None) is not None else FUNCTIONS), *functions)
-    with reached(store.shown):
-        Worker(store, study, load(study.space), Path(out), Nursery(modules)).work()
+def _end_with_the_command() -> None:
+    """Ends this process when nobody holds the other end of its standard input any more."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

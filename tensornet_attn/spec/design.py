@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,6 +24,7 @@ from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sizes import Sizes
 from tensornet_attn.spec.translate import report_validation
+from tensornet_attn.spec.yaml import dump, plain
 
 SECTIONS = ("legs", "settings", "inputs", "weights", "constants", "noise", "state", "diagram", "losses")
 REQUIRED = ("tensornet", "name", "legs", "inputs", "diagram", "output")
@@ -208,23 +207,11 @@ class Design(BaseModel):
 
     def as_dict(self) -> dict[str, Any]:
         """The design as plain data: what was written, nothing filled in."""
-        return {key: _plain(value) for key, value in self.model_dump(by_alias=True, exclude_unset=True).items()}
+        return {key: plain(value) for key, value in self.model_dump(by_alias=True, exclude_unset=True).items()}
 
     def to_yaml(self) -> str:
         """The design as YAML text that reads back to the same design."""
-        from ruamel.yaml import YAML
-
-        yaml, out = YAML(typ="safe", pure=True), io.StringIO()
-        yaml.default_flow_style = yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-        yaml.width = 4096
-        yaml.dump(_compact(self.as_dict()), out)
-        return out.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return dump(_compact(self.as_dict()))
 
 
 def _compact(data: dict[str, Any]) -> dict[str, Any]:

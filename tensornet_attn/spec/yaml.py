@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Mapping
+from io import StringIO
 from itertools import accumulate
 from typing import Any, NoReturn
 
@@ -196,6 +198,22 @@ class _Parser:
         self.reporter.error("split-text", "YAML has split this text at a comma.", path, hint=hint, place=place)
         self.out.values[path] = self._at(place.start, place.start + len(whole), whole)
         return _open(value), whole
+
+
+def dump(data: Any) -> str:
+    """Data as YAML text that reads back to it, in its own order; an entry that holds no other is one line."""
+    yaml, out = YAML(typ="safe", pure=True), StringIO()
+    yaml.default_flow_style = yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.width = 4096
+    yaml.dump(data, out)
+    return out.getvalue()
+
+
+def plain(value: Any) -> Any:
+    """A value with lists for tuples and plain mappings, as JSON has it."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def resolve(text: str) -> Any:

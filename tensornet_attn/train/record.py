@@ -11,24 +11,38 @@ from tensornet_attn.train.config import Run
 from tensornet_attn.train.read import read
 from tensornet_attn.train.save import CONFIG, decisive
 
+_LONG = 60  # characters of a value that a message shows
+
 
 def check_same(run: Run, out: Path) -> None:
     """Raises InputError where the folder holds another run: the first difference, or more steps on a fixed schedule."""
     if not (out / CONFIG).exists():
         return
     there = read(out / CONFIG, {})
-    found = next(differences(decisive(run), decisive(there)), None)
+    found = difference(decisive(run), decisive(there))
     if found is not None:
-        place, here, before = found
+        place, told = found
         more = "" if place != "steps" else "; a schedule that ends cannot be lengthened, 'schedule: constant' could"
-        raise InputError(
-            f"'{out}' holds another run: '{place}' is {_format(before)} there and {_format(here)} here{more}; choose "
-            "another --out."
-        )
+        raise InputError(f"'{out}' holds another run: {told}{more}; choose another --out.")
     if run.steps < there.steps:
         raise InputError(
             f"'{out}' holds a run of {there.steps} steps; {run.steps} are asked for: choose another --out."
         )
+
+
+def difference(here: Any, there: Any) -> tuple[str, str] | None:
+    """The place of the first difference, and what to say of it; None where there is none.
+
+    >>> difference({"a": [1, 2], "b": 3}, {"a": [1, 5], "b": 3})
+    ('a[1]', "'a[1]' is 5 there and 2 here")
+    """
+    found = next(differences(here, there), None)
+    if found is None:
+        return None
+    place, *values = found
+    own, before = ("not given" if value is None else str(value) for value in values)
+    shown = [text if len(text) <= _LONG else text[: _LONG - 3] + "..." for text in (before, own)]
+    return place, f"'{place}' is {shown[0]} there and {shown[1]} here"
 
 
 def differences(here: Any, there: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -45,8 +59,3 @@ def differences(here: Any, there: Any, place: str = "") -> Iterator[tuple[str, A
             yield from differences(one, other, f"{place}[{index}]")
     elif here != there:
         yield place, here, there
-
-
-def _format(value: Any) -> str:
-    text = "not given" if value is None else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -9,6 +9,7 @@ from typing import Any
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
+from tensornet_attn.spec.yaml import dump
 from tensornet_attn.train import folder, state
 from tensornet_attn.train.config import LATER, MACHINE, SIZES, Run
 from tensornet_attn.train.folder import Saved
@@ -68,16 +69,7 @@ def write_config(run: Run, out: Path) -> None:
 
 def yaml_of(run: Run) -> str:
     """A run whose model is written out as YAML that reads back to it."""
-    import io
-
-    from ruamel.yaml import YAML
-
-    data = run.model_dump(mode="json", exclude_none=True, exclude={*SIZES, "design"})
-    yaml, out = YAML(typ="safe", pure=True), io.StringIO()
-    yaml.default_flow_style = yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.width = 4096
-    yaml.dump(data, out)
-    return out.getvalue()
+    return dump(run.model_dump(mode="json", exclude_none=True, exclude={*SIZES, "design"}))
 
 
 def _facts(session: Session) -> dict[str, Any]:

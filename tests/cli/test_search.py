@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tensornet_attn.search import store, team
+from tensornet_attn.search import start, team
 
 SPACE = """\
 space: 1
@@ -94,6 +94,6 @@ def test_interrupted(run, space: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_part_that_is_missing(run, space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = importlib.util.find_spec
-    monkeypatch.setattr(store, "find_spec", lambda name: None if name == "optuna" else right(name))
+    monkeypatch.setattr(start, "find_spec", lambda name: None if name == "optuna" else right(name))
     wanted = "error: a search needs optuna: pip install 'tensornet-attn[search]'.\n"
     assert run("search", space, *FUNCTION, "--out", str(tmp_path / "out")) == (3, "", wanted)

@@ -11,7 +11,7 @@ from tensornet_attn.draw import to_mermaid, to_text
 from tensornet_attn.errors import DesignError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Graph, Loss
-from tensornet_attn.search.sketch import data_of, rename_steps, sketch_of
+from tensornet_attn.search.sketch import data_of, sketch_of
 from tensornet_attn.spec.arithmetic import Name, parse
 from tensornet_attn.spec.design import json_schema
 from tests.losses import DESIGNS, EXPERTS
@@ -192,7 +192,8 @@ def test_a_sketch_keeps_losses() -> None:
     sketch = sketch_of(ta.load(EXPERTS))
     assert sketch.losses == {"balance": ("balance", "1 / 100"), "z": ("Z", "z"), "drift": ("drift", -2)}
     assert ta.load(data_of(sketch)).hash == ta.load(EXPERTS).hash
-    renamed = rename_steps(sketch, {"Z": "far"})
+    renamed = sketch.copy()
+    renamed.rename({"Z": "far"})
     assert renamed.losses["z"] == ("far", "z")
     assert ta.load(data_of(renamed)).hash == ta.load(EXPERTS).hash
 

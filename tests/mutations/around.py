@@ -106,16 +106,16 @@ AROUND = (
     ),
     # Search, special cases, conversion, training
     Mutation(
-        "search/moves/core.py",
+        "search/moves/scores.py",
         'parse(f"{rows} ** -0.5")',
         'parse(f"{rows} ** 0.5")',
         "The move that adds a core scales scores up.",
         (f"{MOVES}[thsa-mhsa-core]",),
     ),
     Mutation(
-        "search/moves/gates.py",
-        '} ** -0.5)"\n    sketch, weight',
-        '} ** 0.5)"\n    sketch, weight',
+        "search/moves/projections.py",
+        "} ** -0.5)",
+        "} ** 0.5)",
         "The move that adds experts starts its gates far too large.",
         (f"{MOVES}[epa-mhsa-experts]",),
     ),

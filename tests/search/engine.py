@@ -10,8 +10,8 @@ from pathlib import Path
 import optuna
 
 from tensornet_attn.search.process import Identity, identity
-from tensornet_attn.search.store import NAME, RECORD, Store, open_store
-from tensornet_attn.search.study import Study
+from tensornet_attn.search.store import RECORD, Store, open_store
+from tensornet_attn.search.study import NAME, Study
 from tensornet_attn.search.trial import Trial
 from tests.search import made
 

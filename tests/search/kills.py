@@ -16,9 +16,9 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from tensornet_attn.search.claim import all_slots
-from tensornet_attn.search.store import NAME, RECORD, open_store
-from tensornet_attn.search.study import CONFIG, read_study, yaml_of
+from tensornet_attn.search.claim import wanted
+from tensornet_attn.search.store import RECORD, open_store
+from tensornet_attn.search.study import CONFIG, NAME, read_study, yaml_of
 from tensornet_attn.search.study_file import read
 from tensornet_attn.search.trial import Trial
 from tests.search import made
@@ -112,7 +112,7 @@ def done_once(out: Path, storage: str | None = None, name: str = NAME) -> list[T
     ended = [one for one in store.optuna.trials if one.state in (TrialState.COMPLETE, TrialState.PRUNED)]
     counts = Counter(one.user_attrs[RECORD]["slot"] for one in ended)
     assert running == []
-    assert counts == Counter(all_slots(study, finished, store.exhausted))
+    assert counts == Counter(list(wanted(study, finished, store.exhausted)))
     for arm in (*study.arms,):
         own = [trial.essence for trial in finished if trial.arm == arm]
         assert len(own) == len(set(own)) == study.trials

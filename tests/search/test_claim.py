@@ -12,7 +12,7 @@ import pytest
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.search import claim as claims
-from tensornet_attn.search.claim import Claim, awaited, claim, complete, free_dead, open_confirmations
+from tensornet_attn.search.claim import Claim, awaited, claim, complete, free_dead, still_open
 from tensornet_attn.search.evolve import Draft
 from tensornet_attn.search.process import identity
 from tensornet_attn.search.read import load
@@ -131,7 +131,7 @@ def test_a_small_space_ends_early(tmp_path: Path) -> None:
         finish(store, number, made.trial(draft.slot, essence=draft.proposal.essence, quality=draft.slot / 10))
     finished = store.look()[0]
     assert not complete(study, finished, store.exhausted)
-    confirmations = open_confirmations(study, finished, [], store.exhausted)
+    confirmations = [one for one in still_open(study, finished, [], store.exhausted).values() if one is not None]
     assert len(confirmations) in (5, 10)
     done = [made.trial(one.slot, arm="confirm", of=one.of.slot, fresh=one.fresh) for one in confirmations]
     assert complete(study, [*finished, *done], store.exhausted)

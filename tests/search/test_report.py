@@ -15,14 +15,14 @@ import tensornet_attn as ta
 from tensornet_attn import compiler
 from tensornet_attn.compare.spread import mean_of
 from tensornet_attn.errors import MissingPartError
-from tensornet_attn.report import svg as scale
+from tensornet_attn.report import scales as scale
 from tensornet_attn.report.page import note
 from tensornet_attn.search import Space, to_text
 from tensornet_attn.search import page as pages
 from tensornet_attn.search.effects import Effect
 from tensornet_attn.search.findings import find
-from tensornet_attn.search.page import changed_lines, page, pictures, sentences, slim
-from tensornet_attn.search.plots import forest
+from tensornet_attn.search.page import changed_lines, page, pictures, slim
+from tensornet_attn.search.plots import forest, forests_of
 from tensornet_attn.search.rank import front
 from tensornet_attn.search.study import Study
 from tensornet_attn.search.trial import BOUND, Result, Trial
@@ -81,10 +81,11 @@ def test_texts_are_escaped(small: Made, monkeypatch: pytest.MonkeyPatch) -> None
     assert '<p class="note">a &amp; b</p>' in text
 
 
-def test_the_summary(small: Made) -> None:
+def test_the_summary(small: Made, text: str) -> None:
     study, space, trials = small
     found = find(study, space, trials)
-    first, second = sentences(found)
+    (verdict,) = re.findall(r'<p class="verdict">(.*?)</p>', text)
+    first, second = re.split(r"(?<=16\)\.) ", verdict)
     tasks = "mqar (length 64, pairs 4) and mqar (length 128, pairs 16)"
     assert first == f"16 designs of the space 'small', 8 by evolution and 8 by random search, tried on {tasks}."
     best = found.confirmed[0]
@@ -172,10 +173,19 @@ def test_a_trial_beyond_a_bound_is_no_failure(small: Made) -> None:
 def test_an_interval_far_wider_than_the_others_does_not_set_the_axis() -> None:
     own = [Effect(name, "move", "quality", 0.1, 0.05, 0.15, 5, 9) for name in "abc"]
     wide = Effect("d", "move", "quality", 0.0, -9.0, 9.0, 2, 12)
-    drawn = forest([*own, wide], "accuracy", "{:+.2f}".format, 1)
-    assert drawn.count('class="cut"') == 2
-    assert "+9" not in re.sub(r"<title>.*?</title>", "", drawn)
-    assert re.findall(r'<g class="effect (\w+)">', drawn) == ["gain", "gain", "gain", "unsure"]
+    drawn = forest([*own, wide], "accuracy")
+    assert [len(row.cuts) for row in drawn.rows] == [0, 0, 0, 2]
+    assert max(map(abs, drawn.axis.ticks)) < 0.3
+    assert [row.kind for row in drawn.rows] == ["gain", "gain", "gain", "unsure"]
+
+
+def test_every_effect_has_its_row_and_every_cut_its_arrowhead(small: Made, text: str) -> None:
+    found = find(*small)
+    shown = {(one.metric, one.rung) for one in found.effects}
+    rows = [row for metric, rung in shown for plot in forests_of(found, metric, rung) for row in plot.rows]
+    drawn = [name for row in rows for name in [row.kind, *["cut"] * len(row.cuts)]]
+    assert sorted(re.findall(r'class="(?:effect )?(gain|loss|unsure|cut)"', text)) == sorted(drawn)
+    assert {"gain", "unsure"} < {*drawn}
 
 
 @pytest.mark.parametrize("values", [[], [0.5], [0.5, 0.5], [0.0], [-3.0, 2.0]])

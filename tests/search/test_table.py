@@ -8,14 +8,21 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from tensornet_attn.search.store import Running
 from tensornet_attn.search.study import Rung
-from tensornet_attn.search.table import Running, left, picture, slots, table, words
+from tensornet_attn.search.table import left, picture, slots, table, words
 from tensornet_attn.search.trial import LATE, MEMORY, Trial
 from tests.search.made import path, study, trial
 
+
+def running(slot: int, arm: str, text: str, rung: int, seconds: float) -> Running:
+    return Running(0, None, {"slot": slot, "arm": arm, "text": text}, rung, seconds)
+
+
 RUNNING = (
-    Running(7, "random", "mhsa; f = 64", 0, 3.0),
-    Running(-3, "confirm", "linear", 1, 61.0),
+    running(7, "random", "mhsa; f = 64", 0, 3.0),
+    running(-3, "confirm", "linear", 1, 61.0),
+    Running(9, None, None, 0, 5.0),  # it has no slot yet
 )
 
 
@@ -62,7 +69,7 @@ def test_the_time_left_is_that_of_the_median_trial() -> None:
     trials = [trial(slot, "evolution", seconds=seconds) for slot, seconds in ((0, 8.0), (1, 10.0), (2, 90.0))]
     runs = 5 * 0.5  # of confirmations: a run of the last rung took half a second
     assert left(asked, trials, (), 1) == 10.0 + runs
-    assert left(asked, trials, (Running(3, "evolution", "", 1, 4.5),), 2) == (10.0 + runs - 4.5) / 2
+    assert left(asked, trials, (running(3, "evolution", "", 1, 4.5), RUNNING[-1]), 2) == (10.0 + runs - 4.5) / 2
 
 
 def test_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:

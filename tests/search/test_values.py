@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tensornet_attn.search.values import GRID, read_values
+from tensornet_attn.search.read import read_values
+from tensornet_attn.search.space import GRID
 from tensornet_attn.spec.tokens import Refusal
 
 LISTS: list[tuple[Any, tuple[Any, ...]]] = [

@@ -9,16 +9,14 @@ from typing import Any
 
 from tensornet_attn import compiler
 from tensornet_attn.errors import DesignError, InputError, nearest
-from tensornet_attn.search.moves.core import FORMS, core
-from tensornet_attn.search.moves.gates import PROJECTIONS, experts, gate
-from tensornet_attn.search.moves.heads import group, mix, share
-from tensornet_attn.search.moves.kernel import FEATURES, SIDES, delta, kernel, split
-from tensornet_attn.search.moves.keys import KEYS, WAYS, latent, mixture
+from tensornet_attn.search.moves.keys import FEATURES, KEYS, SIDES, WAYS, delta, kernel, mixture, split
+from tensornet_attn.search.moves.projections import PROJECTIONS, experts, gate, latent
+from tensornet_attn.search.moves.scores import FORMS, core, group, mix, share
 from tensornet_attn.search.roles import maps
-from tensornet_attn.search.sketch import Sketch, data_of, sketch_of
+from tensornet_attn.search.sketch import Sketch, data_of, on_a_copy, sketch_of
 from tensornet_attn.spec import Design
 
-__all__ = ["MOVES", "Move", "apply", "design_of"]
+__all__ = ["MOVES", "Move", "apply"]
 
 
 @dataclass(frozen=True)
@@ -56,25 +54,27 @@ _WORDS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
     }
 )
 _EXPERTS = ("v", "o", "vo", "vk", "vko", "q", "k", "qo", "ko")
-_TABLE = (
-    Move("share", "score heads are mixtures of g global ones", share, {"g": (1, 2, 4, 8)}),
-    Move("group", "g groups of heads share keys and values", group, {"g": (1, 2, 4)}),
-    Move("core", "a core matrix mixes the scores", core, {"form": FORMS, "c": (1, 4, 8)}),
-    Move("mixture", "each key is a mixture of r", mixture, {"r": (2, 3), "way": WAYS, "keys": KEYS}),
-    Move("experts", "projections pick k of e experts", experts, {"of": _EXPERTS, "e": (4, 5, 8), "k": (1, 2)}),
-    Move("gate", "each query picks k heads", gate, {"k": (1, 2, 4)}),
-    Move("mix", "value heads read mixtures of the maps", mix, {"e": (2, 4, 8)}),
-    Move("kernel", "a kernel takes the softmax's place", kernel, {"map": FEATURES[:2]}),
-    Move(
+_TABLE: tuple[tuple[str, str, Callable[..., None], Mapping[str, tuple[Any, ...]]], ...] = (
+    ("share", "score heads are mixtures of g global ones", share, {"g": (1, 2, 4, 8)}),
+    ("group", "g groups of heads share keys and values", group, {"g": (1, 2, 4)}),
+    ("core", "a core matrix mixes the scores", core, {"form": FORMS, "c": (1, 4, 8)}),
+    ("mixture", "each key is a mixture of r", mixture, {"r": (2, 3), "way": WAYS, "keys": KEYS}),
+    ("experts", "projections pick k of e experts", experts, {"of": _EXPERTS, "e": (4, 5, 8), "k": (1, 2)}),
+    ("gate", "each query picks k heads", gate, {"k": (1, 2, 4)}),
+    ("mix", "value heads read mixtures of the maps", mix, {"e": (2, 4, 8)}),
+    ("kernel", "a kernel takes the softmax's place", kernel, {"map": FEATURES[:2]}),
+    (
         "split",
         "a band of softmax and kernels over all keys",
         split,
         {"band": (5, 20), "maps": ("elu1", "elu1+elu1_neg", "elu1+elu1_neg+tanh"), "side": SIDES},
     ),
-    Move("latent", "keys and values come from a latent of c", latent, {"c": (16, 32, 64, 128)}),
-    Move("delta", "fast weights stand beside the map", delta, {"map": FEATURES[:1]}),
+    ("latent", "keys and values come from a latent of c", latent, {"c": (16, 32, 64, 128)}),
+    ("delta", "fast weights stand beside the map", delta, {"map": FEATURES[:1]}),
 )
-MOVES: Mapping[str, Move] = MappingProxyType({move.name: move for move in _TABLE})
+MOVES: Mapping[str, Move] = MappingProxyType(
+    {name: Move(name, about, on_a_copy(change), options) for name, about, change, options in _TABLE}
+)
 
 
 def apply(design: Design, name: str, box: str | None = None, **options: Any) -> Design | None:
@@ -94,12 +94,7 @@ def apply(design: Design, name: str, box: str | None = None, **options: Any) -> 
     sketch = sketch_of(design)
     place = box or next((found.box for found in maps(sketch)), "")
     changed = move(sketch, place, {key: values[0] for key, values in move.options.items()} | options)
-    return None if changed is None else design_of(changed)
-
-
-def design_of(sketch: Sketch) -> Design | None:
-    """The checked design of a sketch; None where the checker refuses it."""
     try:
-        return compiler.load(data_of(sketch))
-    except DesignError:
+        return None if changed is None else compiler.load(data_of(changed))
+    except DesignError:  # the checker refuses what the move has written
         return None

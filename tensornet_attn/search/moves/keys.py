@@ -1,21 +1,23 @@
-"""Moves on keys: each is a mixture of several, or keys and values come from one small latent per position."""
+"""Moves on what the softmax is of: keys that are mixtures, a kernel in its place, a far field and fast weights."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
-from tensornet_attn.graph.model import Box, Contraction, Step, Term, Use
-from tensornet_attn.search.moves.heads import plain_product, set_scale, summed_legs
-from tensornet_attn.search.roles import Map, Place, chain, projection, reader, source
-from tensornet_attn.search.sketch import Declared, Sketch, product
-from tensornet_attn.search.wires import grown
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, Negative, parse
+from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
+from tensornet_attn.search.moves.scores import plain_product, set_scale, summed_legs
+from tensornet_attn.search.roles import Map, chain, heads, only, projection, reader, source
+from tensornet_attn.search.sketch import Legs, Sketch, added, mapped, need, product, swapped
+from tensornet_attn.search.wires import grow, relabel, slot_of, wire
+from tensornet_attn.spec.arithmetic import ONE, Binary, Negative, parse
 
 WAYS = ("gaussian", "products", "hard")
 KEYS = ("own", "shifted")
+FEATURES = ("elu1", "elu1_neg", "exp", "softplus", "tanh")
+SIDES = ("both", "past")
 
 
-def mixture(sketch: Sketch, at: Map, r: int, way: str, keys: str) -> Sketch | None:
+def mixture(sketch: Sketch, at: Map, r: int, way: str, keys: str) -> None:
     """softmax(c Q[n h d] K[m h d] -> h n m)  becomes the softmax of L, a logarithm of r summed probabilities:
 
     products  L = logsumexp_r(logpi[h r] + c Q[n h d] K[m r h d])
@@ -25,137 +27,167 @@ def mixture(sketch: Sketch, at: Map, r: int, way: str, keys: str) -> Sketch | No
     Under a kernel's normaliser the r features are blended by a prior instead. The r keys have projections of their own,
     or one projection and r learned shifts.
     """
-    place = projection(sketch, at.key)
-    if place is None or r < 2 or not _only_here(sketch, at):
-        return None
-    sketch, leg = sketch.new_leg("r", r)
-    changed = _grown(sketch, at, place, leg, keys)
-    if changed.step[at.box].op.kind == "normalize":  # type: ignore[union-attr]
-        return _blended(changed, at, leg)
-    return _summed(changed, at, leg, way) if plain_product(sketch, at) and summed_legs(sketch, at) else None
-
-
-def _only_here(sketch: Sketch, at: Map) -> bool:
-    """Whether the keys, from their projection on, are read by this map's scores alone."""
-    names = chain(sketch, at.key)
-    after = dict(zip(names, [at.scores, *names], strict=False))
-    return all(sketch.readers[name] == (after[name],) for name in names)
-
-
-def _grown(sketch: Sketch, at: Map, place: Place, leg: str, keys: str) -> Sketch:
-    """The keys with leg r, from their projection on."""
-    names = chain(sketch, at.key)
+    place = need(projection(sketch, at.key))
+    names, readers = chain(sketch, at.key), sketch.readers()
+    alone = all(readers[name] == [after] for name, after in zip(names, (at.scores, *names), strict=False))
+    need(r >= 2 and alone)  # from their projection on, the keys are read by this map's scores alone
+    leg = sketch.leg("r", r)
     if keys == "own":
-        return grown(sketch, [*names, place.use.name], leg)
-    legs = [one for one in sketch.step[names[-1]].legs if one != sketch.key]
-    sketch, shift = sketch.new_weight("b", (leg, *legs), "normal(1)")
-    sketch = grown(sketch, names, leg)
-    step = sketch.step[names[-1]]
-    assert isinstance(step.op, Contraction)
-    return sketch.with_step(replace(step, op=Contraction((*step.op.terms, Term(ONE, (shift,))))))
+        grow(sketch, [*names, place.use.name], leg)
+    else:
+        legs = (one for one in sketch.step[names[-1]].legs if one != sketch.key)
+        shift = sketch.weight("b", (leg, *legs), "normal(1)")
+        grow(sketch, names, leg)
+        step = sketch.step[names[-1]]
+        both = Contraction((*sketch.terms_of(step.name), Term(ONE, (shift,))))
+        sketch.step[step.name] = Step(step.name, both, step.legs)
+    if sketch.box_of(at.box).kind == "normalize":
+        _blend(sketch, at, leg)
+    else:
+        need(plain_product(sketch, at) and summed_legs(sketch, at))
+        _sum_up(sketch, at, leg, way)
 
 
-def _blended(sketch: Sketch, at: Map, leg: str) -> Sketch:
+def _key(sketch: Sketch, at: Map) -> Use:
+    """The key in the scores, under the legs that it has by now."""
+    return next(use for use in sketch.terms_of(at.scores)[at.term].factors if use.name == at.key.name)
+
+
+def _blend(sketch: Sketch, at: Map, leg: str) -> None:
     """phiK[m r h d]  becomes  pi[h r] phiK[m r h d] -> m h d, with pi = softmax_r(logits)."""
-    step = sketch.step[at.scores]
-    assert isinstance(step.op, Contraction)
-    key = next(use for use in step.op.terms[at.term].factors if use.name == at.key.name)
-    heads = [one for one in at.key.legs if one in step.legs and one != sketch.key]
-    sketch, logits = sketch.new_weight("logits", (*heads, leg), "zeros")
+    key, legs = _key(sketch, at), sketch.step[at.scores].legs
+    logits = sketch.weight("logits", (*(one for one in at.key.legs if one in legs and one != sketch.key), leg), "zeros")
     box = Box("softmax", leg, (("of", logits),), (("scale", ONE), ("dropout", parse(0))))
-    sketch, prior = sketch.new_step("pi", box, logits.legs, at.scores)
-    rest = tuple(one for one in key.legs if one != leg)
-    sketch, blend = sketch.new_step("Kmix", product(prior, key), rest, at.scores)
-    return _replaced(sketch, at, key, blend)
+    prior = sketch.put("pi", logits.legs, at.scores, box)
+    blend = sketch.put("Kmix", (one for one in key.legs if one != leg), at.scores, product(prior, key))
+    sketch.refactor(at.scores, swapped(key, blend), at.term)
 
 
-def _replaced(sketch: Sketch, at: Map, old: Use, new: Use) -> Sketch:
-    """The scores' product with another use in a use's place."""
-    step = sketch.step[at.scores]
-    assert isinstance(step.op, Contraction)
-    term = step.op.terms[at.term]
-    made = replace(term, factors=tuple(new if use == old else use for use in term.factors))
-    terms = tuple(made if place == at.term else other for place, other in enumerate(step.op.terms))
-    return sketch.with_step(replace(step, op=Contraction(terms)))
-
-
-def _summed(sketch: Sketch, at: Map, leg: str, way: str) -> Sketch:
+def _sum_up(sketch: Sketch, at: Map, leg: str, way: str) -> None:
     """The scores as terms of one sum, and the box over r between them and the softmax."""
-    step, box = sketch.step[at.scores], sketch.step[at.box]
-    assert isinstance(step.op, Contraction)
-    assert isinstance(box.op, Box)
-    (term,), scale = step.op.terms, box.op.number("scale")
+    step, scale, key = sketch.step[at.scores], sketch.box_of(at.box).number("scale"), _key(sketch, at)
+    (term,) = sketch.terms_of(at.scores)
     heads = [one for one in step.legs if one in at.key.legs and one != sketch.key]
-    terms = [replace(term, coefficient=scale)]
+    terms = [Term(scale, term.factors)]
     if way != "hard":
-        sketch, prior = sketch.new_weight("logpi", (*heads, leg), "zeros")
-        terms.insert(0, Term(ONE, (prior,)))
-    if way != "products":
-        sketch, norm = _norm(sketch, at, term, (*heads, leg), scale)
-        terms.append(Term(Negative(ONE), (norm,)))
-    scores = Step(
-        step.name, Contraction(tuple(terms)), (*_without(step.legs, sketch), leg, *_sequences(step.legs, sketch))
+        terms.insert(0, Term(ONE, (sketch.weight("logpi", (*heads, leg), "zeros"),)))
+    if way != "products":  # 1/2 c |K|^2, for each key of a position
+        half = product(key, key, times=Binary("*", parse(0.5), scale))
+        terms.append(Term(Negative(ONE), (sketch.put("k2", (str(sketch.key), *heads, leg), at.scores, half),)))
+    ends = (sketch.query, sketch.key)
+    legs = tuple(sorted((*step.legs, leg), key=lambda one: (one in ends, one == leg)))
+    sketch.step[at.scores] = Step(step.name, Contraction(tuple(terms)), legs)
+    inner = Box("max" if way == "hard" else "logsumexp", leg, (("of", Use(step.name, legs)),))
+    total = sketch.put("S", step.legs, at.box, inner)
+    sketch.rebox(at.box, operands=(("of", total),))
+    set_scale(sketch, at.box, ONE)
+
+
+def kernel(sketch: Sketch, at: Map, map: str) -> None:
+    """softmax(c Q K)  becomes  normalize(phi(Q) phi(K)); weights that mix the scores go through softplus."""
+    box = _softmax(sketch, at)
+    scores, inside = _features(sketch, at, map, "", at.scores), sketch.step[at.scores]
+    sketch.step[at.scores] = Step(at.scores, scores, inside.legs)
+    made = _normalise(box, map, box.operand("of"), box.masks)
+    sketch.step[at.box] = Step(at.box, made, sketch.step[at.box].legs)
+
+
+def _normalise(like: Box, map: str, of: Use, masks: tuple[Function, ...] = ()) -> Box:
+    """A normalize box; features of both signs get a small number in the denominator."""
+    return Box("normalize", like.leg, (("of", of),), (("eps", parse(1e-6 if map == "tanh" else 0)),), masks)
+
+
+def _softmax(sketch: Sketch, at: Map) -> Box:
+    """The softmax of a map. Raises Nowhere where it is none right around scores that a kernel can stand for.
+
+    They are one product in which nothing but query and key has a sequence.
+    """
+    box, term = sketch.box_of(at.box, "softmax"), need(only(sketch.terms_of(at.scores)))
+    others = [use for use in term.factors if use not in (at.query, at.key)]
+    need(box.uses[0].name == at.scores)
+    need(not any({sketch.query, sketch.key} & {*use.legs} for use in others))
+    return box
+
+
+def _features(sketch: Sketch, at: Map, map: str, number: str, before: str) -> Contraction:
+    """Puts phi(Q) and phi(K) before a step; gives the product of the scores with them."""
+    made: dict[Use, Use] = {}
+    (term,) = sketch.terms_of(at.scores)
+    for use in term.factors:
+        name, function = {at.query: ("phiQ", map), at.key: ("phiK", map)}.get(use, ("mixture", "softplus"))
+        origin = Use(use.name, sketch.legs_of(use.name))
+        made[use] = Use(sketch.put(f"{name}{number}", origin.legs, before, mapped(function)(origin)).name, use.legs)
+    return product(*(made[use] for use in term.factors), times=term.coefficient)
+
+
+def split(sketch: Sketch, at: Map, band: int, maps: str, side: str) -> None:
+    """A = softmax(Q K)  becomes  blend1[h] near + blend2[h] far1 + ..., each blend a learned sigmoid:
+
+    near  the softmax among `band` diagonals, on both sides of the query or before it
+    far1  normalize(phi(Q) phi(K)) over all keys, one for each of `maps`, which are separated by +
+    """
+    box, legs = _softmax(sketch, at), sketch.step[at.box].legs
+    need(not box.masks)
+    k = sketch.setting("k", band)
+    reach, rest = (parse(f"({k} - 1) // 2"), ()) if side == "both" else (parse(f"{k} - 1"), (parse(0),))
+    mask = Function("band" if side == "both" else "window", (reach, *rest))
+    near = sketch.put("near", legs, at.box, Box(box.kind, box.leg, box.operands, box.numbers, (mask,)))
+    first, second = _blends(sketch, heads(sketch, at), at.box)
+    fields = [(first, near)]
+    for count, map in enumerate(maps.split("+"), 1):
+        scores = _features(sketch, at, map, str(count), at.box)
+        far = sketch.put(f"far{count}", legs, at.box, scores, partial(_normalise, box, map))
+        fields.append((second, far))
+    sketch.step[at.box] = Step(at.box, added(*fields), legs)
+    if at.scores == f"{at.box}.of":
+        sketch.rename({at.scores: f"{near.name}.of"})
+
+
+def _blends(sketch: Sketch, legs: Legs, before: str) -> list[Use]:
+    """The weights of the near and of the far field: sigmoids of one number a head, at first 1 / 2 and 0.73."""
+    weights = [sketch.weight(f"w{count}", legs, init) for count, init in ((1, "zeros"), (2, "ones"))]
+    return [sketch.put(f"blend{n}", legs, before, mapped("sigmoid")(use)) for n, use in enumerate(weights, 1)]
+
+
+def delta(sketch: Sketch, at: Map, map: str) -> None:
+    """O: A[h n m] V[m h e]  becomes  O: blend1[h] near[n h e] + blend2[h] far[n h e], far read from fast weights.
+
+    Keys and queries are the map's, through a feature map and divided by their sum; the rate is a sigmoid of the keys'
+    source. The values get a leg of their own where they share its name with the keys. The design becomes causal, as
+    fast weights are.
+    """
+    found, given = need(reader(sketch, at.box)), need(source(sketch, need(projection(sketch, at.key))))
+    leg, query, key = need(only(summed_legs(sketch, at))), str(sketch.query), str(sketch.key)
+    heads = tuple(one for one in found.map.legs if one not in (query, key))
+    need(sketch.head.get("causal") is not False and {*heads} <= {*found.value.legs} and chain(sketch, found.value))
+    need({*at.query.legs} == {query, *heads, leg} and {*at.key.legs} == {key, *heads, leg})
+    if leg in found.value.legs:
+        values = wire(sketch, [slot_of(sketch, found.value, leg)])
+        need(not {at.key.name, at.query.name} & values.owners)
+        relabel(sketch, (values, (sketch.leg("e", leg),)))
+        found = need(reader(sketch, at.box))
+    legs = (query, *heads, need(only(one for one in found.value.legs if one not in (*heads, key))))
+    near = sketch.put("near", legs, found.step, product(found.map, found.value))
+    far = _fast(sketch, at, given, heads, leg, found.value, map, found.step)
+    first, second = _blends(sketch, heads, found.step)
+    read = sketch.put("O", legs, found.step, added((first, near), (second, far)))
+    gone = (found.map, found.value)
+    sketch.refactor(found.step, lambda factors: (read, *(use for use in factors if use not in gone)), found.term)
+    sketch.head["causal"] = True
+
+
+def _fast(sketch: Sketch, at: Map, given: Use, heads: Legs, leg: str, value: Use, map: str, before: str) -> Use:
+    """The delta rule and what goes into it."""
+
+    def divided(use: Use) -> Box:
+        return Box("l1norm", leg, (("of", use),), (("eps", parse(0)),))
+
+    query, key = (
+        sketch.put(f"fast{name}", use.legs, before, mapped(map)(use), divided)
+        for name, use in (("Q", at.query), ("K", at.key))
     )
-    sketch = sketch.with_step(scores)
-    kind = "max" if way == "hard" else "logsumexp"
-    inner = Box(kind, leg, (("of", Use(step.name, scores.legs)),))
-    sketch, total = sketch.new_step("S", inner, step.legs, at.box)
-    return set_scale(sketch.with_step(replace(box, op=replace(box.op, operands=(("of", total),)))), at.box, ONE)
-
-
-def _norm(sketch: Sketch, at: Map, term: Term, legs: tuple[str, ...], scale: Arith) -> tuple[Sketch, Use]:
-    """1/2 c |K|^2, for each key of a position."""
-    key = next(use for use in term.factors if use.name == at.key.name)
-    half = product(key, key, times=Binary("*", parse(0.5), scale))
-    return sketch.new_step("k2", half, (str(sketch.key), *legs), at.scores)
-
-
-def _without(legs: tuple[str, ...], sketch: Sketch) -> tuple[str, ...]:
-    return tuple(leg for leg in legs if leg not in (sketch.query, sketch.key))
-
-
-def _sequences(legs: tuple[str, ...], sketch: Sketch) -> tuple[str, ...]:
-    return tuple(leg for leg in legs if leg in (sketch.query, sketch.key))
-
-
-def latent(sketch: Sketch, at: Map, c: int) -> Sketch | None:
-    """x[m f] Wk[f h d], x[m f] Wv[f h d]  becomes  C[m c] Wk[c h d], C[m c] Wv[c h d] with C: x[m f] Wc[f c] -> m c."""
-    found = reader(sketch, at.box)
-    places = [projection(sketch, use) for use in (at.key, found.value)] if found else []
-    if len(places) != 2 or None in places:
-        return None
-    key, value = (place for place in places if place is not None)
-    one, other = source(sketch, key), source(sketch, value)
-    if one is None or one != other or key.use.name == value.use.name or sketch.key not in one.legs:
-        return None
-    if any(sketch.readers[place.use.name] != (place.step,) for place in (key, value)):
-        return None
-    summed = [leg for leg in one.legs if leg != sketch.key]
-    if len(summed) != 1 or c >= sketch.size(summed):
-        return None
-    sketch, rank = sketch.new_leg("c", c)
-    sketch, weight = sketch.new_weight("Wc", (summed[0], rank))
-    first = (
-        key.step
-        if sketch.steps.index(sketch.step[key.step]) < sketch.steps.index(sketch.step[value.step])
-        else value.step
-    )
-    sketch, small = sketch.new_step("C", product(one, weight), (str(sketch.key), rank), first)
-    for place in (key, value):
-        sketch = _read_from(sketch, place, one, small, summed[0], rank)
-    return sketch
-
-
-def _read_from(sketch: Sketch, place: Place, old: Use, new: Use, leg: str, rank: str) -> Sketch:
-    """A projection that reads the latent in the place of its source."""
-    step, made = sketch.step[place.step], sketch.tensors[place.use.name]
-    position = place.use.legs.index(leg)
-    legs = (*made.legs[:position], rank, *made.legs[position + 1 :])
-    weight = Use(place.use.name, (*place.use.legs[:position], rank, *place.use.legs[position + 1 :]))
-    assert isinstance(step.op, Contraction)
-    term = step.op.terms[place.term]
-    factors = tuple({old: new, place.use: weight}.get(use, use) for use in term.factors)
-    terms = list(step.op.terms)
-    terms[place.term] = replace(term, factors=factors)
-    sketch = sketch.with_tensor(place.use.name, Declared(made.role, legs, made.rest))
-    return sketch.with_step(replace(step, op=Contraction(tuple(terms))))
+    weight = sketch.weight("Wb", (*(one for one in given.legs if one != sketch.key), *heads))
+    rate = sketch.put("rate", (str(sketch.key), *heads), before, product(given, weight), mapped("sigmoid"))
+    operands = (("query", query), ("key", key), ("value", value), ("rate", rate))
+    rule = Box("delta_rule", sketch.key, operands, (("eps", parse(0)),), mode="read")
+    return sketch.put("far", (str(sketch.query) if one == sketch.key else one for one in value.legs), before, rule)

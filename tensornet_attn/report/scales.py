@@ -1,13 +1,10 @@
-"""Plots as SVG in the page's own ink and letters: scales and ticks, the frame of a plot, lines, texts and marks."""
+"""The axes of plots: which values lie where, and where ticks stand; templates draw them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
-
-from markupsafe import Markup
 
 WIDE = 8.0  # between the least and the greatest cost, from which on an axis is logarithmic
 HIGH = 0.97  # accuracy from which on an axis shows .99 and .999 apart
@@ -108,26 +105,6 @@ def _decade_ticks(low: float, high: float) -> list[float]:
     return [size * 10.0**power for power in powers for size in ((1, 2, 5) if high - low < 2.5 else (1,))]
 
 
-@dataclass(frozen=True)
-class Axes:
-    """Two scales; the corners of the plot are the ends of their axes."""
-
-    x: Scale
-    y: Scale
-
-    def frame(self, x_title: str, y_title: str, tick: Callable[[float], str], value: Callable[[float], str]) -> str:
-        """Grid lines and ticks, written by `tick` along x and `value` along y; titles under x and above y."""
-        left, right, bottom, top = self.x.first, self.x.last, self.y.first, self.y.last
-        pieces = [line(left, right, self.y.at(at), self.y.at(at), "grid") for at in self.y.ticks]
-        pieces += [line(self.x.at(at), self.x.at(at), bottom, bottom + 4, "axis") for at in self.x.ticks]
-        pieces.append(line(left, right, bottom, bottom, "axis"))
-        pieces += [text(left - 8, self.y.at(at) + 4, value(at), "tick end") for at in self.y.ticks]
-        pieces += [text(self.x.at(at), bottom + 18, tick(at), "tick middle") for at in readable_ticks(self.x, tick)]
-        pieces.append(text(left - 8, top - 12, y_title, "title"))
-        pieces.append(text(right, bottom + 36, x_title, "title end"))
-        return "".join(pieces)
-
-
 def readable_ticks(scale: Scale, tick: Callable[[float], str]) -> list[float]:
     """The ticks whose words do not run into those of the one before."""
     found: list[float] = []
@@ -138,43 +115,3 @@ def readable_ticks(scale: Scale, tick: Callable[[float], str]) -> list[float]:
             found.append(value)
             free = scale.at(value) + half
     return found
-
-
-def drawing(
-    width: float, height: float, pieces: Iterable[str], words: str, kind: str = "plot", role: str = "group"
-) -> Markup:
-    """An SVG of a size; `words` say what it shows."""
-    size = f'viewBox="0 0 {width:g} {height:g}"'
-    return Markup(f'<svg class="{kind}" {size} role="{role}" aria-label="{escape(words)}">{"".join(pieces)}</svg>')
-
-
-def line(x1: float, x2: float, y1: float, y2: float, kind: str) -> str:
-    return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
-
-
-def text(x: float, y: float, words: str, kind: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
-
-
-def steps(points: Iterable[tuple[float, float]], kind: str) -> str:
-    """A line that goes from one place to the next along x first, then along y."""
-    found = list(points)
-    if not found:
-        return ""
-    path = f"M{found[0][0]:.1f},{found[0][1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in found[1:])
-    return f'<path class="{kind}" d="{path}"/>'
-
-
-def mark(arm: str, x: float, y: float, size: float = 5.0) -> Markup:
-    """The mark of an arm: a circle for evolution, a diamond for random search."""
-    if arm == "evolution":
-        return Markup(f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="{size:g}"/>')
-    far = size * 1.25
-    return Markup(
-        f'<path class="mark" d="M{x:.1f},{y - far:.1f}l{far:g},{far:g}l-{far:g},{far:g}l-{far:g},-{far:g}z"/>'
-    )
-
-
-def cross(x: float, y: float, size: float = 3.5) -> Markup:
-    far = f"{2 * size:g}"
-    return Markup(f'<path class="cross" d="M{x - size:.1f},{y - size:.1f}l{far},{far}m0,-{far}l-{far},{far}"/>')

@@ -1,0 +1,126 @@
+"""Moves on projections: experts for them, a few heads for each query, keys and values from a small latent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from tensornet_attn.graph.model import Box, Use
+from tensornet_attn.search.roles import Map, Place, heads, output, projection, reader, source
+from tensornet_attn.search.sketch import Legs, Sketch, mapped, need, product, swapped
+from tensornet_attn.search.wires import grow
+from tensornet_attn.spec.arithmetic import parse
+
+PROJECTIONS = ("v", "k", "q", "o")
+_WIDEST = 64  # heads that each have a gate of their own; beyond that, all share one
+
+
+def experts(sketch: Sketch, at: Map, of: str, e: int, k: int) -> None:
+    """V: x[m f] Wv[f h d]  becomes  V: Gs[m h e] x[m f] Wv[h e f d], Gs the k largest of e sigmoid gates.
+
+    `of` names the projections: keys and values share the gate of the key side, queries and output that of the query
+    side. All weights without an initialiser of their own get normal(fan-in ** -0.5), as designs with experts have it.
+    """
+    found, readers = need(reader(sketch, at.box)), sketch.readers()
+    places = {name: projection(sketch, use) for name, use in (("v", found.value), ("k", at.key), ("q", at.query))}
+    places["o"] = output(sketch, found)
+    once = {name: place for name, place in places.items() if place and readers[place.use.name] == [place.step]}
+    need(k < e and {*of} & {*PROJECTIONS} <= once.keys())
+    _one_convention(sketch)
+    leg, setting = sketch.leg("e", e), sketch.setting("k", k)
+    for side, name in (("kv", "Gs"), ("qo", "Gd")):
+        own = [once[one] for one in PROJECTIONS if one in of and one in side]
+        if own:
+            given = source(sketch, need(once.get(side[0]) or once.get(side[1])))
+            _choose(sketch, own, need(given), leg, setting, name)
+
+
+def _choose(sketch: Sketch, places: list[Place], given: Use, leg: str, setting: str, name: str) -> None:
+    """One gate for these projections, made from a source that has the sequence of each and comes before it."""
+    order = list(sketch.step)
+    sequence = {sketch.query, sketch.key} & {*given.legs}
+    first = min((place.step for place in places), key=order.index)
+    need(all(sequence <= {*sketch.step[place.step].legs} for place in places))
+    need(given.name not in order or order.index(given.name) < order.index(first))
+    own = [_head_legs(sketch, place) for place in places]
+    need(not any({*legs} & {*given.legs} for legs in own))  # else what is projected has heads already
+    grow(sketch, [place.use.name for place in places], leg)
+    for legs in dict.fromkeys(own):
+        gate = _gate(sketch, given, (*legs, leg), setting, name, first)
+        for place in (place for place, mine in zip(places, own, strict=True) if mine == legs):
+            _multiply(sketch, place.step, place.term, gate)
+
+
+def _head_legs(sketch: Sketch, place: Place) -> Legs:
+    """The head legs of a projecting weight, where they are few enough for gates of their own."""
+    own = tuple(leg for leg in place.use.legs if sketch.is_head(leg))
+    return own if sketch.size(*own) <= _WIDEST else ()
+
+
+def _gate(sketch: Sketch, given: Use, legs: Legs, setting: str, name: str, before: str) -> Use:
+    """topk of sigmoid(x S) along the last of `legs`: one gate for each sequence position and each of them."""
+    (sequence,) = {sketch.query, sketch.key} & {*given.legs}
+    features = [leg for leg in given.legs if leg != sequence]
+    weight = sketch.weight("S" + name[1:], (*features, *legs), _by_fan_in(features))
+
+    def chosen(sure: Use) -> Box:
+        return Box("topk", legs[-1], (("of", sure), ("by", sure)), (("k", parse(setting)),))
+
+    return sketch.put(name, (str(sequence), *legs), before, product(given, weight), mapped("sigmoid"), chosen)
+
+
+def _by_fan_in(summed: Sequence[str]) -> str:
+    """`normal(f ** -0.5)`, `normal((h * d) ** -0.5)`: the initialiser of a weight that sums these legs."""
+    fan = " * ".join(summed)
+    return f"normal({fan if len(summed) == 1 else f'({fan})'} ** -0.5)"
+
+
+def _multiply(sketch: Sketch, step: str, term: int, gate: Use) -> None:
+    sketch.refactor(step, lambda factors: (gate, *factors), term)
+
+
+def _one_convention(sketch: Sketch) -> None:
+    """Weights that leave their initialiser to the default get one by what their first product sums."""
+    readers = sketch.readers()
+    for name, made in sketch.tensors.items():
+        if made.role == "weights" and "init" not in made.rest and len(made.legs) > 1:
+            step = sketch.step[readers[name][0]]
+            use = next(use for use in step.op.uses if use.name == name)
+            summed = [own for own, leg in zip(made.legs, use.legs, strict=True) if leg not in step.legs]
+            if summed:
+                sketch.tensors[name] = replace(made, rest={**made.rest, "init": _by_fan_in(summed)})
+
+
+def gate(sketch: Sketch, at: Map, k: int) -> None:
+    """A[h n m] V[m h d] Wo[h d f]  becomes  G[n h] A[h n m] V[m h d] Wo[h d f], G the k largest of the heads' gates."""
+    found, given = need(reader(sketch, at.box)), need(source(sketch, need(projection(sketch, at.query))))
+    own = heads(sketch, at)
+    legs = tuple(leg for leg in found.map.legs if leg in own and sketch.is_head(leg))
+    need(legs and sketch.query in given.legs and not {*legs} & {*given.legs})
+    need(prod(map(sketch.size, legs)) <= _WIDEST and k < sketch.size(legs[-1]))
+    _one_convention(sketch)
+    made = _gate(sketch, given, legs, sketch.setting("k", k), "Gh", found.step)
+    _multiply(sketch, found.step, found.term, made)
+
+
+def latent(sketch: Sketch, at: Map, c: int) -> None:
+    """x[m f] Wk[f h d], x[m f] Wv[f h d]  becomes  C[m c] Wk[c h d], C[m c] Wv[c h d] with C: x[m f] Wc[f c] -> m c."""
+    found, readers = need(reader(sketch, at.box)), sketch.readers()
+    places = [need(projection(sketch, use)) for use in (at.key, found.value)]
+    given, other = (need(source(sketch, place)) for place in places)
+    need(given == other and places[0].use.name != places[1].use.name and sketch.key in given.legs)
+    need(all(readers[place.use.name] == [place.step] for place in places))
+    (leg, *more) = (leg for leg in given.legs if leg != sketch.key)
+    need(not more and c < sketch.size(leg))
+    rank = sketch.leg("c", c)
+    first = min((place.step for place in places), key=list(sketch.step).index)
+    small = sketch.put("C", (str(sketch.key), rank), first, product(given, sketch.weight("Wc", (leg, rank))))
+    slots = {(place.use.name, place.use.legs.index(leg)) for place in places}
+
+    def from_rank(name: str, legs: Legs) -> Legs:
+        return tuple(rank if (name, place) in slots else one for place, one in enumerate(legs))
+
+    sketch.change_legs(from_rank)
+    for place in places:
+        sketch.refactor(place.step, swapped(given, small), place.term)

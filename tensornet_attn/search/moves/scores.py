@@ -1,0 +1,192 @@
+"""Moves on score heads: shared over global ones, keys and values in groups, maps mixed, a core among the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tensornet_attn.graph.model import Use
+from tensornet_attn.search.roles import Map, Reader, only, reader
+from tensornet_attn.search.sketch import Legs, Sketch, mapped, need, product, swapped
+from tensornet_attn.search.wires import Wire, free, relabel, slot_of, wire
+from tensornet_attn.spec.arithmetic import ONE, Arith, parse
+
+FORMS = ("full", "left", "right", "low_rank")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A leg of the scores' product, and its wire on the side of the queries and keys."""
+
+    leg: str
+    wire: Wire
+
+
+def side(sketch: Sketch, at: Map, leg: str) -> Side:
+    """The wire of a leg from the product of the scores upwards. Raises Nowhere where it comes to the map otherwise."""
+    cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
+    found = wire(sketch, [slot_of(sketch, use, leg) for use in (at.query, at.key)], cut)
+    need(not {at.scores, at.box} & found.owners and free(sketch, found))
+    return Side(leg, found)
+
+
+def head_legs(sketch: Sketch, at: Map) -> list[str]:
+    """The legs that query, key and scores all have: one score matrix for each."""
+    return [leg for leg in at.shared if leg in sketch.step[at.scores].legs]
+
+
+def summed_legs(sketch: Sketch, at: Map) -> list[str]:
+    """The legs that the product of query and key sums."""
+    return [leg for leg in at.shared if leg not in sketch.step[at.scores].legs]
+
+
+def plain_product(sketch: Sketch, at: Map) -> bool:
+    """Whether the box stands right around one product of query and key alone."""
+    term = only(sketch.terms_of(at.scores))
+    direct = sketch.step[at.box].op.uses[0].name == at.scores
+    return direct and term is not None and len(term.factors) == 2 and term.coefficient == ONE
+
+
+def set_scale(sketch: Sketch, box: str, scale: Arith) -> None:
+    """Puts another scale on a softmax; other boxes have none."""
+    old = sketch.box_of(box)
+    if old.kind == "softmax":
+        sketch.rebox(box, numbers=tuple((name, scale if name == "scale" else value) for name, value in old.numbers))
+
+
+def share(sketch: Sketch, at: Map, g: int) -> None:
+    """Q[n h d] K[m h d] -> h n m  becomes  P[g h] Q[n g d] K[m g d] -> h n m, with g heads of queries and keys.
+
+    Under a kernel's normaliser the mixture is softplus(P), which keeps every row's sum positive.
+    """
+    _mix_scores(sketch, at, side(sketch, at, need(only(head_legs(sketch, at)))), f"head {g}", "P")
+
+
+def _mix_scores(sketch: Sketch, at: Map, head: Side, text: str, name: str, init: str | None = None) -> None:
+    """Scores of `head.leg` as mixtures, by a new weight, of scores whose heads are a new leg of this text.
+
+    Terms without a global head, such as a prior of each local head, stay as they are.
+    """
+    new = sketch.leg("g", text)
+    relabel(sketch, (head.wire, (new,)))
+    weight = sketch.weight(name, (new, head.leg), init)
+    if sketch.box_of(at.box).kind == "normalize":
+        weight = sketch.put("mixture", weight.legs, at.scores, mapped("softplus")(weight))
+
+    def mixed(factors: Sequence[Use]) -> Iterable[Use]:
+        return (weight, *factors) if any(new in use.legs for use in factors) else factors
+
+    sketch.refactor(at.scores, mixed)
+
+
+def mix(sketch: Sketch, at: Map, e: int) -> None:
+    """A[h n m] V[m h d]  becomes  U[e n m] V[m e d] with U = A[h n m] Pw[h e] -> e n m."""
+    found = need(reader(sketch, at.box))
+    leg = need(only(leg for leg in found.map.legs if leg in found.value.legs and leg != sketch.key))
+    need(leg in (*sketch.step[at.box].legs, *head_legs(sketch, at)))
+    below = wire(sketch, [slot_of(sketch, found.value, leg)], frozenset({(found.step, found.map.name)}))
+    need(not {found.map.name, at.box} & below.owners and free(sketch, below))
+    new = sketch.leg("e", f"head {e}")
+    relabel(sketch, (below, (new,)))
+    legs = (new if one == leg else one for one in found.map.legs)
+    mixed = sketch.put("U", legs, found.step, product(found.map, sketch.weight("Pw", (leg, new))))
+    sketch.refactor(found.step, swapped(found.map, mixed))
+
+
+def group(sketch: Sketch, at: Map, g: int) -> None:
+    """Q[n h d] K[m h d] V[m h d]  becomes  Q[n g j d] K[m g d] V[m g d]; with g = 1, Q[n h d] K[m d] V[m d]."""
+    leg, found = need(only(head_legs(sketch, at))), need(reader(sketch, at.box))
+    size = sketch.size(leg)
+    need(leg in found.value.legs and leg in found.map.legs and g < size and size % g == 0)
+    cut = frozenset({(at.scores, at.key.name), (found.step, found.value.name)})
+    above = wire(sketch, [slot_of(sketch, use, leg) for use in (at.key, found.value)], cut)
+    below = wire(sketch, [(at.scores, sketch.step[at.scores].legs.index(leg))], cut)
+    need(not above.slots & below.slots and free(sketch, above, below))
+    if g == 1:
+        relabel(sketch, (above, ()))
+        return
+    tensors = (sketch.tensors[name] for name in below.owners & sketch.tensors.keys())
+    need(all(made.role == "weights" for made in tensors))  # a constant or a noise is of one head leg
+    groups = sketch.leg("g", f"head {g}")
+    each = sketch.leg("j", f"head {leg} / {groups}")
+    relabel(sketch, (above, (groups,)), (below, (groups, each)))
+
+
+def core(sketch: Sketch, at: Map, form: str, c: int) -> None:
+    """Q[n h d] K[m h d] -> h n m  becomes, with r and s of size h d each, or e of size d, or g of size h:
+
+    full      C[r s] Q[n s] K[m s] -> r n m               values V[m r]
+    low_rank  C2[c r] C3[c s] Q[n s] K[m s] -> r n m      values V[m r]
+    left      C2[c d] C3[c e] Q[n h e] K[m h e] -> h d n m, d being the values' components
+    right     C1[h g] Q[n g d] K[m g d] -> h n m
+
+    The scale becomes (number of rows) ** -0.5, and cores start with scores of variance 1; `c` is the rank, of left and
+    low_rank.
+    """
+    sketch.box_of(at.box, "softmax")
+    head = side(sketch, at, need(only(head_legs(sketch, at))))
+    inner = side(sketch, at, need(only(summed_legs(sketch, at))))
+    need(plain_product(sketch, at) and {*sketch.step[at.scores].legs} == {head.leg, sketch.query, sketch.key})
+    rows = f"({head.leg} * {inner.leg})"
+    if form == "right":
+        _mix_scores(sketch, at, head, f"head {head.leg}", "C", "normal(1)")
+    elif form == "left":
+        _left(sketch, at, head, inner, c)
+    else:
+        rows = _merged(sketch, at, head, inner, c if form == "low_rank" else 0)
+    set_scale(sketch, at.box, parse(f"{rows} ** -0.5"))
+
+
+def _left(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> None:
+    """The map gets a row for each component of the values; the components of the scores are another leg."""
+    found = need(reader(sketch, at.box))
+    need(found.map.name == at.box and found.map.legs[:1] == (head.leg,))  # the map goes straight to its reader
+    values = _component(sketch, found)
+    mine = sketch.leg("e", f"head {inner.leg}")
+    relabel(sketch, (inner.wire, (mine,)))
+    if not sketch.is_head(values):
+        sketch.declared[values] = f"head {sketch.declared[values]}"
+    _with_core(sketch, at, c, values, mine, (head.leg, values), f"normal({head.leg} ** 0.5)")
+    inside = sketch.step[at.scores]
+    sketch.rebox(at.box, inside.legs, operands=(("of", Use(inside.name, inside.legs)),))
+
+    def more_rows(use: Use) -> Use:
+        return Use(use.name, (use.legs[0], values, *use.legs[1:])) if use.name == at.box else use
+
+    sketch.refactor(found.step, lambda factors: map(more_rows, factors))
+
+
+def _component(sketch: Sketch, found: Reader) -> str:
+    """The one leg of the values that the map lacks."""
+    return need(only(leg for leg in found.value.legs if leg not in (*found.map.legs, sketch.key)))
+
+
+def _merged(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> str:
+    """Heads and components become one leg s above the scores and one leg r below, and a core joins them; gives r."""
+    found = need(reader(sketch, at.box))
+    component = _component(sketch, found)
+    cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
+    heads = wire(sketch, [(at.scores, sketch.step[at.scores].legs.index(head.leg))], cut)
+    values = wire(sketch, [slot_of(sketch, found.value, component)])
+    need(not heads.slots & head.wire.slots and not values.slots & inner.wire.slots)
+    need(values.owners <= heads.owners and inner.wire.owners == head.wire.owners)  # both legs go along everywhere
+    need(free(sketch, heads, values) and sketch.size(component) == sketch.size(inner.leg))
+    whole = f"head {head.leg} * {inner.leg}"
+    rows, parts = sketch.leg("r", whole), sketch.leg("s", whole)
+    relabel(sketch, (head.wire, (parts,)), (inner.wire, ()), (heads, (rows,)), (values, ()))
+    _with_core(sketch, at, c, rows, parts, (rows,), "normal(1)")
+    return rows
+
+
+def _with_core(sketch: Sketch, at: Map, c: int, left: str, right: str, rows: Legs, init: str) -> None:
+    """A core between two legs in the product of the scores, of rank c, or full where c is 0; `rows` in its result."""
+    if c:
+        rank = sketch.leg("c", c)
+        weights = [
+            sketch.weight("C2", (rank, left), f"normal({rank} ** -0.5)"),
+            sketch.weight("C3", (rank, right), init),
+        ]
+    else:
+        weights = [sketch.weight("C", (left, right), init)]
+    sequences = tuple(leg for leg in sketch.step[at.scores].legs if leg in (sketch.query, sketch.key))
+    sketch.refactor(at.scores, lambda factors: (*weights, *factors), legs=(*rows, *sequences))
