@@ -325,7 +325,7 @@ y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"A_of_p1": "g n d", "K": "g m d", "A_of_p3": "", "eps": "h n m", "V": "h m d"}, heads={"h": 4, "g": 4},
     whole=("g",), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "g": 4}, reads=[[0], [1], [2], [3]],
-    loops={}, live={"forward": 13, "rows": 16, "keys": 14}, sums={"forward": 0, "rows": 0, "keys": 0},
+    loops={}, live={"forward": 16, "rows": 19, "keys": 17}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
     resident={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
     streamed={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},

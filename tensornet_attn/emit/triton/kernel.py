@@ -211,5 +211,7 @@ class KernelText:
         """As how many tiles of queries x keys a node counts: more where numbers move to other threads, to be used."""
         query, key = self.program.query, self.program.key
         if node.axes == (query, key):
-            return 0 if node.op in ("visible", "both", "either") else 2 if node.op == "noise" else 1
+            products = node.op == "over" and node.args[0].op == "dot"  # that are on their way at once
+            often = self.program.nodes.sizes[node.data[0]] if products else 1
+            return 0 if node.op in ("visible", "both", "either") else 2 if node.op == "noise" else often
         return 3 if self.program.relative and node.axes == (query, *self.program.relative) else 0

@@ -37,7 +37,8 @@ def need_of_cores(
     staged = max((own + more) * footprint.wide, operands + streamed) * size
     if rows < 16 * warps:
         often = copies(rows, own * more // rows, warps)
-        tiles, operands = often * tiles, often * operands
+        tiles, many = often * tiles, footprint.resident > 2 * footprint.wide  # operands: these stay in registers
+        operands *= often if many else 1
         return (tiles + sums + (operands + streamed) // 2) * 16 // 35, staged
     if target < 90:
         return (58 * tiles + 75 * sums + 15 * operands + 29 * streamed) // 100, staged
