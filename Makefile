@@ -3,9 +3,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-PYTEST := $(BIN)/python -m pytest -n 2 -q
+# Of 15,000 modules that come along 4,000 are imported, and compiled then.
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 TN := $(BIN)/tensornet-attn
+
+export PYTHONDONTWRITEBYTECODE := # each process that a test starts would compile the package again
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint docs codegen clean

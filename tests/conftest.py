@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Any
 
@@ -42,8 +43,20 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def pytest_collection() -> None:
+    """Of the objects that collecting makes, few are garbage: no search for it while they become more."""
+    gc.disable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """From now on no search for garbage goes through tests and imported modules."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_network() -> Iterator[None]:
     connect = socket.socket.connect
 
     def local_only(self: socket.socket, address: Any) -> None:
@@ -51,4 +64,6 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
             raise AssertionError(f"a test reached for the network: {address}")
         connect(self, address)
 
-    monkeypatch.setattr(socket.socket, "connect", local_only)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", local_only)
+        yield

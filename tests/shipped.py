@@ -37,8 +37,8 @@ def attentions() -> tuple[str, ...]:
     return tuple(name for name in ta.list_designs() if None not in (graph_of(name).query, graph_of(name).key))
 
 
-def asked_for(request: pytest.FixtureRequest) -> set[str]:
-    """The designs for which a test of this module is among those that run: `name` is its parameter."""
+def asked_for(request: pytest.FixtureRequest, parameter: str = "name") -> set[str]:
+    """The designs for which a test of this module is among those that run: the values of its parameter."""
     own = (item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path)
     parameters = (item.callspec.params for item in own if hasattr(item, "callspec"))
-    return {each["name"] for each in parameters if "name" in each}
+    return {each[parameter] for each in parameters if parameter in each}

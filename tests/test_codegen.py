@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +30,6 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         text = (ROOT / f"specs/{name}.yaml").read_text(encoding="utf-8")
         (tmp_path / f"specs/{name}.yaml").write_text(_alone(text), encoding="utf-8")
     monkeypatch.setattr(library, "folder", lambda: tmp_path / "specs")
-    monkeypatch.setattr(library, "_paths", library._paths.__wrapped__)
     for makers in PARTS.values():
         for path, text in (item for make in makers for item in make(Catalogue())):
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -88,15 +88,19 @@ def test_a_changed_diagram_shows_in_equations_and_picture(edit: Callable[[str, s
     assert "docs/pictures/mhsa-cost.svg" not in found  # the same work
 
 
-def test_what_a_removed_design_leaves_behind_is_told(checkout: Path) -> None:
-    (checkout / "specs/baselines/cross.yaml").unlink()
+def test_what_a_removed_design_leaves_behind_is_told(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = shutil.copytree(checkout, tmp_path_factory.mktemp("removed"), dirs_exist_ok=True)
+    (removed / "specs/baselines/cross.yaml").unlink()
+    monkeypatch.setattr(library, "folder", lambda: removed / "specs")
     strays = [
         "codegen/baselines/cross.py",
         "docs/designs/cross.md",
         "docs/pictures/cross-cost.svg",
         "docs/pictures/cross.svg",
     ]
-    found = stale(checkout)
+    found = stale(removed)
     assert found[:4] == [f"{path}: no design has this file." for path in strays]
     assert found[4].startswith("--- docs/designs.md (committed)\n+++ generated\n")
     assert len(found) == 5

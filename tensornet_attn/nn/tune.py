@@ -78,7 +78,7 @@ def _time(call: Callable[[], object], key: str, config: dict[str, int]) -> float
     configure.choose({key: config})
     try:
         call()
-        return min(_hoisted(call) for _ in range(RUNS))
+        return min(_milliseconds(call) for _ in range(RUNS))
     except OutOfResources:
         return NEVER
     finally:
@@ -86,7 +86,7 @@ def _time(call: Callable[[], object], key: str, config: dict[str, int]) -> float
         configure.choose(before)
 
 
-def _hoisted(call: Callable[[], object]) -> float:
+def _milliseconds(call: Callable[[], object]) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     call()

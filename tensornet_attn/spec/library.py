@@ -21,16 +21,16 @@ def folder() -> Path:
 
 
 @cache
-def _paths() -> dict[str, Path]:
-    return {path.stem: path for path in sorted(folder().glob("*/*.yaml"), key=lambda path: path.stem)}
+def _paths(folder: Path) -> dict[str, Path]:
+    return {path.stem: path for path in sorted(folder.glob("*/*.yaml"), key=lambda path: path.stem)}
 
 
 def _designs() -> Mapping[str, Path]:
-    return {name: path for name, path in _paths().items() if path.parent.name != MODELS}
+    return {name: path for name, path in _paths(folder()).items() if path.parent.name != MODELS}
 
 
 def _models() -> Mapping[str, Path]:
-    return {name: path for name, path in _paths().items() if path.parent.name == MODELS}
+    return {name: path for name, path in _paths(folder()).items() if path.parent.name == MODELS}
 
 
 def names(pattern: str = "*") -> list[str]:
@@ -61,7 +61,7 @@ def _found(name: str, what: str, paths: Mapping[str, Path]) -> Path:
 
 def file_of(name: str) -> Path | None:
     """The file of a shipped design or model; None for a name that is neither's."""
-    return _paths().get(name)
+    return _paths(folder()).get(name)
 
 
 def family_of(name: str) -> str:

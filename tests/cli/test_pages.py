@@ -73,7 +73,6 @@ def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
     for name, text in texts.items():
         (tmp_path / f"specs/some/{name}.yaml").write_text(text)
     monkeypatch.setattr(library, "folder", lambda: tmp_path / "specs")
-    monkeypatch.setattr(library, "_paths", library._paths.__wrapped__)
     return Catalogue()
 
 

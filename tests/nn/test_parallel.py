@@ -24,6 +24,7 @@ from tests.designs.cases import CASES, inputs_of
 from tests.models import tiny
 from tests.nn import two_processes as pair
 from tests.nn.two_processes import compiled
+from tests.shipped import asked_for
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [
@@ -43,8 +44,9 @@ KINDS = [f"{name} torch" for name in NAMES] + [f"{name} reference" for name in p
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return results(tmp_path_factory.mktemp("pair"), NAMES)
+def found(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Any]:
+    names = dict.fromkeys(kind.split()[0] for kind in KINDS if kind in asked_for(request, "kind"))
+    return results(tmp_path_factory.mktemp("pair"), [*names])
 
 
 def results(folder: Path, names: list[str]) -> dict[str, Any]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.cost.devices import GENERIC
-from tensornet_attn.graph import build
-from tensornet_attn.plan.duplicate import lower_duplicates
 
+from .explained import ways
 from .linear_cases import SCORES, diagram
 
 NEAR = {"softmax": "m", "mask": ["band(4)"], "of": "S"}
@@ -22,16 +21,21 @@ LSE = {"wide": WIDE, "sink": {"map": "sigmoid", "of": {"logsumexp": "m", "of": "
 READ = "wide[h n m] V[m h e] sink[h n] Wo[h e f] -> n f"
 TANH = {"softmax": "m", "of": {"map": "tanh", "of": "S"}}
 SUM = "Q[n h d] K[m h d] + q[n h] k[m h] -> h n m"
-CASES: dict[str, tuple[dict[str, Any], str, str]] = {  # steps; who reads scores of its own, on torch and before Triton
-    "near and wide": ({"near": NEAR, "wide": WIDE, "y": TWO}, "wide", "near"),
-    "a blend": ({"near": NEAR, "wide": WIDE, **BLEND}, "wide", "near"),
-    "near and far": ({"near": NEAR, "wide": FAR, **BLEND}, "wide", "wide"),
-    "beside its sum": (LSE | {"y": READ}, "wide", ""),
-    "beside a map that no lowering takes": ({"near": NEAR, "wide": TANH, "y": TWO}, "near", "near"),
-    "a blend with one": ({"near": NEAR, "wide": TANH, **BLEND}, "", ""),
-    "scores of two terms": ({"S": SUM, "near": TANH, "wide": {**TANH, "mask": ["causal"]}, "y": TWO}, "", ""),
-}
-SIZES = {"n": 1024, "m": 1024}
+BAND, LINEAR, FUSED, ROWS = "banded attention", "linear attention", "fused attention", "blockwise"
+# Steps; how each map is computed on torch; which has scores of its own there; and in a Triton kernel.
+CASES: dict[str, tuple[dict[str, Any], dict[str, str], str, str]] = {
+    "near and wide": ({"near": NEAR, "wide": WIDE, "y": TWO}, {"near.o": BAND, "wide": FUSED}, "wide", "near"),
+    "a blend": ({"near": NEAR, "wide": WIDE, **BLEND}, {"near.o": BAND, "wide": FUSED}, "wide", "near"),
+    "near and far": ({"near": NEAR, "wide": FAR, **BLEND}, {"near.o": BAND, "wide.o": LINEAR}, "wide", ""),
+    "beside its sum": (LSE | {"y": READ}, {"sink.of": ROWS, "wide": FUSED}, "wide", ""),
+    "beside a map that no lowering takes": (
+        {"near": NEAR, "wide": TANH, "y": TWO}, {"near.o": BAND, "y.p2": ROWS}, "near", "near"
+    ),
+    "a blend with one": ({"near": NEAR, "wide": TANH, **BLEND}, {"y.p1": ROWS}, "", ""),
+    "scores of two terms": (
+        {"S": SUM, "near": TANH, "wide": {**TANH, "mask": ["causal"]}, "y": TWO}, {"y.p1": ROWS, "y.p3": ROWS}, "", ""
+    ),
+}  # fmt: skip
 
 
 def source(steps: dict[str, Any]) -> Any:
@@ -40,15 +44,14 @@ def source(steps: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("name", CASES)
 def test_which_get_scores_of_their_own(name: str) -> None:
-    steps, lowered, before_triton = CASES[name]
-    graph = build(ta.load(source(steps)), False)
-    for fused, wanted in ((True, lowered), (False, before_triton)):
-        made = lower_duplicates(graph, SIZES, GENERIC, fused).graph
-        readers = {own: [step.name for step, _ in made.readers[own]] for own in made.step if own.startswith("S.")}
-        assert readers == ({"S.copy": [wanted]} if wanted else {})
-        assert wanted not in [step.name for step, _ in made.readers["S"]]
-        assert lower_duplicates(made, SIZES, GENERIC, fused).graph == made
-        assert (made == graph) == (not wanted)
+    steps, wanted, own, in_kernel = CASES[name]
+    plan = ta.compile(source(steps)).plan
+    assert ways(plan.explain()) == wanted
+    readers = {region.steps for region in plan.regions if "S.copy" in region.steps}
+    assert {steps[:2] for steps in readers} == ({("S.copy", own)} if own else set())
+    assert not any({"n", "m"} <= {*step.legs} for step in plan.schedule.steps)  # no scores are stored
+    text = ta.emit_source(source(steps), backend="triton")  # a comment names the steps of each region
+    assert re.findall(r"# S\.copy, (\w+), .*: ", text) == [in_kernel] * bool(in_kernel)
 
 
 @pytest.mark.rotated

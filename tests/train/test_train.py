@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import math
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
-from tensornet_attn.train import folder, loop, step
+from tensornet_attn.train import folder, loop
 from tensornet_attn.train.config import Run
 from tensornet_attn.train.save import config_hash
 from tensornet_attn.train.trained import open_run
@@ -242,31 +246,31 @@ def test_two_processes_in_one_folder(tmp_path: Path) -> None:
         assert refused(tmp_path, runs.small()) == message
 
 
-def test_a_loss_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = step._clipped
+def before_step(number: int, change: Callable[[torch.nn.Parameter], object]) -> RemovableHandle:
+    """Changes the projection of the values in the first layer when the model is called in training that often."""
+    calls = itertools.count(1)
 
-    def spoilt(session: Any) -> torch.Tensor:
-        if session.step == 5:
-            session.model.layers[0].mixer.design.Wv.data.fill_(math.nan)
-        return right(session)
+    def look(module: torch.nn.Module, _: object) -> None:
+        if isinstance(module, ta.models.LanguageModel) and module.training and next(calls) == number:
+            change(module.layers[0].mixer.design.Wv)
 
-    monkeypatch.setattr(step, "_clipped", spoilt)
+    return register_module_forward_pre_hook(look)
+
+
+def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     last = tmp_path / "out" / "checkpoints" / "step-00000004"
-    assert refused(tmp_path, runs.small()) == (
+    with before_step(7, lambda weight: weight.data.fill_(math.nan)):
+        message = refused(tmp_path, runs.small())
+    assert message == (
         "step 7: the loss is nan; the first output that is not finite is that of 'layers.0.mixer.design'; the last "
         f"checkpoint is '{last}'."
     )
 
 
-def test_a_gradient_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = step._clipped
-
-    def spoilt(session: Any) -> torch.Tensor:
-        session.model.layers[0].mixer.design.Wv.grad.fill_(math.inf)
-        return right(session)
-
-    monkeypatch.setattr(step, "_clipped", spoilt)
-    assert refused(tmp_path, runs.small()) == (
+def test_a_gradient_that_is_not_finite(tmp_path: Path) -> None:
+    with before_step(1, lambda weight: weight.register_hook(lambda gradient: gradient.fill_(math.inf))):
+        message = refused(tmp_path, runs.small())
+    assert message == (
         "step 1: the norm of the gradient is inf; all outputs are finite, and the gradient of "
         "'layers.0.mixer.design.Wv' is not; there is no checkpoint yet."
     )

@@ -16,7 +16,7 @@ F64 = torch.float64
 DESIGNS = {  # of each kind of kernels one
     "hard_fish": {"f": 12, "h": 4, "g": 2},
     "linear": {"f": 12, "h": 2},
-    "sigma_moe": {"f": 64},
+    "sigma_moe": {"f": 16, "l": 16},
     "fast_weight1": {"f": 12, "h": 2},
 }
 PROGRAM = """

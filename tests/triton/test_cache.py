@@ -11,6 +11,7 @@ import pytest
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn import tune
 from tensornet_attn.runtime.triton import cache, configure
+from tests.triton.played import play
 
 ONE = {"linear 64": {"CHUNK": 64, "num_warps": 4, "num_stages": 2}}
 OTHER = {"linear 32": {"CHUNK": 32, "num_warps": 4, "num_stages": 1}}
@@ -90,16 +91,16 @@ def test_the_fastest_candidate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     candidates = [{"CHUNK": size, "num_warps": 4} for size in (128, 64, 32, 16)]
     for name in ("CHOICES", "ASKED"):
         monkeypatch.setattr(configure, name, {})
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "played")
-    monkeypatch.setattr(tune, "_hoisted", lambda call: call())
+    now = 0.0
+    play(monkeypatch, lambda: now)
 
-    def call() -> float:
+    def call() -> None:
+        nonlocal now
         configure.ASKED["linear"] = candidates
         size = configure.CHOICES.get("linear", candidates[2])["CHUNK"]
         if size == 128:
             raise OutOfResources(300, 200, "shared memory")
-        return abs(size - 30)
+        now += abs(size - 30)
 
     assert tune.tuned(call, "text") == {"linear": candidates[2]} == configure.CHOICES
     assert cache.recall(cache.cache_key("text")) == {"linear": candidates[2]}

@@ -13,6 +13,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.nn import tune
 from tensornet_attn.runtime.triton import configure
 from tests.triton.agreement import near
+from tests.triton.played import play
 
 pytestmark = pytest.mark.rotated
 
@@ -23,15 +24,8 @@ NO_KERNELS = "linear: tune, but the plan runs on 'torch': only 'triton' is timed
 @pytest.fixture
 def _played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call takes longer than the one before: the first candidate is the fastest."""
-    ticks = itertools.count()
-
-    def once(call: object) -> float:
-        return float(next(ticks))
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "played")
-    monkeypatch.setattr(tune, "_hoisted", once)
+    play(monkeypatch, itertools.accumulate(itertools.count()).__next__)
 
 
 @pytest.mark.usefixtures("_played")
