@@ -131,7 +131,7 @@ def test_every_run_file_is_used(folder: Path) -> None:
         text = text.replace("lra_$task", f"lra_$task lra_{task}", 1) if task in text else text
     text = text.replace("$data.yaml", "mnist.yaml cifar10.yaml")
     text = text.replace("epa_${row%% *}_rope.yaml", "epa_45m_rope.yaml epa_243m_rope.yaml")
-    for file in (PAGE.parent / "reproduce").iterdir():
+    for file in (PAGE.parent / "reproduce").glob("*.*"):
         assert file.name in text or file.stem in text, file.name
 
 
