@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tensornet_attn import limits
 from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, Negative, literal, parse_arguments, parse_sum
@@ -57,6 +58,7 @@ class CallText:
     span: Span = field(compare=False)
 
 
+@lru_cache(maxsize=256)  # a design is built several times: checked, planned, priced
 def parse_operand(text: str) -> SumText | UseText:
     """What may stand in `of` or as a step: an expression with `->`, a use `Q[n g d]`, or a name."""
     if "->" in text:
