@@ -66,8 +66,8 @@ def _at_brackets(start: str, text: str, indent: int, packed: bool) -> list[str]:
 
 
 def _head(code: str) -> tuple[str, str]:
-    """`name = ` or `return `, and what follows."""
-    for mark in (" = ", "return "):
+    """`name = `, `name += ` or `return `, and what follows."""
+    for mark in (" += ", " |= ", " = ", "return "):
         before, found, after = code.partition(mark)
         if found and not set(before) & set(_OPEN):
             return before + found, after

@@ -18,8 +18,7 @@ TOGETHER = 72  # gradients of numbers that one kernel makes: of more registers s
 def row_sums(region: Region) -> str:
     """The rows of A dA of each map."""
     text, query = region.open(region.program.query), region.program.query
-    for part in gradients(region.program).maps:
-        (own,) = (one for one in region.program.maps if one in below([part]))
+    for own, part in gradients(region.program).maps:
         add_row_sums(region, text, own, part, query)
     return region.source(text, "sums", "the rows of A dA of each map", ["lse", "gradient", "sums"])
 

@@ -43,7 +43,8 @@ class Region:
 
     def __post_init__(self) -> None:
         self.names = Names(self.taken | RESERVED)
-        self.names.taken |= {*self.program.nodes.order, *self.program.nodes.sizes}
+        variables = self.program.nodes.sizes
+        self.names.taken |= {*self.program.nodes.order, *variables, *(f"{variable}_every" for variable in variables)}
         wishes = [operand.use.name.replace(".", "_") for operand in self.program.operands]
         self.operands = tuple(self.names.fresh(wish) for wish in wishes)
         self.names.taken |= {f"{name}_{end}" for name in self.operands for end in ("step", "grad")}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
 from tensornet_attn.plan.blockwise import made_inside
 from tensornet_attn.plan.tiles.hidden import where_seen, with_hiding
-from tensornet_attn.plan.tiles.legs import relative, sides_of
+from tensornet_attn.plan.tiles.legs import RESERVED, relative, sides_of
 from tensornet_attn.plan.tiles.maps import MAPS
 from tensornet_attn.plan.tiles.model import (
     ROWS,
@@ -76,7 +76,7 @@ class _Builder:
 
     def indices(self, legs: Iterable[str], index: Index | None = None) -> dict[str, str]:
         """Index variables of these legs, beside those of others: new ones."""
-        taken, own = {*(index or {}).values()}, {*legs}
+        taken, own = {*(index or {}).values(), *self.nodes.order} | RESERVED, {*legs}
         return {leg: self.nodes.variable(leg, size, taken) for leg, size in self.heads.items() if leg in own}
 
     def place(self, legs: tuple[str, ...], index: Index) -> At:

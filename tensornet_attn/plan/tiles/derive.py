@@ -19,12 +19,12 @@ from tensornet_attn.spec.arithmetic import ONE, Negative
 class Gradients:
     """`totals`: accumulators, each with what is added to it for each block of keys (of queries, where it has keys).
 
-    `leaves`: (what was loaded, its gradient). `maps`: of each map the rows of A dA, summed over the keys of a block.
+    `leaves`: (what was loaded, its gradient). `maps`: (a map, its rows of A dA, summed over the keys of a block).
     """
 
     totals: tuple[tuple[Node, Node], ...]
     leaves: tuple[tuple[Node, Node], ...]
-    maps: tuple[Node, ...]
+    maps: tuple[tuple[Node, Node], ...]
 
 
 def gradients(program: Program) -> Gradients:
@@ -62,7 +62,7 @@ class _Backward:
             if node in self.parts:
                 self.back(node, self.whole(node))
         self.check()
-        kept = tuple(self.maps[node] for node in self.program.maps if node in self.maps)
+        kept = tuple((node, self.maps[node]) for node in self.program.maps if node in self.maps)
         return Gradients(tuple(self.totals.items()), tuple(self.leaves.items()), kept)
 
     def check(self) -> None:
@@ -77,8 +77,9 @@ class _Backward:
                 if axis not in leaf.axes and any(axis in one.axes for one in below([d]) if one.op == "sum_over_blocks"):
                     raise Unfit(f"'{leaf.name}' is read beside {told}, and not by maps")
 
-    def give(self, node: Node, part: Node) -> None:
-        for variable in part.heads:
+    def give(self, node: Node, part: Node, heads: tuple[str, ...] = ()) -> None:
+        """Adds a part to the gradient of a node, added up over the variables that it lacks; `heads`: of its reader."""
+        for variable in dict.fromkeys((*part.heads, *heads)):
             if variable not in node.heads:
                 part = self.nodes.over(part, variable, "add", f"d_{node.name or node.op}")
         self.parts.setdefault(node, []).append(part)
@@ -156,7 +157,7 @@ class _Backward:
 
 def _add(back: _Backward, node: Node, d: Node) -> None:
     for arg in node.args:
-        back.give(arg, back.nodes.total(d, arg.axes))
+        back.give(arg, back.nodes.total(d, arg.axes), node.heads)
 
 
 def _mul(back: _Backward, node: Node, d: Node) -> None:

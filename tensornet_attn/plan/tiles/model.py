@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import log, prod
 from typing import Any
 
 from tensornet_attn.graph.model import Step, Use
+from tensornet_attn.spec.arithmetic import Number
 
 Axes = tuple[str, ...]
 ROWS = ("softmax", "normalize")  # nodes that divide by a sum over the keys
@@ -104,6 +105,10 @@ class Nodes:
         """x added up over an index variable, or the largest, or the log of the sum of exp."""
         if not variable:
             return x
+        if variable not in x.heads:  # the same for all of its values
+            number = Number(log(self.sizes[variable]) if how == "lse" else self.sizes[variable])
+            many = self.node("number", (), (), "", (number,))
+            return x if how in ("max", "any") else self.add([x, many]) if how == "lse" else self.mul(many, x, name)
         if how == "add":
             for own, rest in [x.args, x.args[::-1]] if x.op == "mul" else []:
                 if variable not in own.heads:
