@@ -24,7 +24,7 @@ demo: $(VENV)/installed-demo ## check, cost, draw, compile and run the design th
 	$(TN) compile thsa -o demo/thsa.py
 	$(BIN)/python -m tensornet_attn.cli.demo
 
-test: $(VENV)/installed-test ## the suite without slow tests, with the day's part of the rotated ones: about 8 minutes on 2 cores, and 1 to install
+test: $(VENV)/installed-test ## the suite without slow tests, with the day's part of the rotated ones: about 5 minutes on 2 cores, installation included
 	$(PYTEST) -m "not slow"
 	TRITON_INTERPRET=1 $(PYTEST) -m "not slow" tests/triton
 

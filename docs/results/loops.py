@@ -6,7 +6,7 @@ compiles forward and backward in bfloat16 as `tensornet-attn explain DESIGN --ke
 each kernel that makes products, apart by nvdisasm, and gives clocks: `issue`, of the four schedulers, which issue an
 instruction a clock each; `cores`, of the tensor cores at their peak; `exp`, of the units that make powers. What only
 blocks at an edge do is left out. A loop takes at least the most of the three. `bytes` of tiles are copied for them,
-mostly from the L2 cache. `barriers` are those of a round.
+mostly from the L2 cache. `barriers` are those of a round; registers, stack, instructions and wgmma those of a kernel.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PRODUCTS, WIDE = ("HGMMA", "HMMA"), re.compile(r"HGMMA\.(\d+)x(\d+)x(\d+)")
 FLOPS, MMA, SLOWER = 4096, 4096, 0.62  # a clock of an SM in bfloat16; an HMMA.16816; the rate of these on sm_90
 
 
-def instructions(kernel: Any) -> list[str]:
-    """The instructions of a round of the longest innermost loop with products, without what a branch leaves out.
+def instructions(kernel: Any) -> tuple[list[str], list[str]]:
+    """All instructions; those of a round of the longest innermost loop with products, without what a branch leaves out.
 
     Those of a loop without products inside of it, over heads, stand there once for each of its rounds.
     """
@@ -52,8 +52,9 @@ def instructions(kernel: Any) -> list[str]:
     every = [(end, i) for i, end in jumps.items() if end < i]
     loops = [(end, i) for end, i in every if any(map(makes_products, found[end : i + 1]))]
     loops = [one for one in loops if not any(one[0] <= a and b <= one[1] for a, b in loops if (a, b) != one)]
+    every_one = [*map(name_of, found)]
     if not loops:
-        return []
+        return every_one, []
     at, last = max(loops, key=lambda loop: loop[1] - loop[0])
     inside = [one for one in every if at < one[0] and one[1] < last]
     rounds = max(map(int, re.findall(r"in range\((\d+)\):", kernel.src.fn.src)), default=1)
@@ -63,7 +64,7 @@ def instructions(kernel: Any) -> list[str]:
         end = jumps.get(at, at)
         edge = found[at].startswith("@") and at < end <= last and not any(map(makes_products, found[at:end]))
         at = end if edge else at + 1
-    return [name_of(line) for line in kept]
+    return every_one, [name_of(line) for line in kept]
 
 
 def name_of(line: str) -> str:
@@ -113,13 +114,14 @@ def report(word: str, target: int) -> None:
         sizes = [int(size) for size in re.findall(r"_block (\d+)", one.sizes)[:2]]
         if f"{region}_tiles" not in maps or len(sizes) < 2:
             continue
-        names, heads = instructions(kernel), max(1, maps[f"{region}_tiles"])
+        (every, names), heads = instructions(kernel), max(1, maps[f"{region}_tiles"])
         issue, cores, exp = (1000 * x / sizes[0] / sizes[1] / heads for x in clocks(names, one.warps))
         moved = 1000 * loaded(names, one.warps) / sizes[0] / sizes[1] / heads
         counted = f"issue {issue:5.0f}, cores {cores:4.0f}, exp {exp:4.0f}, {moved:6,.0f} bytes"
-        held = (
-            f"{names.count('BAR.SYNC.DEFER_BLOCKING')} barriers, {one.registers} registers, {one.stack} bytes of stack"
-        )
+        wide = sum(name.startswith("HGMMA") for name in every)
+        used_by_thread = f"{one.registers} registers, {one.stack} bytes of stack"
+        barriers = names.count("BAR.SYNC.DEFER_BLOCKING")
+        held = f"{barriers} barriers, {used_by_thread}, {len(every)} instructions, {wide} wgmma in all"
         print(
             f"{word:22s} {kind:12s} {sizes[0]:3d} x {sizes[1]:3d}, {one.warps} warps, {heads} maps: {counted}; {held}",
             flush=True,

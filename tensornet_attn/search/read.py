@@ -107,7 +107,7 @@ class _Reading:
         return value if isinstance(value, Mapping) else {}
 
     def read_bases(self) -> None:
-        """Reads and checks the bases; what is wrong with a design elsewhere is told where it stands in this file."""
+        """Reads and checks the bases; an error in a base is reported at its place in this file."""
         given = self.data.get("base")
         if not given:
             message = "a space starts from designs, and 'base' names none."

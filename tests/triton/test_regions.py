@@ -218,3 +218,38 @@ def test_sums_of_gates_are_read_in_float32() -> None:
     for one, other in zip(*found, strict=True):
         assert one.dtype == torch.float16
         assert (one.double() - other).norm() < 2e-3 * other.norm()
+
+
+def test_a_logsumexp_over_heads_of_what_is_minus_infinity_first() -> None:
+    scores = {"map": "tanh", "of": {"logsumexp": "r", "of": "Q[n h d] K[m h d] + b[r h] -> r h n m"}}
+    source = design(scores, "A[h n m] V[m h d] Wo[h d f] -> n f", legs={"r": "head 3"})
+    source["weights"]["b"] = "r h"
+    ours, oracle = pair(source)
+    with torch.no_grad():
+        for module in (ours, oracle):
+            module.b[:2, 0] = module.b[0, 1:] = -torch.inf
+    same(ours, oracle, [draw(2, 19, 6), draw(2, 23, 6, seed=1)])
+
+
+def test_what_is_read_under_other_heads_and_under_its_own() -> None:
+    """Sums over n1 stand inside of what is read under n1, and n is the leg of queries."""
+    source = {
+        "tensornet": 1,
+        "name": "one",
+        "legs": {"n": "query", "m": "key", "f": 6, "n1": "head 3", "h": "head 3", "d": 4},
+        "inputs": {"x": "n f"},
+        "weights": {"Wq": "f n1 d", "Wk": "f n1 d", "Wv": "f n1 d", "Wo": "n1 d f", "P": "n1 h", "R": "n1 h"},
+        "diagram": {
+            "Q": "x[n f] Wq[f n1 d] -> n n1 d",
+            "K": "x[m f] Wk[f n1 d] -> m n1 d",
+            "V": "x[m f] Wv[f n1 d] -> m n1 d",
+            "T": {"map": "tanh", "of": "P[n1 h] Q[n n1 d] K[m n1 d] -> h n m"},
+            "A": {"softmax": "m", "of": "R[n1 h] T[n1 n m] + T[h n m] -> h n m"},
+            "U": {"map": "tanh", "of": "P[n1 h] A[n1 n m] + A[h n m] -> h n m"},
+            "y": "U[n1 n m] V[m n1 d] Wo[n1 d f] -> n f",
+        },
+        "output": "y",
+    }
+    ours, oracle = pair(source)
+    assert "y.p1" in on_triton(ours)
+    same(ours, oracle, [draw(2, 19, 6)])

@@ -6,25 +6,25 @@ from collections.abc import Iterable
 from math import prod
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
-from tensornet_attn.emit.triton.nodes import row_at, tile_at
+from tensornet_attn.emit.triton.nodes import row_at, shape, tile_at
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.emit.triton.totals import add_totals
-from tensornet_attn.plan.tiles.derive import Gradients, gradients
+from tensornet_attn.plan.tiles.derive import Gradients
 from tensornet_attn.plan.tiles.model import At, Node, below, factored
 
 TOGETHER = 72  # gradients of numbers that one kernel makes: of more registers spill, as compiling has shown
 
 
-def row_sums(region: Region) -> str:
+def row_sums(region: Region, made: Gradients) -> str:
     """The rows of A dA of each map."""
     text, query = region.open(region.program.query), region.program.query
-    for own, part in gradients(region.program).maps:
+    for own, part in made.maps:
         add_row_sums(region, text, own, part, query)
     return region.source(text, "sums", "the rows of A dA of each map", ["lse", "gradient", "sums"])
 
 
 def add_row_sums(region: Region, text: KernelText, one: Node, part: Node, query: str) -> None:
-    sums = text.carry(f"sums_{one.data[0]}", BEFORE, f"tl.zeros({region.shape(part.axes)}, SUMS)")
+    sums = text.carry(f"sums_{one.data[0]}", BEFORE, f"tl.zeros({shape(region.program, part.axes)}, SUMS)")
     text.add(INSIDE, lambda: text.assign(sums, text.scope.ref(part, part.axes), adds=True), [part], part.heads, [sums])
 
     def stored() -> list[str]:
@@ -187,7 +187,7 @@ def store_gradient(
     if carried is not None:
         text.add(LAST, lambda: store("lead", multiplied()), (), leaf.heads)
     elif over_all(region, text, leaf):
-        whole = text.carry(f"{name}_total", FIRST, f"tl.zeros({region.shape(leaf.axes)}, SUMS)")
+        whole = text.carry(f"{name}_total", FIRST, f"tl.zeros({shape(region.program, leaf.axes)}, SUMS)")
         text.add(AFTER, lambda: text.assign(whole, value(), adds=True), reads_of(d), leaf.heads, [whole])
         text.accumulators += text.widths_of(leaf)
         text.add(LAST, lambda: store("lead", text.entry(whole)), (), leaf.heads)
@@ -211,7 +211,7 @@ def store_entries(region: Region, text: KernelText, leaf: Node, d: Node, index: 
     shared = text.looped is not None and text.looped not in heads_of(region, leaf)
     opened, closed = (FIRST, LAST) if shared else (BEFORE, AFTER)
     before, after = (
-        text.carry(f"{operand}_{end}", opened, f"tl.zeros({region.shape(leaf.axes[:1])}, SUMS)")
+        text.carry(f"{operand}_{end}", opened, f"tl.zeros({shape(region.program, leaf.axes[:1])}, SUMS)")
         for end in ("before", "after")
     )
 

@@ -13,16 +13,12 @@ from tensornet_attn.plan.tiles.model import ROWS, Node, along_width, below
 
 MADE = 9  # tiles of whole numbers, while random ones are made
 MOST_ORDERS = 24  # of variables, that are tried
-MOST_NUMBERS = 40  # sums of numbers that are held beside what is drawn
+SUMS_BESIDE_DRAWN = 40  # sums of numbers that leave room to hold what is drawn
 MOST_TILES = 20  # of queries x keys that a kernel holds: of more registers spill, as compiling has shown
 HEAVY = ("dot", "entry", "shift", "unshift")
 RANGED = 3  # values of a variable from which on its loop may stay one in the kernel
-ELSEWHERE = (
-    "number",
-    "bias",
-    "sum_over_blocks",
-    "alpha",
-)  # nodes that stand in what reads them, or in other statements
+# Nodes that stand in what reads them, or that the statement of another node makes.
+ELSEWHERE = ("number", "bias", "sum_over_blocks", "alpha")
 Values = dict[str, int]  # of index variables
 
 
@@ -46,7 +42,7 @@ def arrange(text: KernelText) -> None:
         lay_out(text)
         inside = [one for one in text.made.get(INSIDE, ()) if variable in one.heads]
         alone = len({one.levels.get(variable, 0) for one in inside}) == 1
-        if text.again and (alone or (draws(text) and text.numbers > MOST_NUMBERS)):
+        if text.again and (alone or (draws(text) and text.numbers > SUMS_BESIDE_DRAWN)):
             text.rolled, text.again = variable, False
             lay_out(text)
     text.name_all()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, INSIDE, KernelText
 from tensornet_attn.emit.triton.loops import Carried
-from tensornet_attn.emit.triton.nodes import row_at, tile_at
+from tensornet_attn.emit.triton.nodes import row_at, shape, tile_at
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.plan.tiles.derive import one_map
 from tensornet_attn.plan.tiles.model import Node
@@ -24,7 +24,7 @@ def forward(region: Region) -> str:
         return region.source(text, "forward", "forward", ["out", "lse"])
     part = read(region)
     sides = "[:, None]" if len(part.axes) == 2 else ""
-    out = text.carry("acc", BEFORE, f"tl.zeros({region.shape(region.program.axes)}, SUMS)")
+    out = text.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
     if one.op == "normalize":
         add_read(text, out, part)
         store_out(region, text, lambda: f"{text.entry(out)} * {inverse(region, text, one)}{sides}")
@@ -56,7 +56,7 @@ def statistics(region: Region) -> str:
 
 def second(region: Region) -> str:
     text, part = region.open(region.program.query), read(region)
-    out = text.carry("acc", BEFORE, f"tl.zeros({region.shape(region.program.axes)}, SUMS)")
+    out = text.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
     add_read(text, out, part)
     store_out(region, text, lambda: text.entry(out))
     return region.source(text, "forward", "maps again, and what they read", ["out", "lse"])

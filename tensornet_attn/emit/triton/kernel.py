@@ -10,13 +10,8 @@ from tensornet_attn.emit.triton.nodes import Scope, arguments, flat
 from tensornet_attn.plan.tiles.model import Node, Program, scale_of
 
 BEFORE, INSIDE, AFTER, FIRST, LAST = range(5)
-HELD = (
-    "noise",
-    "drop",
-    "dot",
-    "softened",
-    "gradient",
-)  # nodes that are made once where that is possible: they take long
+# Nodes that are made once where that is possible: they take long.
+HELD = ("noise", "drop", "dot", "softened", "gradient")
 
 
 @dataclass
@@ -185,10 +180,6 @@ class KernelText:
     def alpha(self, node: Node) -> Node:
         """What all before is multiplied with, for each row of a map."""
         return self.program.nodes.node("alpha", (), (self.program.query,), "alpha", node.data[:2])
-
-    def shape(self, axes: tuple[str, ...]) -> str:
-        sides = [f"{axis}_wide" if axis in self.program.widths else f"{axis}_block" for axis in axes]
-        return f"({sides[0]},)" if len(sides) == 1 else f"({', '.join(sides)})"
 
     # what it needs
 

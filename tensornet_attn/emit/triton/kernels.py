@@ -21,7 +21,7 @@ def _written(region: Region) -> dict[str, str]:
     if region.online:
         found |= {"forward": forward(region)}
     elif region.program.maps:
-        found |= {"statistics": statistics(region), "forward": second(region), "sums": row_sums(region)}
+        found |= {"statistics": statistics(region), "forward": second(region), "sums": row_sums(region, made)}
     else:
         found |= {"forward": second(region)}
     found |= by_numbers(region, made) if region.crowded else {}

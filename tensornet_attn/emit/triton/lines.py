@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
 from tensornet_attn.emit.triton.loops import Loop, Statement
-from tensornet_attn.emit.triton.nodes import flat
+from tensornet_attn.emit.triton.nodes import flat, shape
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.plan.tiles.model import Node
 
@@ -50,11 +50,11 @@ def added(text: KernelText, one: Statement) -> list[str]:
     (node,) = one.makes
     (arg,) = (text.scope.instead.get(arg, arg) for arg in node.args)
     x, name = text.scope.ref(arg, node.axes), sum_of(text, one)
-    shape = f"  # {' '.join(node.axes) or 'a number'}"
+    about = f"  # {' '.join(node.axes) or 'a number'}"
     if not one.inner:
-        return [UPDATE[one.how].format(name=name, x=x) + shape]
+        return [UPDATE[one.how].format(name=name, x=x) + about]
     place = flat(one.inner, [text.program.nodes.sizes[variable] for variable in one.inner])
-    return [f"{name}_next += ({JOINED[one.how].format(name=f'{name}[{place}]', x=x)},){shape}"]
+    return [f"{name}_next += ({JOINED[one.how].format(name=f'{name}[{place}]', x=x)},){about}"]
 
 
 def sum_of(text: KernelText, one: Statement) -> str:
@@ -99,10 +99,10 @@ def loop_lines(text: KernelText, loop: Loop, path: tuple[Loop, ...], section: in
 
 
 def zeros(text: KernelText, node: Node, how: str) -> str:
-    shape = text.shape(text.scope.sides(node.axes))
+    sides = shape(text.program, text.scope.sides(node.axes))
     if how == "any":
-        return f"tl.zeros({shape}, tl.int1)"
-    return f"tl.zeros({shape}, SUMS)" if how == "add" else f"tl.full({shape}, {START[how]}, SUMS)"
+        return f"tl.zeros({sides}, tl.int1)"
+    return f"tl.zeros({sides}, SUMS)" if how == "add" else f"tl.full({sides}, {START[how]}, SUMS)"
 
 
 def source(

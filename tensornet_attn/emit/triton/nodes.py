@@ -142,6 +142,12 @@ class Scope:
         return _TEXTS[node.op](self, node)
 
 
+def shape(program: Program, axes: Axes) -> str:
+    """The shape of a tile with these sides."""
+    sides = [f"{axis}_wide" if axis in program.widths else f"{axis}_block" for axis in axes]
+    return f"({sides[0]},)" if len(sides) == 1 else f"({', '.join(sides)})"
+
+
 def _add(scope: Scope, node: Node) -> str:
     if scale_of(node):
         return scope.ref(node.args[0].args[1], node.axes)
@@ -189,13 +195,10 @@ def _sum(scope: Scope, node: Node) -> str:
 
 
 def _spread(scope: Scope, node: Node) -> str:
-    sides = ", ".join(
-        f"{axis}_{'wide' if axis in scope.program.widths else 'block'}" for axis in scope.sides(node.axes)
-    )
-    (arg,) = node.args
+    (arg,), sides = node.args, shape(scope.program, scope.sides(node.axes))
     if arg.op == "number":
-        return f"tl.full(({sides}), {scope.numbers(arg)}, SUMS)"
-    return f"tl.broadcast_to({scope.ref(arg, node.axes)}, ({sides}))"
+        return f"tl.full({sides}, {scope.numbers(arg)}, SUMS)"
+    return f"tl.broadcast_to({scope.ref(arg, node.axes)}, {sides})"
 
 
 def _shift(scope: Scope, node: Node) -> str:

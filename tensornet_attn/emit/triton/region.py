@@ -102,10 +102,6 @@ class Region:
         turned = fixed == self.program.key and not self.program.relative
         return Scope(self.program, self.operands, self.number, names, turned=turned)
 
-    def shape(self, axes: tuple[str, ...]) -> str:
-        sides = [f"{axis}_wide" if axis in self.program.widths else f"{axis}_block" for axis in axes]
-        return f"({sides[0]},)" if len(sides) == 1 else f"({', '.join(sides)})"
-
     def stored(self, name: str, place: str, axes: tuple[str, ...], value: str) -> str:
         """A store into [places, sides] numbers that lie side by side."""
         block = {axis: f"{axis}_block" for axis in self.program.relative}  # a block has a tensor of its own

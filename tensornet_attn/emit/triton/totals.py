@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensornet_attn.emit.triton.kernel import BEFORE, FIRST, INSIDE, KernelText
+from tensornet_attn.emit.triton.nodes import shape
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.plan.tiles.model import Node
 
@@ -19,7 +20,7 @@ def add_totals(
 
 
 def add_total(region: Region, text: KernelText, total: Node, part: Node, first: int) -> None:
-    start = f"tl.zeros({region.shape(total.axes) if total.axes else '()'}, SUMS)"
+    start = f"tl.zeros({shape(region.program, total.axes) if total.axes else '()'}, SUMS)"
     one = text.carry(text.scope.label(total), first, start)
     text.add(INSIDE, lambda: text.assign(one, text.scope.ref(part, part.axes), adds=True), [part], part.heads, [one])
     text.scope.totals[total.data[0]] = lambda read: text.entry(one, index_of(total, read))
@@ -28,7 +29,7 @@ def add_total(region: Region, text: KernelText, total: Node, part: Node, first: 
 
 def add_number(region: Region, text: KernelText, total: Node, tile: Node, first: int) -> None:
     """A number, in parts: one for each value of a variable whose loop is not unrolled."""
-    rows, columns = text.shape(text.scope.pair)[1:-1].split(", ")
+    rows, columns = shape(text.program, text.scope.pair)[1:-1].split(", ")
     parts = f"parts_of({rows}, {columns}, PARTS)"
 
     def ranged() -> bool:

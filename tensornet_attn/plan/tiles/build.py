@@ -34,7 +34,7 @@ def tile_program(graph: Graph, step: Step) -> Program:
     heads, whole, widths = sides_of(graph, op)
     places = relative(graph, op)
     order = (str(graph.query), str(graph.key), *places, *widths)
-    return _Builder(graph, step, op, heads, whole, widths, places, Nodes(order)).program()
+    return _Builder(graph, step, op, heads, whole, widths, places, Nodes(order, RESERVED)).program()
 
 
 @dataclass
@@ -76,7 +76,7 @@ class _Builder:
 
     def indices(self, legs: Iterable[str], index: Index | None = None) -> dict[str, str]:
         """Index variables of these legs, beside those of others: new ones."""
-        taken, own = {*(index or {}).values(), *self.nodes.order} | RESERVED, {*legs}
+        taken, own = {*(index or {}).values()}, {*legs}
         return {leg: self.nodes.variable(leg, size, taken) for leg, size in self.heads.items() if leg in own}
 
     def place(self, legs: tuple[str, ...], index: Index) -> At:

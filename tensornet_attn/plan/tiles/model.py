@@ -73,9 +73,13 @@ class Node:
 
 @dataclass
 class Nodes:
-    """Makes nodes, equal ones once. `order`: that of axes; `sizes`: how many values each index variable has."""
+    """Makes nodes, equal ones once. `order`: that of axes; `sizes`: how many values each index variable has.
+
+    `taken`: names that no index variable has.
+    """
 
     order: Axes
+    taken: frozenset[str] = frozenset()
     sizes: dict[str, int] = field(default_factory=dict)
     made: dict[Any, Node] = field(default_factory=dict)
 
@@ -94,7 +98,7 @@ class Nodes:
     def variable(self, leg: str, size: int, taken: Container[str] = ()) -> str:
         """An index variable of a leg: the leg's own name, unless that is taken; empty where there is one tile."""
         name, number = leg, 1
-        while name in taken:
+        while name in taken or name in self.taken or name in self.order or self.sizes.get(name, size) != size:
             number += 1
             name = f"{leg}_{number}"
         if size > 1:
@@ -123,8 +127,8 @@ class Nodes:
         data, own = node.data, bound(node.op, node.data)
         inner = dict(names)
         if own in names.values():
-            leg = own.rstrip("0123456789").rstrip("_")
-            inner[own] = self.variable(leg, self.sizes[own], {*names.values(), *self.sizes})
+            heads = {head for arg in node.args for head in arg.heads}
+            inner[own] = self.variable(own, self.sizes[own], {*names.values(), *heads})
             data = tuple(inner[own] if value == own else value for value in data)
         args = (self.renamed(arg, inner) for arg in node.args)
         return self.node(node.op, args, node.axes, node.name, with_variables(data, inner))

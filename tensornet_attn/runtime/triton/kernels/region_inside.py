@@ -158,9 +158,12 @@ def power_of(x, P: tl.constexpr):
 
 @triton.jit
 def log_add(a, b):
-    """log(exp(a) + exp(b))."""
+    """log(exp(a) + exp(b)); minus infinity where both are."""
     m_i = tl.maximum(a, b)
-    return m_i + tl.log(exp_of(a - m_i) + exp_of(b - m_i))
+    some = m_i != float("-inf")
+    shift = tl.where(some, m_i, 0.0)
+    total = tl.where(some, exp_of(a - shift) + exp_of(b - shift), 1.0)
+    return tl.where(some, shift + tl.log(total), m_i)
 
 
 @triton.jit
