@@ -192,6 +192,21 @@ class Step:
     def nested(self) -> bool:
         return "." in self.name
 
+    @property
+    def contraction(self) -> Contraction | None:
+        """The operation, where it is a sum of products."""
+        return self.op if isinstance(self.op, Contraction) else None
+
+    @property
+    def box(self) -> Box | None:
+        """The operation, where it is a box of the language."""
+        return self.op if isinstance(self.op, Box) else None
+
+    @property
+    def fused(self) -> Attention | Kernel | None:
+        """The operation, where the planner made it of several steps."""
+        return self.op if isinstance(self.op, Attention | Kernel) else None
+
 
 @dataclass(frozen=True)
 class Loss:
