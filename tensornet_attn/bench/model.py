@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.case import FORWARD, Case
-from tensornet_attn.bench.rates import Rates
+from tensornet_attn.bench.machine import Rates
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import dtype_bytes, sizes_at
 from tensornet_attn.cost.work import products

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd
 from pathlib import Path
@@ -14,6 +14,7 @@ from tensornet_attn.cost.report import Report, cost_of
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.spec import Design, library
+from tensornet_attn.spec.arithmetic import Number
 from tensornet_attn.spec.design import SECTIONS
 from tensornet_attn.spec.sources import file_document
 
@@ -28,6 +29,7 @@ class Entry:
 
     design: Design
     path: Path | None = None
+    costs: dict[int, Report] = field(default_factory=dict, compare=False)  # those asked for so far
 
     @property
     def name(self) -> str:
@@ -36,6 +38,12 @@ class Entry:
     @property
     def family(self) -> str:
         return library.family_of(self.name)
+
+    @property
+    def title(self) -> str:
+        """`mhsa (f = 512, h = 8)`: the design with the sizes its file writes as numbers."""
+        legs = [leg for leg in self.graph.legs if isinstance(leg.text, Number)]
+        return f"{self.name} ({', '.join(f'{leg.name} = {leg.size}' for leg in legs)})"
 
     @cached_property
     def graph(self) -> Graph:
@@ -47,14 +55,9 @@ class Entry:
 
     def cost(self, n: int) -> Report:
         """The costs of one sequence in float32 at query length n, and key length n where its leg allows it."""
-        if n not in self._costs:
-            self._costs[n] = cost_of(self.graph, self.schedule, n)
-        return self._costs[n]
-
-    @cached_property
-    def _costs(self) -> dict[int, Report]:
-        """Those asked for so far: page, plot and index ask for the same ones."""
-        return {}
+        if n not in self.costs:  # page, plot and index ask for the same ones
+            self.costs[n] = cost_of(self.graph, self.schedule, n)
+        return self.costs[n]
 
     @cached_property
     def longest(self) -> int | None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tensornet_attn import compiler, models, spec
+from tensornet_attn.cli.cost import sweep
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
-from tensornet_attn.cli.generate.costs import picture
-from tensornet_attn.cli.generate.figures import figures
-from tensornet_attn.cli.generate.index import index
-from tensornet_attn.cli.generate.kernels import kernels_of_designs
-from tensornet_attn.cli.generate.page import page
+from tensornet_attn.cli.generate.costs import FIGURES, picture
+from tensornet_attn.cli.generate.page import index, kernels_of_designs, page
+from tensornet_attn.cli.output import as_json_text
+from tensornet_attn.draw.sweep import sweep_svg
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = 60  # of a difference
@@ -55,9 +54,11 @@ def diagrams(catalogue: Catalogue) -> Files:
 
 
 def plots(catalogue: Catalogue) -> Files:
-    """The figures of docs/costs.md."""
-    for name, svg in figures(catalogue):
-        yield Path("docs", "pictures", f"{name}.svg"), svg
+    """The figures of docs/costs.md whose designs are all there."""
+    for name, asked in FIGURES.items():
+        designs = {*asked.designs, *asked.beside, *([asked.against] if asked.against else [])}
+        if designs <= {*catalogue.entries}:
+            yield Path("docs", "pictures", f"{name}.svg"), sweep_svg(sweep(asked))
 
 
 def diagram_path(entry: Entry) -> Path:
@@ -67,7 +68,7 @@ def diagram_path(entry: Entry) -> Path:
 def schema(catalogue: Catalogue) -> Files:
     """The JSON schemas of design files and of model files, for editors."""
     for name, text in (("design", spec.json_schema()), ("model", models.json_schema())):
-        yield Path("docs", f"{name}.schema.json"), json.dumps(text, indent=2, ensure_ascii=False) + "\n"
+        yield Path("docs", f"{name}.schema.json"), as_json_text(text)
 
 
 def resources(catalogue: Catalogue) -> Files:
