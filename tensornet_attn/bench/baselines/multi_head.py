@@ -8,21 +8,37 @@ from torch import Tensor
 from tensornet_attn.bench.baselines.layer import Layer, chosen, heads, out
 
 
+def rotated(x: Tensor, fraction: float = 1.0) -> Tensor:
+    """x [b h n d] with the first `fraction` of each head turned by its position (Su et al. 2021).
+
+    Entry i goes with entry i + half; angles in float64, so that long sequences keep their phase.
+    """
+    width = round(fraction * x.shape[-1])
+    place = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
+    rate = 10000.0 ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
+    angle = place[:, None] * rate  # n half
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b, rest = x.split([width // 2, width // 2, x.shape[-1] - width], -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
+
+
 class MultiHead(Layer):
     """softmax(Q K^T / sqrt(d)) V Wo (Vaswani et al. 2017, eq. 1); from another sequence where `memory` is given.
 
-    `band`: only (k - 1) // 2 diagonals on either side of the main one.
+    `band`: only (k - 1) // 2 diagonals on either side of the main one. `rope`: queries and keys turned by their
+    positions (Su et al. 2021, eq. 14 to 16).
     """
 
     legs = "Wq[f h d] Wk[f h d] Wv[f h d] Wo[h d f]"
 
-    def declare(self, band: bool = False) -> None:
-        side = (self.size.k - 1) // 2 if band else 0
+    def declare(self, band: bool = False, rope: bool = False) -> None:
+        side, self.rope = (self.size.k - 1) // 2 if band else 0, rope
         self.reach = (side, side) if band else None
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         memory = x if memory is None else memory
         q, k, v = heads(x, self.Wq), heads(memory, self.Wk), heads(memory, self.Wv)  # b h n d
+        q, k = (rotated(q), rotated(k)) if self.rope else (q, k)
         return out(self.attend(q, k, v, self.size.d**-0.5, self.causal, self.reach), self.Wo)
 
 
@@ -37,18 +53,17 @@ class MultiQuery(Layer):
 
 
 class GroupedQuery(Layer):
-    """The j query heads of a group share a key head and a value head (Ainslie et al. 2023)."""
+    """The j query heads of a group share a key head and a value head (Ainslie et al. 2023); `rope` as above."""
 
     legs = "Wq[f g j d] Wk[f g d] Wv[f g d] Wo[g j d f]"
 
+    def declare(self, rope: bool = False) -> None:
+        self.rope = rope
+
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads(x, self.Wq.flatten(1, 2)), heads(x, self.Wk), heads(x, self.Wv)  # b (g j) n d, b g m d
-        q, k = self.placed(q), self.placed(k)
+        q, k = (rotated(q), rotated(k)) if self.rope else (q, k)
         return out(self.attend(q, k, v, self.size.d**-0.5, self.causal), self.Wo.flatten(0, 1))
-
-    def placed(self, x: Tensor) -> Tensor:
-        """Where positions enter; here nowhere."""
-        return x
 
 
 class Latent(Layer):
@@ -126,35 +141,6 @@ class Gaussian(Layer):
         return out(self.attend(q, k, v, scale, self.causal, bias=norms), self.Wo)
 
 
-def rotated(x: Tensor, fraction: float = 1.0) -> Tensor:
-    """x [b h n d] with the first `fraction` of each head turned by its position (Su et al. 2021).
-
-    Entry i goes with entry i + half; angles in float64, so that long sequences keep their phase.
-    """
-    width = round(fraction * x.shape[-1])
-    place = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
-    rate = 10000.0 ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
-    angle = place[:, None] * rate  # n half
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    a, b, rest = x.split([width // 2, width // 2, x.shape[-1] - width], -1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
-
-
-class Rotary(MultiHead):
-    """Multi-head attention with queries and keys turned by their positions (Su et al. 2021, eq. 14 to 16)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = rotated(heads(x, self.Wq)), rotated(heads(x, self.Wk)), heads(x, self.Wv)
-        return out(self.attend(q, k, v, self.size.d**-0.5, self.causal), self.Wo)
-
-
-class GroupedRotary(GroupedQuery):
-    """Grouped-query attention with rotary positions."""
-
-    def placed(self, x: Tensor) -> Tensor:
-        return rotated(x)
-
-
 class Alibi(MultiHead):
     """Scores less slope times distance (Press et al. 2022)."""
 
@@ -227,8 +213,8 @@ LAYERS = {
     "moa_regularised": (MixtureOfHeads, {}),
     "moa_sigmoid": (MixtureOfHeads, {"gate": "sigmoid"}),
     "gaussian": (Gaussian, {}),
-    "mhsa_rope": (Rotary, {}),
-    "gqa_rope": (GroupedRotary, {}),
+    "mhsa_rope": (MultiHead, {"rope": True}),
+    "gqa_rope": (GroupedQuery, {"rope": True}),
     "alibi": (Alibi, {}),
     "transformer_xl": (Relative, {}),
 }
