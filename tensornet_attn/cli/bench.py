@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensornet_attn.cli.options import Causal, Json, Legs, Number, Real, Settings, Text, load
+from tensornet_attn.cli.options import Causal, Json, Legs, Number, Real, Settings, Text, flag, load, option
 from tensornet_attn.cli.output import as_json_text, print_json, write
 from tensornet_attn.errors import TensornetError
 
@@ -36,42 +36,34 @@ def bench(
         str, typer.Option(metavar="NAME,...", help="Ours: auto, torch, inductor, triton, or several.")
     ] = "torch",
     output: Annotated[Text, typer.Option("-o", "--output", metavar="FILE", help="Write the results as JSON.")] = None,
-    plot: Annotated[Text, typer.Option(metavar="FILE", help="Draw the results: svg, png or pdf.")] = None,
+    plot: Annotated[Text, option("Draw the results: svg, png or pdf.", "FILE")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Sequences of one call.")] = 1,
     legs: Legs = None,
     settings: Settings = None,
     causal: Causal = None,
     dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    threads: Annotated[Number, typer.Option(min=1, help="Threads of torch; as torch has them.")] = None,
+    threads: Annotated[Number, option("Threads of torch; as torch has them.", min=1)] = None,
     repeats: Annotated[int, typer.Option(min=3, help="Rounds at most.")] = 20,
     seconds: Annotated[
         float, typer.Option(min=0, help="Of timing for each pass at each length; three rounds at least.")
     ] = 10.0,
     memory: Annotated[
-        Real,
-        typer.Option(min=0, metavar="GIB", help="Leave out what is predicted to need more: 8, half of a GPU's."),
+        Real, option("Leave out what is predicted to need more: 8, half of a GPU's.", "GIB", min=0)
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights and inputs.")] = 0,
     targets: Annotated[
         bool,
-        typer.Option("--targets", help="Measure the speed that is aimed at, of these designs or of all that have one."),
+        flag("--targets", "Measure the speed that is aimed at, of these designs or of all that have one."),
     ] = False,
     rehearse: Annotated[
         bool,
-        typer.Option(
-            "--rehearse", help="The targets of a GPU on this CPU, at a small --n: whether they run, not how fast."
-        ),
+        flag("--rehearse", "The targets of a GPU on this CPU, at a small --n: whether they run, not how fast."),
     ] = False,
     costs: Annotated[
-        Text,
-        typer.Option(
-            metavar="NAME", help="What ours is planned for: measured (on a GPU), or a device of the cost table."
-        ),
+        Text, option("What ours is planned for: measured (on a GPU), or a device of the cost table.", "NAME")
     ] = None,
-    tune: Annotated[
-        bool, typer.Option("--tune", help="Tune our Triton kernels before they are measured; needs a GPU.")
-    ] = False,
+    tune: Annotated[bool, flag("--tune", "Tune our Triton kernels before they are measured; needs a GPU.")] = False,
     as_json: Json = False,
 ) -> None:
     """Measure designs beside hand-written PyTorch.
@@ -86,25 +78,23 @@ def bench(
     _writable(output, plot)
     import torch
 
-    from tensornet_attn.bench import session
     from tensornet_attn.bench.case import Case
     from tensornet_attn.bench.run import Options
-    from tensornet_attn.bench.session import Setting
+    from tensornet_attn.bench.session import Setting, of_cases, of_targets
     from tensornet_attn.bench.targets import targets_of
 
     if threads is not None:
         torch.set_num_threads(threads)
-    how = session.How(device, dtype, seed, costs, tune, memory, repeats, seconds)
+    setting = Setting(device, dtype, seed, costs, tune, memory, repeats, seconds)
     if aimed:
-        setting = Setting(device=device, seed=seed, tune=tune)
         if gpu:
-            setting = _for_gpu(context, setting, n, backend, batch, dtype)
-        made = session.of_targets(targets_of(designs or (), gpu), setting, how, _say, gpu)
+            setting = _for_gpu(context, setting, n, backend, batch)
+        made = of_targets(targets_of(designs or (), gpu), setting, _say, gpu)
     else:
         names, given = Options(listed(against), listed(backend)), lengths(n)
         loaded = [load(name, legs, settings) for name in spelled_out(designs or [])]
         cases = [Case(design, length, batch, causal, dtype, device, seed) for design in loaded for length in given]
-        made = session.of_cases(cases, names, how, _say)
+        made = of_cases(cases, names, setting, _say)
     made.run.command = command_line(context)
     for _ in made.measured():  # what was measured outlives an interruption
         if output is not None:
@@ -135,20 +125,22 @@ def _usage(context: typer.Context, designs: list[str] | None, aimed: bool, gpu: 
         raise typer.BadParameter("kernels are tuned on a GPU alone: --device cuda.", param_hint="'--tune'")
 
 
-def _for_gpu(context: typer.Context, setting: Setting, n: str, backend: str, batch: int, dtype: str) -> Setting:
+def _for_gpu(context: typer.Context, setting: Setting, n: str, backend: str, batch: int) -> Setting:
     """What the targets of a GPU are measured under: as they say, but for the options that were given."""
     from dataclasses import replace
 
     given = lengths(n) if _given(context, "n") else [None]
     if len(given) > 1:
         raise typer.BadParameter("the targets take one length, in the place of their own.", param_hint="'--n'")
-    usual = (GPU_BACKENDS, GPU_DTYPE) if setting.device.partition(":")[0] == "cuda" else (("torch", "triton"), dtype)
+    usual = (GPU_BACKENDS, GPU_DTYPE)
+    if setting.device.partition(":")[0] != "cuda":
+        usual = ("torch", "triton"), setting.dtype
     return replace(
         setting,
         n=given[0],
         backends=tuple(listed(backend)) if _given(context, "backend") else usual[0],
         batch=batch if _given(context, "batch") else setting.batch,
-        dtype=dtype if _given(context, "dtype") else usual[1],
+        dtype=setting.dtype if _given(context, "dtype") else usual[1],
     )
 
 
@@ -160,17 +152,17 @@ def _given(context: typer.Context, name: str) -> bool:
 def command_line(context: typer.Context) -> str:
     """The command that gives these results, with the options that were given."""
     words = ["tensornet-attn", "bench"]
-    for option in context.command.params:
-        if option.name is None or not _given(context, option.name):
+    for one in context.command.params:
+        if one.name is None or not _given(context, one.name):
             continue
-        value = context.params[option.name]
+        value = context.params[one.name]
         values = value if isinstance(value, list | tuple) else [value]
         if isinstance(value, bool):
-            words.append(option.opts[0] if value else option.secondary_opts[0])
-        elif option.param_type_name == "argument":
+            words.append(one.opts[0] if value else one.secondary_opts[0])
+        elif one.param_type_name == "argument":
             words += map(str, values)
         else:
-            words += [word for each in values for word in (option.opts[0], str(each))]
+            words += [word for each in values for word in (one.opts[0], str(each))]
     return shlex.join(words)
 
 
