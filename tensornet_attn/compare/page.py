@@ -25,7 +25,7 @@ def page(sections: Sequence[Section], title: str) -> str:
     designs = []
     for design, labels in designs_of(sections):
         sizes = ", ".join(f"{leg} {size}" for leg, size in design.legs.items() if size is not None)
-        designs.append((design, sizes, labels if list(labels) != [design.name] else []))
+        designs.append((design, sizes, labels if labels != [design.name] else []))
     tasks = [_task(section) for section in sections]
     note = f"{NOTE[0].upper()}{NOTE[1:]}."
     return pages.page("compare.html", title, counts=_counts(sections), tasks=tasks, designs=designs, note=note)
@@ -96,11 +96,9 @@ def _tables(section: Section) -> Iterator[Table]:
 def _commands(section: Section) -> str:
     """How each run was made."""
     records = [record for row in section.rows for record in row.records] + [record for _, record in section.unfinished]
-    return "\n".join(f"# {record.path}\n{_written((record.summary or {}).get('command'))}" for record in records)
-
-
-def _written(command: object) -> str:
-    """A command line, given as text or as its words."""
-    if isinstance(command, (list, tuple)):
-        return shlex.join(map(str, command))
-    return str(command or "not finished")
+    lines = []
+    for record in records:
+        command = (record.summary or {}).get("command") or "not finished"  # as text, or as its words
+        words = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
+        lines.append(f"# {record.path}\n{words}")
+    return "\n".join(lines)
