@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensornet_attn.cli.options import Json, Legs, Mixer, Settings, changes, overrides, source_of, standard_input
+from tensornet_attn.cli.options import Json, Legs, Mixer, Settings, changes, flag, overrides, source_of, standard_input
 from tensornet_attn.cli.output import print_json
 from tensornet_attn.errors import DesignError, Problem
 
@@ -64,7 +64,7 @@ class Finding:
 
 def check(
     files: Files,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings fail as well.")] = False,
+    strict: Annotated[bool, flag("--strict", "Warnings fail as well.")] = False,
     design: Mixer = None,
     legs: Legs = None,
     settings: Settings = None,

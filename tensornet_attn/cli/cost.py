@@ -6,7 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensornet_attn.cli.options import Batch, Causal, Json, Legs, Mixer, Pairs, Settings, model_of, overrides, source_of
+from tensornet_attn.cli.options import (
+    Batch,
+    Causal,
+    Json,
+    Legs,
+    Mixer,
+    Number,
+    Pairs,
+    Settings,
+    Text,
+    model_of,
+    option,
+    overrides,
+    source_of,
+)
 from tensornet_attn.cli.output import print_json, show, write
 
 if TYPE_CHECKING:
@@ -21,10 +35,8 @@ def cost(
             metavar="[DESIGN]...", help="Shipped names, YAML files, or - for stdin; or one model.", show_default=False
         ),
     ] = None,
-    n: Annotated[
-        int | None, typer.Option("--n", min=0, help="Length of the query leg; 1024, or a model's length, if absent.")
-    ] = None,
-    m: Annotated[int | None, typer.Option("--m", min=0, help="Length of the key leg; n if absent.")] = None,
+    n: Annotated[Number, option("Length of the query leg; 1024, or a model's length, if absent.", min=0)] = None,
+    m: Annotated[Number, option("Length of the key leg; n if absent.", min=0)] = None,
     batch: Batch = 1,
     dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
     causal: Causal = None,
@@ -32,33 +44,14 @@ def cost(
     legs: Legs = None,
     settings: Settings = None,
     as_json: Json = False,
-    table: Annotated[
-        str | None,
-        typer.Option("--table", metavar="NAME", help="A paper's table beside our counts: epa, fish, mgk, ..., or all."),
-    ] = None,
-    against: Annotated[
-        str | None, typer.Option("--against", metavar="DESIGN", help="Divide by the costs of another design.")
-    ] = None,
-    against_legs: Annotated[
-        Pairs,
-        typer.Option("--against-legs", metavar="LEG=SIZE,...", help="Its own sizes, which may be arithmetic: h=2*h."),
-    ] = None,
-    beside: Annotated[
-        list[str] | None,
-        typer.Option("--beside", metavar="DESIGN", help="Add this design to both, e.g. mlp; repeatable."),
-    ] = None,
-    over: Annotated[
-        list[str] | None,
-        typer.Option("--over", metavar="LEG=SIZE,...", help="Sizes of a leg, or lengths n or m; repeatable."),
-    ] = None,
-    measure: Annotated[
-        str | None,
-        typer.Option("--measure", metavar="NAME,...", help="macs, routed, training, parameters, saved, peak."),
-    ] = None,
-    order: Annotated[
-        str | None, typer.Option("--order", metavar="NAME", help="Of products: planned, written or fewest (FLOPs).")
-    ] = None,
-    plot: Annotated[str | None, typer.Option("--plot", metavar="FILE", help="Draw it, as SVG; - is stdout.")] = None,
+    table: Annotated[Text, option("A paper's table beside our counts: epa, fish, mgk, ..., or all.", "NAME")] = None,
+    against: Annotated[Text, option("Divide by the costs of another design.", "DESIGN")] = None,
+    against_legs: Annotated[Pairs, option("Its own sizes, which may be arithmetic: h=2*h.", "LEG=SIZE,...")] = None,
+    beside: Annotated[list[str] | None, option("Add this design to both, e.g. mlp; repeatable.", "DESIGN")] = None,
+    over: Annotated[list[str] | None, option("Sizes of a leg, or lengths n or m; repeatable.", "LEG=SIZE,...")] = None,
+    measure: Annotated[Text, option("macs, routed, training, parameters, saved, peak.", "NAME,...")] = None,
+    order: Annotated[Text, option("Of products: planned, written or fewest (FLOPs).", "NAME")] = None,
+    plot: Annotated[Text, option("Draw it, as SVG; - is stdout.", "FILE")] = None,
 ) -> None:
     """Price a design step by step, or a model; designs over sizes and against another; or those of a paper's table."""
     from tensornet_attn import compiler

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensornet_attn.cli import options
-from tensornet_attn.cli.options import Causal, DesignName, Json, Legs, Output, Settings
+from tensornet_attn.cli.options import Causal, DesignName, Json, Legs, Output, Settings, flag
 from tensornet_attn.cli.output import as_json_text, print_json, print_table, write
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ KERNEL_DTYPES = ("bfloat16", "float16", "float32")
 
 def list_designs(
     pattern: Annotated[str, typer.Argument(help="Names that match, e.g. 'fish*'.")] = "*",
-    models: Annotated[bool, typer.Option("--models", help="List the models made of designs.")] = False,
+    models: Annotated[bool, flag("--models", "List the models made of designs.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the shipped designs, or the shipped models."""
@@ -55,9 +55,9 @@ def value_of(path: Path, key: str) -> str:
 
 def show(
     name: options.Named,
-    text: Annotated[bool, typer.Option("--text", help="Show the diagram as text.")] = False,
-    graph: Annotated[bool, typer.Option("--graph", help="Show the graph in its text form.")] = False,
-    resolved: Annotated[bool, typer.Option("--resolved", help="Show the YAML with what it extends merged in.")] = False,
+    text: Annotated[bool, flag("--text", "Show the diagram as text.")] = False,
+    graph: Annotated[bool, flag("--graph", "Show the graph in its text form.")] = False,
+    resolved: Annotated[bool, flag("--resolved", "Show the YAML with what it extends merged in.")] = False,
     design: options.Mixer = None,
     legs: Legs = None,
     settings: Settings = None,
@@ -133,9 +133,7 @@ def compile_design(
     linear_memory: options.Linear = False,
     legs: Legs = None,
     settings: Settings = None,
-    package: Annotated[
-        bool, typer.Option("--package", help="Import what is called from tensornet_attn.runtime.")
-    ] = False,
+    package: Annotated[bool, flag("--package", "Import what is called from tensornet_attn.runtime.")] = False,
 ) -> None:
     """Write the PyTorch module a design compiles to.
 
@@ -154,7 +152,7 @@ def compile_design(
 def explain(
     design: DesignName,
     backend: options.Backend = "auto",
-    rewrites: Annotated[bool, typer.Option("--rewrites", help="Show the rewrites step by step.")] = False,
+    rewrites: Annotated[bool, flag("--rewrites", "Show the rewrites step by step.")] = False,
     workload: options.Workload = "training",
     bucket: options.Bucket = None,
     device: options.Costs = "generic",
@@ -163,9 +161,9 @@ def explain(
     batch: options.Batch = 1,
     memory: options.Memory = None,
     linear_memory: options.Linear = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse regions on another backend.")] = False,
+    strict: Annotated[bool, flag("--strict", "Refuse regions on another backend.")] = False,
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="Compile the Triton kernels, without a GPU: what they use of one.")
+        bool, flag("--kernels", "Compile the Triton kernels, without a GPU: what they use of one.")
     ] = False,
     dtype: Annotated[str, typer.Option(help="Of the kernels: bfloat16, float16 or float32.")] = "bfloat16",
     causal: Causal = None,
@@ -208,9 +206,7 @@ def _kernels(design: Design, dtype: str, causal: bool | None) -> str:
     return "\n".join([*head(), "", *table(used), *(["", *against] if against else []), ""])
 
 
-def schema(
-    output: Output = "-", model: Annotated[bool, typer.Option("--model", help="That of model files.")] = False
-) -> None:
+def schema(output: Output = "-", model: Annotated[bool, flag("--model", "That of model files.")] = False) -> None:
     """Write the JSON schema of design files, for editors."""
     from tensornet_attn import models, spec
 
@@ -223,9 +219,7 @@ def lattice(
     ] = None,
     output: Output = "-",
     form: Annotated[str | None, typer.Option("--format", help=f"{', '.join(LATTICES)}; by default the ending.")] = None,
-    equal_sizes: Annotated[
-        bool, typer.Option("--equal-sizes", help="Only what holds with the same sizes in both designs.")
-    ] = False,
+    equal_sizes: Annotated[bool, flag("--equal-sizes", "Only what holds with the same sizes in both designs.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show which shipped designs contain which others, at some sizes and weights."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, option, overrides, source_of
+from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, flag, option, overrides, source_of
 from tensornet_attn.cli.output import print_json, show
 
 OTHER = ("out", "config", "workers", "storage", "name", "as_json", "objective", "bound", "rates", "space")
@@ -22,15 +22,13 @@ def search(
     config: Annotated[Text, option("A study file; the other options win over it.", "FILE")] = None,
     task: Annotated[Text, option("A task by name, e.g. mqar, or a function as module:function.", "NAME")] = None,
     options: TaskOptions = None,
-    run: Annotated[Pairs, typer.Option(metavar="NAME=VALUE,...", help="Keys of a run file, e.g. steps=500.")] = None,
+    run: Annotated[Pairs, option("Keys of a run file, e.g. steps=500.", "NAME=VALUE,...")] = None,
     rates: Annotated[Text, option("Learning rates, each with equal compute; 0.001,0.002,0.004.", "LR,...")] = None,
     objective: Annotated[list[str] | None, option("quality, macs, parameters, ...; quality and macs.", "NAME")] = None,
-    bound: Annotated[
-        Pairs, typer.Option(metavar="NAME=NUMBER,...", help="The most of a cost, the least quality.")
-    ] = None,
+    bound: Annotated[Pairs, option("The most of a cost, the least quality.", "NAME=NUMBER,...")] = None,
     trials: Annotated[Number, option("Different designs that each arm evaluates; 40.")] = None,
     baseline: Annotated[
-        bool | None, typer.Option("--baseline/--no-baseline", help="Random search beside evolution; it runs.")
+        bool | None, flag("--baseline/--no-baseline", "Random search beside evolution; it runs.")
     ] = None,
     seed: Annotated[Number, option("Of proposals and of training; 0.")] = None,
     population: Annotated[Number, option("Trials that parents are chosen from; 8.")] = None,
@@ -81,7 +79,7 @@ def _numbers(text: str) -> list[float]:
 def space(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A YAML file that says 'space: 1', or - for stdin.")],
     samples: Annotated[int, typer.Option(min=1, max=1000, help="How many different designs to show.")] = 12,
-    n: Annotated[Number, typer.Option(min=1, help="Length of queries and keys; the file's if absent.")] = None,
+    n: Annotated[Number, option("Length of queries and keys; the file's if absent.", min=1)] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the samples.")] = 0,
     output: Annotated[
         Text, typer.Option("-o", "--output", metavar="FILE", help="Write a page of HTML with pictures.")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, option, overrides
+from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, flag, option, overrides
 from tensornet_attn.cli.output import print_json, show
 
 PAIRS = {
@@ -32,10 +32,10 @@ def train(
         Text, option("A shipped model, or a model file; what follows changes it. Else a stack:", "MODEL")
     ] = None,
     design: Annotated[Text, option("The mixer of every layer.", "DESIGN")] = None,
-    legs: Annotated[Pairs, typer.Option(metavar="LEG=SIZE,...", help="Leg sizes of the design.")] = None,
+    legs: Annotated[Pairs, option("Leg sizes of the design.", "LEG=SIZE,...")] = None,
     settings: Annotated[Pairs, typer.Option("--set", metavar="NAME=VALUE,...", help="Settings of the design.")] = None,
     mlp: Annotated[Text, option("The design after each mixer, or none; mlp.", "DESIGN")] = None,
-    mlp_legs: Annotated[Pairs, typer.Option(metavar="LEG=SIZE,...", help="Leg sizes of the MLP's design.")] = None,
+    mlp_legs: Annotated[Pairs, option("Leg sizes of the MLP's design.", "LEG=SIZE,...")] = None,
     mlp_settings: Annotated[
         Pairs, typer.Option("--mlp-set", metavar="NAME=VALUE,...", help="Settings of the MLP's design.")
     ] = None,
@@ -46,9 +46,7 @@ def train(
     dropout: Annotated[Real, option("On embeddings and on what each design adds; 0.")] = None,
     init: Annotated[Text, option("How first values are drawn; lra.", "NAME")] = None,
     embedding_scale: Annotated[Text, option("A factor on embeddings, such as 'width ** 0.5'; 1.", "NUMBER")] = None,
-    tied: Annotated[
-        bool | None, typer.Option("--tied/--untied", help="Output with the weights of the embedding; untied.")
-    ] = None,
+    tied: Annotated[bool | None, flag("--tied/--untied", "Output with the weights of the embedding; untied.")] = None,
     memory: Annotated[Number, option("Rows of earlier segments that are kept; 0.")] = None,
     pooling: Annotated[Text, option("Of a classifier: mean, cls or concat; mean.", "KIND")] = None,
     vocabulary: Annotated[Number, option("Of a model, in place of its own.")] = None,
@@ -62,18 +60,18 @@ def train(
     schedule: Annotated[Text, option("What follows: cosine, linear or constant; cosine.", "KIND")] = None,
     min_lr: Annotated[Real, option("The learning rate at the end; 0.")] = None,
     weight_decay: Annotated[Real, option("Of AdamW, on weights of two and more legs; 0.01.")] = None,
-    betas: Annotated[Text, typer.Option(metavar="B1,B2", help="Of AdamW; 0.9,0.98.")] = None,
+    betas: Annotated[Text, option("Of AdamW; 0.9,0.98.", "B1,B2")] = None,
     label_smoothing: Annotated[Real, option("Share of a target's probability spread over all answers; 0.")] = None,
     clip: Annotated[Real, option("The largest norm of the gradient, 0 for any; 1.")] = None,
     seed: Annotated[Number, option("Of first values, samples, dropout and noise; 0.")] = None,
     precision: Annotated[Text, option("32, bf16 or bf16-true; 32.", "KIND")] = None,
     backend: Annotated[Text, option("Of the compiler; auto.", "NAME")] = None,
-    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = None,
+    compile: Annotated[bool | None, flag("--compile/--no-compile", "Use torch.compile.")] = None,
     eval_every: Annotated[Number, option("Steps between validations; 250.")] = None,
     eval_samples: Annotated[Number, option("Validation samples at most; 1000.")] = None,
     checkpoint_activations: Annotated[
         bool | None,
-        typer.Option("--checkpoint-activations/--no-checkpoint-activations", help="Compute layers again backwards."),
+        flag("--checkpoint-activations/--no-checkpoint-activations", "Compute layers again backwards."),
     ] = None,
     save_every: Annotated[Number, option("Steps between checkpoints at most; 20.")] = None,
     save_seconds: Annotated[Real, option("Seconds between checkpoints, about; 30.")] = None,
@@ -85,7 +83,7 @@ def train(
     threads: Annotated[Number, option("Threads of torch.")] = None,
     cache: Annotated[Text, option("Folder for samples that take long to make.", "FOLDER")] = None,
     tensorboard: Annotated[
-        bool | None, typer.Option("--tensorboard/--no-tensorboard", help="Write event files; they are written.")
+        bool | None, flag("--tensorboard/--no-tensorboard", "Write event files; they are written.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -129,13 +127,13 @@ def evaluate(
     samples: Annotated[Number, option("Of the split, at most; all.", min=1)] = None,
     batch: Annotated[Number, option("Samples at a time; the run's.", min=1)] = None,
     sliding_window: Annotated[
-        bool, typer.Option("--sliding-window", help="Of a text: score the last tokens of windows that slide over it.")
+        bool, flag("--sliding-window", "Of a text: score the last tokens of windows that slide over it.")
     ] = False,
     context: Annotated[Number, option("Tokens of a sliding window; the task's length.", min=1)] = None,
     stride: Annotated[Number, option("Tokens that it slides by and scores; 1.", min=1)] = None,
     bleu: Annotated[
         bool | None,
-        typer.Option("--bleu/--no-bleu", help="Translate and give BLEU; where the task is parallel text."),
+        flag("--bleu/--no-bleu", "Translate and give BLEU; where the task is parallel text."),
     ] = None,
     bleu_tokenizer: Annotated[
         str, typer.Option(metavar="NAME", help="Of sacrebleu; none for text in tokens already.")

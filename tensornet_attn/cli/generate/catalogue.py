@@ -118,10 +118,8 @@ class Catalogue:
         return iter(self.entries.values())
 
     def families(self) -> dict[str, list[Entry]]:
-        found: dict[str, list[Entry]] = {}
-        for entry in self:
-            found.setdefault(entry.family, []).append(entry)
-        return dict(sorted(found.items()))
+        names = sorted({entry.family for entry in self})
+        return {name: [entry for entry in self if entry.family == name] for name in names}
 
     def ancestors(self, entry: Entry) -> Iterator[str]:
         """The designs that one extends, the nearest first."""
@@ -138,17 +136,11 @@ class Catalogue:
         name = AGAINST if entry.graph.key else AGAINST_WITHOUT_KEYS
         if entry.name == name or name not in self.entries:
             return None
-        width = _width(entry.graph)
+        own = [entry.graph.leg[leg].size for leg in entry.graph.of_role("input")[0].legs]
+        width = [1, *(size for size in own if size is not None)][-1]
         if (name, width) not in self._resized:
             self._resized[name, width] = Entry(_resized(self.entries[name].graph, width))
         return self._resized[name, width]
-
-
-def _width(graph: Graph) -> int:
-    """Features of a position of the first input."""
-    legs = [graph.leg[leg] for leg in graph.of_role("input")[0].legs]
-    sizes = [leg.size for leg in legs if leg.size is not None]
-    return sizes[-1] if sizes else 1
 
 
 def _resized(graph: Graph, width: int) -> Design:

@@ -90,22 +90,25 @@ def stale(root: Path = ROOT) -> list[str]:
 
     The bytes of a diagram depend on the Graphviz that drew it, so only its mark is compared: what it was drawn from.
     """
+    from tensornet_attn.draw.render import mark
+
+    def committed(path: Path) -> str:
+        return (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
+
     catalogue = Catalogue()
-    found, expected = _stale_diagrams(root, catalogue), {diagram_path(entry) for entry in catalogue}
+    found, expected = [], {diagram_path(entry) for entry in catalogue}
+    for entry in catalogue:
+        drawn = f"title-{mark(entry.graph, entry.name, entry.design.about or None)}"
+        if drawn not in committed(diagram_path(entry)):
+            found.append(f"{diagram_path(entry)}: drawn from another version of the design.")
     for make in (codegen, kernels, pages, plots, schema):
         for path, text in make(catalogue):
             expected.add(path)
-            old = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
-            if old != text:
-                found.append(_difference(path, old, text))
-    strays = [path for path in _committed(root) if path not in expected]
-    return [f"{path}: no design has this file." for path in strays] + found
-
-
-def _committed(root: Path) -> list[Path]:
-    """The files that stand where only generated ones may."""
+            if committed(path) != text:
+                found.append(_difference(path, committed(path), text))
     places = (("codegen", "*.py"), ("docs/designs", "*"), ("docs/pictures", "*"))
-    return [path.relative_to(root) for folder, kind in places for path in sorted((root / folder).rglob(kind))]
+    there = [path.relative_to(root) for folder, kind in places for path in sorted((root / folder).rglob(kind))]
+    return [f"{path}: no design has this file." for path in there if path not in expected] + found
 
 
 def _difference(path: Path, old: str, new: str) -> str:
@@ -113,15 +116,3 @@ def _difference(path: Path, old: str, new: str) -> str:
         return f"{path}: drawn from other numbers."
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), f"{path} (committed)", "generated", lineterm="")
     return "\n".join(list(lines)[:LINES])
-
-
-def _stale_diagrams(root: Path, catalogue: Catalogue) -> list[str]:
-    from tensornet_attn.draw.render import mark
-
-    found = []
-    for entry in catalogue:
-        path = diagram_path(entry)
-        text = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
-        if f"title-{mark(entry.graph, entry.name, entry.design.about or None)}" not in text:
-            found.append(f"{path}: drawn from another version of the design.")
-    return found
