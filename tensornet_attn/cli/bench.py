@@ -132,7 +132,7 @@ def _for_gpu(context: typer.Context, setting: Setting, n: str, backend: str, bat
     given = lengths(n) if _given(context, "n") else [None]
     if len(given) > 1:
         raise typer.BadParameter("the targets take one length, in the place of their own.", param_hint="'--n'")
-    usual = (GPU_BACKENDS, GPU_DTYPE)
+    usual: tuple[tuple[str, ...], str] = (GPU_BACKENDS, GPU_DTYPE)
     if setting.device.partition(":")[0] != "cuda":
         usual = ("torch", "triton"), setting.dtype
     return replace(

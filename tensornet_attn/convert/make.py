@@ -74,7 +74,7 @@ def made_from(
     like = trained.weights["Wq"]
     # in float64, so that scales and mixtures of weights are rounded once, at the end
     weights, biases = (
-        {key: value.double().cpu() for key, value in held.items()} for held in (trained.weights, trained.biases)
+        {key: value.cpu().double() for key, value in held.items()} for held in (trained.weights, trained.biases)
     )
     trained = replace(trained, weights=weights, biases=biases)
     general = compiler.load(design, legs=legs, settings=settings)
