@@ -66,6 +66,10 @@ class Entry:
         legs = [self.graph.leg[name] for name in names if name is not None]
         return min((leg.maximum for leg in legs if leg.maximum is not None), default=None)
 
+    def at(self, n: int) -> int:
+        """This length, or the longest that the design takes."""
+        return n if self.longest is None else min(n, self.longest)
+
     @cached_property
     def text(self) -> str:
         """The file as it stands."""

@@ -38,9 +38,7 @@ class Point:
 
 def points(entry: Entry, lengths: Sequence[int]) -> list[Point]:
     """The costs at these lengths, and in place of those above the design's longest at that one."""
-    longest = entry.longest
-    asked = sorted({n if longest is None else min(n, longest) for n in lengths})
-    totals = [(n, entry.cost(n).best.total) for n in asked]
+    totals = [(n, entry.cost(n).best.total) for n in sorted(set(map(entry.at, lengths)))]
     return [Point(n, total.macs, FLOAT * total.saved_floats, total.live_bytes) for n, total in totals]
 
 

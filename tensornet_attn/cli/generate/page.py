@@ -68,7 +68,7 @@ def _environment() -> Environment:
 def page(entry: Entry, catalogue: Catalogue) -> str:
     """The page of a design: what it is, its diagram, its tensors, its costs, its relatives, its file."""
     design, graph, other = entry.design, entry.graph, catalogue.against(entry)
-    report = entry.cost(min(LENGTH, entry.longest or LENGTH))
+    report = entry.cost(entry.at(LENGTH))
     own = points(entry, TABLE)
     theirs = points(other, [point.n for point in own]) if other else [None] * len(own)
 
@@ -156,18 +156,9 @@ def _condition(case: Mapping[str, Any]) -> str:
 
 def index(catalogue: Catalogue) -> str:
     """docs/designs.md: the families, a line a design, each linked to its page."""
-    families = {family: [_row(entry) for entry in entries] for family, entries in catalogue.families().items()}
+    families = catalogue.families()
     links = [f"[{family}](#{family})" for family in families]
     return _environment().get_template("index.md.jinja").render(families=families, links=links, length=LENGTH)
-
-
-def _row(entry: Entry) -> tuple[str, ...]:
-    report = entry.cost(min(LENGTH, entry.longest or LENGTH))
-    page = f"designs/{entry.name}.md"
-    image = f'<img src="pictures/{entry.name}.svg" alt="Tensor diagram of {entry.name}" height="260">'
-    about = " <br> ".join(prose(text) for text in (entry.design.about, entry.design.source) if text)
-    macs = f"{report.macs / 1e6:,.1f}&nbsp;M"
-    return f"[{entry.name}]({page})", about, f"{report.parameters:,}", macs, f'<a href="{page}">{image}</a>'
 
 
 def kernels_of_designs(catalogue: Catalogue) -> str:
