@@ -147,15 +147,9 @@ def leaves(module: nn.Module, inputs: list[Tensor]) -> dict[str, Tensor]:
 
 def runner(module: nn.Module, case: Case, inputs: list[Tensor], kind: str) -> Callable[[], list[Tensor | None]]:
     """One forward in evaluation without gradients, or one in training with gradients of inputs and weights."""
+    module.train(kind != FORWARD)
     if kind == FORWARD:
-        module.eval()
-
-        def forward() -> list[Tensor | None]:
-            with torch.no_grad():
-                return [module(*inputs)]
-
-        return forward
-    module.train()
+        return torch.no_grad()(lambda: [module(*inputs)])
     wanted = list(leaves(module, inputs).values())
     start = case.cotangent()
 

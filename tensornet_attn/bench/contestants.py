@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 
 import torch
@@ -75,26 +76,24 @@ def need_compiler(device: str) -> None:
         raise SkippedError("torch.compile needs a C++ compiler on the CPU, and none of g++ and clang++ is on the PATH.")
 
 
-def ours(backend: str) -> Callable[[Case, str, float], Contestant]:
-    def make(case: Case, kind: str, limit: float) -> Contestant:
-        if backend == "inductor":
-            need_compiler(case.device)
-        if backend == "triton":
-            need_kernels(case)
-        module = compiler.compile(case.design, backend, case.causal, **case.wanted(kind))
-        within(pair_bytes(module.plan.schedule, case, kind != FORWARD), limit)
-        found = case.loaded(module)
-        plan = module.plan
-        if plan.backend == "triton" and case.tune:
-            from tensornet_attn.nn.tune import tune_design  # it needs triton
+def ours(backend: str, case: Case, kind: str, limit: float) -> Contestant:
+    """A design compiled on one of the backends."""
+    if backend == "inductor":
+        need_compiler(case.device)
+    if backend == "triton":
+        need_kernels(case)
+    module = compiler.compile(case.design, backend, case.causal, **case.wanted(kind))
+    within(pair_bytes(module.plan.schedule, case, kind != FORWARD), limit)
+    found = case.loaded(module)
+    plan = module.plan
+    if plan.backend == "triton" and case.tune:
+        from tensornet_attn.nn.tune import tune_design  # it needs triton
 
-            tune_design(module)
-        # what it leaves to another backend, plain products and boxes aside
-        others = [f"'{region.name}'" for region in plan.regions if region.backend != plan.backend and not region.plain]
-        notes = [plan.backend if backend == "auto" else "", f"{', '.join(others)} on torch" if others else ""]
-        return Contestant(found, case, ", ".join(filter(None, notes)))
-
-    return make
+        tune_design(module)
+    # what it leaves to another backend, plain products and boxes aside
+    others = [f"'{region.name}'" for region in plan.regions if region.backend != plan.backend and not region.plain]
+    notes = [plan.backend if backend == "auto" else "", f"{', '.join(others)} on torch" if others else ""]
+    return Contestant(found, case, ", ".join(filter(None, notes)))
 
 
 def fused(case: Case, kind: str, limit: float) -> Contestant:
@@ -194,7 +193,7 @@ def by_fla(case: Case, kind: str, limit: float) -> Contestant:
 
 
 MAKERS: dict[str, Callable[[Case, str, float], Contestant]] = {
-    **{backend: ours(backend) for backend in OURS},
+    **{backend: partial(ours, backend) for backend in OURS},
     "reference": reference,
     "eager": by_hand,
     "compile": compiled,
