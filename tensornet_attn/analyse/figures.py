@@ -11,12 +11,21 @@ from typing import Any
 import torch
 
 from tensornet_attn.analyse.core import core_matrix, stable_rank
-from tensornet_attn.analyse.eigen import TOP, VARIANCE, Eigenvalues, map_eigenvalues
 from tensornet_attn.analyse.experts import Selections, expert_selections
-from tensornet_attn.analyse.heads import HeadDistances, head_distances
 from tensornet_attn.analyse.maps import Maps, maps_and_scores
-from tensornet_attn.analyse.ranks import rank_of, singular_values
-from tensornet_attn.analyse.rows import induction_scores, map_entropy, map_reach
+from tensornet_attn.analyse.measures import (
+    TOP,
+    VARIANCE,
+    Eigenvalues,
+    HeadDistances,
+    head_distances,
+    induction_scores,
+    map_eigenvalues,
+    map_entropy,
+    map_reach,
+    rank_of,
+    singular_values,
+)
 from tensornet_attn.analyse.section import Section
 from tensornet_attn.analyse.steps import attention_steps, compiled, topk_steps
 from tensornet_attn.errors import InputError

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -71,15 +71,14 @@ def joined_sections(parts: Sequence[Sequence[Section]]) -> list[Section]:
     The calls have the same titles in the same order, as `model_sections` gives them; parts follow along the first
     dimension. What has no batch dimension is that of the first part.
     """
-    return [_joined(calls) for calls in zip(*parts, strict=True)]
-
-
-def _joined(calls: tuple[Section, ...]) -> Section:
-    first = calls[0]
-    inputs, see = _concatenated(first.module, [Call(section.inputs, section.see) for section in calls])
-    repeated = [section.repeated for section in calls if section.repeated is not None]
-    again = Call(*_concatenated(first.module, repeated)) if repeated else None
-    return replace(first, inputs=inputs, see=see, repeated=again)
+    joined = []
+    for first, *others in zip(*parts, strict=True):
+        calls = [Call(section.inputs, section.see) for section in (first, *others)]
+        inputs, see = _concatenated(first.module, calls)
+        repeated = [section.repeated for section in (first, *others) if section.repeated is not None]
+        again = Call(*_concatenated(first.module, repeated)) if repeated else None
+        joined.append(replace(first, inputs=inputs, see=see, repeated=again))
+    return joined
 
 
 def _concatenated(module: CompiledDesign, calls: list[Call]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
@@ -100,60 +99,28 @@ def _concatenated(module: CompiledDesign, calls: list[Call]) -> tuple[tuple[Tens
 
 @torch.no_grad()
 def _called(model: nn.Module, *inputs: Any, **named: Any) -> list[Section]:
-    """What each design was given in one call of the model."""
+    """What each design with an attention box or a topk was given in one call of the model, in evaluation mode."""
     found: dict[str, Section] = {}
+    names = {module: path.removesuffix("design").removesuffix(".") for path, module in model.named_modules()}
 
-    def record(name: str, module: CompiledDesign, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def record(module: CompiledDesign, given: tuple[Any, ...], options: dict[str, Any]) -> None:
         see = {key: options[key] for key in ("mask", "key_mask") if options.get(key) is not None}
         rest = {key: value for key, value in options.items() if key not in ("mask", "key_mask", "noise")}
-        title = f"{name}: {module.design.name}" if name else module.design.name
-        title = _free(title, found)
+        title = f"{names[module]}: {module.design.name}" if names[module] else module.design.name
+        again = (f"{title} (call {number})" for number in count(2))
+        title = next(free for free in chain([title], again) if free not in found)
         found[title] = Section(title, module, module._signature.ordered(given, rest), see=see)
 
-    with _recording(model, record), _evaluating(model):
-        model(*inputs, **named)
-    return list(found.values())
-
-
-def _free(title: str, taken: dict[str, Section]) -> str:
-    calls = 1
-    free = title
-    while free in taken:
-        calls += 1
-        free = f"{title} (call {calls})"
-    return free
-
-
-@contextmanager
-def _recording(model: nn.Module, record: Any) -> Iterator[None]:
-    """Calls `record(name, module, inputs, options)` before each call of a design; names lose their last `.design`."""
-    handles = []
-    for path, module in model.named_modules():
-        if isinstance(module, CompiledDesign) and _has_something(module):
-            name = path.removesuffix("design").removesuffix(".")
-
-            def hook(module: Any, given: Any, options: Any, name: str = name) -> None:
-                record(name, module, given, options)
-
-            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+    designs = [module for module in names if isinstance(module, CompiledDesign)]
+    looked_at = [each for each in designs if attention_steps(each.plan.graph) or topk_steps(each.plan.graph)]
+    handles = [module.register_forward_pre_hook(record, with_kwargs=True) for module in looked_at]
+    modes = {module: module.training for module in names}
     try:
-        yield
+        model.eval()
+        model(*inputs, **named)
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _has_something(module: CompiledDesign) -> bool:
-    return bool(attention_steps(module.plan.graph) or topk_steps(module.plan.graph))
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards each module is in the mode it was in."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
         for module, training in modes.items():
             module.training = training
+    return list(found.values())

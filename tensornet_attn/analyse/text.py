@@ -1,4 +1,4 @@
-"""Text as the input of a layer: windows of UTF-8 bytes, each byte an embedding, each position a sinusoid."""
+"""What layers are shown: windows of UTF-8 bytes, each an embedding and a sinusoid, and random tokens repeated once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,33 @@ from collections.abc import Sequence
 
 import torch
 
-from tensornet_attn.analyse.repeat import repeated_tokens
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.graph.model import Tensor as Leaf
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.runtime.positions import sinusoid
 
 Tensor = torch.Tensor
 LENGTH, BATCH = 128, 8
+
+
+def repeated_tokens(vocabulary: int | Sequence[int], period: int, batch: int = 8, seed: int = 0) -> Tensor:
+    """Sequences of random tokens, each repeated once: [batch, 2 * period] int64.
+
+    `vocabulary`: the number of tokens, or the tokens to choose from. The `period` tokens of a sequence are drawn evenly
+    without repetition, so that each has one first occurrence. Raises InputError.
+
+    >>> tokens = repeated_tokens(100, period=4, batch=2)
+    >>> tokens.shape, torch.equal(tokens[:, :4], tokens[:, 4:])
+    (torch.Size([2, 8]), True)
+    """
+    known = torch.tensor(range(vocabulary) if isinstance(vocabulary, int) else vocabulary, dtype=torch.int64)
+    if not 2 <= period <= len(known):
+        raise InputError(f"period is {period!r}; with {len(known)} tokens to choose from it is from 2 to {len(known)}.")
+    if batch < 1:
+        raise InputError(f"batch is {batch!r}; it is a whole number from 1.")
+    generator = torch.Generator().manual_seed(seed)
+    once = torch.stack([torch.randperm(len(known), generator=generator)[:period] for _ in range(batch)])
+    return known[torch.cat([once, once], 1)]
 
 
 def text_inputs(
@@ -66,19 +84,31 @@ def _embedded(
     module: CompiledDesign, windows: Sequence[Tensor], widths: Sequence[int], seed: int, embedding: Tensor | None
 ) -> tuple[Tensor, ...]:
     """[batch, length, width] for each of some windows of bytes [batch, length]."""
-    table = {width: _table(width, seed, embedding) for width in widths}
     like = next(module.parameters(), torch.zeros(()))
     inputs = []
     for bytes_, width in zip(windows, widths, strict=True):
-        value = table[width][bytes_] + sinusoid(torch.arange(bytes_.shape[1]), width, torch.float32)
+        if embedding is not None and tuple(embedding.shape) != (256, width):
+            shape = list(embedding.shape)
+            raise InputError(f"the checkpoint's embedding has shape {shape}; a byte needs [256, {width}].")
+        drawn = torch.Generator().manual_seed(seed)
+        table = torch.randn(256, width, generator=drawn) if embedding is None else embedding.detach().float()
+        value = table[bytes_] + sinusoid(torch.arange(bytes_.shape[1]), width, torch.float32)
         inputs.append(value.to(like.device, like.dtype))
     return tuple(inputs)
 
 
 def _widths(module: CompiledDesign) -> list[int]:
-    """The width of each input that has no default. Raises InputError."""
-    graph = module.plan.graph
-    return [_width(graph, tensor) for tensor in graph.of_role("input") if tensor.default is None]
+    """The width of each input that has no default: that of the one leg beside the sequence leg. Raises InputError."""
+    graph, found = module.plan.graph, []
+    for leaf in (tensor for tensor in graph.of_role("input") if tensor.default is None):
+        sizes = [graph.leg[leg].size for leg in leaf.legs[1:]]
+        if len(leaf.legs) != 2 or not graph.leg[leaf.legs[0]].sequence or sizes[0] is None:
+            shape = " ".join(leaf.legs)
+            raise InputError(
+                f"{graph.name}: input '{leaf.name}' has legs '{shape}'; text goes on a sequence leg and one more."
+            )
+        found.append(sizes[0])
+    return found
 
 
 def read_text(path: str, size: int) -> bytes:
@@ -104,26 +134,6 @@ def cut(data: bytes, length: int, batch: int, path: str = "text") -> Tensor:
     length = min(length, len(data))
     count = min(len(data) // length, batch)
     return torch.tensor(list(data[: count * length])).reshape(count, length)
-
-
-def _table(width: int, seed: int, embedding: Tensor | None) -> Tensor:
-    """[256, f]: the row of each byte."""
-    if embedding is None:
-        return torch.randn(256, width, generator=torch.Generator().manual_seed(seed))
-    if tuple(embedding.shape) != (256, width):
-        raise InputError(f"the checkpoint's embedding has shape {list(embedding.shape)}; a byte needs [256, {width}].")
-    return embedding.detach().float()
-
-
-def _width(graph: Graph, leaf: Leaf) -> int:
-    """The size of the one leg beside the sequence leg. Raises InputError."""
-    sizes = [graph.leg[leg].size for leg in leaf.legs[1:]]
-    if len(leaf.legs) != 2 or not graph.leg[leaf.legs[0]].sequence or sizes[0] is None:
-        shape = " ".join(leaf.legs)
-        raise InputError(
-            f"{graph.name}: input '{leaf.name}' has legs '{shape}'; text goes on a sequence leg and one more."
-        )
-    return sizes[0]
 
 
 def _length(graph: Graph, length: int | None) -> int:

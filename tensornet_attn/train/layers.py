@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from tensornet_attn.analyse.repeat import repeated_tokens
 from tensornet_attn.analyse.section import Section, joined_sections, model_sections
+from tensornet_attn.analyse.text import repeated_tokens
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.batch import Batch
 from tensornet_attn.tasks.task import Task
