@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from tensornet_attn.search.start import search
     from tensornet_attn.spec import json_schema
     from tensornet_attn.special.lattice import special_cases
-    from tensornet_attn.train.layers import run_sections
     from tensornet_attn.train.start import train
+    from tensornet_attn.train.trained import run_sections
 
 __all__ = [
     "Call", "Checkpoint", "Design", "DesignError", "Eigenvalues", "Graph", "HeadDistances", "InputError", "Maps",
@@ -105,8 +105,8 @@ _PLACES = {
     "search.start": "search",
     "spec": "json_schema",
     "special.lattice": "special_cases",
-    "train.layers": "run_sections",
     "train.start": "train",
+    "train.trained": "run_sections",
     "version": "__version__",
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names.split()}

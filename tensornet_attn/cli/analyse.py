@@ -109,8 +109,7 @@ def _refuse(given: Mapping[str, object], reason: str) -> None:
 
 def _run(subject: str, checkpoint: str | None, split: str, samples: int, seed: int, length: int | None) -> Subjects:
     """All layers of a run. Raises InputError."""
-    from tensornet_attn.train.layers import sections_of
-    from tensornet_attn.train.trained import open_run
+    from tensornet_attn.train.trained import open_run, sections_of
 
     trained = open_run(subject, checkpoint, "cpu")
     sections = sections_of(trained, split, samples, seed, length)

@@ -23,9 +23,8 @@ from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.yaml import plain
 from tensornet_attn.tasks import list_tasks, task_named
 from tensornet_attn.tasks.reading import read_bytes
-from tensornet_attn.train.config import SIZES, Run
-from tensornet_attn.train.read import file_document, refuse
-from tensornet_attn.train.read import read as read_run
+from tensornet_attn.train.config import SIZES, Run, file_document, refuse
+from tensornet_attn.train.config import read as read_run
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | None
 PAGE = "docs/search.md lists all keys."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
@@ -35,11 +36,17 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+    def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
+        return self._each(lambda value: value.to(device))
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """Some of the samples."""
+        return self._each(lambda value: value[start:stop])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {k: None if v is None else v.to(device, non_blocking=non_blocking) for k, v in values.items()}
-        return Batch(**moved)
+        return Batch(**{name: None if value is None else change(value) for name, value in values.items()})
 
 
 def batch_of(rows: Rows, padding: int | None) -> Batch:

@@ -7,24 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tensornet_attn.train import metrics
-from tensornet_attn.train.judge import eval_line, judge
-from tensornet_attn.train.progress import Tell
+from tensornet_attn.train.feed import eval_line, judge
+from tensornet_attn.train.metrics import Tell
 from tensornet_attn.train.save import save
 from tensornet_attn.train.session import Session
 from tensornet_attn.train.step import optimise
 from tensornet_attn.train.summary import peak_bytes
-
-
-@dataclass
-class Signals:
-    """Whether somebody asked the run to stop."""
-
-    stop: bool = field(default=False)
 
 
 def loop(session: Session, out: Path, tells: tuple[Tell, ...]) -> None:
@@ -41,12 +33,14 @@ def loop(session: Session, out: Path, tells: tuple[Tell, ...]) -> None:
             for each in tells:
                 each(line)
 
-    with _interrupts() as signals:
+    with _interrupts() as stop:
         while session.step < run.steps:
             late = session.first and time.monotonic() - saved_at > run.save_seconds
-            asked_to_save, asked_to_stop = _step(session, tell, (late, signals.stop))
+            asked_to_save, asked_to_stop = _step(session, tell, (late, stop.is_set()))
             if session.step % run.eval_every == 0 or session.step == run.steps:
-                tell({"step": session.step, **_judged(session)})
+                batches = session.task.batches("validation", run.batch)
+                found = judge(session.fabric, session.model, session.module, session.task, batches, run.eval_samples)
+                tell({"step": session.step, **eval_line(found)})
             if asked_to_save or asked_to_stop or session.step % run.save_every == 0 or session.step == run.steps:
                 metrics.force(out / metrics.FILE)
                 save(session, out)
@@ -69,27 +63,21 @@ def _step(session: Session, tell: Callable[[Mapping[str, Any]], None], wishes: t
     return measured.wishes
 
 
-def _judged(session: Session) -> dict[str, float | None]:
-    run, task = session.run, session.task
-    batches = task.batches("validation", run.batch)
-    return eval_line(judge(session.fabric, session.model, session.module, task, batches, run.eval_samples))
-
-
 @contextmanager
-def _interrupts() -> Iterator[Signals]:
+def _interrupts() -> Iterator[threading.Event]:
     """The first Ctrl-C is kept until a step has ended; the next one interrupts as ever."""
-    signals = Signals()
+    stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield signals
+        yield stop
         return
     before = signal.getsignal(signal.SIGINT)
 
     def note(_number: int, _frame: Any) -> None:
-        signals.stop = True
+        stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield signals
+        yield stop
     finally:
         signal.signal(signal.SIGINT, before)

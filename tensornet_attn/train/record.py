@@ -1,15 +1,32 @@
-"""Where a run was going: the configuration in its folder against the one asked for now."""
+"""The folder of a run: one process at a time writes in it, and it goes on with the configuration that it has."""
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.train.config import Run
-from tensornet_attn.train.read import read
+from tensornet_attn.train.config import Run, read
 from tensornet_attn.train.save import CONFIG, decisive
+
+
+@contextmanager
+def locked(out: Path, wanted: bool) -> Iterator[None]:
+    """Makes the folder and holds it. Raises InputError where another process does, OSError where it cannot be made."""
+    if not wanted:
+        yield
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another process trains in '{out}': wait for it, or choose another --out.") from None
+        yield
+
 
 _LONG = 60  # characters of a value that a message shows
 

@@ -1,22 +1,167 @@
-"""A session to a checkpoint and back."""
+"""A session to a checkpoint and back: tensors by name, in folders that appear whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
+from tensornet_attn.models.memory import Memory
 from tensornet_attn.spec.yaml import dump
-from tensornet_attn.train import folder, state
 from tensornet_attn.train.config import LATER, MACHINE, SIZES, Run
-from tensornet_attn.train.folder import Saved
 from tensornet_attn.train.session import Session
 
-CHECKPOINTS, CONFIG = "checkpoints", "run.yaml"
-FREE = {*MACHINE, "run"}
+Tensor = torch.Tensor
+CHECKPOINTS, CONFIG, STATE = "checkpoints", "run.yaml", "state.json"
+MODEL, OPTIMIZER, MEMORY = "model.safetensors", "optimizer.safetensors", "memory.safetensors"
+KEEP = "keep"  # of a memory, beside its states by number
+_NAME = re.compile(r"step-(\d{8,})\Z")
+_ASIDE = "."  # how the name of a folder begins that is being written or removed
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A whole checkpoint: its folder, the step after which it was written, and what `state.json` says."""
+
+    path: Path
+    step: int
+    state: Mapping[str, Any]
+
+
+def checkpoints(folder: Path) -> list[Saved]:
+    """The whole checkpoints in a folder, by step."""
+    found = (_opened(path) for path in folder.iterdir()) if folder.is_dir() else ()
+    return sorted((saved for saved in found if saved is not None), key=lambda saved: saved.step)
+
+
+def write(folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str, bytes], keep: int) -> Path:
+    """Writes the checkpoint of a step and removes all but the last `keep`. OSError leaves the others intact."""
+    name = f"step-{step:08d}"
+    aside, path = folder / f"{_ASIDE}{name}", folder / name
+    state = {**state, "step": step, "files": {file: len(data) for file, data in files.items()}}
+    try:
+        folder.mkdir(exist_ok=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        for file, data in [*files.items(), (STATE, json.dumps(state, indent=1).encode())]:
+            _put(aside / file, data)
+        _force(aside)
+        os.rename(aside, path)
+        _force(folder)
+    except OSError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    for saved in checkpoints(folder)[:-keep]:
+        _remove(saved.path)
+    return path
+
+
+def clean(folder: Path) -> None:
+    """Removes what a killed process left behind: folders half written, half removed, or torn."""
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        if path.name.startswith(_ASIDE):
+            shutil.rmtree(path, ignore_errors=True)
+        elif _NAME.match(path.name) and _opened(path) is None:
+            _remove(path)
+
+
+def _opened(path: Path) -> Saved | None:
+    """The checkpoint of a folder; None for one that is none, or torn."""
+    match = _NAME.match(path.name)
+    if not match:
+        return None
+    try:
+        state = json.loads((path / STATE).read_bytes())
+        whole = all((path / file).stat().st_size == size for file, size in state["files"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return Saved(path, int(match[1]), state) if whole and state.get("step") == int(match[1]) else None
+
+
+def _remove(path: Path) -> None:
+    """Out of sight in one move, then gone: a kill in between leaves no folder that looks whole."""
+    aside = path.with_name(f"{_ASIDE}gone-{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rename(path, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _put(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _force(folder: Path) -> None:
+    """Forces the names in a folder to disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@torch.no_grad()
+def load_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Puts tensors into a model, sharded as it is. Raises InputError for those of another model."""
+    own = model.state_dict()
+    for name in [*own, *(name for name in tensors if name not in own)]:
+        if name not in tensors or name not in own or own[name].shape != tensors[name].shape:
+            shapes = [list(each[name].shape) if name in each else "missing" for each in (own, tensors)]
+            raise InputError(
+                f"'{path}' is a checkpoint of another model: '{name}' is {shapes[1]} there and {shapes[0]} here."
+            )
+        own[name].copy_(like(own[name], tensors[name]))
+
+
+def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Puts tensors into an optimizer, sharded as the parameters are."""
+    parameters = dict(model.named_parameters())
+    for path, value in tensors.items():
+        name, _, key = path.rpartition("/")
+        parameter = parameters[name]
+        optimizer.state[parameter][key] = value if key == "step" else like(parameter, value)
+
+
+def whole(value: Tensor) -> Tensor:
+    """A tensor that is sharded put together again, on the CPU; a copy, so that training may go on meanwhile."""
+    return gathered(value).detach().to("cpu", copy=True).contiguous()
+
+
+def gathered(value: Tensor) -> Tensor:
+    """A DTensor as a tensor, any other as it is. Every process calls it."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value  # importing DTensor takes a second
+
+
+def like(pattern: Tensor, value: Tensor) -> Tensor:
+    """A whole tensor placed as another one is: on its device, sharded as it."""
+    value = value.to(pattern.device)
+    if not hasattr(pattern, "full_tensor"):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value, pattern.device_mesh, pattern.placements, src_data_rank=None)
+
+
+def memory_rows(tensors: Mapping[str, Tensor], start: int, stop: int, device: torch.device) -> Memory:
+    """The memory of some rows of the batch."""
+    rows = {name: value[start:stop].to(device, copy=True) for name, value in tensors.items()}
+    keep = rows.pop(KEEP, None)
+    return Memory(tuple(rows[name] for name in sorted(rows, key=int)), keep)
 
 
 def save(session: Session, out: Path) -> None:
@@ -24,13 +169,38 @@ def save(session: Session, out: Path) -> None:
     from safetensors.torch import save as packed
 
     files = {
-        state.MODEL: state.model_tensors(session.model),
-        state.OPTIMIZER: state.optimizer_tensors(session.model, session.optimizer),
-        state.MEMORY: state.memory_tensors(session.memories, lambda piece: _gathered(session, piece)),
+        MODEL: {name: whole(value) for name, value in session.model.state_dict().items()},
+        OPTIMIZER: {
+            f"{name}/{key}": whole(value)
+            for name, parameter in session.model.named_parameters()
+            for key, value in session.optimizer.state.get(parameter, {}).items()
+        },
+        MEMORY: _memories(session),
     }
     if session.first:
+        facts = {  # samples and random numbers are functions of the seed and the step
+            "samples": session.step * session.run.batch,
+            "seed": session.run.seed,
+            "config": config_hash(session.run),
+            "seconds": session.seconds,
+            "peak_memory_bytes": session.peak,
+            "processes": session.share.world,
+            "model": session.spec.to_yaml(whole=True),
+        }
         packets = {name: packed(tensors) for name, tensors in files.items() if tensors}
-        folder.write(out / CHECKPOINTS, session.step, _facts(session), packets, session.run.keep)
+        write(out / CHECKPOINTS, session.step, facts, packets, session.run.keep)
+
+
+def _memories(session: Session) -> dict[str, Tensor]:
+    """The memories of all parts, [rows of the batch, rows, width] each, in the order of the batch's rows."""
+    parts: dict[str, list[Tensor]] = {}
+    for memory in (memory for memory in session.memories if memory is not None):
+        named = {str(place): state for place, state in enumerate(memory.states)}
+        named |= {} if memory.keep is None else {KEEP: memory.keep}
+        for name, piece in named.items():
+            everyone = piece if session.share.world == 1 else session.fabric.all_gather(piece).flatten(0, 1)
+            parts.setdefault(name, []).append(everyone.cpu())
+    return {name: torch.cat(pieces).contiguous() for name, pieces in parts.items()}
 
 
 def resume(session: Session, saved: Saved) -> None:
@@ -39,13 +209,13 @@ def resume(session: Session, saved: Saved) -> None:
 
     if saved.state.get("config") != config_hash(session.run):
         raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration is not that of {CONFIG}.")
-    state.load_model(session.model, load_file(saved.path / state.MODEL), saved.path)
-    state.load_optimizer(session.model, session.optimizer, load_file(saved.path / state.OPTIMIZER))
-    if (saved.path / state.MEMORY).exists():
-        held, share = load_file(saved.path / state.MEMORY), session.share
+    load_model(session.model, load_file(saved.path / MODEL), saved.path)
+    load_optimizer(session.model, session.optimizer, load_file(saved.path / OPTIMIZER))
+    if (saved.path / MEMORY).exists():
+        held, share = load_file(saved.path / MEMORY), session.share
         spans = [share.rows(part, session.run.batch) for part in range(share.parts)]
         device = session.fabric.device
-        session.memories = [state.memory_rows(held, start, stop, device) for start, stop in spans]
+        session.memories = [memory_rows(held, start, stop, device) for start, stop in spans]
     session.step, session.seconds = saved.step, saved.state["seconds"]
     session.peak = saved.state["peak_memory_bytes"]
 
@@ -57,34 +227,11 @@ def config_hash(run: Run) -> str:
 
 def decisive(run: Run) -> dict[str, Any]:
     """What must be the same for a run to go on."""
-    free = FREE | ({"steps"} if run.schedule == "constant" else set())
+    free = {*MACHINE, "run"} | ({"steps"} if run.schedule == "constant" else set())
     added = {name for name in LATER if getattr(run, name) == Run.model_fields[name].default}
     return run.model_dump(mode="json", exclude=free | added)
 
 
 def write_config(run: Run, out: Path) -> None:
-    """Writes `run.yaml`: the run with nothing left to look up."""
-    write_whole(out / CONFIG, yaml_of(run).encode())
-
-
-def yaml_of(run: Run) -> str:
-    """A run whose model is written out as YAML that reads back to it."""
-    return dump(run.model_dump(mode="json", exclude_none=True, exclude={*SIZES, "design"}))
-
-
-def _facts(session: Session) -> dict[str, Any]:
-    """What `state.json` says. Samples and random numbers are functions of the seed and the step."""
-    return {
-        "samples": session.step * session.run.batch,
-        "seed": session.run.seed,
-        "config": config_hash(session.run),
-        "seconds": session.seconds,
-        "peak_memory_bytes": session.peak,
-        "processes": session.share.world,
-        "model": session.spec.to_yaml(whole=True),
-    }
-
-
-def _gathered(session: Session, piece: Any) -> Any:
-    """The pieces of all processes, in the order of their rows."""
-    return piece if session.share.world == 1 else session.fabric.all_gather(piece).flatten(0, 1)
+    """Writes `run.yaml`: the run with nothing left to look up, its model written out."""
+    write_whole(out / CONFIG, dump(run.model_dump(mode="json", exclude_none=True, exclude={*SIZES, "design"})).encode())

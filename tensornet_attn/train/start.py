@@ -16,18 +16,14 @@ import torch
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks import task_named
 from tensornet_attn.tasks.task import Task
-from tensornet_attn.train import curves, folder, metrics, summary
-from tensornet_attn.train.board import board
-from tensornet_attn.train.config import Run, RunKeys
-from tensornet_attn.train.devices import fabric_of, need_parts
-from tensornet_attn.train.lock import locked
+from tensornet_attn.train import metrics, summary
+from tensornet_attn.train.config import Run, RunKeys, Source, read
 from tensornet_attn.train.loop import loop
+from tensornet_attn.train.metrics import board, progress, say
 from tensornet_attn.train.model import resolved, spec_of
-from tensornet_attn.train.progress import progress, say
-from tensornet_attn.train.read import Source, read
-from tensornet_attn.train.record import check_same
-from tensornet_attn.train.save import CHECKPOINTS, resume, write_config
-from tensornet_attn.train.session import Session, begin
+from tensornet_attn.train.record import check_same, locked
+from tensornet_attn.train.save import CHECKPOINTS, checkpoints, clean, resume, write_config
+from tensornet_attn.train.session import Session, begin, fabric_of, need_parts
 from tensornet_attn.train.step import Diverged
 
 
@@ -73,7 +69,7 @@ def task_of(run: Run) -> Task:
 
 def finished(run: Run, out: Path) -> dict[str, Any] | None:
     """The summary of a run that has taken all its steps."""
-    path = out / summary.FILE
+    path = out / summary.SUMMARY
     found = json.loads(path.read_bytes()) if path.exists() else None
     return found if found is not None and found["steps"] >= run.steps else None
 
@@ -84,7 +80,7 @@ def _trained(session: Session, out: Path, command: str) -> dict[str, Any]:
         if first:
             _prepare(run, out)
         session.fabric.barrier()
-        saved = folder.checkpoints(out / CHECKPOINTS)
+        saved = checkpoints(out / CHECKPOINTS)
         if saved:
             resume(session, saved[-1])
         if first:
@@ -94,26 +90,16 @@ def _trained(session: Session, out: Path, command: str) -> dict[str, Any]:
             board(out / "tensorboard", session.step, run.tensorboard and first) as events,
         ):
             loop(session, out, (bar, events))
-        return _finish(session, out, command)
+        return summary.finish(session, out, command)
 
 
 def _prepare(run: Run, out: Path) -> None:
     """Removes what killed processes have left, and writes down what this run is."""
     for path in out.glob(".*.*"):  # files that were being written
         path.unlink()
-    (out / summary.FILE).unlink(missing_ok=True)
-    folder.clean(out / CHECKPOINTS)
+    (out / summary.SUMMARY).unlink(missing_ok=True)
+    clean(out / CHECKPOINTS)
     write_config(run, out)
-
-
-def _finish(session: Session, out: Path, command: str) -> dict[str, Any]:
-    lines = metrics.read(out / metrics.FILE)
-    told = summary.summary_of(session, lines, command) if session.first else {}
-    if session.first:
-        curves.draw(lines, f"{session.spec.name} on {session.task.name}", out / curves.FILE)
-        summary.write(out / summary.FILE, told)
-    session.fabric.barrier()
-    return told
 
 
 @contextmanager
@@ -152,5 +138,5 @@ def _reporting(out: Path) -> Iterator[None]:
 
 
 def _last(out: Path) -> str:
-    saved = folder.checkpoints(out / CHECKPOINTS)
+    saved = checkpoints(out / CHECKPOINTS)
     return f"the last checkpoint is '{saved[-1].path}'" if saved else "there is no checkpoint yet"

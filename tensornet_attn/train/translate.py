@@ -10,7 +10,7 @@ import torch
 
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.models.seq2seq import Seq2Seq
-from tensornet_attn.train.devices import fabric_of
+from tensornet_attn.train.session import fabric_of
 from tensornet_attn.train.trained import Trained
 
 Tensor = torch.Tensor

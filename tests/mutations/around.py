@@ -155,11 +155,11 @@ AROUND = (
         ("train/test_resume.py::test_a_run_that_is_killed_twice", "train/test_metrics.py"),
     ),
     Mutation(
-        "train/schedule.py",
+        "train/step.py",
         "return run.lr * step / run.warmup",
         "return run.lr",
         "The learning rate does not rise from zero.",
-        ("tensornet_attn/train/schedule.py",),
+        ("tensornet_attn/train/step.py",),
     ),
     Mutation(
         "tasks/score.py",
