@@ -14,16 +14,17 @@ from tensornet_attn.models.config import (
     CONFIGS,
     PARTS,
     STACKS,
+    TOP,
     LanguageModelConfig,
     Layer,
     Part,
     Seq2SeqConfig,
     SequenceClassifierConfig,
+    report_config,
+    written,
 )
 from tensornet_attn.models.cost import ModelCost, cost
-from tensornet_attn.models.fit import Fitted, Place, fit
-from tensornet_attn.models.parts import shipped
-from tensornet_attn.models.refuse import TOP, report_config, written
+from tensornet_attn.models.fit import Fitted, Place, fit, shipped
 from tensornet_attn.spec.arithmetic import evaluate, names, parse
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Document, Path
@@ -129,14 +130,18 @@ def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
         return None
     _check_input(config, reporter)
     scale = _scale(config, reporter)
-    _check_memory(config, reporter)
+    memory = getattr(config, "memory", 0)
+    if memory and config.positions != "none":
+        message = f"'{config.positions}' positions start anew in each segment, and the memory stands before it."
+        hint = "write 'positions: none': a design with a context input counts distances itself."
+        reporter.error("no-fit", message, ("model", "positions"), hint=hint)
     _check_tables(config, reporter)
     stacks = {
         stack: tuple(_blocks(document, reporter, config, stack)) for stack in STACKS if getattr(config, stack, None)
     }
     if reporter.failed:
         return None
-    if getattr(config, "memory", 0) and not any(block["mixer"].context for block in stacks["layers"]):
+    if memory and not any(block["mixer"].context for block in stacks["layers"]):
         message = "no mixer of this model has a context input, which the memory is for."
         hint = "such an input is 'memory: {legs: m f, default: x}'; e.g. transformer_xl or epa_xl."
         reporter.error("no-fit", message, ("model", "memory"), hint=hint)
@@ -205,13 +210,6 @@ def _scale(config: AnyConfig, reporter: Reporter) -> float:
         return 1.0
 
 
-def _check_memory(config: AnyConfig, reporter: Reporter) -> None:
-    if getattr(config, "memory", 0) and config.positions != "none":
-        message = f"'{config.positions}' positions start anew in each segment, and the memory stands before it."
-        hint = "write 'positions: none': a design with a context input counts distances itself."
-        reporter.error("no-fit", message, ("model", "positions"), hint=hint)
-
-
 def _check_input(config: AnyConfig, reporter: Reporter) -> None:
     """A classifier of numbers has `features`, all other models a vocabulary."""
     features = getattr(config, "features", None)
@@ -242,21 +240,20 @@ def _blocks(document: Document, reporter: Reporter, config: AnyConfig, stack: st
         message = f"more than {limits.LAYERS} layers."
         reporter.error("too-large", message, ("model", stack), hint="a model needs far fewer.")
         return
+    causal = stack == "decoder" or config.kind == "language_model"
+    own, memory = config.length + (getattr(config, "pooling", "") == "cls"), getattr(config, "memory", 0)
     for index, layer in enumerate(layers):
-        path: Path = ("model", stack, index)
         parts = {role: getattr(layer, role) for role in PARTS if getattr(layer, role, None) is not None}
-        fitted = {role: fit(_place(document, reporter, config, path, role, part)) for role, part in parts.items()}
-        block = {role: found for role, found in fitted.items() if found is not None}
+        block: Block = {}
+        for role, part in parts.items():
+            path: Path = ("model", stack, index)
+            path = (*path, role) if document.value((*path, role)) is not None else path
+            rows = (own, own + (memory if role == "mixer" else 0))
+            place = Place(document, reporter, path, role, part, config.width, causal and role != "cross", rows)
+            if (fitted := fit(place)) is not None:
+                block[role] = fitted
         if len(block) == len(parts):
             yield from [block] * layer.repeat
-
-
-def _place(document: Document, reporter: Reporter, config: AnyConfig, path: Path, role: str, part: Part) -> Place:
-    causal = path[1] == "decoder" or config.kind == "language_model"
-    own = config.length + (getattr(config, "pooling", "") == "cls")
-    context = own + (getattr(config, "memory", 0) if role == "mixer" else 0)
-    at = (*path, role) if document.value((*path, role)) is not None else path
-    return Place(document, reporter, at, role, part, config.width, causal and role != "cross", (own, context))
 
 
 def _part(part: Part, fitted: Fitted, whole: bool) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from tensornet_attn import compiler
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph import build
-from tensornet_attn.models.parts import is_path
-from tensornet_attn.models.refuse import written
+from tensornet_attn.models.config import written
+from tensornet_attn.models.fit import is_path
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space
 from tensornet_attn.search.study import Limit, Rung, Study, space_data

@@ -11,10 +11,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from tensornet_attn.errors import DesignError, InputError, nearest
-from tensornet_attn.models.config import Initialisation, Norm, Pooling, Positions, Share
-from tensornet_attn.models.parts import inside, is_path
+from tensornet_attn.models.config import Initialisation, Norm, Pooling, Positions, Share, written
+from tensornet_attn.models.fit import inside, is_path
 from tensornet_attn.models.read import read_model
-from tensornet_attn.models.refuse import written
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.boxes import Arithmetic
 from tensornet_attn.spec.places import Document

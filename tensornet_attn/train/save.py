@@ -18,7 +18,7 @@ from torch import nn
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
-from tensornet_attn.models.memory import Memory
+from tensornet_attn.models.kinds import Memory
 from tensornet_attn.spec.yaml import dump
 from tensornet_attn.train.config import LATER, MACHINE, SIZES, Run
 from tensornet_attn.train.session import Session

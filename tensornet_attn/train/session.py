@@ -14,8 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.models.block import Block
-from tensornet_attn.models.kinds import make
-from tensornet_attn.models.memory import Memory
+from tensornet_attn.models.kinds import Memory, make
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train.config import Run
