@@ -39,23 +39,22 @@ def task_named(
     >>> task.samples("train", 0, 32).tokens.shape
     torch.Size([32, 64])
     """
-    recipe = name if isinstance(name, Recipe) else _shipped(name)
+    known = {recipe.name: recipe for recipe in RECIPES}
+    if not isinstance(name, Recipe) and name not in known:
+        raise InputError(f"there is no task '{name}': {nearest(name, known)}")
+    recipe = name if isinstance(name, Recipe) else known[name]
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed is {seed!r}; it is a whole number.")
     chosen = checked(recipe, options)
-    where = _cache(recipe, cache)
+    folder = None
+    if cache is not False and (cache is not None or recipe.costly):
+        folder = default_folder() if cache in (None, True) else Path(os.fspath(cache))  # type: ignore[arg-type]
+    where = Cache(folder)
     try:
         source = recipe.open(chosen, where)
     except MissingFile as error:
         raise MissingFile(f"{error} Task '{recipe.name}': {recipe.files}" if recipe.files else str(error)) from error
     return Task(recipe, chosen, seed, source, where)
-
-
-def _shipped(name: str) -> Recipe:
-    known = {recipe.name: recipe for recipe in RECIPES}
-    if name not in known:
-        raise InputError(f"there is no task '{name}': {nearest(name, known)}")
-    return known[name]
 
 
 def checked(recipe: Recipe, options: dict[str, Any]) -> Options:
@@ -72,19 +71,10 @@ def _line(recipe: Recipe, problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         return f"task '{recipe.name}' has no option '{name}': {nearest(name, recipe.options.model_fields)}"
     if problem["type"] == "missing":
-        return f"task '{recipe.name}' needs option '{name}': {_meaning(recipe, name)}."
+        meaning = recipe.options.model_fields[name].description or "it has no default"
+        return f"task '{recipe.name}' needs option '{name}': {meaning}."
     message = problem["msg"][0].lower() + problem["msg"][1:]
     return f"task '{recipe.name}', option '{name}': {message}; it is {problem['input']!r}."
-
-
-def _meaning(recipe: Recipe, name: str) -> str:
-    return recipe.options.model_fields[name].description or "it has no default"
-
-
-def _cache(recipe: Recipe, cache: bool | str | os.PathLike[str] | None) -> Cache:
-    if cache is False or (cache is None and not recipe.costly):
-        return Cache(None)
-    return Cache(default_folder() if cache in (None, True) else Path(os.fspath(cache)))  # type: ignore[arg-type]
 
 
 def describe(recipes: Iterable[Recipe]) -> str:

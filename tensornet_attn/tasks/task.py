@@ -20,8 +20,7 @@ from tensornet_attn.tasks.windows import Sliding
 if TYPE_CHECKING:
     import torch
 
-    from tensornet_attn.tasks.batch import Batch
-    from tensornet_attn.tasks.score import Score
+    from tensornet_attn.tasks.batch import Batch, Score
 
 _HELD = 1 << 29  # bytes of blocks that are held in memory
 
@@ -77,7 +76,7 @@ class Task:
     @property
     def causal(self) -> bool:
         """Whether the answer at a place may use only the tokens up to it."""
-        return self.source.causal
+        return self.kind == "language_model"
 
     def as_dict(self) -> dict[str, Any]:
         """Task, version, seed and options: what fixes every sample of a drawn task."""
@@ -96,7 +95,8 @@ class Task:
 
         index = self._places(split, start, count)
         stream = Stream(self.name, self.recipe.version, split, self.seed)
-        rows = self._stored(stream, index) if self._in_blocks else self.source.rows(stream, index)
+        in_blocks = self.recipe.drawn and self.cache.folder is not None
+        rows = self._stored(stream, index) if in_blocks else self.source.rows(stream, index)
         return batch_of(rows, self.source.padding)
 
     def batches(self, split: str, count: int) -> Iterator[Batch]:
@@ -135,7 +135,7 @@ class Task:
         `at` [k]: places, counted through all rows, that `logits` [k vocabulary] are for; all that is scored is there.
         `smoothing`: the share of label smoothing, spread evenly over all answers.
         """
-        from tensornet_attn.tasks.score import loss
+        from tensornet_attn.tasks.batch import loss
 
         targets = batch.targets if at is None else batch.targets.flatten()[at]
         return loss(self._checked(logits, targets), targets, smoothing)
@@ -145,7 +145,7 @@ class Task:
 
         `at` as for `loss`.
         """
-        from tensornet_attn.tasks.score import score
+        from tensornet_attn.tasks.batch import score
 
         targets = batch.targets if at is None else batch.targets.flatten()[at]
         return score(self._checked(logits, targets), batch, self.source.groups, self.source.measure, at)
@@ -155,10 +155,6 @@ class Task:
         if list(logits.shape) != right:
             raise InputError(f"task '{self.name}': the logits have shape {list(logits.shape)}; {right} is asked for.")
         return logits
-
-    @property
-    def _in_blocks(self) -> bool:
-        return self.recipe.drawn and self.cache.folder is not None
 
     def _places(self, split: str, start: int, count: int) -> Integers:
         """The numbers of the samples in the order of the split: in training that of the epoch."""
@@ -197,11 +193,9 @@ class Task:
             key["options"] = {k: v for k, v in key["options"].items() if k not in SPLITS}  # sizes change no sample
             index = np.arange(number * BLOCK, (number + 1) * BLOCK)
             self.held[stream.split, number] = self.cache.keep(key, lambda: self.source.rows(stream, index))
-            while len(self.held) > 1 and sum(map(_bytes, self.held.values())) > _HELD:
-                self.held.popitem(last=False)
+            held = sum(values.nbytes for rows in self.held.values() for values in rows.values())
+            while len(self.held) > 1 and held > _HELD:
+                _, oldest = self.held.popitem(last=False)
+                held -= sum(values.nbytes for values in oldest.values())
         self.held.move_to_end((stream.split, number))
         return self.held[stream.split, number]
-
-
-def _bytes(rows: Rows) -> int:
-    return sum(values.nbytes for values in rows.values())

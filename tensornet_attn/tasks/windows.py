@@ -12,8 +12,7 @@ from pydantic import Field
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.measure import Measure
-from tensornet_attn.tasks.recipe import Options, Source
+from tensornet_attn.tasks.recipe import Measure, Options, Source
 from tensornet_attn.tasks.splits import SPLITS, Rows
 
 Text = npt.NDArray[np.integer]

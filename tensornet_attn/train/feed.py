@@ -15,8 +15,7 @@ from torch import nn
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.models.kinds import Memory
-from tensornet_attn.tasks.batch import UNSCORED, Batch
-from tensornet_attn.tasks.score import Score
+from tensornet_attn.tasks.batch import UNSCORED, Batch, Score
 from tensornet_attn.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import torch
 from tensornet_attn import compiler
 from tensornet_attn.analyse.plots import BLUE, GREY, INK, blank, label
 from tensornet_attn.files import write_whole
-from tensornet_attn.tasks.measure import Measure
+from tensornet_attn.tasks.recipe import Measure
 from tensornet_attn.train import metrics
 from tensornet_attn.train.metrics import Line, median_speed
 from tensornet_attn.train.session import Session

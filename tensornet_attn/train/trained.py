@@ -15,8 +15,7 @@ from tensornet_attn.analyse.text import repeated_tokens
 from tensornet_attn.errors import InputError
 from tensornet_attn.models.kinds import make
 from tensornet_attn.models.read import ModelSpec
-from tensornet_attn.tasks.batch import Batch
-from tensornet_attn.tasks.score import Score
+from tensornet_attn.tasks.batch import Batch, Score
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train.config import Run, read
 from tensornet_attn.train.feed import arguments, judge

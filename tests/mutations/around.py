@@ -162,7 +162,7 @@ AROUND = (
         ("tensornet_attn/train/step.py",),
     ),
     Mutation(
-        "tasks/score.py",
+        "tasks/batch.py",
         "parts = {name: (a[0] + b[0], a[1] + b[1])",
         "parts = {name: (a[0] + b[0], max(a[1], b[1]))",
         "The mean of several batches is their sum.",
