@@ -18,8 +18,15 @@ from tensornet_attn.version import __version__
 
 if TYPE_CHECKING:
     from tensornet_attn.analyse.core import effective_heads
-    from tensornet_attn.analyse.experts import Selections, expert_selections
-    from tensornet_attn.analyse.maps import Maps, attention_maps, attention_scores, max_maps, mean_maps
+    from tensornet_attn.analyse.maps import (
+        Maps,
+        Selections,
+        attention_maps,
+        attention_scores,
+        expert_selections,
+        max_maps,
+        mean_maps,
+    )
     from tensornet_attn.analyse.measures import (
         Eigenvalues,
         HeadDistances,
@@ -42,8 +49,14 @@ if TYPE_CHECKING:
         plot_spectra,
     )
     from tensornet_attn.analyse.report import report, report_data
-    from tensornet_attn.analyse.section import Call, Section, model_sections
-    from tensornet_attn.analyse.text import repeated_inputs, repeated_tokens, text_inputs
+    from tensornet_attn.analyse.section import (
+        Call,
+        Section,
+        model_sections,
+        repeated_inputs,
+        repeated_tokens,
+        text_inputs,
+    )
     from tensornet_attn.checkpoint import Checkpoint, read_checkpoint, restore, save
     from tensornet_attn.compare.report import compare
     from tensornet_attn.compiler import (
@@ -86,14 +99,12 @@ __all__ = [
 ]  # fmt: skip
 _PLACES = {
     "analyse.core": "effective_heads",
-    "analyse.experts": "Selections expert_selections",
-    "analyse.maps": "Maps attention_maps attention_scores max_maps mean_maps",
+    "analyse.maps": "Maps Selections attention_maps attention_scores expert_selections max_maps mean_maps",
     "analyse.measures": "Eigenvalues HeadDistances head_distances induction_scores map_eigenvalues map_entropy "
     "map_rank map_reach principal_components singular_values",
     "analyse.plots": "plot_eigenvalues plot_experts plot_induction plot_maps plot_max_maps plot_ranks plot_spectra",
     "analyse.report": "report report_data",
-    "analyse.section": "Call Section model_sections",
-    "analyse.text": "repeated_inputs repeated_tokens text_inputs",
+    "analyse.section": "Call Section model_sections repeated_inputs repeated_tokens text_inputs",
     "checkpoint": "Checkpoint read_checkpoint restore save",
     "compare.report": "compare",
     "compiler": "Design check compile cost draw emit_source explain hash_of kernels list_designs load match_parameters "

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from tensornet_attn.analyse.core import core_matrix, stable_rank
-from tensornet_attn.analyse.experts import Selections, expert_selections
-from tensornet_attn.analyse.maps import Maps, maps_and_scores
+from tensornet_attn.analyse.maps import Maps, Selections, expert_selections, maps_and_scores
 from tensornet_attn.analyse.measures import (
     TOP,
     VARIANCE,

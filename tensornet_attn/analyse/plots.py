@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensornet_attn.analyse.core import core_values
-from tensornet_attn.analyse.experts import Selections
-from tensornet_attn.analyse.maps import Maps, as_maps, max_maps, mean_maps
+from tensornet_attn.analyse.maps import Maps, Selections, as_maps, max_maps, mean_maps
 from tensornet_attn.analyse.measures import (
     TOLERANCE,
     TOP,

@@ -8,9 +8,8 @@ from itertools import product
 from typing import Any
 
 from tensornet_attn.analyse.core import stable_rank
-from tensornet_attn.analyse.experts import Selections
 from tensornet_attn.analyse.figures import BAND, BoxFigures, Given, LayerFigures, Measured, all_figures, averages
-from tensornet_attn.analyse.maps import Maps
+from tensornet_attn.analyse.maps import Maps, Selections
 from tensornet_attn.analyse.measures import VARIANCE
 from tensornet_attn.analyse.plots import (
     HEADS,

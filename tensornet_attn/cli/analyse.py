@@ -133,8 +133,7 @@ def _layer(
     seed: int,
 ) -> Subjects:
     """One design, or the one in a checkpoint. Raises InputError, DesignError, OSError."""
-    from tensornet_attn.analyse.section import Call, Section
-    from tensornet_attn.analyse.text import repeated_inputs, text_inputs
+    from tensornet_attn.analyse.section import Call, Section, repeated_inputs, text_inputs
 
     module, found = _module(subject, causal, legs, settings, seed)
     embedding = found.extra.get("embedding") if found else None

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.models.block import Losses, WithLosses, gathered, last_norm_of
-from tensornet_attn.models.model import Model, Positions, check_numbers, check_tokens
+from tensornet_attn.models.model import (
+    Losses,
+    Model,
+    Positions,
+    WithLosses,
+    check_numbers,
+    check_tokens,
+    gathered,
+    last_norm_of,
+)
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.models.sources import load, override_keys
 from tensornet_attn.spec.sources import Source
-
-if TYPE_CHECKING:
-    import torch
 
 Tensor = torch.Tensor
 

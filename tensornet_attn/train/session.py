@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tensornet_attn.errors import InputError, MissingPartError
-from tensornet_attn.models.block import Block
 from tensornet_attn.models.kinds import Memory, make
+from tensornet_attn.models.model import Block
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train.config import Run

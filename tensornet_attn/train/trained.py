@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tensornet_attn.analyse.section import Section, joined_sections, model_sections
-from tensornet_attn.analyse.text import repeated_tokens
+from tensornet_attn.analyse.section import Section, joined_sections, model_sections, repeated_tokens
 from tensornet_attn.errors import InputError
 from tensornet_attn.models.kinds import make
 from tensornet_attn.models.read import ModelSpec

@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
-from tensornet_attn.train import loop
+from tensornet_attn.train import start
 from tensornet_attn.train.config import Run
 from tensornet_attn.train.save import checkpoints, config_hash
 from tensornet_attn.train.trained import open_run
@@ -239,7 +239,7 @@ def test_a_checkpoint_of_another_run(tmp_path: Path) -> None:
 
 
 def test_two_processes_in_one_folder(tmp_path: Path) -> None:
-    from tensornet_attn.train.record import locked
+    from tensornet_attn.train.save import locked
 
     with locked(tmp_path / "out", True):
         message = f"another process trains in '{tmp_path / 'out'}': wait for it, or choose another --out."
@@ -297,14 +297,14 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_control_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = loop.optimise
+    right = start.optimise
 
     def interrupted(session: Any, wishes: tuple[bool, ...]) -> Any:
         if session.step == 5:
             os.kill(os.getpid(), signal.SIGINT)
         return right(session, wishes)
 
-    monkeypatch.setattr(loop, "optimise", interrupted)
+    monkeypatch.setattr(start, "optimise", interrupted)
     with pytest.raises(KeyboardInterrupt) as error:
         ta.train(runs.small(), out=tmp_path / "out")
     last = checkpoints(tmp_path / "out" / "checkpoints")[-1]
