@@ -134,13 +134,8 @@ def as_maps(value: Any) -> Maps:
         return Maps("maps", value, ("h", "n", "m")[-min(value.ndim, 3) :])
     if isinstance(value, dict):
         raise InputError(f"maps of one step are needed, not of {len(value)}: give maps['{next(iter(value), 'A')}'].")
-    raise InputError(
-        f"maps are what ta.attention_maps gives, or a tensor [batch..., heads, query, key], not {_kind(value)}."
-    )
-
-
-def _kind(value: Any) -> str:
-    return f"one of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    of = f"one of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    raise InputError(f"maps are what ta.attention_maps gives, or a tensor [batch..., heads, query, key], not {of}.")
 
 
 def mean_maps(maps: Maps | Tensor) -> Tensor:

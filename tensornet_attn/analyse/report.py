@@ -155,7 +155,12 @@ def _layer(layer: LayerFigures) -> dict[str, Any]:
         {"step": box.maps.step, "written": _line(lines, box.maps.step), "blocks": box_report(box)}
         for box in layer.boxes
     ]
-    experts = _experts(layer.experts, layer.boxes) if layer.experts else []
+    experts: list[Block] = list(map(_usage, layer.experts.values()))
+    if layer.experts:
+        beside = layer.boxes[0].maps if layer.boxes else None
+        words = "What the first sequence chose: gates in colour, white where an expert was not chosen."
+        words += " Selections by query at the right of the attention map, selections by key under it." if beside else ""
+        experts.append(plot(plot_experts(layer.experts, beside), words))
     return {"title": part.title, "about": design.about, "blocks": blocks, "boxes": boxes, "experts": experts}
 
 
@@ -241,13 +246,6 @@ def _cell(figure: Measured, decimals: int, place: int | None) -> str:
         return "–"
     value = float(figure.value.mean() if place is None else figure.value[place])
     return "–" if math.isnan(value) else f"{value:.{decimals}f}"
-
-
-def _experts(chosen: dict[str, Selections], boxes: Sequence[BoxFigures]) -> list[Block]:
-    beside: Maps | None = boxes[0].maps if boxes else None
-    words = "What the first sequence chose: gates in colour, white where an expert was not chosen."
-    words += " Selections by query at the right of the attention map, selections by key under it." if beside else ""
-    return [*map(_usage, chosen.values()), plot(plot_experts(chosen, beside), words)]
 
 
 def _usage(found: Selections) -> Table:

@@ -59,26 +59,21 @@ class Sublayer(nn.Module):
 
         `losses`: the result is (result, the design's losses).
         """
-        into = self._before(x)
+        into = x if self.post_norm else self.norm(x)
         inputs = (into,) if source is None else (into, source)
         return self._added(x, inputs, key_mask if self.keyed else None, losses)
 
     def after(self, context: Tensor, n: int, key_mask: Tensor | None, losses: bool = False) -> WithLosses:
         """The last n rows of a context [batch, m, width], each seeing the context; key_mask [batch, m]."""
-        into, x = self._before(context), context[:, context.shape[1] - n :]
+        into, x = context if self.post_norm else self.norm(context), context[:, context.shape[1] - n :]
         return self._added(x, (into[:, into.shape[1] - n :], into), key_mask, losses)
 
-    def _before(self, x: Tensor) -> Tensor:
-        return x if self.post_norm else self.norm(x)
-
     def _added(self, x: Tensor, inputs: tuple[Tensor, ...], key_mask: Tensor | None, losses: bool) -> WithLosses:
-        if not losses:
-            return self._behind(x + self.dropout(self.design(*inputs, key_mask=key_mask)))
-        made, found = self.design(*inputs, key_mask=key_mask, losses=True)
-        return self._behind(x + self.dropout(made)), found
-
-    def _behind(self, x: Tensor) -> Tensor:
-        return self.norm(x) if self.post_norm else x
+        made = self.design(*inputs, key_mask=key_mask, **({"losses": True} if losses else {}))
+        made, found = made if losses else (made, {})
+        x = x + self.dropout(made)
+        x = self.norm(x) if self.post_norm else x
+        return (x, found) if losses else x
 
 
 class Block(nn.Module):

@@ -85,7 +85,12 @@ class ModelSpec:
 
         Shipped designs stay names, others are written out; with `whole` all are written out, with the sizes they have.
         """
-        return dump(self._as_dict(whole))
+        data = self.config.model_dump(exclude_unset=True, mode="python")
+        for block, layer, given in self._layers(data):
+            for role in [role for role in PARTS if layer.get(role) is not None]:
+                layer[role] = _part(getattr(given, role), block[role], whole)
+        about = {"about": self.about} if self.about else {}
+        return dump({"tensornet": 1, "name": self.name, **about, "model": {"kind": data.pop("kind"), **data}})
 
     def as_given(self) -> dict[str, Any]:
         """What the file says under `model`: its designs as they are named there, relative paths relative to `path`."""
@@ -94,14 +99,6 @@ class ModelSpec:
             for role in [role for role in PARTS if layer.get(role) is not None]:
                 layer[role]["design"] = getattr(given, role).design  # a Design stays one
         return data
-
-    def _as_dict(self, whole: bool) -> dict[str, Any]:
-        data = self.config.model_dump(exclude_unset=True, mode="python")
-        for block, layer, given in self._layers(data):
-            for role in [role for role in PARTS if layer.get(role) is not None]:
-                layer[role] = _part(getattr(given, role), block[role], whole)
-        about = {"about": self.about} if self.about else {}
-        return {"tensornet": 1, "name": self.name, **about, "model": {"kind": data.pop("kind"), **data}}
 
     def _layers(self, data: dict[str, Any]) -> Iterator[tuple[Block, dict[str, Any], Layer]]:
         """Each entry of each stack: as it was fitted, as it stands in `data`, and as it was given."""

@@ -150,7 +150,10 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
     Raises DesignError with all that is wrong in the file, InputError for what is wrong with the options.
     """
     document, reporter = _document(source)
-    _check_model(document, reporter, options)
+    if isinstance(document.data.get("model"), Mapping) and "model" not in options:  # it is told at its places
+        inner = Reporter(inside(document, ("model",)))
+        read_model(inner.document, inner)
+        reporter.found += inner.found
     refuse(reporter, "run")
     try:
         return Run(**{**document.data, **options})
@@ -196,14 +199,6 @@ def file_document(source: str | os.PathLike[str], kind: str) -> tuple[Document, 
         message = f"this package reads version 1 of {kind} files, {given} given."
         reporter.error("version", message, (kind,), hint=f"write '{kind}: 1'.")
     return document, reporter
-
-
-def _check_model(document: Document, reporter: Reporter, options: Mapping[str, Any]) -> None:
-    """A model that stands in the file is told at its places."""
-    if isinstance(document.data.get("model"), Mapping) and "model" not in options:
-        inner = Reporter(inside(document, ("model",)))
-        read_model(inner.document, inner)
-        reporter.found += inner.found
 
 
 def _report(reporter: Reporter, raw: Any) -> None:

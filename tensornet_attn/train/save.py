@@ -124,7 +124,10 @@ def write(folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str,
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
         for file, data in [*files.items(), (STATE, json.dumps(state, indent=1).encode())]:
-            _put(aside / file, data)
+            with (aside / file).open("wb") as handle:
+                handle.write(data)
+                handle.flush()
+                os.fsync(handle.fileno())
         _force(aside)
         os.rename(aside, path)
         _force(folder)
@@ -165,13 +168,6 @@ def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
         os.rename(path, aside)
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def _put(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _force(folder: Path) -> None:

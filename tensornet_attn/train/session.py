@@ -119,30 +119,23 @@ class Session:
 def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
     """The session before the first step; its weights are drawn from the run's seed. Raises InputError."""
     share = Share(fabric.global_rank, fabric.world_size, run.accumulate)
-    _check_parts(run, spec, share)
+    pieces, remembers = share.world * share.parts, bool(getattr(spec.config, "memory", 0))
+    if run.batch < pieces:
+        raise InputError(f"a batch of {run.batch} cannot be spread over {share.world} processes x {share.parts} parts.")
+    if remembers and run.batch % pieces:
+        raise InputError(
+            f"'{spec.name}' has a memory: its batch of {run.batch} must be a multiple of {share.world} processes x "
+            f"{share.parts} parts."
+        )
     seed_part(run.seed, 0, 0)
     model = make(spec, backend=run.backend)
     if run.checkpoint_activations:
         recompute(model)
     module = fabric.setup_module(torch.compile(model) if run.compile else model)
     optimizer = fabric.setup_optimizers(optimizer_of(run, model))
-    session = Session(run, task, spec, fabric, model, module, optimizer, share)
-    session.memories = [None] * run.accumulate
-    if getattr(spec.config, "memory", 0):
-        spans = [share.rows(part, run.batch) for part in range(run.accumulate)]
-        session.memories = [model.new_memory(stop - start) for start, stop in spans]
-    return session
-
-
-def _check_parts(run: Run, spec: ModelSpec, share: Share) -> None:
-    pieces = share.world * share.parts
-    if run.batch < pieces:
-        raise InputError(f"a batch of {run.batch} cannot be spread over {share.world} processes x {share.parts} parts.")
-    if getattr(spec.config, "memory", 0) and run.batch % pieces:
-        raise InputError(
-            f"'{spec.name}' has a memory: its batch of {run.batch} must be a multiple of {share.world} processes x "
-            f"{share.parts} parts."
-        )
+    spans = [share.rows(part, run.batch) for part in range(run.accumulate)]
+    memories = [model.new_memory(stop - start) if remembers else None for start, stop in spans]
+    return Session(run, task, spec, fabric, model, module, optimizer, share, memories)
 
 
 def optimizer_of(run: Run, model: nn.Module) -> torch.optim.AdamW:

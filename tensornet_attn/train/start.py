@@ -144,8 +144,12 @@ def finished(run: Run, out: Path) -> dict[str, Any] | None:
 def _trained(session: Session, out: Path, command: str) -> dict[str, Any]:
     run, first = session.run, session.first
     with locked(out, first):
-        if first:
-            _prepare(run, out)
+        if first:  # what killed processes have left is removed, and what this run is written down
+            for path in out.glob(".*.*"):  # files that were being written
+                path.unlink()
+            (out / summary.SUMMARY).unlink(missing_ok=True)
+            clean(out / CHECKPOINTS)
+            write_config(run, out)
         session.fabric.barrier()
         saved = checkpoints(out / CHECKPOINTS)
         if saved:
@@ -158,15 +162,6 @@ def _trained(session: Session, out: Path, command: str) -> dict[str, Any]:
         ):
             loop(session, out, (bar, events))
         return summary.finish(session, out, command)
-
-
-def _prepare(run: Run, out: Path) -> None:
-    """Removes what killed processes have left, and writes down what this run is."""
-    for path in out.glob(".*.*"):  # files that were being written
-        path.unlink()
-    (out / summary.SUMMARY).unlink(missing_ok=True)
-    clean(out / CHECKPOINTS)
-    write_config(run, out)
 
 
 @contextmanager

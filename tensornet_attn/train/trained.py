@@ -167,7 +167,10 @@ def sections_of(trained: Trained, split: str, samples: int, seed: int, length: i
         raise InputError(f"length {length} is more than the {task.length} tokens of a sample of '{task.name}'.")
     size = task.size(split)
     batch = task.samples(split, 0, samples if size is None else min(samples, size))
-    repeated = _repeated(task, length or task.length, len(batch), seed)
+    tokens = [token for token in range(task.vocabulary) if token != task.source.padding]
+    period, repeated = min((length or task.length) // 2, len(tokens)), None
+    if task.kind == "language_model" and period >= 2:
+        repeated = repeated_tokens(tokens, period, len(batch), seed)
     parts = []
     for start in range(0, len(batch), PART):
         given = arguments(batch.rows(start, start + PART))
@@ -175,12 +178,3 @@ def sections_of(trained: Trained, split: str, samples: int, seed: int, length: i
         cut = [value if value is None else value[:, :length] for value in given]
         parts.append(model_sections(trained.model, *cut, repeated=again))
     return joined_sections(parts)
-
-
-def _repeated(task: Task, length: int, batch: int, seed: int) -> Tensor | None:
-    """Random tokens for a language model, as many as fit into `length`; None for other kinds."""
-    tokens = [token for token in range(task.vocabulary) if token != task.source.padding]
-    period = min(length // 2, len(tokens))
-    if task.kind != "language_model" or period < 2:
-        return None
-    return repeated_tokens(tokens, period, batch, seed)
