@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -283,8 +282,14 @@ def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalue
     along = 1 if matrices <= entries else 0  # the longer side is summed over, a part at a time
     parts = (part.double() for part in rows.split(max(1, CHUNK // max(1, rows.shape[1 - along])), along))
     product = sum(part @ part.T if along else part.T @ part for part in parts)
-    with _few_threads(len(product)):
+    # The reduction to tridiagonal form synchronises its threads for every row. Where other processes use the cores, two
+    # threads take 11 s for 320 rows, and one takes 0.03 s.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if len(product) <= ALONE else threads)
+    try:
         values = torch.linalg.eigvalsh(product / matrices).flip(0)
+    finally:
+        torch.set_num_threads(threads)
     zero = len(values) * torch.finfo(values.dtype).eps * values[:1]  # below it an eigenvalue is rounding
     return Eigenvalues(torch.where(values > zero, values, 0), matrices)
 
@@ -302,18 +307,3 @@ def principal_components(maps: Maps | Tensor | Iterable[Maps | Tensor], variance
     2
     """
     return map_eigenvalues(maps).components(variance)
-
-
-@contextmanager
-def _few_threads(rows: int) -> Iterator[None]:
-    """One thread of torch for matrices of up to ALONE rows.
-
-    The reduction to tridiagonal form synchronises its threads for every row. Where other processes use the cores, two
-    threads take 11 s for 320 rows, and one takes 0.03 s.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1 if rows <= ALONE else threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -56,15 +56,9 @@ def report(
     True
     """
     need_matplotlib()
-    return page_of(all_figures(sections, band), title, notes)
-
-
-def page_of(layers: Sequence[LayerFigures], title: str, notes: Sequence[str]) -> str:
-    """The page on figures that have been computed."""
-    several = sum(len(layer.boxes) for layer in layers) > 1
-    return page(
-        "analyse.html", title, notes=notes, several=several, overview=overview(layers), layers=list(map(_layer, layers))
-    )
+    layers = all_figures(sections, band)
+    several, head = sum(len(layer.boxes) for layer in layers) > 1, overview(layers)
+    return page("analyse.html", title, notes=notes, several=several, overview=head, layers=list(map(_layer, layers)))
 
 
 def report_data(
@@ -99,8 +93,8 @@ def overview(layers: Sequence[LayerFigures]) -> list[Block]:
             "Eigenvalues of the covariance of all maps of a layer, a line a layer; black is the mean over the layers, "
             f"by index. The dashed lines are at {VARIANCE:.0%} of the trace."
         )
-        found = {name: box.eigenvalues for name, box in named.items()}
-        blocks = [_table(layers, boxes), plot(plot_eigenvalues(found), words)]
+        blocks = [_table(layers, boxes)]
+        blocks.append(plot(plot_eigenvalues({name: box.eigenvalues for name, box in named.items()}), words))
     words = "The maximum over all heads of the maps of the first sequence, one colour scale for all."
     blocks.append(plot(plot_max_maps({name: box.maps for name, box in named.items()}), words))
     repeated = {name: box.repeated for name, box in named.items() if box.induction.value is not None}

@@ -12,8 +12,7 @@ from typing import Any
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.models.config import STACKS
-from tensornet_attn.models.read import ModelSpec
-from tensornet_attn.models.sources import load
+from tensornet_attn.models.read import ModelSpec, load
 from tensornet_attn.spec import Design
 from tensornet_attn.train.config import MACHINE, SIZES, Run, read
 

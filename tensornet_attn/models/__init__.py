@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from tensornet_attn.models.initial import INITIALISATIONS
     from tensornet_attn.models.kinds import LanguageModel, Memory, Seq2Seq, SequenceClassifier, make
     from tensornet_attn.models.model import Model
-    from tensornet_attn.models.read import ModelSpec
-    from tensornet_attn.models.sources import check, list_models, load
+    from tensornet_attn.models.read import ModelSpec, check, list_models, load
 
 __all__ = [
     "INITIALISATIONS", "LanguageModel", "Memory", "Model", "ModelCost", "ModelSpec", "Seq2Seq", "SequenceClassifier",
@@ -26,8 +25,7 @@ _PLACES = {
     "initial": "INITIALISATIONS",
     "kinds": "LanguageModel Memory Seq2Seq SequenceClassifier make",
     "model": "Model",
-    "read": "ModelSpec",
-    "sources": "check list_models load",
+    "read": "ModelSpec check list_models load",
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names.split()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, TypeAdapter, ValidationError
@@ -28,24 +28,17 @@ def _design(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _part(value: Any) -> Any:
-    """`mhsa` is short for `{design: mhsa}`."""
-    if isinstance(value, (str, os.PathLike, Design)):
-        return {"design": value}
-    if not isinstance(value, (Mapping, Part)):
-        raise PydanticCustomError("part", "a design is wanted here, or a mapping with 'design', 'legs', 'settings'")
-    return value
+def _short(kind: Any, key: str) -> Callable[[Any], Any]:
+    """`mhsa` is short for `{design: mhsa}` in a part, and for `{mixer: mhsa}` in a layer."""
 
+    def spelled_out(value: Any) -> Any:
+        if isinstance(value, (str, os.PathLike, Design)):
+            return {key: value}
+        if not isinstance(value, (Mapping, _Data)):
+            raise PydanticCustomError(kind, "a design is wanted here, or a mapping")
+        return value
 
-def _layer(value: Any) -> Any:
-    """`mhsa` is short for `{mixer: mhsa}`."""
-    if isinstance(value, (str, os.PathLike, Design)):
-        return {"mixer": value}
-    if not isinstance(value, (Mapping, Layer)):
-        raise PydanticCustomError(
-            "layer", "a layer is wanted here: a design, or a mapping with 'mixer', 'mlp', 'repeat'"
-        )
-    return value
+    return spelled_out
 
 
 def _whole(value: Any) -> Any:
@@ -80,7 +73,7 @@ class Part(_Data):
     causal: StrictBool | None = Field(None, description="Overrides what the design says.")
 
 
-ShortPart = Annotated[Part, BeforeValidator(_part, json_schema_input_type=Part | str)]
+ShortPart = Annotated[Part, BeforeValidator(_short("part", "design"), json_schema_input_type=Part | str)]
 Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=Annotated[int, Field(ge=1)])]
 Rows = Annotated[int, BeforeValidator(_rows, json_schema_input_type=Annotated[int, Field(ge=0)])]
 Share = Annotated[float, BeforeValidator(_share, json_schema_input_type=Annotated[float, Field(ge=0, lt=1)])]
@@ -100,7 +93,7 @@ class DecoderLayer(Layer):
     cross: ShortPart = Field(description="Any design with a second input, such as 'cross'.")
 
 
-ShortLayer = Annotated[Layer, BeforeValidator(_layer, json_schema_input_type=Layer | str)]
+ShortLayer = Annotated[Layer, BeforeValidator(_short("layer", "mixer"), json_schema_input_type=Layer | str)]
 
 
 class Config(_Data):

@@ -19,8 +19,7 @@ from tensornet_attn.models.model import (
     gathered,
     last_norm_of,
 )
-from tensornet_attn.models.read import ModelSpec
-from tensornet_attn.models.sources import load, override_keys
+from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.spec.sources import Source
 
 Tensor = torch.Tensor
@@ -99,13 +98,12 @@ class LanguageModel(Model):
         InputError.
         """
         check_tokens("tokens", tokens, key_mask)
-        found: Losses | None = {} if losses else None
         x = self.positions(self.embedding(tokens) * self.scale)
-        if memory is None:
-            logits = self._logits(self._through("layers", x, found, key_mask), at)
-            return logits if found is None else (logits, found)
-        made = self._remembering(x, key_mask, memory, at, found)
-        return made if found is None else (*made, found)
+        if memory is not None:
+            *made, found = self._remembering(x, key_mask, memory, at, losses)
+            return (*made, found) if losses else tuple(made)
+        x, found = self._through("layers", x, losses, key_mask)
+        return (self._logits(x, at), found) if losses else self._logits(x, at)
 
     def new_memory(self, batch: int) -> Memory:
         """The memory before the first segment. Raises InputError for a model without."""
@@ -122,22 +120,23 @@ class LanguageModel(Model):
             raise InputError(f"'{self.spec.name}' has no memory; give it rows, e.g. 'memory: 128' in its description.")
 
     def _remembering(
-        self, x: Tensor, key_mask: Tensor | None, memory: Memory, at: Tensor | None, found: Losses | None
-    ) -> tuple[Tensor, Memory]:
+        self, x: Tensor, key_mask: Tensor | None, memory: Memory, at: Tensor | None, losses: bool
+    ) -> tuple[Tensor, Memory, Losses]:
         self._check_rows()
         batch, n, width = x.shape
         _check_memory(memory, self._contexts, batch, width)
         keep, states, contexts = _seen(memory, key_mask, batch, n), iter(memory.states), []
-        wanted, all_found = found is not None, {} if found is None else found
+        found: Losses = {}
         for place, block in enumerate(self.layers):
             if block.mixer.context:
                 contexts.append(torch.cat([next(states), x], 1))
-                made = block.after(contexts[-1], n, keep, key_mask, losses=wanted)
+                made = block.after(contexts[-1], n, keep, key_mask, losses=losses)
             else:
-                made = block(x, key_mask, losses=wanted)
-            x = gathered(made, f"layers.{place}", all_found)
+                made = block(x, key_mask, losses=losses)
+            x = gathered(made, f"layers.{place}", found)
         last = tuple(context[:, max(0, context.shape[1] - self.rows) :].detach() for context in contexts)
-        return self._logits(x, at), Memory(last, None if keep is None else keep[:, max(0, keep.shape[1] - self.rows) :])
+        keep = None if keep is None else keep[:, max(0, keep.shape[1] - self.rows) :]
+        return self._logits(x, at), Memory(last, keep), found
 
     def _logits(self, x: Tensor, at: Tensor | None) -> Tensor:
         weight = self.embedding.weight if self.output is None else self.output.weight
@@ -182,10 +181,9 @@ class SequenceClassifier(Model):
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
             key_mask = None if key_mask is None else nn.functional.pad(key_mask, (1, 0), value=True)
-        found: Losses | None = {} if losses else None
-        x = self._through("layers", self.positions(x), found, key_mask)
+        x, found = self._through("layers", self.positions(x), losses, key_mask)
         logits = self.output(self._pooled(self.norm(x), key_mask))
-        return logits if found is None else (logits, found)
+        return (logits, found) if losses else logits
 
     def _embedded(self, tokens: Tensor, key_mask: Tensor | None) -> Tensor:
         if self.features is None:
@@ -256,10 +254,9 @@ class Seq2Seq(Model):
     def encode(self, source: Tensor, source_mask: Tensor | None = None, losses: bool = False) -> WithLosses:
         """What the decoder looks at: [batch, m, width]; with `losses`, (that, the encoder's losses)."""
         check_tokens("source", source, source_mask, "source_mask")
-        found: Losses | None = {} if losses else None
         x = self.source_positions(self.embedding(source) * self.scale)
-        encoded = self.source_norm(self._through("encoder", x, found, source_mask))
-        return encoded if found is None else (encoded, found)
+        x, found = self._through("encoder", x, losses, source_mask)
+        return (self.source_norm(x), found) if losses else self.source_norm(x)
 
     def decode(
         self,
@@ -278,12 +275,11 @@ class Seq2Seq(Model):
         if target.shape[0] != encoded.shape[0]:
             raise InputError(f"'target' has batch {target.shape[0]}, 'source' has {encoded.shape[0]}.")
         table = self.embedding if self.target_embedding is None else self.target_embedding
-        found: Losses | None = {} if losses else None
         x = self.target_positions(table(target) * self.scale)
-        x = self._through("decoder", x, found, target_mask, encoded, source_mask)
+        x, found = self._through("decoder", x, losses, target_mask, encoded, source_mask)
         x = x if at is None else x.flatten(0, 1).index_select(0, at)
         logits = F.linear(self.norm(x), table.weight if self.output is None else self.output.weight)
-        return logits if found is None else (logits, found)
+        return (logits, found) if losses else logits
 
 
 KINDS: dict[str, type[Model]] = {cls.kind: cls for cls in (LanguageModel, SequenceClassifier, Seq2Seq)}

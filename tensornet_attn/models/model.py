@@ -14,8 +14,7 @@ from tensornet_attn.models.config import Config
 from tensornet_attn.models.cost import ModelCost
 from tensornet_attn.models.fit import Fitted
 from tensornet_attn.models.initial import initialise
-from tensornet_attn.models.read import ModelSpec
-from tensornet_attn.models.sources import load
+from tensornet_attn.models.read import ModelSpec, load
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.spec.sources import Source
@@ -214,12 +213,12 @@ class Model(nn.Module, ABC):
     def _make(self, **new: Any) -> None:
         """Makes what is no stack: embeddings, final norms, output."""
 
-    def _through(self, stack: str, x: Tensor, found: Losses | None, *seen: Tensor | None) -> Tensor:
-        """x after all blocks of a stack, which see masks and a source; `found` takes their losses, None for none."""
-        wanted, all_found = found is not None, {} if found is None else found
+    def _through(self, stack: str, x: Tensor, losses: bool, *seen: Tensor | None) -> tuple[Tensor, Losses]:
+        """x after all blocks of a stack, which see masks and a source, and their losses, none where not asked for."""
+        found: Losses = {}
         for place, block in enumerate(getattr(self, stack)):
-            x = gathered(block(x, *seen, losses=wanted), f"{stack}.{place}", all_found)
-        return x
+            x = gathered(block(x, *seen, losses=losses), f"{stack}.{place}", found)
+        return x, found
 
     def to_yaml(self, whole: bool = False) -> str:
         """The model as YAML text that reads back to the same model; see `ModelSpec.to_yaml`."""

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.models.read import ModelSpec
-from tensornet_attn.models.sources import load
+from tensornet_attn.models.read import ModelSpec, load
 from tensornet_attn.spec.yaml import parse
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train.config import SIZES, Run
