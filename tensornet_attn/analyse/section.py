@@ -19,6 +19,7 @@ from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.runtime.positions import sinusoid
 
 Tensor = torch.Tensor
+LENGTH, BATCH = 128, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +129,6 @@ def _called(model: nn.Module, *inputs: Any, **named: Any) -> list[Section]:
         for module, training in modes.items():
             module.training = training
     return list(found.values())
-
-
-LENGTH, BATCH = 128, 8
 
 
 def repeated_tokens(vocabulary: int | Sequence[int], period: int, batch: int = 8, seed: int = 0) -> Tensor:

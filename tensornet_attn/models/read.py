@@ -71,11 +71,6 @@ class ModelSpec:
         """The sizes that are the model's own."""
         return sizes_of(self.config)
 
-    @property
-    def parts(self) -> Iterator[Fitted]:
-        """The designs of all places, block by block."""
-        return (part for blocks in self.stacks.values() for block in blocks for part in block.values())
-
     @cached_property
     def loss_weights(self) -> dict[str, float]:
         """What a trainer multiplies each auxiliary loss by, by its name in the model: `layers.0.mixer.balance`."""

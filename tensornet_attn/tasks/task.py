@@ -20,8 +20,8 @@ from tensornet_attn.tasks.chance import Integers, Stream
 from tensornet_attn.tasks.reading import MissingFile
 from tensornet_attn.tasks.recipe import BLOCK, Kind, Options, Recipe, Source
 from tensornet_attn.tasks.recipes import RECIPES
+from tensornet_attn.tasks.recipes.texts import Sliding
 from tensornet_attn.tasks.splits import SPLITS, Rows
-from tensornet_attn.tasks.windows import Sliding
 
 if TYPE_CHECKING:
     import torch

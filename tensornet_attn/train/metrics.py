@@ -16,6 +16,9 @@ from tensornet_attn.files import write_whole
 
 Line = dict[str, Any]
 FILE = "metrics.jsonl"
+Tell = Callable[[Mapping[str, Any]], None]
+_SECONDS = 10.0  # between plain lines
+_FIRST = 5  # steps, so that the first line comes early and knows the speed
 
 
 def read(path: Path) -> list[Line]:
@@ -66,11 +69,6 @@ def median_speed(lines: list[Line]) -> float:
 
 def _written(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line, allow_nan=False).encode() + b"\n"
-
-
-Tell = Callable[[Mapping[str, Any]], None]
-_SECONDS = 10.0  # between plain lines
-_FIRST = 5  # steps, so that the first line comes early and knows the speed
 
 
 @contextmanager

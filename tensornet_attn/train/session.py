@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "bf16-true": "bf16-true"}
 NEEDED = {"lightning_fabric": "lightning-fabric", "safetensors": "safetensors", "matplotlib": "matplotlib"}
+Tensor = torch.Tensor
 
 
 def need_parts(run: Run) -> None:
@@ -80,9 +81,6 @@ def recompute(model: nn.Module) -> None:
         if not any(True for _ in block.buffers()):
             for call in ("forward", "after"):
                 setattr(block, call, partial(checkpoint, getattr(block, call), use_reentrant=False))
-
-
-Tensor = torch.Tensor
 
 
 @dataclass

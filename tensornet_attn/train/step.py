@@ -14,8 +14,10 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.batch import UNSCORED, Batch
 from tensornet_attn.train.config import Run
 from tensornet_attn.train.feed import answer, check_tokens, scored_places, seed_part
-from tensornet_attn.train.save import gathered
+from tensornet_attn.train.folder import gathered
 from tensornet_attn.train.session import Session
+
+Tensor = torch.Tensor
 
 
 def rate(run: Run, step: int) -> float:
@@ -32,9 +34,6 @@ def rate(run: Run, step: int) -> float:
     done = (step - run.warmup) / max(1, run.steps - run.warmup)
     left = (1 + math.cos(math.pi * done)) / 2 if run.schedule == "cosine" else 1 - done
     return run.min_lr + (run.lr - run.min_lr) * left
-
-
-Tensor = torch.Tensor
 
 
 class Diverged(InputError):

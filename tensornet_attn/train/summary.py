@@ -23,6 +23,9 @@ from tensornet_attn.train.metrics import Line, median_speed
 from tensornet_attn.train.session import Session
 from tensornet_attn.version import __version__
 
+SUMMARY, CURVES = "summary.json", "curves.svg"
+_SPAN = 50  # steps, or a fiftieth of the run, that the thick line is a mean of
+
 
 def finish(session: Session, out: Path, command: str) -> dict[str, Any]:
     """Writes and gives the summary, and draws the curves; nothing on processes other than the first."""
@@ -40,7 +43,8 @@ def summary_of(session: Session, lines: list[Line], command: str) -> dict[str, A
     """Final validation, size, work, speed, memory, and where all this comes from."""
     task, spec = session.task, session.spec
     judged = [line for line in lines if "eval_loss" in line]
-    designs = {part.design.name: compiler.hash_of(part.design, part.causal) for part in spec.parts}
+    parts = (part for blocks in spec.stacks.values() for block in blocks for part in block.values())
+    designs = {part.design.name: compiler.hash_of(part.design, part.causal) for part in parts}
     packages = {name: metadata.version(name) for name in ("torch", "lightning-fabric")}
     return {
         "task": task.name,
@@ -69,10 +73,6 @@ def peak_bytes(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-SUMMARY, CURVES = "summary.json", "curves.svg"
-_SPAN = 50  # steps, or a fiftieth of the run, that the thick line is a mean of
 
 
 def draw(lines: list[Line], title: str, path: Path) -> None:

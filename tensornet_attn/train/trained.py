@@ -18,10 +18,14 @@ from tensornet_attn.tasks.batch import Batch, Score
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train.config import Run, read
 from tensornet_attn.train.feed import arguments, judge
+from tensornet_attn.train.folder import CHECKPOINTS, CONFIG, MODEL, Saved, checkpoints, config_hash, load_model
 from tensornet_attn.train.model import spec_of
-from tensornet_attn.train.save import CHECKPOINTS, CONFIG, MODEL, Saved, checkpoints, config_hash, load_model
 from tensornet_attn.train.session import fabric_of, need_parts
 from tensornet_attn.train.start import task_of
+
+Tensor = torch.Tensor
+SAMPLES = 8
+PART = 8  # samples of a call of the model: the logits of all samples at once can be more than there is memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +105,6 @@ def _saved(path: Path, checkpoint: str | None) -> Saved:
     raise InputError(f"'{path}' has no checkpoint '{checkpoint}'; there are those of steps {steps}.")
 
 
-Tensor = torch.Tensor
-
-
 @torch.no_grad()
 def sample(
     trained: Trained, prompt: str, tokens: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
@@ -133,10 +134,6 @@ def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch
         least = logits.topk(top_k).values[-1]
         logits = logits.masked_fill(logits < least, -torch.inf)
     return int(torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator))
-
-
-SAMPLES = 8
-PART = 8  # samples of a call of the model: the logits of all samples at once can be more than there is memory
 
 
 def run_sections(

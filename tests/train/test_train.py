@@ -22,7 +22,7 @@ import tensornet_attn as ta
 from tensornet_attn.errors import InputError
 from tensornet_attn.train import start
 from tensornet_attn.train.config import Run
-from tensornet_attn.train.save import checkpoints, config_hash
+from tensornet_attn.train.folder import checkpoints, config_hash
 from tensornet_attn.train.trained import open_run
 from tests.train import runs
 
@@ -239,7 +239,7 @@ def test_a_checkpoint_of_another_run(tmp_path: Path) -> None:
 
 
 def test_two_processes_in_one_folder(tmp_path: Path) -> None:
-    from tensornet_attn.train.save import locked
+    from tensornet_attn.train.folder import locked
 
     with locked(tmp_path / "out", True):
         message = f"another process trains in '{tmp_path / 'out'}': wait for it, or choose another --out."

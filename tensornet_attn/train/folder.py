@@ -25,6 +25,14 @@ from tensornet_attn.spec.yaml import dump
 from tensornet_attn.train.config import LATER, MACHINE, SIZES, Run, read
 from tensornet_attn.train.session import Session
 
+Tensor = torch.Tensor
+CHECKPOINTS, CONFIG, STATE = "checkpoints", "run.yaml", "state.json"
+MODEL, OPTIMIZER, MEMORY = "model.safetensors", "optimizer.safetensors", "memory.safetensors"
+KEEP = "keep"  # of a memory, beside its states by number
+_NAME = re.compile(r"step-(\d{8,})\Z")
+_ASIDE = "."  # how the name of a folder begins that is being written or removed
+_LONG = 60  # characters of a value that a message shows
+
 
 @contextmanager
 def locked(out: Path, wanted: bool) -> Iterator[None]:
@@ -39,9 +47,6 @@ def locked(out: Path, wanted: bool) -> Iterator[None]:
         except BlockingIOError:
             raise InputError(f"another process trains in '{out}': wait for it, or choose another --out.") from None
         yield
-
-
-_LONG = 60  # characters of a value that a message shows
 
 
 def check_same(run: Run, out: Path) -> None:
@@ -89,14 +94,6 @@ def differences(here: Any, there: Any, place: str = "") -> Iterator[tuple[str, A
             yield from differences(one, other, f"{place}[{index}]")
     elif here != there:
         yield place, here, there
-
-
-Tensor = torch.Tensor
-CHECKPOINTS, CONFIG, STATE = "checkpoints", "run.yaml", "state.json"
-MODEL, OPTIMIZER, MEMORY = "model.safetensors", "optimizer.safetensors", "memory.safetensors"
-KEEP = "keep"  # of a memory, beside its states by number
-_NAME = re.compile(r"step-(\d{8,})\Z")
-_ASIDE = "."  # how the name of a folder begins that is being written or removed
 
 
 @dataclass(frozen=True)
