@@ -8,7 +8,7 @@ from typing import Any
 
 from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph import examine
-from tensornet_attn.models.parts import inside, opened
+from tensornet_attn.models.fit import inside, opened
 from tensornet_attn.search.moves import MOVES
 from tensornet_attn.search.space import COSTS, Alternative, Bounds, Space, Values, is_number, is_whole
 from tensornet_attn.spec import Design

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from tensornet_attn import compiler
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph import build
-from tensornet_attn.models.parts import is_path
-from tensornet_attn.models.refuse import written
+from tensornet_attn.models.config import written
+from tensornet_attn.models.fit import is_path
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space
 from tensornet_attn.search.study import Limit, Rung, Study, space_data
@@ -23,9 +23,8 @@ from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.yaml import plain
 from tensornet_attn.tasks import list_tasks, task_named
 from tensornet_attn.tasks.reading import read_bytes
-from tensornet_attn.train.config import SIZES, Run
-from tensornet_attn.train.read import file_document, refuse
-from tensornet_attn.train.read import read as read_run
+from tensornet_attn.train.config import SIZES, Run, file_document, refuse
+from tensornet_attn.train.config import read as read_run
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | None
 PAGE = "docs/search.md lists all keys."

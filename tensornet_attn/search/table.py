@@ -20,7 +20,7 @@ from tensornet_attn.search.space import to_text
 from tensornet_attn.search.store import Running
 from tensornet_attn.search.study import ARMS, Study
 from tensornet_attn.search.trial import BOUND, COMPLETE, Trial
-from tensornet_attn.train.progress import clock, say
+from tensornet_attn.train.metrics import clock, say
 
 SECONDS = 10.0  # between plain lines
 BAR = 40  # letters that the bar is wide
