@@ -46,7 +46,7 @@ _CLASSES = {
 }
 
 
-def mermaid_source(graph: Graph, title: str | None = None, about: str | None = None) -> str:
+def to_mermaid(graph: Graph, title: str | None = None, about: str | None = None) -> str:
     """Mermaid flowchart text of a diagram."""
     scene, wires = _joined(*edges(flatten(graph)))
     name = _harmless(title or graph.name)
