@@ -19,8 +19,7 @@ def show_table(name: str, as_json: bool) -> None:
     """
     from tensornet_attn.cli.output import print_json, write
     from tensornet_attn.cost.devices import device_named
-    from tensornet_attn.cost.paper import compare, tables_named
-    from tensornet_attn.cost.paper.tables import ALL
+    from tensornet_attn.cost.paper import ALL, compare, tables_named
     from tensornet_attn.plan.order import split_best
 
     device = device_named("flops")
