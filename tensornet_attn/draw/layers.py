@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tensornet_attn.draw.scene import Bond, Node, Path, Scene, Wire
+from tensornet_attn.draw.scene import Node, Path, Scene, Wire
 from tensornet_attn.draw.words import leg_words
 
 
@@ -26,7 +26,8 @@ class Edge:
 def edges(scene: Scene) -> tuple[Scene, tuple[Edge, ...]]:
     """The scene with a node for each leg that joins three or more, and its edges from above to below."""
     ranks, homes = _ranks(scene), {node.id: node for node in scene.nodes}
-    nodes, found = list(scene.nodes), [_bond(bond, homes) for bond in scene.bonds]
+    nodes = list(scene.nodes)
+    found = [Edge(b.tail, b.head, " ".join(b.legs), "bond", frame=homes[b.head].frame) for b in scene.bonds]
     bundles: dict[tuple[str, str], list[str]] = {}  # all legs of a step that go straight to a tap
     for index, wire in enumerate(scene.wires):
         label = leg_words(wire.leg) if wire.named else ""
@@ -40,19 +41,11 @@ def edges(scene: Scene) -> tuple[Scene, tuple[Edge, ...]]:
         else:
             point = Node(f"n{len(nodes)}", "leg" if label else "point", label, wire.frame, ())
             nodes.append(point)
-            found += _arms(ends, point, _cut(ends, wire, ranks), index)
+            cut = _cut(ends, wire, ranks)  # wires come into the point from above, and go out of it
+            arms = [(end.id, point.id) for end in ends[:cut]] + [(point.id, end.id) for end in ends[cut:]]
+            found += [Edge(*arm, look="arm", frame=point.frame, wire=index) for arm in arms]
     found += [Edge(*pair, " ".join(legs), "bond", frame=homes[pair[1]].frame) for pair, legs in bundles.items()]
     return replace(scene, nodes=tuple(nodes)), tuple(found)
-
-
-def _bond(bond: Bond, homes: dict[str, Node]) -> Edge:
-    return Edge(bond.tail, bond.head, " ".join(bond.legs), "bond", frame=homes[bond.head].frame)
-
-
-def _arms(ends: list[Node], point: Node, cut: int, wire: int) -> list[Edge]:
-    """Wires into the point from above and out of it."""
-    arms = [(end.id, point.id) for end in ends[:cut]] + [(point.id, end.id) for end in ends[cut:]]
-    return [Edge(tail, head, look="arm", frame=point.frame, wire=wire) for tail, head in arms]
 
 
 def _place(end: Node, wire: Wire) -> int:

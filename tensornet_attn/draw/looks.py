@@ -15,7 +15,7 @@ from tensornet_attn.draw.scene import Node, Scene
 from tensornet_attn.draw.sizes import FONT, label_size
 from tensornet_attn.draw.words import KINDS
 
-GREY, WHITE, PALE = "#dddddd", "white", "#888888"
+GREY, PALE = "#dddddd", "#888888"
 NODES: dict[str, dict[str, str]] = {
     "input": {"penwidth": "2.4"},
     "weight": {"fillcolor": GREY},

@@ -1,13 +1,17 @@
-"""A picture before layout: nodes, nested frames, wires between nodes, and bonds (bundles of legs)."""
+"""A picture before layout: nodes, nested frames, wires between nodes, bonds (bundles of legs); what is drawn apart."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tensornet_attn.graph.model import Leg
+from tensornet_attn.graph.model import Graph, Leg, Step
 
+COPY = 2  # nodes that may be drawn again at each use
+PICTURE = 64  # nodes of one connected picture
+DEPTH = 16  # steps drawn inside one another
 # Where a node stands in the diagram: at each product on the way, its distance from the data and its factor's place.
 Path = tuple[tuple[int, int], ...]
 LAST = (1 << 20, 0)  # after every factor: the lower border of a frame
@@ -92,3 +96,26 @@ class Scene:
         yield from self.held[frame]
         for inner in self.inner[frame]:
             yield from self.below(inner.id)
+
+
+def drawn_apart(graph: Graph) -> frozenset[str]:
+    """Names of the steps that get a picture of their own; so every step is drawn once, or is small."""
+    uses = Counter(use.name for _, use in graph.uses())
+    roots = graph.results
+    nodes: dict[str, int] = {}
+    depth: dict[str, int] = {}
+    for step in graph.steps:
+        nodes[step.name], depth[step.name] = _nodes(step, nodes), _depth(step, depth)
+        times = uses[step.name] + (step.name in roots)
+        many = times > 1 and nodes[step.name] > COPY
+        if many or nodes[step.name] > PICTURE or depth[step.name] >= DEPTH:
+            nodes[step.name], depth[step.name] = 1, 0
+    return frozenset(name for name, count in nodes.items() if depth[name] == 0)
+
+
+def _nodes(step: Step, known: dict[str, int]) -> int:
+    return max(1, sum(known.get(use.name, 1) for use in step.op.uses))
+
+
+def _depth(step: Step, known: dict[str, int]) -> int:
+    return 1 + max((known.get(use.name, 0) for use in step.op.uses), default=0)
