@@ -10,7 +10,7 @@ from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box
 from tensornet_attn.search.moves import MOVES
-from tensornet_attn.search.sketch import Sketch, data_of, sketch_of
+from tensornet_attn.search.sketch import FIXED, Sketch, data_of, sketch_of
 from tensornet_attn.search.space import (
     SECTIONS,
     Choice,
@@ -25,7 +25,6 @@ from tensornet_attn.search.space import (
     to_text,
     with_alternative,
 )
-from tensornet_attn.search.wires import FIXED
 from tensornet_attn.spec import Design
 
 
