@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from tensornet_attn.draw.flatten import flatten
-from tensornet_attn.draw.layers import Edge, edges
 from tensornet_attn.draw.layout import Layout, Spot, layout_of
 from tensornet_attn.draw.looks import EDGES, FRAMES, Legend, legend_of, node_look
-from tensornet_attn.draw.scene import Scene
+from tensornet_attn.draw.scene import Edge, Scene, edges
 from tensornet_attn.draw.sizes import DOUBLED, FONT, LEG, NODE, TITLE, text_width
 from tensornet_attn.draw.words import plain
 from tensornet_attn.errors import MissingPartError

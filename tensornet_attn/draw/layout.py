@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import sqrt
 
-from tensornet_attn.draw.layers import Edge
 from tensornet_attn.draw.levels import GAP, Arrow, Level, Order, level_of, spread
-from tensornet_attn.draw.scene import Node, Scene
+from tensornet_attn.draw.scene import Edge, Node, Scene
 from tensornet_attn.draw.sizes import FIXED, FLAT, Size, label_size, node_size, title_size
 
 Point = tuple[float, float]
@@ -111,33 +110,25 @@ class Curves:
         return Curve(chain[0].edge, tail, head, tuple(_joined(points)))
 
     def start(self, arrow: Arrow, node: str) -> Point:
-        spot = self.spot(node)
-        rank = sorted(self.out[node], key=lambda a: self.x[a.head])
-        shift = self.shift(node, spot, rank.index(arrow), len(rank))
-        return spot.x + shift, spot.y + self.reach(node, spot, shift)
+        return self.at(node, arrow, sorted(self.out[node], key=lambda a: self.x[a.head]), 1)
 
     def end(self, arrow: Arrow, node: str) -> Point:
-        spot = self.spot(node)
-        rank = sorted(self.into[node], key=lambda a: self.made.nodes[a.port].x if a.port else self.x[a.tail])
-        shift = self.shift(node, spot, rank.index(arrow), len(rank))
-        return spot.x + shift, spot.y - self.reach(node, spot, shift)
+        into = sorted(self.into[node], key=lambda a: self.made.nodes[a.port].x if a.port else self.x[a.tail])
+        return self.at(node, arrow, into, -1)
 
-    def spot(self, name: str) -> Spot:
-        return self.made.nodes[name] if name in self.made.nodes else self.made.labels[name][0]
+    def at(self, node: str, arrow: Arrow, beside: list[Arrow], way: int) -> Point:
+        """Where an arrow meets the outline of a node, below (1) or above (-1); `beside`: all that do, from the left.
 
-    def shift(self, name: str, spot: Spot, index: int, count: int) -> float:
-        """Wires at one side of a node stand a little apart; those of a leg meet."""
-        if count == 1 or name not in self.home or self.home[name].look in ("leg", "point", "port", "pass"):
-            return 0.0
-        step = min(8.0, spot.width * 0.62 / (count - 1))
-        return step * (index - (count - 1) / 2)
-
-    def reach(self, name: str, spot: Spot, shift: float) -> float:
-        """From the middle of a node up or down to its outline."""
-        look = self.home[name].look if name in self.home else "leg"
-        if look in (*FLAT, *FIXED, "leg", "ones") or not spot.width:
-            return spot.height / 2
-        return spot.height / 2 * sqrt(1 - (2 * shift / spot.width) ** 2)
+        Wires at one side of a node stand a little apart; those of a leg meet.
+        """
+        spot = self.made.nodes[node] if node in self.made.nodes else self.made.labels[node][0]
+        look, count = self.home[node].look if node in self.home else "leg", len(beside)
+        shift, reach = 0.0, spot.height / 2
+        if count > 1 and look not in ("leg", "point", "port", "pass"):
+            shift = min(8.0, spot.width * 0.62 / (count - 1)) * (beside.index(arrow) - (count - 1) / 2)
+        if look not in (*FLAT, *FIXED, "leg", "ones") and spot.width:
+            reach *= sqrt(1 - (2 * shift / spot.width) ** 2)
+        return spot.x + shift, spot.y + way * reach
 
 
 def _bend(one: Point, other: Point) -> list[Point]:
@@ -175,7 +166,6 @@ class Places:
     def __init__(self, scene: Scene, edges: Iterable[Edge]):
         self.scene = scene
         self.home = {node.id: node for node in scene.nodes}
-        self.up = {frame.id: frame.parent for frame in scene.frames}
         self.frames = {frame.id: frame for frame in scene.frames}
         self.legs = self.leaving()
         self.edges: dict[str | None, list[Edge]] = defaultdict(list)
@@ -219,7 +209,7 @@ class Places:
         """A node of a frame itself, or the inner frame that it stands in."""
         inside, here = node, self.home[node].frame
         while here is not None and here != frame:
-            inside, here = here, self.up[here]
+            inside, here = here, self.frames[here].parent
         return inside
 
     def leaving(self) -> dict[str, int]:
@@ -231,11 +221,6 @@ class Places:
                     found[end] = self.scene.order.index(wire.leg.name)
         return found
 
-    def side(self, legs: set[str]) -> int:
-        """-1 for the left, with the query leg, 1 for the right, with the key leg."""
-        query, key = self.scene.sequences
-        return (key in legs) - (query in legs)
-
     def placed(self, level: Level, sizes: dict[str, Size], blocks: dict[str, Layout], bordered: bool) -> Layout:
         """Every thing of a level in its row, and the wires between the rows."""
         offsets = {n: spot.x - block.width / 2 for block in blocks.values() for n, spot in block.nodes.items()}
@@ -245,7 +230,8 @@ class Places:
             if arrow.edge.wire >= 0:
                 for end in (arrow.tail, arrow.head):
                     legs[end].add(self.scene.wires[arrow.edge.wire].leg.name)
-        sides = {thing: self.side(legs[thing]) for row in level.rows for thing in row}
+        query, key = self.scene.sequences  # what has them stands on the left and on the right
+        sides = {thing: (key in legs[thing]) - (query in legs[thing]) for row in level.rows for thing in row}
         start = [sorted(row, key=lambda thing: sides[thing]) for row in level.rows]
         if bordered:
             start[-1] = list(level.rows[-1])  # the legs' own order

@@ -11,7 +11,7 @@ from math import fsum
 
 import networkx as nx
 
-from tensornet_attn.draw.layers import Edge
+from tensornet_attn.draw.scene import Edge
 
 LINES = 8  # one below the other, into which a row may be cut
 

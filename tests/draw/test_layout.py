@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from tensornet_attn.draw.layers import Edge
 from tensornet_attn.draw.levels import GAP, Level, Order, level_of, spread
+from tensornet_attn.draw.scene import Edge
 from tensornet_attn.draw.sizes import ROOM, text_width
 
 
