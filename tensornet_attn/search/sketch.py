@@ -84,15 +84,15 @@ class Sketch:
 
     def terms_of(self, step: str) -> tuple[Term, ...]:
         """The products that a step sums; none of a box."""
-        op = self.step[step].op
-        return op.terms if isinstance(op, Contraction) else ()
+        made = self.step[step].contraction
+        return () if made is None else made.terms
 
     def box_of(self, step: str, *kinds: str) -> Box:
         """The box of a step. Raises Nowhere where it is none of these kinds, or no box."""
-        op = self.step[step].op
-        if not isinstance(op, Box) or (kinds and op.kind not in kinds):
+        box = self.step[step].box
+        if box is None or (kinds and box.kind not in kinds):
             raise Nowhere
-        return op
+        return box
 
     def is_head(self, leg: str) -> bool:
         return str(self.declared[leg]).split()[0] == "head"
@@ -161,10 +161,10 @@ class Sketch:
     def change_uses(self, change: Callable[[Use], Use]) -> None:
         """Puts another use in place of each."""
         for name, step in self.step.items():
-            if isinstance(step.op, Contraction):
+            if step.box is None:
                 self.refactor(name, lambda factors: map(change, factors))
-            elif isinstance(step.op, Box):
-                self.rebox(name, operands=tuple((role, change(use)) for role, use in step.op.operands))
+            else:
+                self.rebox(name, operands=tuple((role, change(use)) for role, use in step.box.operands))
 
     def rename(self, new: Mapping[str, str]) -> None:
         """Gives steps other names."""
@@ -283,8 +283,8 @@ def _unnest(sketch: Sketch) -> None:
 def _nests(step: Step, sketch: Sketch, readers: Mapping[str, list[str]]) -> bool:
     """Whether a nested step has one reader, the box around it, which takes it as it is."""
     outer, _, role = step.name.rpartition(".")
-    box = sketch.step[outer].op if outer in sketch.step else None
-    if not isinstance(box, Box) or readers.get(step.name) != [outer]:
+    box = sketch.step[outer].box if outer in sketch.step else None
+    if box is None or readers.get(step.name) != [outer]:
         return False
     roles = {name for name, use in box.operands if use.name == step.name}
     return role in roles and roles <= {role, "by"} and box.operand(role).legs == step.legs
@@ -292,8 +292,8 @@ def _nests(step: Step, sketch: Sketch, readers: Mapping[str, list[str]]) -> bool
 
 def _value(step: Step, sketch: Sketch) -> Any:
     """A step as a diagram has it: an expression or a box, with the steps nested in it."""
-    if isinstance(step.op, Contraction):
-        return f"{sum_text(step.op)} -> {' '.join(step.legs)}".rstrip()
+    if step.contraction is not None:
+        return f"{sum_text(step.contraction)} -> {' '.join(step.legs)}".rstrip()
     box = sketch.box_of(step.name)
     model, numbers = BOXES[box.kind], {name: to_text(value) for name, value in box.numbers}
     opener = call_text(box.function) if box.function is not None else box.leg
@@ -390,7 +390,7 @@ def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
 
     A use has the new legs where its slot is on the wire, also where the wire is cut right after it.
     """
-    boxes = [(step.name, step.op) for step in sketch.step.values() if isinstance(step.op, Box)]
+    boxes = [(step.name, step.box) for step in sketch.step.values() if step.box is not None]
     acting = {(name, leg) for name, box in boxes for leg in (box.leg, box.other)}
     if any(len(new) != 1 and found.inner & acting for found, new in changes):
         raise Nowhere
