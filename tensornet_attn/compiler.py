@@ -163,7 +163,7 @@ def draw(design: Source, path: str | Path, format: str | None = None) -> None:
 
 def picture(design: Source, format: str = "svg") -> bytes:
     """The picture of a design as the bytes of a file: svg, png, dot, mmd (Mermaid) or txt. Raises InputError."""
-    from tensornet_attn.draw.write import content
+    from tensornet_attn.draw.render import content
 
     design = _design(design)
     return content(build(design), format, design.name, design.about or None)

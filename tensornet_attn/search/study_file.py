@@ -112,10 +112,8 @@ def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, o
             known = INNER.get(str(path[0]), KEYS) if len(path) > 1 else KEYS
             wrong = "at least one is needed" if kind == "too_short" else raw["msg"][0].lower() + raw["msg"][1:]
             shown = "" if kind == "missing" else f", {written(raw['input'])} given"
-            in_file, last = (
-                bool(path) and path[0] in document.data and path[0] not in options,
-                str(path[-1:] and path[-1]),
-            )
+            in_file = bool(path) and path[0] in document.data and path[0] not in options
+            last = str(path[-1:] and path[-1])
             if in_file and kind == "extra_forbidden":
                 message, hint = f"there is no key '{printable(last)}' here.", reporter.nearest(last, known)
                 reporter.error("unknown-key", message, path, key=True, hint=hint)
@@ -134,12 +132,8 @@ def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, o
 SHORT = ("task", "options", "run", "rates", "measure", "score")  # of one rung, beside the study's own keys
 KEYS = (*Study.model_fields, *SHORT)
 INNER = {"rungs": tuple(Rung.model_fields), "bounds": tuple(Limit.model_fields)}
-TEXTS = (
-    "byte_lm",
-    "char_lm",
-    "image_generation",
-    "wikitext",
-)  # few guesses are right: the loss says more than accuracy
+# Few guesses are right in these tasks: the loss says more than accuracy.
+TEXTS = ("byte_lm", "char_lm", "image_generation", "wikitext")
 # What comes before a task that is longer: mqar, which tells designs apart that recall from those that do not.
 LENGTH = 64
 FIRST: Mapping[str, Any] = {"task": "mqar", "options": {"length": LENGTH}, "run": {"steps": 750, "mlp": "none"}}
@@ -192,13 +186,12 @@ def check_rungs(study: Study) -> None:
     """Raises InputError where a rung's task or run is none, as the trainer would say."""
     for place, rung in trained(study):
         try:
-            check_rung(rung)
+            _check_rung(rung)
         except InputError as error:
             raise InputError("\n".join(f"rung {place}: {line}" for line in str(error).splitlines())) from error
 
 
-def check_rung(rung: Rung) -> None:
-    """Raises InputError."""
+def _check_rung(rung: Rung) -> None:
     own = next((key for key in rung.run if key in OWN), None)
     if own is not None:
         raise InputError(f"'{own}' is not given under 'run': it comes from {OWN[own]}.")
