@@ -4,7 +4,7 @@ Values are numbers modulo P. Arguments of exp are numbers modulo Q as well, a pr
 with W of order Q, so that exp(x) exp(y) = exp(x + y) holds, as it would not with one prime. Logarithms carry the number
 of which they are one. The sign of a value is whether it is a square modulo P: signs of products are products of signs,
 and that of -1 is -1, which is all that rewrites know of relu and abs; so are those of products of primes up to 31.
-Of other functions, and of a second exp on a path, nothing is assumed but that equal arguments give equal values: such a
+Of other functions, as of a second exp on a path, nothing is assumed but that equal arguments give equal values: such a
 proof holds for any functions.
 
 A false identity of sums, products and quotients holds at one point by chance with a probability of at most D / P, D the
@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import blake2b
 from itertools import product
-from math import prod
 
 from tensornet_attn.graph.model import Attention, Box, Function, Graph, Kernel, Step, Tensor, Term, Use
 from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, Name, Negative, Number, evaluate, to_text
@@ -122,6 +121,12 @@ def total(values: Iterable[Value]) -> Value:
     return found
 
 
+def shares(values: list[Value], more: Value) -> list[Value]:
+    """Each value over the sum of all."""
+    over = inverse(plus(total(values), more))
+    return [times(value, over) for value in values]
+
+
 def _power(a: Value) -> int | None:
     """exp of a value modulo P, where it is known."""
     return a[2] if a[2] is not None else None if a[1] is None else pow(W, a[1], P)
@@ -142,9 +147,6 @@ class _Block:
     def at(self, where: Mapping[str, int]) -> Value:
         return self.entries[tuple(where[leg] for leg in self.legs)]
 
-    def vector(self, where: Mapping[str, int], along: Sequence[Mapping[str, int]]) -> list[Value]:
-        return [self.at({**where, **one}) for one in along]
-
 
 @dataclass
 class _Run:
@@ -159,17 +161,14 @@ class _Run:
     values: dict[str, _Block] = field(default_factory=dict)
     drawing: int = 0
 
-    def results(self) -> dict[str, dict[Place, int]]:
+    def results(self) -> dict[str, list[int]]:
         """What is wanted of the graph, modulo P, legs in alphabetical order."""
         for tensor in self.graph.tensors:
             self.values[tensor.name] = self.leaf(tensor)
         for step in self.graph.steps:
             self.values[step.name] = self.step(step)
-        return {name: self.sorted(self.values[name]) for name in self.graph.results}
-
-    def sorted(self, block: _Block) -> dict[Place, int]:
-        legs = tuple(sorted(block.legs))
-        return {tuple(at[leg] for leg in legs): block.at(at)[0] for at in self.places(legs)}
+        blocks = {name: self.values[name] for name in self.graph.results}
+        return {name: [block.at(at)[0] for at in self.places(sorted(block.legs))] for name, block in blocks.items()}
 
     # Sizes, numbers, positions
 
@@ -193,7 +192,7 @@ class _Run:
 
     def plain(self, tree: Arith) -> int | float:
         sizes = {leg.name: self.size(leg.name) for leg in self.graph.legs if leg.sequence}
-        return evaluate(tree, self.graph.values | sizes)
+        return evaluate(tree, {**self.graph.values, **sizes})
 
     def number(self, tree: Arith) -> Value:
         """Arithmetic; roots and logarithms are numbers of which nothing is known."""
@@ -243,32 +242,27 @@ class _Run:
         init, legs = tensor.init, tensor.legs
         assert init is not None
         if init.name in ("position", "distance"):
-            ends = [1 if leg == self.graph.query or init.name == "position" else -1 for leg in legs]
+            signs = [1 if leg == self.graph.query or init.name == "position" else -1 for leg in legs]
             return lambda place: exact(
-                sum(sign * self.position(leg, i) for sign, leg, i in zip(ends, legs, place, strict=True))
+                sum(s * self.position(leg, i) for s, leg, i in zip(signs, legs, place, strict=True))
             )
-        if init.name in ("ones", "zeros", "full", "eye", "kron"):
-            value = self.number(init.arguments[0]) if init.name == "full" else UNIT  # type: ignore[arg-type]
-            value = ZERO if init.name == "zeros" else value
-            return lambda place: value if init.name == "full" or self.matrix(init, place) else ZERO
+        if init.name == "full":
+            return lambda place: self.number(init.arguments[0])  # type: ignore[arg-type]
+        if init.name in ("ones", "zeros"):
+            return lambda place: exact(init.name == "ones")
         sizes = [self.size(leg) for leg in legs]
+        if init.name in ("eye", "kron"):
+            entries = self.matrix(init, sizes)
+            return lambda place: exact(entries[place[0]][place[1]])
         return lambda place: self.any(init.name, sizes, place)
 
-    def matrix(self, function: Function, place: Place) -> bool:
-        """Whether an entry of eye, ones or of a product of these is one."""
-        if function.name != "kron":
-            return function.name != "eye" or place[0] == place[1]
-        left, right = function.arguments
-        rows, columns = self.shape(right)  # type: ignore[arg-type]
-        outer, inner = (place[0] // rows, place[1] // columns), (place[0] % rows, place[1] % columns)
-        return self.matrix(left, outer) and self.matrix(right, inner)  # type: ignore[arg-type]
-
-    def shape(self, function: Function) -> tuple[int, int]:
+    def matrix(self, function: Function, sizes: Sequence[int]) -> list[list[int]]:
+        """The entries of eye, ones, or of the Kronecker product of two such."""
         if function.name == "kron":
-            shapes = [self.shape(part) for part in function.arguments]  # type: ignore[arg-type]
-            return prod(rows for rows, _ in shapes), prod(columns for _, columns in shapes)
-        sizes = [int(self.plain(part)) for part in function.arguments]  # type: ignore[arg-type]
-        return sizes[0], sizes[-1]
+            parts = [self.matrix(part, ()) for part in function.arguments]  # type: ignore[arg-type]
+            return [[a * b for a in left for b in right] for left in parts[0] for right in parts[1]]
+        sizes = [int(self.plain(part)) for part in function.arguments] or sizes  # type: ignore[arg-type]
+        return [[int(function.name == "ones" or i == j) for j in range(sizes[-1])] for i in range(sizes[0])]
 
     # Steps
 
@@ -286,17 +280,15 @@ class _Run:
 
     def product(self, term: Term, legs: Legs) -> _Block:
         """A product, summed factor by factor over legs that neither the result nor a later factor has."""
-        factors = term.factors
         found = _Block((), {(): self.number(term.coefficient)})
-        for i, use in enumerate(factors):
-            later = {*legs, *(leg for other in factors[i + 1 :] for leg in other.legs)}
+        for i, use in enumerate(term.factors):
+            later = {*legs, *(leg for other in term.factors[i + 1 :] for leg in other.legs)}
             found = self.joined(found, self.read(use), later)
         return found
 
     def joined(self, left: _Block, right: _Block, needed: set[str]) -> _Block:
         shared = [leg for leg in right.legs if leg in left.legs]
-        legs = tuple(dict.fromkeys((*left.legs, *right.legs)))
-        kept = tuple(leg for leg in legs if leg in needed)
+        kept = tuple(leg for leg in dict.fromkeys((*left.legs, *right.legs)) if leg in needed)
         entries: dict[Place, Value] = {}
         by_shared: dict[Place, list[tuple[Place, Value]]] = {}
         for place, value in right.entries.items():
@@ -369,73 +361,80 @@ class _Run:
         blocks = {role: self.read(use) for role, use in box.operands}
         draws = "dropout" in dict(box.numbers) and self.plain(box.number("dropout")) != 0
         self.drawing += draws
-        found: dict[tuple[tuple[str, int], ...], Value | list[Value]] = {}
-        entries = {}
         along = [leg for leg in (box.leg, box.other) if leg is not None]
         inside = self.places(leg for leg in along if leg in box.uses[0].legs)
+        rows: dict[Place, Value | list[Value]] = {}
+        entries = {}
         for at in self.places(step.legs):
             if box.kind in ALONE:
                 value = ALONE[box.kind](self, box, blocks, at)
             else:
-                row = tuple((leg, i) for leg, i in at.items() if leg not in along)
-                if row not in found:
-                    found[row] = self.row(step, box, blocks, dict(row), inside)
-                whole = found[row]
-                value = whole if isinstance(whole, tuple) else whole[inside.index({leg: at[leg] for leg in inside[0]})]
+                key = tuple(i for leg, i in at.items() if leg not in along)
+                row = rows[key] if key in rows else rows.setdefault(key, self.row(step, box, blocks, at, inside))
+                value = row if isinstance(row, tuple) else row[inside.index({leg: at[leg] for leg in inside[0]})]
             place = tuple(at.values())
             entries[place] = times(value, self.any("dropout", self.drawing, place)) if draws else value
         return _Block(step.legs, entries)
 
     def row(
-        self, step: Step, box: Box, blocks: Mapping[str, _Block], at: dict[str, int], inside: list[dict[str, int]]
+        self, step: Step, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int], inside: list[dict[str, int]]
     ) -> Value | list[Value]:
         """What a box gives along its leg: one value, or one for each place there."""
-        values = blocks["of"].vector(at, inside)
-        seen = [not self.graph.masked(step) or self.sees(step, {**at, **one}) for one in inside]
-        if box.kind in ROWS:
-            return ROWS[box.kind](self, box, values, seen)
+        places = [{**at, **one} for one in inside]
+        values = [blocks["of"].at(place) for place in places]
+        seen = [not self.graph.masked(step) or self.sees(step, place) for place in places]
+        kept = [value if own else ZERO for value, own in zip(values, seen, strict=True)]
+        some = [value for value, own in zip(values, seen, strict=True) if own]
+        if box.kind == "softmax":
+            scale = self.number(box.number("scale"))
+            powers = [self.exp(times(scale, value)) if own else ZERO for value, own in zip(values, seen, strict=True)]
+            return shares(powers, ZERO)
+        if box.kind == "normalize":
+            return shares(kept, self.number(box.number("eps")))
+        if box.kind == "keep":
+            return kept
+        if box.kind in ("sum", "mean"):
+            return times(total(kept), inverse(exact(len(some))) if box.kind == "mean" else UNIT)
+        if box.kind == "logsumexp":
+            return self.log(total(map(self.exp, some))) if some else ZERO
+        if box.kind == "max":
+            return self.any("max", sorted(value[0] for value in some)) if some else ZERO
         numbers = [self.plain(number) for _, number in box.numbers]
-        others = [value[0] for role in sorted(blocks) for value in blocks[role].vector(at, inside)]
-        return [self.any(box.kind, numbers, others, i) for i in range(len(values))]
+        every = [blocks[role].at(place)[0] for role in sorted(blocks) for place in places]
+        return [self.any(box.kind, numbers, every, i) for i in range(len(values))]
 
     def sees(self, step: Step, at: Mapping[str, int]) -> bool:
         """Whether a key counts: the masks of the design, one of a call by query and key, and one of keys."""
         query, key = str(self.graph.query), str(self.graph.key)
-        if self.drawn("key mask", at[key])[0] % 8 == 0:
-            return False
-        if query not in at:
-            return True
+        if self.hidden("key mask", at[key]) or query not in at:
+            return not self.hidden("key mask", at[key])
         distance = self.position(query, at[query]) - at[key]
         for mask in self.graph.masks(step):
             left, right = ([self.plain(n) for n in mask.arguments] * 2 + [float("inf"), 0])[:2]  # type: ignore[arg-type]
             if distance < 0 if mask.name == "causal" else not -right <= distance <= left:
                 return False
-        return self.drawn("mask", at[query], at[key])[0] % 8 > 0
+        return not self.hidden("mask", at[query], at[key])
+
+    def hidden(self, mask: str, *place: int) -> bool:
+        return self.drawn(mask, place)[0] % 8 == 0
 
     def exp(self, value: Value) -> Value:
         power = _power(value)
-        if power is None:
-            return self.any("exp of what has an exp inside", value[0])[0], None, None
-        return power, None, None
+        return self.any("exp of what has an exp inside", value[0])[0] if power is None else power, None, None
 
     def log(self, value: Value) -> Value:
         return *self.any("log", value[0])[:2], value[0]
 
-    def scaled(self, box: Box, values: list[Value]) -> list[Value]:
-        scale = box.number("scale")
-        return values if self.plain(scale) == 1 else [times(self.number(scale), value) for value in values]
-
     def mapped(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
         function, value = box.function, blocks["of"].at(at)
         assert function is not None
-        if function.name in ("exp", "log"):
-            return self.exp(value) if function.name == "exp" else self.log(value)
-        if function.name == "reciprocal":
-            return inverse(value)
+        exactly = {"exp": self.exp, "log": self.log, "reciprocal": inverse}.get(function.name)
+        if exactly is not None:
+            return exactly(value)
         if self.signs and function.name in ("relu", "abs"):
             self.free.add(SIGN)
-            own = exact(Fraction(sign(value) + (function.name == "relu"), 1 + (function.name == "relu")))
-            return *times(own, value)[:2], None
+            share = Fraction(sign(value) + 1, 2) if function.name == "relu" else Fraction(sign(value))
+            return *times(exact(share), value)[:2], None
         numbers = [2] if function.name == "square" else [self.plain(n) for n in function.arguments]  # type: ignore[arg-type]
         if function.name in ("square", "power") and isinstance(numbers[0], int) and numbers[0] > 0:
             return pow(value[0], numbers[0], P), None if value[1] is None else pow(value[1], numbers[0], Q), None
@@ -447,82 +446,21 @@ class _Run:
         place = min(max(distance - self.position(along, 0), 0), self.size(along) - 1)
         return blocks["of"].at({**at, along: place})
 
-    def rotated(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
-        """a cos - b sin, b cos + a sin: a turn by an angle of which nothing is known but where it is the same."""
-        along = str(box.other)
-        block = self.size(along) // int(self.plain(box.number("blocks")))
-        width = round(self.plain(box.number("fraction")) * block)
-        start, own = at[along] // block * block, at[along] % block
-        value = blocks["of"].at(at)
-        if own >= width // 2 * 2:
-            return value
-        second, pair = divmod(own, width // 2)
-        partner = blocks["of"].at({**at, along: start + pair + (0 if second else width // 2)})
-        angle = (width, pair, str(self.plain(box.number("base"))), self.position(str(box.leg), at[str(box.leg)]))
-        sine = times(self.any("sin", *angle), exact(1 if second else -1))
-        return plus(times(value, self.any("cos", *angle)), times(partner, sine))
-
     def remembered(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
         """A delta rule: any function of what its operands have for one entry of the values."""
         legs = [leg for leg in box.operand("value").legs if leg != box.leg]
-        key_masks = [self.drawn("key mask", i)[0] % 8 == 0 for i in range(self.size(str(box.leg)))]
-        known: list[object] = [box.mode, self.plain(box.number("eps")), key_masks, at[str(self.graph.query)]]
-        for _, block in sorted(blocks.items()):
-            inner = self.places(leg for leg in block.legs if leg not in legs)
-            known += [[value[0] for value in block.vector(at, inner)]]
-        return self.any(box.kind, *known)
-
-
-def _softmax(run: _Run, box: Box, values: list[Value], seen: list[bool]) -> list[Value]:
-    return _shares([run.exp(v) if s else ZERO for v, s in zip(run.scaled(box, values), seen, strict=True)], ZERO)
-
-
-def _normalize(run: _Run, box: Box, values: list[Value], seen: list[bool]) -> list[Value]:
-    return _shares(_kept(run, box, values, seen), run.number(box.number("eps")))
-
-
-def _shares(values: list[Value], more: Value) -> list[Value]:
-    over = inverse(plus(total(values), more))
-    return [times(value, over) for value in values]
-
-
-def _kept(run: _Run, box: Box, values: list[Value], seen: list[bool]) -> list[Value]:
-    return [value if own else ZERO for value, own in zip(values, seen, strict=True)]
-
-
-def _sum(run: _Run, box: Box, values: list[Value], seen: list[bool]) -> Value:
-    return total(_kept(run, box, values, seen))
-
-
-def _mean(run: _Run, box: Box, values: list[Value], seen: list[bool]) -> Value:
-    return times(_sum(run, box, values, seen), inverse(exact(sum(seen))))
-
-
-def _logsumexp(run: _Run, box: Box, values: list[Value], seen: list[bool]) -> Value:
-    powers = [run.exp(value) for value, own in zip(values, seen, strict=True) if own]
-    return run.log(total(powers)) if powers else ZERO
-
-
-def _max(run: _Run, box: Box, values: list[Value], seen: list[bool]) -> Value:
-    found = sorted(value[0] for value, own in zip(values, seen, strict=True) if own)
-    return run.any("max", found) if found else ZERO
+        masks = [self.hidden("key mask", i) for i in range(self.size(str(box.leg)))]
+        own = [self.places(leg for leg in block.legs if leg not in legs) for block in blocks.values()]
+        pairs = zip(blocks.values(), own, strict=True)
+        values = [[block.at({**at, **place})[0] for place in places] for block, places in pairs]
+        return self.any(box.kind, box.mode, self.plain(box.number("eps")), masks, at[str(self.graph.query)], values)
 
 
 ALONE: dict[str, Callable[[_Run, Box, Mapping[str, _Block], Mapping[str, int]], Value]] = {
     "map": _Run.mapped,
     "dropout": lambda run, box, blocks, at: blocks["of"].at(at),
     "rel_shift": _Run.shifted,
-    "rope": _Run.rotated,
     "delta_rule": _Run.remembered,
-}
-ROWS: dict[str, Callable[[_Run, Box, list[Value], list[bool]], Value | list[Value]]] = {
-    "softmax": _softmax,
-    "normalize": _normalize,
-    "keep": _kept,
-    "sum": _sum,
-    "mean": _mean,
-    "logsumexp": _logsumexp,
-    "max": _max,
 }
 
 
