@@ -30,10 +30,12 @@ def beside_output(graph: Graph) -> set[str]:
 
 def state_apart(graph: Graph, place: str) -> Graph | None:
     """L = Q K; A = f(L); s = g(L), a state or a loss   ->   L = Q K; A = f(L); L' = Q K; s = g(L')"""
-    step = graph.step[place]
-    if draws(graph, step) or not {graph.query, graph.key} <= {*step.legs}:
+    step, readers = graph.step[place], {reader.name for reader, _ in graph.readers.get(place, ())}
+    if graph.query not in step.legs or graph.key not in step.legs or draws(graph, step):
         return None
-    apart, readers = beside_output(graph), {reader.name for reader, _ in graph.readers.get(place, ())}
+    if len(readers) + (place == graph.output) < 2:
+        return None  # one makes the output, another does not
+    apart = beside_output(graph)
     if place in apart or not readers & apart:
         return None
     return duplicated(graph, place, [readers & apart])

@@ -159,14 +159,14 @@ class Matcher:
         left = len(term.factors) - len(body.single)
         if left < 0 or (left and not body.many) or (not body.numbers and term.coefficient != ONE):
             return
-        numbers = dict.fromkeys(body.numbers, (term.coefficient,))
-        inner = next((own.name for own in body.single if own.name in self.side and own.name not in match.steps), "")
         for places in self.singles(match, body.single, term):
             for label, factors in self.many(match, name, body, place, places, term):
                 uses = {key: tuple([term.factors[i] for i in own]) for key, own in factors.items()}
                 spots = (Spot(place, factors), *match.spots.get(name, ()))
+                numbers = dict.fromkeys(body.numbers, (term.coefficient,))
                 done = match.but(uses=uses, numbers=numbers, spots={name: spots}, label=label)
-                if inner:
+                inner = next((own.name for own in body.single if own.name in self.side), None)
+                if inner is not None and inner not in match.steps:
                     yield from self.step(done, inner, match.graph.step[uses[inner][0].name])
                 else:
                     yield done

@@ -19,11 +19,11 @@ from tensornet_attn.spec.arithmetic import evaluate
 def joint_keys(graph: Graph, place: str) -> Graph | None:
     """softmax over m of logsumexp over r of L, times V   ->   softmax over r and m of L, times V, summed over r"""
     step, box = graph.step[place], graph.step[place].box
-    if box is None or box.other is not None or not _plain(graph, box):
+    if box is None or box.other is not None:
         return None
     inner = graph.step.get(box.operand("of").name)
     sums = inner.box if inner is not None else None
-    if inner is None or sums is None or sums.kind != "logsumexp" or sums.leg == graph.key:
+    if inner is None or sums is None or sums.kind != "logsumexp" or sums.leg == graph.key or not _plain(graph, box):
         return None
     scores, readers = sums.operand("of"), graph.readers.get(place, ())
     own_names = scores.name in graph.step and scores.legs == graph.legs_of(scores.name)

@@ -29,13 +29,13 @@ Legs = tuple[str, ...]
 def merge_identical(graph: Graph, place: str) -> Graph | None:
     """Z = f(X); W = f(X)   ->   Z = f(X), and who read W reads Z"""
     step = graph.step[place]
-    if kept(graph, place) or place not in graph.readers or draws(graph, step):
+    if kept(graph, place) or place not in graph.readers:
         return None
     names = sorted(use.name for use in step.op.uses)
     for other, _ in graph.readers.get(step.op.uses[0].name, ()) if names else ():
         if other.name == place:
             return None
-        if sorted(use.name for use in other.op.uses) != names:
+        if sorted([use.name for use in other.op.uses]) != names or draws(graph, step):
             continue
         (form, legs), (own_form, own) = _form(graph, step), _form(graph, other)
         if own_form == form:
