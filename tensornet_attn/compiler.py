@@ -187,7 +187,7 @@ def rewrites(design: Source, causal: bool | None = None) -> str:
     The text that `tensornet-attn explain --rewrites` prints. Raises DesignError.
 
     >>> print(rewrites("skip_left").splitlines()[1])
-      A.of: weights first: x[n f] Wc[f c] Wu[c d] -> x[n f] (Wc Wu)[f d]
+      A.of: weights first: Z = .. + c * X[held] Y[held] .. -> Z = .. + c * {X Y} .. if only place
     """
     from tensornet_attn.rewrite.table import shown
 
