@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import fsum
 
-import networkx as nx
-
 from tensornet_attn.draw.scene import Edge
 
 LINES = 8  # one below the other, into which a row may be cut
@@ -118,8 +116,7 @@ def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors
     for arrow in arrows:
         heads[arrow.tail].append(arrow.head)
         tails[arrow.head].append(arrow.tail)
-    joined = nx.DiGraph({thing: heads[thing] for thing in reversed([*things, *last])})
-    order = [*nx.dfs_postorder_nodes(joined)][::-1]  # what is above before what is below, else as given
+    order = _sorted([*things, *last], heads)
     rank: dict[str, int] = {}
     for thing in order:
         rank[thing] = max([floors.get(thing, 0), *(rank[tail] + 1 for tail in tails[thing])])
@@ -130,6 +127,22 @@ def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors
             rank[thing] = min(rank[head] for head in heads[thing]) - 1
     first = min(rank.values(), default=0)
     return {thing: row - first for thing, row in rank.items()}
+
+
+def _sorted(things: list[str], heads: Mapping[str, list[str]]) -> list[str]:
+    """Things with what is above before what is below, else as given."""
+    done: dict[str, None] = {}
+    for thing in reversed(things):
+        stack = [(thing, iter(heads[thing]))]
+        while stack:
+            here, below = stack[-1]
+            head = next((h for h in below if h not in done), None)
+            if head is None:
+                done.setdefault(here)
+                stack.pop()
+            else:
+                stack.append((head, iter(heads[head])))
+    return list(reversed(done))
 
 
 SWEEPS = 6
