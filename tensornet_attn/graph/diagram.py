@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
@@ -166,11 +166,13 @@ class Kernel:
 
     `body`: the steps it computes, as the graph had them; the last one has the name, and gives the result, of the step
     that this operation is of. `uses`: what the body reads from outside, each tensor once, under its own leg names.
+    `form`: the same in named fields, as its kind has them, derived from the body.
     """
 
     kind: str
     uses: tuple[Use, ...]
     body: tuple[Step, ...]
+    form: object = field(default=None, repr=False, compare=False)
 
     @property
     def steps(self) -> tuple[str, ...]:

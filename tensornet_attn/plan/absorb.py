@@ -14,11 +14,12 @@ from itertools import product
 from math import prod
 
 from tensornet_attn.cost.devices import Device
+from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Attention, Graph, Kernel
 from tensornet_attn.plan.band import lower_band
 from tensornet_attn.plan.blockwise import quadratic
 from tensornet_attn.plan.figures import duration, instead
-from tensornet_attn.plan.fuse import lower_attention, reasons_against, softmax_boxes
+from tensornet_attn.plan.fuse import lower_attention, reasons_against, softmaxes
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.lowering import Lower, Lowered
 from tensornet_attn.plan.order import split_best
@@ -132,11 +133,11 @@ class _Search:
 
     def fusable(self, graph: Graph) -> Graph:
         """The graph, scores that a move changed as one product where fused attention then takes them."""
-        for box in softmax_boxes(graph):
-            scores = graph.step.get(box.op.operand("of").name)  # type: ignore[union-attr]
+        for box in softmaxes(graph):
+            scores = attentions(graph)[box].scores
             if scores is not None and self.start.step.get(scores.name) != scores:
-                made, trace = rewritten(graph, box.name, SCORES)
-                graph = made if trace and not reasons_against(made, made.step[box.name]) else graph
+                made, trace = rewritten(graph, box, SCORES)
+                graph = made if trace and not reasons_against(made, box) else graph
         return graph
 
     def refusals(self, graph: Graph, moves: Sequence[Move]) -> dict[str, tuple[str, ...]]:

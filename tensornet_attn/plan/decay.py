@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from tensornet_attn.graph.distance import negated, two_sides
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.rewrite.change import fresh, kept, times, with_terms
-from tensornet_attn.rewrite.distance import negated, two_sides
 from tensornet_attn.rewrite.duplicate import duplicated
 from tensornet_attn.spec.arithmetic import ONE, Negative, Number
 

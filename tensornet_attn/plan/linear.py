@@ -16,6 +16,7 @@ from math import prod
 from tensornet_attn.cost.devices import DEVICES, Device
 from tensornet_attn.cost.linear import Legs, causal, chunk_of, linear_of, linear_work, mixed_legs
 from tensornet_attn.cost.scene import Scene
+from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Tensor, Term, Use
 from tensornet_attn.plan.decay import EXP, Decay, decay_alone, decay_of, decay_sides, softmax_of
 from tensornet_attn.plan.figures import counted, instead
@@ -23,7 +24,6 @@ from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, with_steps
-from tensornet_attn.rewrite.distance import with_places
 from tensornet_attn.rewrite.simplify import without_dead
 from tensornet_attn.spec.arithmetic import ONE, Number
 

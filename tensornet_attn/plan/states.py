@@ -17,11 +17,11 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.cost.states import states_chunk, states_of, states_work
+from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Tensor, Term, Use
 from tensornet_attn.plan.linear import CAUSAL, DENSE, boxes_over_keys, lower_linear, outside
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, times, with_steps, with_terms
-from tensornet_attn.rewrite.distance import with_places
 from tensornet_attn.spec.arithmetic import ONE, Arith
 
 STATES = "mixed states"

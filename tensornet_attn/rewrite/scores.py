@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tensornet_attn.graph.distance import POSITION, two_sides, with_places
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Leg, Step, Term, Use
 from tensornet_attn.rewrite.change import fresh, plain_number, read_once, settled
-from tensornet_attn.rewrite.distance import POSITION, two_sides, with_places
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.products import apart, spread
 from tensornet_attn.rewrite.simplify import without_dead

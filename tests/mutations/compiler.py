@@ -145,8 +145,8 @@ COMPILER = (
     # Planning
     Mutation(
         "plan/fuse.py",
-        "box.masks,",
-        "(),",
+        "dropout, found.written,",
+        "dropout, (),",
         "Fused attention forgets the design's own mask.",
         ("plan/test_band.py::test_refused_with_the_reason_and_still_right[too wide]",),
     ),
