@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tensornet_attn.cost.states import states_causal, states_chunk, states_of, with_rows
+from tensornet_attn.cost.states import states_chunk, with_rows
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.values import Legs, Value, shape_comment
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step, Use
+from tensornet_attn.graph.recurrence import recurrence_of
 
 
 def emit_states(writer: Writer, step: Step) -> None:
@@ -15,17 +16,17 @@ def emit_states(writer: Writer, step: Step) -> None:
         return
     graph, query, key = writer.graph, str(writer.graph.query), str(writer.graph.key)
     steps = [one for one in (step, with_rows(graph, step)) if one is not None]
-    steps.sort(key=lambda one: states_of(graph, one).value is None)
-    each = [states_of(graph, one) for one in steps]
+    steps.sort(key=lambda one: recurrence_of(one).value is None)
+    each = [recurrence_of(one) for one in steps]
     boxes = " and ".join(parts.box.name for parts in each)
     writer.line(f"# {boxes}: the keys are summed and mixed over heads first, nothing is {query} by {key}")
-    parts = each[0]
-    q = _side(writer, "q", parts.query, parts.heads, query, parts.features)
-    k = _side(writer, "k", parts.key, parts.mixed, key, parts.features)
+    parts, (term,) = each[0], each[0].terms
+    q = _side(writer, "q", term.query[0], parts.heads, query, parts.features)
+    k = _side(writer, "k", term.key[0], parts.mixed, key, parts.features)
     v = _side(writer, "v", parts.value, parts.mixed, key, parts.own)
     mix = _mix(writer, parts.mix, parts.heads, parts.mixed)
     options = ["mask" if takes_mask(graph) else "None", "key_mask", writer.batch_dims]
-    if states_causal(graph, parts):
+    if parts.causal(graph):
         options.append(f"causal=True, chunk={states_chunk(graph, parts)}")
     values = [
         Value(writer.local[one.name], (*own.heads, query, *own.own), True) for one, own in zip(steps, each, strict=True)

@@ -100,6 +100,7 @@ class Map:
 
     step: Step
     of: Use
+    function: Function | None
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ def score_of(graph: Graph, use: Use) -> Score:
     if step is None or of is None:
         return Given(use)
     reduced = next((leg for leg in of.legs if leg not in step.legs), None)
-    return Map(step, of) if reduced is None else Reduce(step, of, reduced)
+    return Map(step, of, step.box.function if step.box else None) if reduced is None else Reduce(step, of, reduced)
 
 
 def split(graph: Graph, term: Term) -> ScoreTerm:

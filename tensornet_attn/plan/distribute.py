@@ -15,7 +15,7 @@ from tensornet_attn.plan.fuse import lower_attention
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.rewrite.duplicate import ATTENTION_BOXES
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary
+from tensornet_attn.spec.arithmetic import ONE, times
 
 UNLOCKS = (lower_band, lower_linear, lower_attention)
 
@@ -105,11 +105,7 @@ def _terms(graph: Graph, step: Step, legs: tuple[str, ...], inner: bool = False)
         else:
             others = tuple(use for use in term.factors if use != keys[0])
             for own, found in _terms(graph, source, legs, True):
-                yield Term(_times(term.coefficient, own.coefficient), (*others, *own.factors)), found
-
-
-def _times(a: Arith, b: Arith) -> Arith:
-    return b if a == ONE else a if b == ONE else Binary("*", a, b)
+                yield Term(times(term.coefficient, own.coefficient), (*others, *own.factors)), found
 
 
 def distributed(graph: Graph, blend: Blend) -> Graph:
@@ -123,7 +119,7 @@ def distributed(graph: Graph, blend: Blend) -> Graph:
         before.append(Step(name, Contraction(terms), legs))
         terms = (Term(outer.coefficient, (Use(name, legs), *rest)),)
     else:
-        terms = tuple(Term(_times(outer.coefficient, term.coefficient), term.factors) for term in terms)
+        terms = tuple(Term(times(outer.coefficient, term.coefficient), term.factors) for term in terms)
     all_terms = list(blend.reader.op.terms)  # type: ignore[union-attr]
     all_terms[blend.place : blend.place + 1] = terms
     new = replace(blend.reader, op=Contraction(tuple(all_terms)))

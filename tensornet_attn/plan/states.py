@@ -16,16 +16,17 @@ from math import prod
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import human
-from tensornet_attn.cost.states import states_chunk, states_of, states_work
+from tensornet_attn.cost.states import states_chunk, states_work
+from tensornet_attn.graph.attention import ScoreTerm
 from tensornet_attn.graph.distance import with_places
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Tensor, Term, Use
-from tensornet_attn.plan.linear import CAUSAL, DENSE, boxes_over_keys, lower_linear, outside
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.graph.recurrence import CAUSAL, ONES, Recurrence, sums
+from tensornet_attn.plan.linear import DENSE, lower_linear, outside
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, times, with_steps, with_terms
 from tensornet_attn.spec.arithmetic import ONE, Arith
 
 STATES = "mixed states"
-ONES = Function("ones")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Read:
 def lower_states(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
     """Every sum over keys that queries read, where that takes fewer multiply-adds than scores."""
     lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
-    for box in boxes_over_keys(graph, "sum"):
+    for box in sums(graph):
         found = _found(lowered, lowered.step[box.name])
         if found is None:
             continue
@@ -179,38 +180,33 @@ def _as_map(graph: Graph, found: Read) -> Graph:
 
 def _priced(graph: Graph, found: Read, sizes: Mapping[str, int]) -> tuple[Graph | None, str]:
     """The graph with the kernel and the sentence for it, or None and why the scores are cheaper."""
-    sides = _sides(graph, found)
-    if isinstance(sides, str):
-        return None, sides
-    before, query, key, value, mix, legs = sides
-    box, own = found.box, [*(one for one in (value,) if one)]
-    assert isinstance(box.op, Box)
-    inside = Step(box.op.operand("of").name, Contraction((Term(ONE, (key, *own)),)), box.op.operand("of").legs)
-    read = Contraction((Term(ONE, (query, Use(box.name, box.legs), *(one for one in (mix,) if one))),))
-    name = f"{box.name}.read"
+    before, box, name = list[Step](), found.box, f"{found.box.name}.read"
+    parts = _recurrence(graph, found, before)
+    if isinstance(parts, str):
+        return None, parts
+    assert box.box is not None
+    (term,), of, legs = parts.terms, box.box.operand("of"), (*parts.heads, str(graph.query), *parts.own)
+    value, mix = (() if use is None else (use,) for use in (parts.value, parts.mix))
+    inside = Step(of.name, Contraction((Term(ONE, (*term.key, *value)),)), of.legs)
+    read = Contraction((Term(ONE, (*term.query, Use(box.name, box.legs), *mix)),))
     body = (inside, box, Step(name, read, legs))
-    before.append(Step(name, Kernel("states", outside(graph, before, body), body), legs))
+    before.append(Step(name, Kernel("states", outside(graph, before, body), body, parts), legs))
     made = _placed(graph, found, before, Term(found.coefficient, (Use(name, legs),)))
-    kernel = made.step[name]
     known = {leg.name: leg.size or 1 for leg in made.legs} | dict(sizes)
-    work = states_work(Scene(made, known), kernel)
+    work = states_work(Scene(made, known), made.step[name])
     linear = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
-    parts = states_of(made, kernel)
     heads = prod(known[leg] for leg in (str(graph.query), str(graph.key), *parts.heads, *parts.mixed))
     dense = heads * (prod(known[leg] for leg in parts.features) + prod(known[leg] for leg in parts.own))
     if linear > dense:
         return None, f"states would cost {human(linear)} instead of {human(dense)} multiply-adds"
-    how = f", in chunks of {states_chunk(made, parts, sizes)}" if CAUSAL in graph.masks(box) else ""
+    how = f", in chunks of {states_chunk(made, parts, sizes)}" if parts.causal(graph) else ""
     over = " and ".join(f"'{leg}'" for leg in parts.mixed)
     return made, f"{STATES}: the keys are summed first, and mixed over {over} before they are read{how}; {DENSE}"
 
 
-Parts = tuple[list[Step], Use, Use, "Use | None", "Use | None", tuple[str, ...]]
-
-
-def _sides(graph: Graph, found: Read) -> Parts | str:
-    """One use for query, key, values and mixture each, made `before`, and the legs of the result."""
-    before, name = list[Step](), found.box.name
+def _recurrence(graph: Graph, found: Read, before: list[Step]) -> Recurrence | str:
+    """The states with one use for query, key, values and mixture each, made `before`; or why they are none."""
+    name = found.box.name
     query, key = (
         _joined(fresh(graph, f"{name}.{side}"), uses, before) for side, uses in (("q", found.query), ("k", found.key))
     )
@@ -231,8 +227,17 @@ def _sides(graph: Graph, found: Read) -> Parts | str:
     )
     if not fits:
         return "queries, keys, values and mixture share heads in another way than states of few heads do"
-    legs = (*(leg for leg in query.legs if leg in heads), str(graph.query))
-    return before, query, key, value, mix, (*legs, *(leg for leg in (value.legs if value else ()) if leg in own))
+    term = ScoreTerm(ONE, (query,), (key,), width=tuple(leg for leg in key.legs if leg in features))
+    return Recurrence(
+        found.box,
+        (term,),
+        value,
+        tuple(leg for leg in query.legs if leg in heads),
+        tuple(leg for leg in found.box.legs if leg not in (graph.query, *features, *own)),
+        tuple(leg for leg in (value.legs if value else ()) if leg in own),
+        mixes=True,
+        mix=mix,
+    )
 
 
 def _joined(name: str, uses: tuple[Use, ...], before: list[Step], needed: set[str] | None = None) -> Use:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from tensornet_attn.graph.model import Box, Contraction, Graph, Leg, Step, Term, Use
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, names
+from tensornet_attn.spec.arithmetic import Arith, names
+from tensornet_attn.spec.arithmetic import times as times
 
 Legs = tuple[str, ...]
 
@@ -56,10 +57,6 @@ def settled(before: Graph, after: Graph) -> Graph | None:
     if any(name in before.tensor and before.tensor[name].role != "constant" for name in gone):
         return None
     return replace(after, tensors=tuple(tensor for tensor in after.tensors if tensor.name not in gone))
-
-
-def times(a: Arith, b: Arith) -> Arith:
-    return b if a == ONE else a if b == ONE else Binary("*", a, b)
 
 
 def plain_number(graph: Graph, value: Arith) -> bool:

@@ -166,13 +166,13 @@ COMPILER = (
     ),
     Mutation(
         "plan/linear.py",
-        "terms.append(Term(term.coefficient, tuple(uses)))",
-        "terms.append(Term(ONE, tuple(uses)))",
+        "terms.append(replace(term, query=",
+        "terms.append(replace(term, coefficient=ONE, query=",
         "Linear attention loses the coefficients of its scores.",
         (f"{SUMMED}[scaled, with eps-False]",),
     ),
     Mutation(
-        "plan/decay.py",
+        "graph/recurrence.py",
         "term if graph.key not in sides else negated(term)",
         "term",
         "Scores grow by the numbers of keys that they should decay by.",
