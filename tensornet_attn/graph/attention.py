@@ -14,7 +14,7 @@ products (`Terms`), a map of another one (`Map`), or what is left of one that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -24,6 +24,7 @@ from tensornet_attn.spec.arithmetic import Arith
 
 Legs = tuple[str, ...]
 View = TypeVar("View")
+LINEAR = frozenset({"dropout", "keep", "sum", "mean"})  # boxes that a linear mixing may stand around
 SIDES = ((True, False), (False, True), (False, False), (True, True))  # whether a factor has the query, and the key leg
 
 
@@ -96,19 +97,21 @@ class Terms:
 
 @dataclass(frozen=True)
 class Map:
-    """Scores that a box makes of others, number by number or along a leg."""
+    """Scores that a box makes of others, number by number or along a leg; `linear`: a mask or a dropout."""
 
     step: Step
     of: Use
+    linear: bool
     function: Function | None
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """Scores that a box makes of others by summing `leg` away: logsumexp, max, sum or mean."""
+    """Scores that a box makes of others by reducing `leg` away; `linear`: by a sum or a mean of it."""
 
     step: Step
     of: Use
+    linear: bool
     leg: str
 
 
@@ -132,15 +135,26 @@ class Reader:
     values: tuple[Use, ...] = ()
     others: tuple[Use, ...] = ()
 
+    @property
+    def product(self) -> Term:
+        """The product that the map is read in."""
+        assert self.step.contraction is not None
+        assert self.term is not None
+        return self.step.contraction.terms[self.term]
+
+    def with_terms(self, terms: Iterable[Term]) -> Step:
+        """The reader with others in the place of that product."""
+        assert self.step.contraction is not None
+        assert self.term is not None
+        every = list(self.step.contraction.terms)
+        every[self.term : self.term + 1] = terms
+        return replace(self.step, op=Contraction(tuple(every)))
+
     def reading(self, result: Use) -> Step:
         """The reader with a result in the place of the map and its values."""
-        assert isinstance(self.step.op, Contraction)
-        assert self.term is not None
-        terms = list(self.step.op.terms)
-        kept = (use for use in terms[self.term].factors if use not in self.values)
+        kept = (use for use in self.product.factors if use not in self.values)
         factors = tuple(result if use.name == self.use.name else use for use in kept)
-        terms[self.term] = replace(terms[self.term], factors=factors)
-        return replace(self.step, op=Contraction(tuple(terms)))
+        return self.with_terms([replace(self.product, factors=factors)])
 
 
 @dataclass(frozen=True)
@@ -260,10 +274,10 @@ def score_of(graph: Graph, use: Use) -> Score:
     if step is not None and step.contraction is not None:
         return Terms(step, tuple(split(graph, term) for term in step.contraction.terms))
     of = None if step is None or step.box is None else dict(step.box.operands).get("of")
-    if step is None or of is None:
+    if step is None or step.box is None or of is None:
         return Given(use)
-    reduced = next((leg for leg in of.legs if leg not in step.legs), None)
-    return Map(step, of, step.box.function if step.box else None) if reduced is None else Reduce(step, of, reduced)
+    linear, reduced = step.box.kind in LINEAR, next((leg for leg in of.legs if leg not in step.legs), None)
+    return Map(step, of, linear, step.box.function) if reduced is None else Reduce(step, of, linear, reduced)
 
 
 def split(graph: Graph, term: Term) -> ScoreTerm:
@@ -277,16 +291,20 @@ def split(graph: Graph, term: Term) -> ScoreTerm:
 
 def readers_of(graph: Graph, name: str) -> tuple[Reader, ...]:
     """The uses of a map, or of what is made of maps."""
-    return tuple(_reader(graph, step, use) for step, use in graph.readers.get(name, ()))
+    steps = {step.name: step for step, _ in graph.readers.get(name, ())}
+    return tuple(reader for step in steps.values() for reader in _readers(graph, step, name))
 
 
-def _reader(graph: Graph, step: Step, use: Use) -> Reader:
+def _readers(graph: Graph, step: Step, name: str) -> Iterator[Reader]:
     if step.contraction is None:
-        return Reader(step, use, None)
-    place, term = next((i, term) for i, term in enumerate(step.contraction.terms) if use in term.factors)
-    beside = [own for own in term.factors if own != use]
-    values = tuple(own for own in beside if graph.key in own.legs)
-    return Reader(step, use, place, values, tuple(own for own in beside if own not in values))
+        yield from (Reader(step, use, None) for use in step.op.uses if use.name == name)
+        return
+    for number, term in enumerate(step.contraction.terms):
+        for place, use in enumerate(term.factors):
+            if use.name == name:
+                beside = (*term.factors[:place], *term.factors[place + 1 :])
+                values = tuple(own for own in beside if graph.key in own.legs)
+                yield Reader(step, use, number, values, tuple(own for own in beside if own not in values))
 
 
 def behind(graph: Graph, names: Iterable[str]) -> set[str]:

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Box, Graph, Kernel
+from tensornet_attn.graph.model import Box, Graph
+from tensornet_attn.graph.recurrence import Recurrence, sums
 from tensornet_attn.nn.given import Masks, check_key_mask, check_mask, check_noise
 
 Tensor = torch.Tensor
@@ -197,9 +199,6 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
 
 def _sums(schedule: Graph) -> set[str]:
     """The sums over keys that a schedule computes as sums."""
-    found = [
-        part
-        for step in schedule.steps
-        for part in (step.op.body if isinstance(step.op, Kernel) and step.op.kind != "states" else (step,))
-    ]
-    return {step.name for step in found if isinstance(step.op, Box) and step.op.kind == "sum"}
+    forms = [getattr(step.op, "form", None) for step in schedule.steps]
+    states = {form.box.name for form in forms if isinstance(form, Recurrence) and form.mixes}
+    return {step.name for step in sums(unfolded(schedule)) if step.name not in states}

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.model import Graph, Kernel, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.recurrence import Recurrence, cumulative, sums
-from tensornet_attn.plan.linear import canonical, featured, outside, written
-from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.linear import canonical, featured, written
+from tensornet_attn.plan.lowering import Lowered, kernel
 from tensornet_attn.rewrite.change import with_steps
 
 CUMSUM = "cumulative sums"
@@ -37,5 +37,5 @@ def summed(graph: Graph, found: Recurrence) -> Graph:
     terms = canonical(graph, found, of.legs, before)
     body = (written(of.name, terms, of.legs), step)
     form = replace(found, terms=tuple(featured(found, term) for term in terms))
-    kernel = replace(step, op=Kernel("sums", outside(graph, before, body), body, form))
-    return with_steps(graph, {of.name: [], step.name: [*before, kernel]})
+    made = replace(step, op=kernel("sums", graph, before, body, form))
+    return with_steps(graph, {of.name: [], step.name: [*before, made]})

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tensornet_attn.cost.experts import Experts
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Attention, Box, Function, Graph, Kernel, Step
+from tensornet_attn.graph.model import Attention, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.graph.recurrence import CAUSAL, Recurrence, erases
 from tensornet_attn.plan.blockwise import quadratic
 from tensornet_attn.plan.model import Plan, Region
 from tensornet_attn.spec.arithmetic import evaluate
 
-CAUSAL = Function("causal")
 OPAQUE = (
     "blockwise",
     "experts",
@@ -60,11 +61,11 @@ def backend_of(step: Step, asked: str) -> str:
 
 def _has_kernels(step: Step) -> bool:
     """Whether Triton kernels compute a step: the choice of experts alone is a topk of torch's."""
-    op = step.op
-    if isinstance(op, Kernel):
-        decays = op.kind == "linear" and (len(op.body) > 3 or op.body[-2].op.kind == "softmax")  # type: ignore[union-attr]
-        return op.kind in KERNELS and not decays and not (op.kind == "experts" and isinstance(op.body[-1].op, Box))
-    return isinstance(op, Box) and op.kind == "delta_rule"
+    if isinstance(step.op, Kernel):
+        form = step.op.form
+        torch = (isinstance(form, Recurrence) and form.decaying) or (isinstance(form, Experts) and not form.products)
+        return step.op.kind in KERNELS and not torch
+    return erases(step)
 
 
 def strictly(name: str, regions: Iterable[Region], asked: str) -> None:

@@ -27,11 +27,11 @@ from tensornet_attn.graph.attention import (
     attentions,
 )
 from tensornet_attn.graph.distance import with_places
-from tensornet_attn.graph.model import Contraction, Function, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, erases, linear, recurrence_of, sums
 from tensornet_attn.plan.decay import decay_alone, decay_sides
 from tensornet_attn.plan.figures import counted, instead
-from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.lowering import Lowered, kernel
 from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, with_steps
@@ -109,10 +109,10 @@ def _priced(
 ) -> tuple[Graph, str] | str:
     """The graph that sums the keys first and the sentence for it, or why the scores are cheaper."""
     made = reassociated(attention, found)
-    kernel = made.step[f"{found.box.name}.o"]
-    parts = recurrence_of(kernel)
+    step = made.step[f"{found.box.name}.o"]
+    parts = recurrence_of(step)
     known = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(sizes)
-    work = linear_work(Scene(made, known), kernel)
+    work = linear_work(Scene(made, known), step)
     first = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
     dense = _dense(parts, opened.steps, known)
     if times > 1 and first * times > dense:
@@ -166,7 +166,7 @@ def reassociated(attention: Attention, found: Recurrence) -> Graph:
     legs = tuple(leg for leg in box.legs if leg != graph.key) + found.own
     body += [box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), found.value)),)), legs)]
     form = replace(found, box=box, terms=tuple(featured(found, term) for term in terms), decays=())
-    before.append(Step(name, Kernel("linear", outside(graph, before, body), tuple(body), form), legs))
+    before.append(Step(name, kernel("linear", graph, before, body, form), legs))
     new_reader = _reading(reader, Use(name, legs), before)
     gone = {scores.name, box.name, *(step.name for decay in found.decays for step in (decay.of, decay.box))}
     graph = with_steps(graph, dict.fromkeys(gone, ()) | {reader.step.name: [*before, new_reader]})
@@ -186,13 +186,6 @@ def _reading(reader: Reader, result: Use, before: list[Step]) -> Step:
         before.append(Step(f"{reader.use.name}.s", Contraction((Term(ONE, (result,)),)), legs))
         result = Use(f"{reader.use.name}.s", legs)
     return reader.reading(result)
-
-
-def outside(graph: Graph, before: Sequence[Step], body: Sequence[Step]) -> tuple[Use, ...]:
-    """What the body reads from outside, each tensor once under its own leg names."""
-    own, made = {step.name for step in body}, {step.name: step.legs for step in before}
-    names = dict.fromkeys(use.name for step in body for use in step.op.uses if use.name not in own)
-    return tuple(Use(name, made[name] if name in made else graph.legs_of(name)) for name in names)
 
 
 def canonical(graph: Graph, found: Recurrence, legs: Legs, before: list[Step]) -> tuple[ScoreTerm, ...]:

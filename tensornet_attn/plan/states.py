@@ -19,10 +19,10 @@ from tensornet_attn.cost.sizes import human
 from tensornet_attn.cost.states import states_chunk, states_work
 from tensornet_attn.graph.attention import ScoreTerm
 from tensornet_attn.graph.distance import with_places
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import CAUSAL, ONES, Recurrence, sums
-from tensornet_attn.plan.linear import DENSE, lower_linear, outside
-from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.linear import DENSE, lower_linear
+from tensornet_attn.plan.lowering import Lowered, kernel
 from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, times, with_steps, with_terms
 from tensornet_attn.spec.arithmetic import ONE, Arith
 
@@ -190,7 +190,7 @@ def _priced(graph: Graph, found: Read, sizes: Mapping[str, int]) -> tuple[Graph 
     inside = Step(of.name, Contraction((Term(ONE, (*term.key, *value)),)), of.legs)
     read = Contraction((Term(ONE, (*term.query, Use(box.name, box.legs), *mix)),))
     body = (inside, box, Step(name, read, legs))
-    before.append(Step(name, Kernel("states", outside(graph, before, body), body, parts), legs))
+    before.append(Step(name, kernel("states", graph, before, body, parts), legs))
     made = _placed(graph, found, before, Term(found.coefficient, (Use(name, legs),)))
     known = {leg.name: leg.size or 1 for leg in made.legs} | dict(sizes)
     work = states_work(Scene(made, known), made.step[name])
