@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.model import Attention, Function, Graph, Kernel, Step
+from tensornet_attn.graph.model import Attention, Function, Graph, Step
 from tensornet_attn.spec.arithmetic import Arith, evaluate, names
 
 BLOCKS = (32, 256)  # the least and the largest number of queries in a block
@@ -64,10 +64,10 @@ def reach_of(graph: Graph, box: Step) -> Reach | None:
 
 def keys_met(scene: Scene, step: Step) -> int | None:
     """The keys that each query meets in a kernel that leaves out blocks beyond its bands; None where it meets all."""
-    op, graph = step.op, scene.graph
-    if not isinstance(op, Kernel) or op.kind not in ("band", "tiles"):
+    graph = scene.graph
+    if step.kernel is None or step.kernel.kind not in ("band", "tiles"):
         return None
-    found = [reach_of(graph, part) for part in op.body if graph.masked(part)]
+    found = [reach_of(graph, part) for part in step.kernel.body if graph.masked(part)]
     reaches = [reach for reach in found if reach is not None]
     if not reaches or len(reaches) < len(found):
         return None
@@ -91,9 +91,8 @@ def _number(graph: Graph, argument: Function | Arith) -> int | None:
 
 def band_of(step: Step) -> Band:
     """The attention that a kernel 'band' computes, and its reach."""
-    assert isinstance(step.op, Kernel)
-    assert isinstance(step.op.form, Band)
-    return step.op.form
+    assert isinstance(step.form, Band)
+    return step.form
 
 
 def band_work(scene: Scene, step: Step) -> dict[tuple[str, ...], int]:

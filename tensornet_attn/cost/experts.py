@@ -16,7 +16,7 @@ from math import prod
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import HELD, Scene, word
-from tensornet_attn.graph.model import Graph, Kernel, Step, Use
+from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.spec.arithmetic import Arith
 
 Legs = tuple[str, ...]
@@ -114,9 +114,8 @@ def chosen_of(topk: Step) -> tuple[str, Arith]:
 
 def experts_of(step: Step) -> Experts:
     """The choice and the products of a kernel 'experts'."""
-    assert isinstance(step.op, Kernel)
-    assert isinstance(step.op.form, Experts)
-    return step.op.form
+    assert isinstance(step.form, Experts)
+    return step.form
 
 
 def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
@@ -138,7 +137,7 @@ def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
     rows *= scene.batch if step.name in scene.batched else 1
     if not products:
         return {f"{topk.name}: chosen": 2 * rows}
-    between = step.op.steps[:-1] if isinstance(step.op, Kernel) else ()
+    between = step.kernel.steps[:-1] if step.kernel else ()
     return {f"{name}: chosen rows": rows * scene.size(products[0].own) for name in between}
 
 

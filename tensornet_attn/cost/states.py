@@ -31,7 +31,7 @@ def with_rows(graph: Graph, step: Step) -> Step | None:
         return None
     own = recurrence_of(step)
     for place, other in enumerate(graph.steps):
-        parts = getattr(other.op, "form", None)
+        parts = other.form
         if not isinstance(parts, Recurrence) or not parts.mixes or place == at:
             continue
         same = (parts.terms, parts.mix, parts.heads) == (own.terms, own.mix, own.heads)

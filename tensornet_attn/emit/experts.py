@@ -8,6 +8,7 @@ from tensornet_attn.cost.experts import Product, chosen_of, experts_of
 from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import scaled
+from tensornet_attn.emit.dimensions import split
 from tensornet_attn.emit.values import ATOM, Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Kernel, Step
@@ -15,15 +16,15 @@ from tensornet_attn.graph.model import Kernel, Step
 
 def emit_experts(writer: Writer, step: Step) -> None:
     """The lines of one kernel: the choice of experts, or what it computes for those that a topk chose."""
-    assert isinstance(step.op, Kernel)
+    assert step.kernel is not None
     form = experts_of(step)
     topk, products = form.topk, {product.step.name: product for product in form.products}
     _choose(writer, topk)
-    inside = _inside(writer, step.op)
-    if len(step.op.body) > 1:
-        names, k = ", ".join(step.op.steps[:-1]), writer.integer(chosen_of(topk)[1])
+    inside = _inside(writer, step.kernel)
+    if len(step.kernel.body) > 1:
+        names, k = ", ".join(step.kernel.steps[:-1]), writer.integer(chosen_of(topk)[1])
         writer.line(f"# {names}: leg {products[step.name].expert} counts the {k} chosen alone")
-    for part in step.op.body:
+    for part in step.kernel.body:
         if part.name in products:
             value = _product(inside, products[part.name], topk)
             inside.bind(part.name, value.text, value.legs, value.level)
@@ -110,14 +111,7 @@ def _apart(writer: Writer, text: str, product: Product) -> Value:
     """The result with a dimension for each leg."""
     slots = () if product.gated else (product.expert,)
     heads = product.heads if slots or not product.total else ()
-    text += _unpacked(writer, product.own, -1)
+    text += split(-1, [*map(writer.size, product.own)])
     if heads:
-        text += _unpacked(writer, heads, -1 - len(product.own) - len(slots))
+        text += split(-1 - len(product.own) - len(slots), [*map(writer.size, heads)])
     return Value(text, (*product.tokens, *heads, *slots, *product.own), True, ATOM)
-
-
-def _unpacked(writer: Writer, legs: Legs, place: int) -> str:
-    """What takes one dimension apart into any number of legs."""
-    if len(legs) == 1:
-        return ""
-    return f".unflatten({place}, ({', '.join(map(writer.size, legs))}))" if legs else f".squeeze({place})"

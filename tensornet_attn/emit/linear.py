@@ -11,7 +11,7 @@ from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
-from tensornet_attn.graph.model import Graph, Kernel, Step, Use
+from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 
 
@@ -46,7 +46,7 @@ def emit_sums(writer: Writer, step: Step) -> None:
 
 def _kept_wide(graph: Graph, name: str) -> bool:
     """Whether all that reads a step adds it up in float32: exponents that scores decay by, exact columns, tiles."""
-    forms = [form for step in graph.steps if isinstance(form := getattr(step.op, "form", None), Recurrence)]
+    forms = [step.form for step in graph.steps if isinstance(step.form, Recurrence)]
     exponents = {use.name for form in forms for term in form.terms for pair in term.decays for use in pair}
     readers = [step for step, _ in graph.readers.get(name, ())]
     return bool(readers) and all(_adds_wide(graph, name, step, step.name in exponents) for step in readers)
@@ -55,11 +55,11 @@ def _kept_wide(graph: Graph, name: str) -> bool:
 def _adds_wide(graph: Graph, name: str, reader: Step, exponent: bool) -> bool:
     """Whether a reader takes numbers of 32 bits beside others of 16."""
     adding = [reader] if exponent else []
-    if isinstance(reader.op, Kernel):
-        if reader.op.kind == "tiles":
+    if reader.kernel:
+        if reader.kernel.kind == "tiles":
             return True
-        exact = exact_parts(graph, reader) if reader.op.kind == "join" else []
-        adding = [part for part in reader.op.body if any(use.name == name for use in part.op.uses)]
+        exact = exact_parts(graph, reader) if reader.kernel.kind == "join" else []
+        adding = [part for part in reader.kernel.body if any(use.name == name for use in part.op.uses)]
         if not {*adding} <= {*exact}:
             return False
     return bool(adding) and all(len(part.op.uses) == len(part.op.terms) for part in adding)  # type: ignore[union-attr]

@@ -82,7 +82,7 @@ class Contraction:
 
     terms: tuple[Term, ...]
 
-    @property
+    @cached_property
     def uses(self) -> tuple[Use, ...]:
         return tuple(use for term in self.terms for use in term.factors)
 
@@ -124,7 +124,7 @@ class Box:
     mode: str | None = None
     seen: Seen = frozenset()
 
-    @property
+    @cached_property
     def uses(self) -> tuple[Use, ...]:
         return tuple(use for _, use in self.operands)
 
@@ -208,6 +208,21 @@ class Step:
     def fused(self) -> Attention | Kernel | None:
         """The operation, where the planner made it of several steps."""
         return self.op if isinstance(self.op, Attention | Kernel) else None
+
+    @property
+    def attention(self) -> Attention | None:
+        """The operation, where it is fused attention."""
+        return self.op if isinstance(self.op, Attention) else None
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The operation, where it is a kernel of several steps."""
+        return self.op if isinstance(self.op, Kernel) else None
+
+    @property
+    def form(self) -> object:
+        """What a kernel computes, in named fields; None where it has none."""
+        return self.op.form if isinstance(self.op, Kernel) else None
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tensornet_attn.graph.attention import (
     split,
 )
 from tensornet_attn.graph.distance import negated, two_sides
-from tensornet_attn.graph.model import Contraction, Function, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.spec.arithmetic import ONE, Number, times
 
 CAUSAL, EXP, ONES = Function("causal"), Function("exp"), Function("ones")
@@ -98,9 +98,8 @@ class Recurrence:
 
 def recurrence_of(step: Step) -> Recurrence:
     """The recurrence that a kernel computes."""
-    assert isinstance(step.op, Kernel)
-    assert isinstance(step.op.form, Recurrence)
-    return step.op.form
+    assert isinstance(step.form, Recurrence)
+    return step.form
 
 
 @cached

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from tensornet_attn.cost.experts import Experts
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Attention, Graph, Kernel, Step
+from tensornet_attn.graph.model import Attention, Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.graph.recurrence import CAUSAL, Recurrence, erases
 from tensornet_attn.plan.blockwise import quadratic
@@ -25,8 +25,8 @@ def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]
     """(name, what it is) of all that a schedule makes with a query and a key leg at once, outside of blocks."""
     graph = split_products(schedule)
     for step in graph.steps:
-        if isinstance(step.op, Attention):
-            yield from ((step.op.steps[-1], what) for what in _in_attention(graph, step.op, backward))
+        if step.attention:
+            yield from ((step.attention.steps[-1], what) for what in _in_attention(graph, step.attention, backward))
         elif quadratic(graph, step.legs):
             yield step.name, f"a tensor [{' '.join(step.legs)}]"
 
@@ -56,15 +56,15 @@ def backend_of(step: Step, asked: str) -> str:
     """The backend a step of the schedule runs on: torch.compile calls some operations as they are."""
     if asked == "triton":
         return "triton" if _has_kernels(step) else "torch"
-    return "torch" if asked == "inductor" and isinstance(step.op, Kernel) and step.op.kind in OPAQUE else asked
+    return "torch" if asked == "inductor" and step.kernel and step.kernel.kind in OPAQUE else asked
 
 
 def _has_kernels(step: Step) -> bool:
     """Whether Triton kernels compute a step: the choice of experts alone is a topk of torch's."""
-    if isinstance(step.op, Kernel):
-        form = step.op.form
+    if step.kernel:
+        form = step.form
         torch = (isinstance(form, Recurrence) and form.decaying) or (isinstance(form, Experts) and not form.products)
-        return step.op.kind in KERNELS and not torch
+        return step.kernel.kind in KERNELS and not torch
     return erases(step)
 
 

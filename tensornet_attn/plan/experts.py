@@ -18,6 +18,7 @@ from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.plan.figures import duration, instead
 from tensornet_attn.plan.lowering import Lowered, kernel
 from tensornet_attn.plan.order import order
+from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.spec.arithmetic import ONE, evaluate
 
 Hidden = tuple[tuple[Step, Product | None], ...]  # steps before the last product, each that is one read as such
@@ -35,7 +36,7 @@ def lower_experts(graph: Graph, sizes: Mapping[str, int], device: Device, fused:
             refused[gate.name] = (*refused.get(gate.name, ()), made)
         else:
             lowered, chosen[step.name] = made
-    lowered, choices = _choices(_without_unread(lowered, graph))
+    lowered, choices = _choices(_without_unread(lowered))
     return Lowered(lowered, chosen | choices, refused)
 
 
@@ -48,18 +49,19 @@ def _gates(graph: Graph) -> Iterator[tuple[Step, Use]]:
 
 def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """The graph where each topk that grouped experts alone read finds the chosen ones and makes nothing of all."""
-    kept = graph.results
-    steps, chosen = list(graph.steps), dict[str, str]()
-    for i, step in enumerate(steps):
-        readers = [reader for reader, use in graph.uses() if use.name == step.name]
-        if topk_of(graph, step.name) is not None and step.name not in kept and all(map(_grouped, readers)):
-            steps[i] = replace(step, op=kernel("experts", graph, (), (step,), Experts(step)))
+    grouped = {step.name for step in graph.steps if _grouped(step)}
+    new, chosen = dict[str, list[Step]](), dict[str, str]()
+    for step in graph.steps:
+        if topk_of(graph, step.name) is None or step.name in graph.results:
+            continue
+        if all(reader.name in grouped for reader, _ in graph.readers.get(step.name, ())):
+            new[step.name] = [replace(step, op=kernel("experts", graph, (), (step,), Experts(step)))]
             chosen[step.name] = "gates and numbers of the chosen experts, nothing for the others"
-    return replace(graph, steps=tuple(steps)), chosen
+    return with_steps(graph, new) if new else graph, chosen
 
 
 def _grouped(step: Step) -> bool:
-    return isinstance(getattr(step.fused, "form", None), Experts)
+    return isinstance(step.form, Experts)
 
 
 def _lowered(
@@ -143,13 +145,10 @@ def _not_profitable(
     return f"with the chosen experts alone, '{last.step.name}' would take {times}"
 
 
-def _without_unread(lowered: Graph, graph: Graph) -> Graph:
+def _without_unread(graph: Graph) -> Graph:
     """The graph without the steps of kernels that nothing else reads."""
-    parts = {name for step in lowered.steps if step.fused and _grouped(step) for name in step.fused.steps[:-1]}
-    kept = graph.results
-    steps = list(lowered.steps)
-    for step in reversed(lowered.steps):
-        read = {use.name for other in steps for use in other.op.uses} | kept
-        if step.name in parts and step.name not in read:
-            steps.remove(step)
-    return replace(lowered, steps=tuple(steps))
+    parts = {name for step in graph.steps if step.kernel and _grouped(step) for name in step.kernel.steps[:-1]}
+    for step in reversed(graph.steps if parts else ()):
+        if step.name in parts and step.name not in graph.readers and step.name not in graph.results:
+            graph = with_steps(graph, {step.name: []})
+    return graph

@@ -57,9 +57,10 @@ def _lowered(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
 def _covering(fused: Graph, name: str, before: Graph) -> Graph:
     """The attention tells of every step of the diagram that it does."""
     step = fused.step[name]
-    assert isinstance(step.op, FusedAttention)
-    gone = [own.name for own in before.steps if own.name not in fused.step and own.name != step.op.steps[-1]]
-    new = replace(step, op=replace(step.op, steps=(*gone, step.op.steps[-1])))
+    assert step.attention is not None
+    *_, box = step.attention.steps
+    gone = [own.name for own in before.steps if own.name not in fused.step and own.name != box]
+    new = replace(step, op=replace(step.attention, steps=(*gone, box)))
     return replace(fused, steps=tuple(new if own.name == name else own for own in fused.steps))
 
 
@@ -72,7 +73,7 @@ def not_profitable_at_all(plain: Graph, made: Graph, place: str, sizes: Mapping[
     or values that are spread over heads they lack, go through memory, too; the other sequence shares what that costs.
     """
     op = operation(attentions(made)[place])
-    assert isinstance(op, FusedAttention)
+    assert not isinstance(op, str)
     scores = _numbers(made, sizes, {*op.scores} - {made.query, made.key})
     width = _numbers(made, sizes, {*op.query.legs} - {*op.scores})
     value = _numbers(made, sizes, {*op.value.legs} - {*op.scores})

@@ -69,7 +69,7 @@ def _hoisted(graph: Graph, box: Step, name: str, value: Use) -> Graph:
     first = Step(result, Contraction((Term(ONE, (Use(name, box.legs), value)),)), legs)
     steps = list[Step]()
     for step in graph.steps:
-        terms = step.op.terms if isinstance(step.op, Contraction) else ()
+        terms = step.contraction.terms if step.contraction else ()
         if any({old, value} <= {*term.factors} for term in terms):
             steps += [] if first in steps else [first]
             step = replace(step, op=Contraction(tuple(_reading(term, old, value, Use(result, legs)) for term in terms)))

@@ -8,7 +8,7 @@ from math import inf
 
 from tensornet_attn import limits
 from tensornet_attn.cost.experts import Experts
-from tensornet_attn.graph.model import Graph, Kernel, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.plan.absorb import ABSORBED, lower_absorbed
@@ -145,7 +145,7 @@ def _regions(
 ) -> Iterator[Region]:
     """A region for each operation and each step of the diagram that is computed by itself, in the order they run."""
     for step in lowered.steps:
-        if isinstance(step.op, Kernel) and step.op.kind == "join":
+        if step.kernel and step.kernel.kind == "join":
             continue  # part of the attention that reads it
         steps = step.fused.steps if step.fused else (step.name,)
         against = dict.fromkeys(low for name in steps for low in refused.get(name, []) if low.against)
@@ -158,7 +158,7 @@ def _regions(
 
 def _plain(graph: Graph, step: Step) -> bool:
     """Whether a step is no more than products or a box of its own: a choice of experts, a sum, states among them."""
-    form = getattr(step.fused, "form", None)
+    form = step.form
     small = isinstance(form, Recurrence) and (form.mixes or form.value is None)
     small |= isinstance(form, Experts) and not form.products
     return (step.fused is None or small) and not quadratic(graph, step.legs)
