@@ -247,18 +247,18 @@ def cached(view: Callable[[Graph], View]) -> Callable[[Graph], View]:
 @cached
 def attentions(graph: Graph) -> Mapping[str, Attention]:
     """The attentions of a graph by the name of their box, in the order of the steps."""
-    found = ((step, weighting_of(graph, step)) for step in graph.steps if step.box is not None)
-    return {
-        step.name: Attention(graph, step, step.box.operand("of"), weighting, step.box.masks)
-        for step, weighting in found
-        if step.box is not None and weighting is not None
-    }
+    found = {}
+    for step in graph.steps:
+        weighting = weighting_of(step, graph.key)
+        if step.box is not None and weighting is not None:
+            found[step.name] = Attention(graph, step, step.box.operand("of"), weighting, step.box.masks)
+    return found
 
 
-def weighting_of(graph: Graph, step: Step) -> Weighting | None:
+def weighting_of(step: Step, key: str | None) -> Weighting | None:
     """How a box over the keys weighs scores; None where a step is no attention map."""
     box = step.box
-    if box is None or not graph.masked(step):
+    if box is None or box.leg is None or box.leg != key:
         return None
     if box.kind == "softmax":
         beside = () if box.other is None else (box.other,)

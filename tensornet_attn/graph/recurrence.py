@@ -19,9 +19,11 @@ from tensornet_attn.graph.attention import (
     Map,
     ScoreTerm,
     Softmax,
+    Terms,
     Weighting,
     attentions,
     cached,
+    score_of,
     split,
 )
 from tensornet_attn.graph.distance import negated, two_sides
@@ -158,6 +160,8 @@ def form_of(graph: Graph, step: Step) -> Attention | Recurrence | str:
         return Recurrence(step, (term,), value, heads, (), own, erase=Erase(roles["rate"], key))
     if step in sums(graph):
         return cumulative(graph, step)
+    if step.box.kind == "sum":  # once for all queries
+        return Recurrence(step, (ScoreTerm(ONE, key=(step.box.operand("of"),)),))
     return f"a '{step.box.kind}' over all keys is more than a sum of them"
 
 
@@ -187,38 +191,58 @@ def maps_in(graph: Graph) -> Mapping[str, tuple[str, ...]]:
 
 def linear(found: Attention) -> Recurrence | str:
     """An attention as a recurrence, which sums the keys first; or the first reason why it is none."""
-    graph, terms, causal = found.graph, found.terms, CAUSAL in found.masks
+    graph, terms = found.graph, terms_of(found.graph, found.of)
     if isinstance(found.weighting, Softmax):
         return _of_keys(found) or "a softmax compares the scores of all keys"
-    if isinstance(found.score, Map) and found.score.function == EXP:
-        terms = (ScoreTerm(ONE, pairwise=(found.of,)),)  # all that is there decays
-    elif not terms:
+    if not terms:
         return f"the scores are {found.origin}, not a sum of products"
     if found.shared:
         return "the scores or the attention map are used elsewhere too"
-    both = [use for term in terms for use in term.pairwise]
-    decays = [decay_of(graph, use, both.count(use), causal) for use in dict.fromkeys(both)]
-    reason = next((decay for decay in decays if isinstance(decay, str)), None)
-    if reason is not None:
-        return reason
-    mask = next((mask for mask in found.masks if mask != CAUSAL), None)
-    if mask is not None:
-        return f"a sum over all keys cannot leave out those that '{mask.name}' hides"
+    decays = _decays(graph, terms, found.masks)
+    if isinstance(decays, str):
+        return decays
     reader = found.reader()
     if isinstance(reader, str):
         return reader
     (value,) = reader.values
     mixed = mixed_legs(graph, found.box.legs, terms, value)
-    against = _against_decay(terms, found.box.legs, mixed)
-    whole = replace(_summed(graph, found.box, terms, value, mixed), weighting=found.weighting)
-    return against or replace(whole, decays=tuple(decay for decay in decays if isinstance(decay, Decay)))
+    whole = _summed(graph, found.box, terms, value, mixed, found.weighting, decays)
+    return _against_decay(terms, found.box.legs, mixed) or whole
 
 
-def _summed(graph: Graph, box: Step, terms: tuple[ScoreTerm, ...], value: Use | None, mixed: Legs) -> Recurrence:
+def terms_of(graph: Graph, of: Use) -> tuple[ScoreTerm, ...]:
+    """Scores as products, under their own leg names; where they are an exp, a factor that decays."""
+    score = score_of(graph, of)
+    if isinstance(score, Map) and score.function == EXP:
+        return (ScoreTerm(ONE, pairwise=(of,)),)
+    return score.terms if isinstance(score, Terms) and of.legs == score.step.legs else ()
+
+
+def _decays(graph: Graph, terms: Sequence[ScoreTerm], masks: Sequence[Function]) -> tuple[Decay, ...] | str:
+    """The factors that depend on query and key at once as decays; or why the keys cannot be summed first."""
+    both, found = [use for term in terms for use in term.pairwise], list[Decay]()
+    for use in dict.fromkeys(both):
+        decay = decay_of(graph, use, both.count(use), CAUSAL in masks)
+        if isinstance(decay, str):
+            return decay
+        found.append(decay)
+    mask = next((mask for mask in masks if mask != CAUSAL), None)
+    return f"a sum over all keys cannot leave out those that '{mask.name}' hides" if mask else tuple(found)
+
+
+def _summed(
+    graph: Graph,
+    box: Step,
+    terms: tuple[ScoreTerm, ...],
+    value: Use | None = None,
+    mixed: Legs = (),
+    weighting: Weighting | None = None,
+    decays: tuple[Decay, ...] = (),
+) -> Recurrence:
     """A recurrence with its legs by what they do."""
     heads = tuple(leg for leg in box.legs if leg not in (graph.query, graph.key, *mixed))
     own = tuple(leg for leg in (value.legs if value else ()) if leg not in box.legs)
-    return Recurrence(box, terms, value, heads, mixed, own)
+    return Recurrence(box, terms, value, heads, mixed, own, weighting, decays)
 
 
 def _against_decay(terms: Sequence[ScoreTerm], legs: Legs, mixed: Legs) -> str:
@@ -274,27 +298,22 @@ def _of_keys(found: Attention) -> Recurrence | None:
     decay = _separated(found.graph, found.box, of, CAUSAL in found.masks)
     if isinstance(decay, str):
         return None
-    whole = _summed(found.graph, found.box, (ScoreTerm(ONE),), reader.values[0], ())
-    return replace(whole, weighting=found.weighting, decays=(decay,))
+    return _summed(found.graph, found.box, (ScoreTerm(ONE),), reader.values[0], (), found.weighting, (decay,))
 
 
 def cumulative(graph: Graph, step: Step) -> Recurrence | str:
     """A sum over the keys of products of a part of queries and one of keys; or why it is none."""
     assert step.box is not None
     of, pair = step.box.operand("of"), {graph.query, graph.key}
-    scores = graph.step.get(of.name)
-    if scores is None or scores.contraction is None or of.legs != scores.legs:
-        return "what is summed is no sum of products"
-    terms = tuple(split(graph, term) for term in scores.contraction.terms)
-    if both := next((use for term in terms for use in term.pairwise), None):
-        return f"'{both.name}' depends on query and key at once"
-    if mask := next((mask for mask in graph.masks(step) if mask != CAUSAL), None):
-        return f"a sum over all keys cannot leave out those that '{mask.name}' hides"
-    if not pair <= {*of.legs} <= pair | _legs(scores.contraction.uses):
+    terms = terms_of(graph, of)
+    decays = _decays(graph, terms, graph.masks(step)) if terms else "what is summed is no sum of products"
+    if isinstance(decays, str):
+        return decays
+    if not pair <= {*of.legs} <= pair | {leg for term in terms for leg in _legs(term.factors)}:
         return "what is summed has no part of queries, or a leg that no factor has"
     if len(graph.readers[of.name]) > 1 or of.name in graph.results:
         return f"'{of.name}' is used elsewhere too"
-    return _summed(graph, step, terms, None, ())
+    return _summed(graph, step, terms, decays=decays)
 
 
 def decay_of(graph: Graph, use: Use, here: int, causal: bool) -> Decay | str:

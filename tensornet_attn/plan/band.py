@@ -11,9 +11,9 @@ from tensornet_attn.cost.band import Band, Reach, reach_of
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import Attention, attentions
 from tensornet_attn.graph.model import Attention as FusedAttention
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.plan.fuse import operation, placed, result_legs, softmaxes
-from tensornet_attn.plan.lowering import Lowered, kernel
+from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.spec.arithmetic import ONE
 
 DEARER = 1.5  # times what a key costs in masked fused attention over all keys: what it costs in a block, on a CPU
@@ -58,4 +58,5 @@ def banded(found: Attention, op: FusedAttention, reach: Reach) -> Graph:
     name, legs = f"{found.box.name}.o", result_legs(op)
     product = Contraction((Term(ONE, (Use(found.box.name, found.box.legs), op.value)),))
     body = (found.graph.step[found.of.name], found.box, Step(name, product, legs))
-    return placed(found, Step(name, kernel("band", found.graph, (), body, Band(op, reach)), legs))
+    uses = (Use(use, found.graph.legs_of(use)) for use in dict.fromkeys(use.name for use in op.uses))
+    return placed(found, Step(name, Kernel("band", tuple(uses), body, Band(op, reach)), legs))

@@ -24,7 +24,7 @@ def lower_cumsum(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowe
     lowered, chosen = graph, dict[str, str]()
     for step in sums(graph):
         found = cumulative(lowered, step)
-        if isinstance(found, Recurrence):
+        if isinstance(found, Recurrence) and not found.decays:
             lowered, chosen[step.name] = summed(lowered, found), DESCRIPTION[found.causal(graph)]
     return Lowered(lowered, chosen)
 

@@ -74,7 +74,7 @@ def lower_states(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowe
 def _found(graph: Graph, box: Step) -> Read | None:
     """The sum with its reader; None where no query reads it feature by feature."""
     form, reader = cumulative(graph, box), read_once(graph, box.name)
-    if isinstance(form, str) or reader is None or reader.contraction is None:
+    if isinstance(form, str) or form.decays or reader is None or reader.contraction is None:
         return None
     scores = graph.step[box.op.uses[0].name]
     inner = product(scores)
