@@ -142,6 +142,21 @@ COMPILER = (
         "A step takes the lesser of its work and its traffic.",
         ("cost/test_devices.py::test_a_balance_of_each",),
     ),
+    # Forms
+    Mutation(
+        "graph/attention.py",
+        "or bool({self.of.name, self.box.name} & self.graph.results)",
+        "",
+        "A map that is the output counts as read by the values alone.",
+        ("plan/test_ways.py::test_linear_memory_names_the_region_and_the_reasons",),
+    ),
+    Mutation(
+        "graph/attention.py",
+        "SIDES = ((True, False), (False, True),",
+        "SIDES = ((False, True), (True, False),",
+        "Factors of queries count as those of keys.",
+        ("graph/test_forms.py::test_the_fields_say_what_the_diagram_says",),
+    ),
     # Planning
     Mutation(
         "plan/fuse.py",
