@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -99,10 +100,7 @@ def _assembled(factors: list[tuple[Tensor, tuple[str, ...]]], rows: list[str], c
         place[leg] = len(number) + number[leg]
         arguments += [torch.eye(size[leg], dtype=torch.float64), [number[leg], place[leg]]]
     total = torch.einsum(*arguments, [*(number[leg] for leg in rows), *place.values()])
-    height = 1
-    for leg in rows:
-        height *= size[leg]
-    return total.reshape(height, -1)
+    return total.reshape(prod(size[leg] for leg in rows), -1)
 
 
 def _box(graph: Graph, name: str | None) -> Step:

@@ -169,8 +169,19 @@ class Report:
         }
 
     def to_text(self) -> str:
-        """The table people read."""
-        return _text(self)
+        """The table people read; the totals of both ways stand below each other."""
+        lengths = (f"{leg} = {length}" for leg, length in self.lengths)
+        parts = [(word, cost) for word, cost in (("as written", self.written), ("as planned", self.planned)) if cost]
+        wide = max(len(label) for _, cost in parts for label in _labels(cost)) + 2
+        lines = [f"{self.name}: {', '.join([*lengths, f'batch {self.batch}', self.dtype])}", ""]
+        for word, cost in parts:
+            lines += [*_part(word, cost, max(wide, len(word))), ""]
+        frozen = f", and {human(self.written.frozen)} frozen" if self.written.frozen else ""
+        lines.append(f"parameters: {human(self.parameters)}{frozen}")
+        if self.decoding_state:
+            tokens = self.lengths[-1][1]
+            lines.append(f"decoding keeps {self.decoding_state:,} floats of {tokens:,} tokens, for one sequence")
+        return "\n".join([*lines, *UNITS])
 
 
 def cost(graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: int = 4) -> Cost:
@@ -239,17 +250,6 @@ def _row(step: Step) -> str:
     return re.sub(r"\.p\d+$", "", step.name)
 
 
-def _text(report: Report) -> str:
-    """The whole report; the totals of both ways stand below each other."""
-    where = ", ".join([*(f"{leg} = {length}" for leg, length in report.lengths), f"batch {report.batch}", report.dtype])
-    parts = [(word, cost) for word, cost in (("as written", report.written), ("as planned", report.planned)) if cost]
-    wide = max(len(label) for _, cost in parts for label in _labels(cost)) + 2
-    lines = [f"{report.name}: {where}", ""]
-    for word, cost in parts:
-        lines += [*_part(word, cost, max(wide, len(word))), ""]
-    return "\n".join([*lines, _parameters(report.written), *_decoding(report), *UNITS])
-
-
 def _part(word: str, cost: Cost, wide: int) -> Iterable[str]:
     table = [HEAD, *map(_cells, (*cost.steps, *_totals(cost)))]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -282,14 +282,3 @@ def _bytes(number: int) -> str:
 def _label(row: StepCost) -> str:
     notes = ([f"with {', '.join(row.fused)}"] if row.fused else []) + ["in training"] * row.training
     return f"{row.step} ({'; '.join(notes)})" if notes else row.step
-
-
-def _decoding(report: Report) -> Iterable[str]:
-    if report.decoding_state:
-        tokens = report.lengths[-1][1]
-        yield f"decoding keeps {report.decoding_state:,} floats of {tokens:,} tokens, for one sequence"
-
-
-def _parameters(cost: Cost) -> str:
-    frozen = f", and {human(cost.frozen)} frozen" if cost.frozen else ""
-    return f"parameters: {human(cost.parameters)}{frozen}"

@@ -34,8 +34,7 @@ from tensornet_attn.plan.figures import counted, instead
 from tensornet_attn.plan.lowering import Lowered, kernel
 from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
-from tensornet_attn.rewrite.change import fresh, with_steps
-from tensornet_attn.rewrite.simplify import without_dead
+from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 from tensornet_attn.spec.arithmetic import ONE, Number
 
 LINEAR = "linear attention"
