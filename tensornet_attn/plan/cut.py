@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from networkx.utils import UnionFind
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints
 from tensornet_attn.plan.blockwise import quadratic
@@ -95,8 +95,8 @@ class Cut:
         kinds = {t.name: "split" if self._has(t.name, t.legs) else "whole" for t in self.graph.tensors}
         shared: set[tuple[str, int]] = set()
         for step in self.graph.steps:
-            if isinstance(step.op, Contraction):
-                terms = [self._term(step, place, term, kinds) for place, term in enumerate(step.op.terms, 1)]
+            if step.contraction is not None:
+                terms = [self._term(step, place, term, kinds) for place, term in enumerate(step.contraction.terms, 1)]
                 kinds[step.name] = _sum(terms, self._has(step.name, step.legs))
                 if kinds[step.name] == "partial":
                     shared |= {(step.name, place) for place, kind in enumerate(terms, 1) if kind == "whole"}
@@ -131,8 +131,8 @@ class Cut:
 
     def _box(self, step: Step, kinds: dict[str, str]) -> str:
         """What a box makes of its operands."""
-        box = step.op
-        assert isinstance(box, Box)
+        box = step.box
+        assert box is not None
         wires = self._wires(step, joints(step))
         along = next((leg for leg in (box.leg, box.other) if leg is not None and Wire(leg) in wires), None)
         if len(wires) > 1:
@@ -157,8 +157,8 @@ class Cut:
         """Raises Unsplit where every process would make all scores, or all heads that are mixed into its own."""
         data = batched(self.graph)
         for step in self.graph.steps:
-            if isinstance(step.op, Contraction) and kinds[step.name] == "split":
-                self._check_mixing(step, step.op, data)
+            if step.contraction is not None and kinds[step.name] == "split":
+                self._check_mixing(step, step.contraction, data)
             elif kinds[step.name] == "whole" and step.name in data and quadratic(self.graph, step.legs):
                 raise Unsplit(f"'{step.name}' has no '{self.leg}', so that every process would make all of it")
 
@@ -188,8 +188,8 @@ def _sum(terms: Sequence[str], split: bool) -> str:
 
 
 def _describe(step: Step) -> str:
-    assert isinstance(step.op, Box)
-    return f"{step.op.kind.replace('_', ' ')} '{step.name}'"
+    assert step.box is not None
+    return f"{step.box.kind.replace('_', ' ')} '{step.name}'"
 
 
 def named(names: Sequence[str]) -> str:
