@@ -11,8 +11,9 @@ from tensornet_attn.emit.names import Names, locals_of
 from tensornet_attn.emit.numbers import integer_text, needs_math, number_text
 from tensornet_attn.emit.values import ATOM, SUM, Legs, Value, shape_comment
 from tensornet_attn.graph.hidden import zero_outside
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Use
-from tensornet_attn.spec.arithmetic import Arith
+from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ops import OPS
 
 _INLINE = 64  # characters of an expression that may stand inside another
 
@@ -54,13 +55,11 @@ class Writer:
     def _stands_inside(self, name: str, value: Value) -> bool:
         if name not in self.graph.step or "." not in name or len(self.readers[name]) != 1:
             return False
-        reader = self.readers[name][0][0].op
-        if isinstance(reader, Contraction):
-            fits = len(reader.terms) > 1
+        reader = self.readers[name][0][0]
+        if reader.contraction is not None:
+            fits = len(reader.contraction.terms) > 1
         else:
-            fits = isinstance(reader, Box) and (
-                reader.kind in ("map", "dropout", "hide") or reader.kind.endswith("norm")
-            )
+            fits = reader.box is not None and OPS[reader.box.kind].inline
         return fits and len(value.text) <= _INLINE and "einsum" not in value.text
 
     def call(self, function: str, *arguments: str) -> str:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from networkx.utils import UnionFind
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints
+from tensornet_attn.ops import OPS
 from tensornet_attn.plan.blockwise import quadratic
 
 Slot = tuple[str, Wire]  # a leg of a tensor or of a step
-LINEAR = frozenset({"sum", "mean", "rope", "rel_shift", "keep"})  # boxes: of a sum they are the sum
 
 
 class Unsplit(Exception):
@@ -95,8 +95,8 @@ class Cut:
         kinds = {t.name: "split" if self._has(t.name, t.legs) else "whole" for t in self.graph.tensors}
         shared: set[tuple[str, int]] = set()
         for step in self.graph.steps:
-            if isinstance(step.op, Contraction):
-                terms = [self._term(step, place, term, kinds) for place, term in enumerate(step.op.terms, 1)]
+            if step.contraction is not None:
+                terms = [self._term(step, place, term, kinds) for place, term in enumerate(step.contraction.terms, 1)]
                 kinds[step.name] = _sum(terms, self._has(step.name, step.legs))
                 if kinds[step.name] == "partial":
                     shared |= {(step.name, place) for place, kind in enumerate(terms, 1) if kind == "whole"}
@@ -131,18 +131,19 @@ class Cut:
 
     def _box(self, step: Step, kinds: dict[str, str]) -> str:
         """What a box makes of its operands."""
-        box = step.op
-        assert isinstance(box, Box)
+        box = step.box
+        assert box is not None
+        op = OPS[box.kind]
         wires = self._wires(step, joints(step))
         along = next((leg for leg in (box.leg, box.other) if leg is not None and Wire(leg) in wires), None)
         if len(wires) > 1:
             raise Unsplit(f"{_describe(step)} joins every entry of '{wires[0].leg}' with every one of '{wires[1].leg}'")
-        if wires and not self._has(step.name, step.legs) and not (box.kind == "sum" and along):
+        if wires and not self._has(step.name, step.legs) and not (op.adds and along):
             raise Unsplit(f"{_describe(step)} runs over '{wires[0].leg}'")
-        if along is not None and box.kind != "sum":
+        if along is not None and not op.adds:
             raise Unsplit(f"{_describe(step)} runs over '{along}'")
         partial = [use.name for use in box.uses if kinds[use.name] == "partial"]
-        if partial and (wires or box.kind not in LINEAR):
+        if partial and (wires or not op.linear):
             raise Unsplit(f"{self._summed(partial[0], kinds)}, and {_describe(step)} needs the whole sum")
         return "partial" if partial or along is not None else "split" if wires else "whole"
 
@@ -157,8 +158,8 @@ class Cut:
         """Raises Unsplit where every process would make all scores, or all heads that are mixed into its own."""
         data = batched(self.graph)
         for step in self.graph.steps:
-            if isinstance(step.op, Contraction) and kinds[step.name] == "split":
-                self._check_mixing(step, step.op, data)
+            if step.contraction is not None and kinds[step.name] == "split":
+                self._check_mixing(step, step.contraction, data)
             elif kinds[step.name] == "whole" and step.name in data and quadratic(self.graph, step.legs):
                 raise Unsplit(f"'{step.name}' has no '{self.leg}', so that every process would make all of it")
 
@@ -188,8 +189,8 @@ def _sum(terms: Sequence[str], split: bool) -> str:
 
 
 def _describe(step: Step) -> str:
-    assert isinstance(step.op, Box)
-    return f"{step.op.kind.replace('_', ' ')} '{step.name}'"
+    assert step.box is not None
+    return f"{step.box.kind.replace('_', ' ')} '{step.name}'"
 
 
 def named(names: Sequence[str]) -> str:

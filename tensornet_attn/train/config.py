@@ -10,8 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic_core import PydanticCustomError
 
 from tensornet_attn.models.config import Initialisation, Norm, Pooling, Positions, Share
+from tensornet_attn.ops.model import Arithmetic
 from tensornet_attn.spec import Design
-from tensornet_attn.spec.boxes import Arithmetic
 
 Precision = Literal["32", "bf16", "bf16-true"]
 Schedule = Literal["cosine", "linear", "constant"]

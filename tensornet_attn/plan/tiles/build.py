@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
+from tensornet_attn.ops import MAPS
 from tensornet_attn.plan.blockwise import made_inside
 from tensornet_attn.plan.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.plan.tiles.legs import RESERVED, relative, sides_of
-from tensornet_attn.plan.tiles.maps import MAPS
 from tensornet_attn.plan.tiles.model import (
     ROWS,
     At,
@@ -194,7 +194,7 @@ class _Builder:
         if box.kind == "rel_shift":
             query, key = self.nodes.order[:2]
             return self.nodes.node("shift", (self.nodes.spread(x, (query, *self.places)),), (query, key), name)
-        if box.kind == "map" and box.function is not None and box.function.name in MAPS:
+        if box.function is not None and MAPS[box.function.name].triton:
             numbers = [self.number(argument) for argument in box.function.arguments]  # type: ignore[arg-type]
             return self.nodes.node("map", (x, *numbers), x.axes, name, (box.function.name,))
         if box.kind == "dropout":

@@ -1,0 +1,86 @@
+"""An elementwise function: a row of the table in `maps`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from tensornet_attn.ir.arithmetic import Arith, evaluate, names
+from tensornet_attn.ir.steps import Box, Function, Step
+from tensornet_attn.ops import maps
+from tensornet_attn.ops.given import Graph, Legs, Lines, Run, Scene, Tensor
+from tensornet_attn.ops.model import BoxModel, LegName, Operand
+from tensornet_attn.ops.operation import Operation, call_words
+
+
+class Map(BoxModel):
+    """An elementwise function."""
+
+    key = "map"
+    map: LegName
+    of: Operand
+
+
+class MapOperation(Operation):
+    """Its answers are those of the row that the box names."""
+
+    kind = "map"
+    model = Map
+    over = False
+    function = elementwise = inline = True
+
+    def finite(self, graph: Graph, box: Box) -> bool:
+        return row(box).finite
+
+    def vanishes(self, graph: Graph, box: Box) -> bool:
+        return row(box).zero([evaluate(tree, graph.values) for tree in arguments(box)])
+
+    def least(self, graph: Graph, box: Box, below: float) -> float:
+        own = row(box)
+        if own.keeps_sign and below >= 0:
+            return 0
+        return own.least if own.least_of is None else own.least_of([known(t, graph.values) for t in arguments(box)])
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        import torch
+
+        return row(box).reference(torch, run.operand(step), *map(run.number, arguments(box))), step.legs
+
+    def operations(self, scene: Scene, step: Step, box: Box) -> int:
+        return row(box).operations * scene.elements(box.operand("of"))
+
+    def kept(self, box: Box) -> tuple[str, ...]:
+        return (row(box).saves,)
+
+    def write(self, lines: Lines, box: Box) -> None:
+        value, own = lines.value(), row(box)
+        numbers = [lines.argument(tree) for tree in arguments(box)]
+        if not own.torch:
+            lines.bind(lines.call(own.name, value.text, *numbers), value.legs)
+            return
+        if own.binds != "atom":
+            numbers = [text if text.replace(".", "").isdigit() else f"({text})" for text in numbers]
+        filled = own.torch.format(x=value.text, atom=value.atom, **dict(zip("ab", numbers, strict=False)))
+        lines.bind(filled, value.legs, own.binds)
+
+    def words(self, box: Box) -> str:
+        return call_words(row(box).name, arguments(box))
+
+
+def row(box: Box) -> maps.Map:
+    """The map of a box."""
+    assert box.function is not None
+    return maps.MAPS[box.function.name]
+
+
+def arguments(box: Box) -> tuple[Arith, ...]:
+    assert box.function is not None
+    return tuple(tree for tree in box.function.arguments if not isinstance(tree, Function))
+
+
+def known(tree: Arith, values: Mapping[str, int | float]) -> float:
+    """A number that is known before run time; minus infinity for any other."""
+    return float(evaluate(tree, values)) if all(name.name in values for name in names(tree)) else -inf
+
+
+OPERATIONS = (MapOperation(),)

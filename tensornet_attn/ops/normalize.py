@@ -1,0 +1,45 @@
+"""of / (sum along the leg + eps): kernel attention."""
+
+from __future__ import annotations
+
+from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ops.given import Legs, Lines, Run, Tensor, Value
+from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Masks, Operand
+from tensornet_attn.ops.operation import Operation
+
+
+class Normalize(BoxModel):
+    """of / (sum along the leg + eps): kernel attention."""
+
+    key = "normalize"
+    numbers = ("eps",)
+    normalize: LegName
+    mask: Masks = ()
+    eps: Arithmetic = 0
+    of: Operand
+
+
+class NormalizeOperation(Operation):
+    kind = "normalize"
+    model = Normalize
+    masked = runs_along = zero_where_hidden = keeps_sign = divides = True
+    ignores_zeros = "always"
+    adds_mask = False
+    per_element = 2  # sum, divide
+    saves = ("of", "row")
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        import torch
+
+        scores, keep, legs, axis = run.masked(step)
+        scores = torch.where(keep, scores, 0)
+        return run.over(scores, scores.sum(axis, keepdim=True) + run.number(box.number("eps"))), legs
+
+    def write(self, lines: Lines, box: Box) -> None:
+        self.write_masked(lines, box, lines.layout(lines.value()), "None", "None")
+
+    def write_masked(self, lines: Lines, box: Box, value: Value, keep: str, bias: str) -> None:
+        lines.bind(lines.call("normalized", value.text, keep, *lines.eps()), value.legs)
+
+
+OPERATIONS = (NormalizeOperation(),)
