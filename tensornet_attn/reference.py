@@ -17,7 +17,8 @@ from tensornet_attn.nn.initial import filled
 from tensornet_attn.nn.made import Result
 from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops import OPS
-from tensornet_attn.reference_run import Legs, Run, aligned, check_masks, einsum
+from tensornet_attn.ops.operation import aligned
+from tensornet_attn.reference_run import Legs, Run, check_masks, einsum
 from tensornet_attn.rewrite.hidden import hiding
 
 Tensor = torch.Tensor

@@ -13,7 +13,7 @@ from tensornet_attn.graph.hidden import visible_to
 from tensornet_attn.graph.model import Function, Graph, Seen, Step, Visible
 from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ops import OPS
-from tensornet_attn.ops.operation import axis_of
+from tensornet_attn.ops.operation import aligned, axis_of
 
 Tensor = torch.Tensor
 Legs = tuple[str, ...]
@@ -77,11 +77,8 @@ class Run:
 
     # What boxes compute with
 
-    def aligned(self, value: Tensor, have: Legs, want: Legs) -> Tensor:
-        return aligned(value, have, want)
-
-    def over(self, value: Tensor, divisor: Tensor) -> Tensor:
-        return over(value, divisor)
+    def dropped(self, x: Tensor, probability: Arith) -> Tensor:
+        return torch.nn.functional.dropout(x, self.number(probability), self.training)
 
     def operand(self, step: Step, role: str = "of") -> Tensor:
         """An operand with its legs in the order of the result."""
@@ -112,13 +109,6 @@ class Run:
         )
 
 
-def aligned(value: Tensor, have: Legs, want: Legs) -> Tensor:
-    """`value` [batch..., have] with its legs in the order of `want`; legs it lacks have size 1."""
-    batch = value.ndim - len(have)
-    value = value.permute([*range(batch), *(batch + have.index(leg) for leg in want if leg in have)])
-    return value[(..., *(slice(None) if leg in have else None for leg in want))]
-
-
 def einsum(factors: list[tuple[Tensor, Legs]], legs: Legs) -> tuple[Tensor, Legs]:
     """The product of named tensors, summed over every leg that `legs` lacks, and the legs it has."""
     names = list(dict.fromkeys(leg for _, own in factors for leg in own))
@@ -127,12 +117,6 @@ def einsum(factors: list[tuple[Tensor, Legs]], legs: Legs) -> tuple[Tensor, Legs
     for value, own in factors:
         arguments += [value, [..., *(names.index(leg) for leg in own)]]
     return torch.einsum(*arguments, [..., *(names.index(leg) for leg in kept)]), kept
-
-
-def over(value: Tensor, divisor: Tensor) -> Tensor:
-    """value / divisor; a zero divisor gives zeros, and gradients of zero."""
-    zero = divisor == 0
-    return torch.where(zero, 0, value / torch.where(zero, 1, divisor))
 
 
 def check_masks(run: Run) -> None:

@@ -9,7 +9,7 @@ import torch
 from tensornet_attn.analyse.steps import compiled, topk_steps, values_of
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.reference_run import aligned
+from tensornet_attn.ops.operation import aligned
 from tensornet_attn.spec import arithmetic
 
 Tensor = torch.Tensor

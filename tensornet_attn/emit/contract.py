@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from string import ascii_letters
 
-from tensornet_attn.emit.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Contraction, Step, Term, Use
-from tensornet_attn.spec.arithmetic import Arith, Negative, evaluate, names
+from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
+from tensornet_attn.spec.arithmetic import Negative
 
 
 def emit_contraction(writer: Writer, step: Step) -> None:
@@ -17,18 +17,8 @@ def emit_contraction(writer: Writer, step: Step) -> None:
         value = _sum(writer, step, step.op.terms)
     else:
         (term,) = step.op.terms
-        value = scaled(writer, term.coefficient, _product(writer, step, term))
+        value = writer.scaled(term.coefficient, _product(writer, step, term))
     writer.bind(step.name, value.text, value.legs, value.level)
-
-
-def scaled(writer: Writer, coefficient: Arith, value: Value) -> Value:
-    """coefficient * value, without a 1."""
-    known = None if any(True for _ in names(coefficient)) else evaluate(coefficient, {})
-    if known == 1:
-        return value
-    text = f"({value.text})" if value.level < PRODUCT else value.text
-    text = f"-{text}" if known == -1 else f"{writer.factor(coefficient)} * {text}"
-    return Value(text, value.legs, value.batched, PRODUCT)
 
 
 def _product(writer: Writer, step: Step, term: Term) -> Value:
@@ -150,7 +140,7 @@ def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> Value:
         if term.factors:
             value = writer.value(term.factors[0])
             many |= value.batched
-            value = scaled(writer, coefficient, _single(value, want))
+            value = writer.scaled(coefficient, _single(value, want))
             part = value.atom if value.level == SUM and text else value.text
         else:
             part = writer.factor(coefficient)

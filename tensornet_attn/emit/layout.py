@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from tensornet_attn.emit.values import Legs
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Use
+from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops import OPS
 
 Readers = Mapping[str, list[tuple[Step, Use]]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from tensornet_attn.emit.values import Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.hidden import BY_KEY
 from tensornet_attn.graph.model import Function, Graph, Seen, Step, Visible
+from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops import OPS
 
 _OWN = {"causal": "causal_mask", "band": "band_mask", "window": "window_mask"}

@@ -8,9 +8,10 @@ from pydantic import Field
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ops.given import Checker, Legs, Lines, Run, Scene, Tensor, Value
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Checker, Lines, Run, Scene, Tensor
 from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
-from tensornet_attn.ops.operation import Operation, without
+from tensornet_attn.ops.operation import Operation, aligned, over, without
 
 ROLES = ("query", "key", "value", "rate")
 # Work for each number of query, key, result. read: z.q, z + k, divide. both: z'.k and k / (z'.k + eps) as well.
@@ -77,11 +78,11 @@ class DeltaRuleOperation(Operation):
         operands = []
         for role in ROLES:
             use, along = box.operand(role), query if role == "query" else key
-            value = run.aligned(run.values[use.name], use.legs, (along, *legs))
+            value = aligned(run.values[use.name], use.legs, (along, *legs))
             operands.append(value.movedim(-len(legs) - 1, 0).expand(run.size(along), *[-1] * (value.ndim - 1)))
-        keep = run.aligned(run.visible_keys(key), (key,), (key, *legs)).movedim(-len(legs) - 1, 0)
+        keep = aligned(run.visible_keys(key), (key,), (key, *legs)).movedim(-len(legs) - 1, 0)
         eps = run.number(box.number("eps"))
-        reads = fast_weights(run, *operands, keep, len(contracted), box.mode or "none", eps)
+        reads = fast_weights(*operands, keep, len(contracted), box.mode or "none", eps)
         return reads, (*value_legs, query)
 
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
@@ -106,10 +107,10 @@ class DeltaRuleOperation(Operation):
         sizes |= {"result": scene.elements(step), "row": rows}
         return {f"{step.name}: {kind} {i}": sizes[kind] for i, kind in enumerate(REMEMBERED[box.mode or "none"])}
 
-    def write(self, lines: Lines, box: Box) -> None:
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
         """Operands as [heads..., sequence, width]; the contracted legs are one width, the value's own legs another."""
         query, key = str(lines.graph.query), str(box.leg)
-        q, k, v, rate = (lines.value(role) for role in ROLES)
+        q, k, v, rate = (lines.value(box.operand(role)) for role in ROLES)
         shared = {*q.legs, *k.legs, *rate.legs}
         heads = tuple(leg for leg in v.legs if leg != key and leg in shared)
         own = tuple(leg for leg in v.legs if leg != key and leg not in shared)
@@ -120,23 +121,15 @@ class DeltaRuleOperation(Operation):
         arguments.append(f"{masked} if key_mask is not None else None" if heads else masked)
         mode = box.mode or "none"
         if mode != "none":
-            arguments += [f'"{mode}"', *lines.eps()]
+            arguments += [f'"{mode}"', *lines.eps(box.number("eps"))]
         text = lines.call("delta_rule", *arguments)
         if len(own) != 1:
             text += f".unflatten(-1, ({', '.join(lines.size(leg) for leg in own)}))" if own else "[..., 0]"
-        lines.bind(text, (*heads, query, *own))
+        lines.bind(step.name, text, (*heads, query, *own))
 
 
 def fast_weights(
-    run: Run,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rate: Tensor,
-    keep: Tensor,
-    contracted: int,
-    mode: str,
-    eps: float,
+    q: Tensor, k: Tensor, v: Tensor, rate: Tensor, keep: Tensor, contracted: int, mode: str, eps: float
 ) -> Tensor:
     """S += rate (v - S k) k^T key by key, read by the query that stands there.
 
@@ -153,13 +146,13 @@ def fast_weights(
     for place in range(min(0, first_query), len(k)):
         if place >= 0:
             scale = torch.where(seen, dot(z, k[place]), 1) if mode == "both" else 1
-            key = run.over(k[place], scale + eps) if mode == "both" else k[place]
+            key = over(k[place], scale + eps) if mode == "both" else k[place]
             S = torch.where(keep[place], S + rate[place] * scale * (v[place] - dot(S, key)) * key, S)
             z = torch.where(keep[place], z + k[place], z)
             seen = seen | keep[place]
         if place >= first_query:
             read = dot(S, q[place - first_query])
-            reads.append(read if mode == "none" else run.over(read, dot(z, q[place - first_query]) + eps))
+            reads.append(read if mode == "none" else over(read, dot(z, q[place - first_query]) + eps))
     stacked = torch.stack(torch.broadcast_tensors(*reads), -1)
     return stacked.flatten(stacked.ndim - 1 - contracted)  # the contracted legs are ones here
 

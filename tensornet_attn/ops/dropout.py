@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ops.given import Legs, Lines, Run, Tensor
+from tensornet_attn.ir.values import ATOM, Legs
+from tensornet_attn.ops.given import Lines, Run, Tensor
 from tensornet_attn.ops.model import Arithmetic, BoxModel, Operand
 from tensornet_attn.ops.operation import Operation
 
@@ -25,15 +26,12 @@ class DropoutOperation(Operation):
     elementwise = inline = keeps_sign = scales = True
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        import torch
+        return run.dropped(run.operand(step), box.number("dropout")), step.legs
 
-        probability = run.number(box.number("dropout"))
-        return torch.nn.functional.dropout(run.operand(step), probability, run.training), step.legs
-
-    def write(self, lines: Lines, box: Box) -> None:
-        value = lines.value()
-        text = lines.dropped(value.text)
-        lines.bind(text, value.legs, value.level if text == value.text else "atom")
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        text = lines.dropped(box.number("dropout"), value.text)
+        lines.bind(step.name, text, value.legs, value.level if text == value.text else ATOM)
 
     def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
         """Its one number, the probability, whatever it is."""

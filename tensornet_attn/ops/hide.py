@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import isinf
 
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ops.given import Legs, Lines, Run, Tensor
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Lines, Run, Tensor
 from tensornet_attn.ops.operation import Operation
 
 
@@ -17,20 +18,14 @@ class Hide(Operation):
     keeps_zeros = False
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        import torch
-
         use = box.operand("of")
-        keep = run.seen(box.seen, use.legs)
-        return torch.where(keep, run.values[use.name], run.number(box.number("fill"))), use.legs
+        value, keep = run.values[use.name], run.seen(box.seen, use.legs)
+        return value.where(keep, run.number(box.number("fill"))), use.legs
 
-    def write(self, lines: Lines, box: Box) -> None:
-        value, pair = lines.value(), (lines.graph.query, lines.graph.key)
-        if {*pair} <= {*value.legs}:
-            value = value.arranged(tuple(leg for leg in value.legs if leg not in pair) + tuple(map(str, pair)))
+    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         fill = box.number("fill").value  # type: ignore[union-attr]
-        keep = lines.seen(value.legs, value.batched)
         text = lines.call("hide", value.text, keep, 'float("-inf")' if isinf(fill) else repr(fill))
-        lines.bind(text, value.legs)
+        lines.bind(step.name, text, value.legs)
 
 
 OPERATIONS = (Hide(),)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ops.given import Legs, Lines, Run, Tensor, Value
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Lines, Run, Tensor
 from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import Operation
 
@@ -26,22 +27,20 @@ class Keep(Operation):
     per_element = 0  # its mask alone
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        import torch
-
         value, keep, legs, _ = run.masked(step)
-        return torch.where(keep, value, 0), legs
+        return value.where(keep, 0), legs
 
-    def write(self, lines: Lines, box: Box) -> None:
-        value = lines.value()
-        lines.bind(value.text, value.legs, value.level)
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        lines.bind(step.name, value.text, value.legs, value.level)
 
-    def write_masked(self, lines: Lines, box: Box, value: Value, keep: str, bias: str) -> None:
+    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         if keep != "None":
-            lines.bind(lines.call("kept", value.text, keep), value.legs)
+            lines.bind(step.name, lines.call("kept", value.text, keep), value.legs)
         elif value.text.isidentifier():
-            lines.is_operand(value)
+            lines.values[step.name] = value
         else:
-            lines.bind(value.text, value.legs, value.level)
+            lines.bind(step.name, value.text, value.legs, value.level)
 
 
 OPERATIONS = (Keep(),)

@@ -7,8 +7,9 @@ from math import inf
 
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.steps import Box, Function, Step
+from tensornet_attn.ir.values import ATOM, Legs
 from tensornet_attn.ops import maps
-from tensornet_attn.ops.given import Graph, Legs, Lines, Run, Scene, Tensor
+from tensornet_attn.ops.given import Graph, Lines, Run, Scene, Tensor
 from tensornet_attn.ops.model import BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, call_words
 
@@ -52,16 +53,16 @@ class MapOperation(Operation):
     def kept(self, box: Box) -> tuple[str, ...]:
         return (row(box).saves,)
 
-    def write(self, lines: Lines, box: Box) -> None:
-        value, own = lines.value(), row(box)
-        numbers = [lines.argument(tree) for tree in arguments(box)]
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
+        value, own = lines.value(box.operand("of")), row(box)
+        numbers = [lines.number(tree) for tree in arguments(box)]
         if not own.torch:
-            lines.bind(lines.call(own.name, value.text, *numbers), value.legs)
+            lines.bind(step.name, lines.call(own.name, value.text, *numbers), value.legs)
             return
-        if own.binds != "atom":
+        if own.level != ATOM:
             numbers = [text if text.replace(".", "").isdigit() else f"({text})" for text in numbers]
         filled = own.torch.format(x=value.text, atom=value.atom, **dict(zip("ab", numbers, strict=False)))
-        lines.bind(filled, value.legs, own.binds)
+        lines.bind(step.name, filled, value.legs, own.level)
 
     def words(self, box: Box) -> str:
         return call_words(row(box).name, arguments(box))

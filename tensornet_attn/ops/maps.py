@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from tensornet_attn.ir.values import ATOM, PRODUCT
+
 Numbers = Sequence[float]
 _SIGMOID = "1 / (1 + exp_of(-{x}))"
 _TANH = "2 / (1 + exp_of(-2 * {x})) - 1"
@@ -40,7 +42,7 @@ class Map:
     keeps_sign: bool = False
     zero: Callable[[Numbers], bool] = lambda numbers: False  # whether it is zero at zero
     saves: str = "of"  # or "result"
-    binds: str = "atom"  # how its PyTorch text binds: atom or product
+    level: int = ATOM  # how tightly its PyTorch text binds
     operations: int = 1  # for each number
 
     @property
@@ -125,7 +127,7 @@ _ROWS = (
         "power", lambda torch, x, p: x**p, "{atom} ** {a}", "power_of({x}, {a})",
         "tl.where({d} == 0, 0.0, {d} * {a} * power_of({x}, {a} - 1))", usage="power(2)",
         least_of=lambda numbers: 0 if numbers[0] % 2 == 0 else -inf,
-        keeps_sign=True, zero=lambda numbers: numbers[0] > 0, binds="product",
+        keeps_sign=True, zero=lambda numbers: numbers[0] > 0, level=PRODUCT,
     ),
     Map(
         "clamp", lambda torch, x, a, b: x.clamp(a, b), "{atom}.clamp({a}, {b})",

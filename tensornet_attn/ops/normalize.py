@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ops.given import Legs, Lines, Run, Tensor, Value
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Lines, Run, Tensor
 from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Masks, Operand
-from tensornet_attn.ops.operation import Operation
+from tensornet_attn.ops.operation import Operation, over, without
 
 
 class Normalize(BoxModel):
@@ -29,17 +30,17 @@ class NormalizeOperation(Operation):
     saves = ("of", "row")
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        import torch
-
         scores, keep, legs, axis = run.masked(step)
-        scores = torch.where(keep, scores, 0)
-        return run.over(scores, scores.sum(axis, keepdim=True) + run.number(box.number("eps"))), legs
+        scores = scores.where(keep, 0)
+        return over(scores, scores.sum(axis, keepdim=True) + run.number(box.number("eps"))), legs
 
-    def write(self, lines: Lines, box: Box) -> None:
-        self.write_masked(lines, box, lines.layout(lines.value()), "None", "None")
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        value = value.arranged((*without(value.legs, box.leg), str(box.leg)))
+        self.write_masked(lines, step, box, value, "None", "None")
 
-    def write_masked(self, lines: Lines, box: Box, value: Value, keep: str, bias: str) -> None:
-        lines.bind(lines.call("normalized", value.text, keep, *lines.eps()), value.legs)
+    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+        lines.bind(step.name, lines.call("normalized", value.text, keep, *lines.eps(box.number("eps"))), value.legs)
 
 
 OPERATIONS = (NormalizeOperation(),)

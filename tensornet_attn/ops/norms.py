@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ops.given import Graph, Legs, Lines, Run, Tensor
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.ops.given import Graph, Lines, Run, Tensor
 from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
-from tensornet_attn.ops.operation import Operation, axis_of, dim_of
+from tensornet_attn.ops.operation import Operation, axis_of, dim_of, over
 
 
 class RMSNorm(BoxModel):
@@ -60,22 +59,21 @@ class Norm(Operation):
     call: str
     usual: float = 0
 
-    def of(self, torch: Any, run: Run, x: Tensor, axis: int, eps: float) -> Tensor:
+    def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
         raise NotImplementedError
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        import torch
-
         axis, eps = axis_of(box.leg, step.legs), run.number(box.number("eps"))
-        return self.of(torch, run, run.operand(step), axis, eps), step.legs
+        return self.of(run.operand(step), axis, eps), step.legs
 
     def finite(self, graph: Graph, box: Box) -> bool:
         """A root is infinitely steep at zero."""
         return not self.usual or evaluate(box.number("eps"), graph.values) > 0
 
-    def write(self, lines: Lines, box: Box) -> None:
-        value = lines.value()
-        lines.bind(lines.call(self.call, value.text, str(dim_of(value, box.leg)), *lines.eps(self.usual)), value.legs)
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        dim, eps = str(dim_of(value, box.leg)), lines.eps(box.number("eps"), self.usual)
+        lines.bind(step.name, lines.call(self.call, value.text, dim, *eps), value.legs)
 
 
 class RMSNormOperation(Norm):
@@ -84,7 +82,7 @@ class RMSNormOperation(Norm):
     keeps_sign = True
     usual = 1e-5
 
-    def of(self, torch: Any, run: Run, x: Tensor, axis: int, eps: float) -> Tensor:
+    def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
         return x / (x.square().mean(axis, keepdim=True) + eps).sqrt()
 
 
@@ -95,8 +93,8 @@ class LayerNormOperation(RMSNormOperation):
     per_element = 5  # sum, subtract, square, sum, scale
     saves = ("of", "row", "row")  # mean and deviation
 
-    def of(self, torch: Any, run: Run, x: Tensor, axis: int, eps: float) -> Tensor:
-        return super().of(torch, run, x - x.mean(axis, keepdim=True), axis, eps)
+    def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
+        return super().of(x - x.mean(axis, keepdim=True), axis, eps)
 
 
 class L1NormOperation(Norm):
@@ -105,8 +103,8 @@ class L1NormOperation(Norm):
     keeps_sign = True
     ignores_zeros = "always"
 
-    def of(self, torch: Any, run: Run, x: Tensor, axis: int, eps: float) -> Tensor:
-        return run.over(x, x.abs().sum(axis, keepdim=True) + eps)
+    def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
+        return over(x, x.abs().sum(axis, keepdim=True) + eps)
 
 
 class L2NormOperation(Norm):
@@ -115,8 +113,8 @@ class L2NormOperation(Norm):
     keeps_sign = True
     ignores_zeros = "always"
 
-    def of(self, torch: Any, run: Run, x: Tensor, axis: int, eps: float) -> Tensor:
-        return run.over(x, torch.linalg.vector_norm(x, dim=axis, keepdim=True) + eps)
+    def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
+        return over(x, x.norm(dim=axis, keepdim=True) + eps)
 
 
 OPERATIONS = (RMSNormOperation(), LayerNormOperation(), L1NormOperation(), L2NormOperation())

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ops.given import Checker, Graph, Legs, Lines, Run, Scene, Tensor, Value
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
 from tensornet_attn.ops.model import BoxModel
 
 
@@ -100,11 +101,11 @@ class Operation:
         """Floats that its backward keeps beside these, by a name of their own."""
         return {}
 
-    def write(self, lines: Lines, box: Box) -> None:
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
         """Its line of PyTorch, where no masks act."""
         raise NotImplementedError
 
-    def write_masked(self, lines: Lines, box: Box, value: Value, keep: str, bias: str) -> None:
+    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         """Its line where masks act: `value` has the leg last; `keep` and `bias` are names, or None."""
         raise NotImplementedError
 
@@ -126,6 +127,19 @@ def dim_of(value: Value, leg: str | None) -> int:
 
 def without(legs: Legs, *others: str | None) -> Legs:
     return tuple(leg for leg in legs if leg not in others)
+
+
+def aligned(value: Tensor, have: Legs, want: Legs) -> Tensor:
+    """`value` [batch..., have] with its legs in the order of `want`; legs it lacks have size 1."""
+    batch = value.ndim - len(have)
+    value = value.permute([*range(batch), *(batch + have.index(leg) for leg in want if leg in have)])
+    return value[(..., *(slice(None) if leg in have else None for leg in want))]
+
+
+def over(value: Tensor, divisor: Tensor) -> Tensor:
+    """value / divisor; a zero divisor gives zeros, and gradients of zero."""
+    zero = divisor == 0
+    return (value / divisor.masked_fill(zero, 1)).masked_fill(zero, 0)
 
 
 def axis_of(leg: str | None, legs: Legs) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ops.given import Legs, Lines, Run, Tensor, Value
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Lines, Run, Tensor
 from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
-from tensornet_attn.ops.operation import Operation, dim_of, without
+from tensornet_attn.ops.operation import Operation, dim_of, over, without
 
 
 class LogSumExp(BoxModel):
@@ -53,23 +53,21 @@ class Reduction(Operation):
     masked = reduces = runs_along = True
     dense: str  # the method of a tensor
 
-    def of(self, torch: Any, run: Run, value: Tensor, keep: Tensor, axis: int) -> Tensor:
+    def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
         """Of the visible entries."""
         raise NotImplementedError
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        import torch
-
         value, keep, legs, axis = run.masked(step)
-        return self.of(torch, run, value, keep, axis), without(legs, box.leg)
+        return self.of(value, keep, axis), without(legs, box.leg)
 
-    def write(self, lines: Lines, box: Box) -> None:
-        value = lines.value()
-        lines.bind(f"{value.atom}.{self.dense}({dim_of(value, box.leg)})", without(value.legs, box.leg))
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        lines.bind(step.name, f"{value.atom}.{self.dense}({dim_of(value, box.leg)})", without(value.legs, box.leg))
 
-    def write_masked(self, lines: Lines, box: Box, value: Value, keep: str, bias: str) -> None:
+    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         text = value.text if bias == "None" else lines.call("added", value.text, bias)
-        lines.bind(lines.call(f"masked_{box.kind}", text, keep), value.legs[:-1])
+        lines.bind(step.name, lines.call(f"masked_{box.kind}", text, keep), value.legs[:-1])
 
 
 class LogSumExpOperation(Reduction):
@@ -79,10 +77,10 @@ class LogSumExpOperation(Reduction):
     per_element = 4  # largest, subtract, exp, sum
     saves = ("of", "result")
 
-    def of(self, torch: Any, run: Run, value: Tensor, keep: Tensor, axis: int) -> Tensor:
+    def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
         some = keep.any(axis, keepdim=True)
-        value = torch.where(some, torch.where(keep, value, -math.inf), 0)
-        return torch.where(some.squeeze(axis), value.logsumexp(axis), 0)
+        value = value.where(keep, -math.inf).where(some, 0)
+        return value.logsumexp(axis).where(some.squeeze(axis), 0)
 
 
 class MaxOperation(Reduction):
@@ -94,8 +92,8 @@ class MaxOperation(Reduction):
     per_element = 1
     saves = ("of", "result")
 
-    def of(self, torch: Any, run: Run, value: Tensor, keep: Tensor, axis: int) -> Tensor:
-        return torch.where(keep.any(axis), torch.where(keep, value, -math.inf).amax(axis), 0)
+    def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
+        return value.where(keep, -math.inf).amax(axis).where(keep.any(axis), 0)
 
 
 class SumOperation(Reduction):
@@ -105,8 +103,8 @@ class SumOperation(Reduction):
     ignores_zeros = "always"
     per_element = 1
 
-    def of(self, torch: Any, run: Run, value: Tensor, keep: Tensor, axis: int) -> Tensor:
-        return torch.where(keep, value, 0).sum(axis)
+    def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
+        return value.where(keep, 0).sum(axis)
 
 
 class MeanOperation(Reduction):
@@ -115,8 +113,8 @@ class MeanOperation(Reduction):
     keeps_sign = linear = True
     per_element = 1
 
-    def of(self, torch: Any, run: Run, value: Tensor, keep: Tensor, axis: int) -> Tensor:
-        return run.over(torch.where(keep, value, 0).sum(axis), keep.sum(axis).to(value.dtype))
+    def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
+        return over(value.where(keep, 0).sum(axis), keep.sum(axis).to(value.dtype))
 
 
 OPERATIONS = (LogSumExpOperation(), MaxOperation(), SumOperation(), MeanOperation())

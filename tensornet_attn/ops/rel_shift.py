@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ops.given import Checker, Graph, Legs, Lines, Run, Tensor
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Tensor
 from tensornet_attn.ops.model import BoxModel, LegName, Operand
-from tensornet_attn.ops.operation import Operation, without
+from tensornet_attn.ops.operation import Operation, aligned, without
 
 
 class RelShift(BoxModel):
@@ -51,19 +52,19 @@ class RelShiftOperation(Operation):
         places, others = run.positions(along), without(use.legs, query, along)
         distance = run.positions(query)[:, None] - run.positions(to)
         index = distance.clamp(places[0], places[-1]) - places[0]  # n m
-        value = run.aligned(run.values[use.name], use.legs, (*others, query, along))
+        value = aligned(run.values[use.name], use.legs, (*others, query, along))
         rest = value.shape[:-2]
         value = value.expand(*rest, len(index), len(places)).gather(-1, index.expand(*rest, *index.shape))
         return value, (*others, query, to)
 
-    def write(self, lines: Lines, box: Box) -> None:
-        value, query, relative = lines.value(), str(lines.graph.query), str(box.leg)
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
+        value, query, relative = lines.value(box.operand("of")), str(lines.graph.query), str(box.leg)
         others = without(value.legs, query, relative)
         value = value.aligned((*others, query, relative), whole=True)
         reach = lines.graph.leg[relative].reach
         arguments = [value.text, lines.length(query), lines.length(box.other)]
         text = lines.call("relative_to_key", *arguments, *([] if reach is None else [str(reach)]))
-        lines.bind(text, (*others, query, str(box.other)))
+        lines.bind(step.name, text, (*others, query, str(box.other)))
 
 
 OPERATIONS = (RelShiftOperation(),)

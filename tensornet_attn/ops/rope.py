@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ops.given import Checker, Graph, Legs, Lines, Run, Scene, Tensor
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
 from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
-from tensornet_attn.ops.operation import Operation, dim_of, without
+from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 
 
 class Rope(BoxModel):
@@ -68,7 +69,7 @@ class RopeOperation(Operation):
         import torch
 
         legs = (*without(step.legs, box.leg, box.other), str(box.leg), str(box.other))
-        blocks = run.aligned(run.operand(step), step.legs, legs).chunk(run.number(box.number("blocks")), -1)
+        blocks = aligned(run.operand(step), step.legs, legs).chunk(run.number(box.number("blocks")), -1)
         return torch.cat([self.rotated(run, box, block) for block in blocks], -1), legs
 
     def rotated(self, run: Run, box: Box, x: Tensor) -> Tensor:
@@ -85,18 +86,18 @@ class RopeOperation(Operation):
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         return int(super().operations(scene, step, box) * scene.number(box.number("fraction")))
 
-    def write(self, lines: Lines, box: Box) -> None:
-        value = lines.value()
-        blocks, width = lines.number("blocks"), lines.size(str(box.other))
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        blocks, width = lines.number(box.number("blocks")), lines.size(str(box.other))
         text, place, along = value.text, dim_of(value, box.leg), dim_of(value, box.other)
         if blocks != "1":  # one more dim: blocks, before the entries of a block
             text, width = f"{value.text}.unflatten({along}, ({blocks}, -1))", f"({width} // {blocks})"
             place -= place < along
-        if lines.number("fraction") not in ("1", "1.0"):
-            width = f"round({lines.factor('fraction')} * {width})"
-        positions, base = lines.positions(str(box.leg)), lines.number("base")
+        if lines.number(box.number("fraction")) not in ("1", "1.0"):
+            width = f"round({lines.factor(box.number('fraction'))} * {width})"
+        positions, base = lines.positions(str(box.leg)), lines.number(box.number("base"))
         text = lines.call("rotate", text, positions, str(place), str(along), base, width)
-        lines.bind(text if blocks == "1" else f"{text}.flatten({along - 1}, {along})", value.legs)
+        lines.bind(step.name, text if blocks == "1" else f"{text}.flatten({along - 1}, {along})", value.legs)
 
 
 OPERATIONS = (RopeOperation(),)

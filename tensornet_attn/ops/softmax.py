@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ops.given import Graph, Legs, Lines, Run, Tensor, Value
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Graph, Lines, Run, Tensor
 from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import Operation, dim_of
 
@@ -37,22 +38,18 @@ class SoftmaxOperation(Operation):
         return 0
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        import torch
-
         scores, keep, legs, axis = run.masked(step, run.number(box.number("scale")))
-        scores = torch.where(keep, scores, -math.inf)
-        scores = torch.where(keep.any(axis, keepdim=True), scores, 0)
-        weights = torch.where(keep, torch.softmax(scores, axis), 0)
-        return torch.nn.functional.dropout(weights, run.number(box.number("dropout")), run.training), legs
+        scores = scores.where(keep, -math.inf).where(keep.any(axis, keepdim=True), 0)
+        return run.dropped(scores.softmax(axis).where(keep, 0), box.number("dropout")), legs
 
-    def write(self, lines: Lines, box: Box) -> None:
-        value = lines.value()
-        text = f"{lines.scaled(value).atom}.softmax({dim_of(value, box.leg)})"
-        lines.bind(lines.dropped(text), value.legs)
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        text = f"{lines.scaled(box.number('scale'), value).atom}.softmax({dim_of(value, box.leg)})"
+        lines.bind(step.name, lines.dropped(box.number("dropout"), text), value.legs)
 
-    def write_masked(self, lines: Lines, box: Box, value: Value, keep: str, bias: str) -> None:
-        text = lines.call("masked_softmax", lines.scaled(value).text, keep, bias)
-        lines.bind(lines.dropped(text), value.legs)
+    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+        text = lines.call("masked_softmax", lines.scaled(box.number("scale"), value).text, keep, bias)
+        lines.bind(step.name, lines.dropped(box.number("dropout"), text), value.legs)
 
 
 OPERATIONS = (SoftmaxOperation(),)

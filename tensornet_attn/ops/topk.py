@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ops.given import Checker, Legs, Lines, Run, Tensor
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.ops.given import Checker, Lines, Run, Tensor
 from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, axis_of, dim_of
 
@@ -56,10 +57,10 @@ class TopKOperation(Operation):
         zeros = torch.where(none, by, 0)  # so that what `by` is made of gets gradients of zero
         return torch.where(chosen, of, zeros), step.legs
 
-    def write(self, lines: Lines, box: Box) -> None:
-        of, by = lines.value(), lines.value("by")
-        dim = str(dim_of(of, box.leg))
-        lines.bind(lines.call("top_entries", of.text, by.aligned(of.legs).text, lines.integer("k"), dim), of.legs)
+    def write(self, lines: Lines, step: Step, box: Box) -> None:
+        of, by = lines.value(box.operand("of")), lines.value(box.operand("by"))
+        k, dim = lines.integer(box.number("k")), str(dim_of(of, box.leg))
+        lines.bind(step.name, lines.call("top_entries", of.text, by.aligned(of.legs).text, k, dim), of.legs)
 
 
 OPERATIONS = (TopKOperation(),)

@@ -208,7 +208,7 @@ COMPILER = (
     ),
     # The text of modules
     Mutation(
-        "emit/contract.py",
+        "emit/writer.py",
         'f"-{text}" if known == -1',
         "text if known == -1",
         "A coefficient of -1 is written as nothing.",
