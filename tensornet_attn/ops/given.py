@@ -79,9 +79,13 @@ class Scene(Protocol):
 
 
 class Lines(Protocol):
-    """The writer of `forward`. `call`: of a function of the runtime; `bind`: gives a step its value."""
+    """The writer of `forward`. `call`: of a function of the runtime; `bind`: gives a step its value.
+
+    `functions`: what the file calls, names of the runtime's functions or the text of one that is its own.
+    """
 
     values: dict[str, Any]
+    functions: set[str]
     graph: Any
 
     def value(self, use: Use) -> Value: ...

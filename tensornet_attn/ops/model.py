@@ -93,7 +93,7 @@ def holds_operands(model: M) -> M:
 
 def rebuild() -> None:
     """Builds the models again, for the kinds that are known now."""
-    models = [*BOXES.values(), *_HOLDERS]
+    models = [*BOXES.values(), *(kind for model in _HOLDERS for kind in (model, *model.__subclasses__()))]
     for model in models:
         for built in ("__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__"):
             if built in model.__dict__:
