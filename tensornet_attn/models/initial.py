@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tensornet_attn.graph.fan import summed_dims
-from tensornet_attn.graph.model import Contraction, Graph
+from tensornet_attn.graph.model import Graph
 from tensornet_attn.models.block import Block
 from tensornet_attn.runtime.draw import xavier_
 
@@ -113,12 +113,12 @@ def residual_outputs(graph: Graph) -> set[str]:
     found, waiting = set(), [(graph.output, graph.legs_of(graph.output)[-1])]
     while waiting:
         name, leg = waiting.pop()
-        op = graph.step[name].op
-        for use in op.uses:
+        step = graph.step[name]
+        for use in step.op.uses:
             if leg not in use.legs:
                 continue
             if use.name in graph.step:
                 waiting.append((use.name, graph.legs_of(use.name)[use.legs.index(leg)]))
-            elif graph.tensor[use.name].role == "weight" and isinstance(op, Contraction):
+            elif graph.tensor[use.name].role == "weight" and step.contraction is not None:
                 found.add(use.name)
     return found

@@ -35,6 +35,7 @@ class Operation:
     runs_along: ClassVar[bool] = False  # an entry needs all entries along the leg
     looks_back: ClassVar[bool] = False  # no later position reaches an earlier one, with no mask at all
     zero_where_hidden: ClassVar[bool] = False  # keeps the key leg, with zeros where masks hide
+    chooses: ClassVar[bool] = False  # k entries along its leg, zeros elsewhere
     scales: ClassVar[bool] = False  # every entry is multiplied by a number
     keeps_zeros: ClassVar[bool] = True  # zero where its operands are; those of maps say so themselves
     ignores_zeros: ClassVar[Literal["always", "nonnegative", "never"]] = "never"  # entries that are zero change nothing

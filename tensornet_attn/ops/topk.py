@@ -25,7 +25,7 @@ class TopK(BoxModel):
 class TopKOperation(Operation):
     kind = "topk"
     model = TopK
-    runs_along = keeps_sign = True
+    runs_along = keeps_sign = chooses = True
     ignores_zeros = "nonnegative"
     per_element = 2  # compare, keep
     saves = ("chosen",)

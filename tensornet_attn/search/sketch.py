@@ -81,15 +81,15 @@ class Sketch:
 
     def terms_of(self, step: str) -> tuple[Term, ...]:
         """The products that a step sums; none of a box."""
-        op = self.step[step].op
-        return op.terms if isinstance(op, Contraction) else ()
+        contraction = self.step[step].contraction
+        return contraction.terms if contraction is not None else ()
 
     def box_of(self, step: str, *kinds: str) -> Box:
         """The box of a step. Raises Nowhere where it is none of these kinds, or no box."""
-        op = self.step[step].op
-        if not isinstance(op, Box) or (kinds and op.kind not in kinds):
+        box = self.step[step].box
+        if box is None or (kinds and box.kind not in kinds):
             raise Nowhere
-        return op
+        return box
 
     def is_head(self, leg: str) -> bool:
         return str(self.declared[leg]).split()[0] == "head"
@@ -158,10 +158,10 @@ class Sketch:
     def change_uses(self, change: Callable[[Use], Use]) -> None:
         """Puts another use in place of each."""
         for name, step in self.step.items():
-            if isinstance(step.op, Contraction):
+            if step.contraction is not None:
                 self.refactor(name, lambda factors: map(change, factors))
-            elif isinstance(step.op, Box):
-                self.rebox(name, operands=tuple((role, change(use)) for role, use in step.op.operands))
+            elif step.box is not None:
+                self.rebox(name, operands=tuple((role, change(use)) for role, use in step.box.operands))
 
     def rename(self, new: Mapping[str, str]) -> None:
         """Gives steps other names."""
@@ -280,8 +280,8 @@ def _unnest(sketch: Sketch) -> None:
 def _nests(step: Step, sketch: Sketch, readers: Mapping[str, list[str]]) -> bool:
     """Whether a nested step has one reader, the box around it, which takes it as it is."""
     outer, _, role = step.name.rpartition(".")
-    box = sketch.step[outer].op if outer in sketch.step else None
-    if not isinstance(box, Box) or readers.get(step.name) != [outer]:
+    box = sketch.step[outer].box if outer in sketch.step else None
+    if box is None or readers.get(step.name) != [outer]:
         return False
     roles = {name for name, use in box.operands if use.name == step.name}
     return role in roles and roles <= {role, "by"} and box.operand(role).legs == step.legs
@@ -289,12 +289,12 @@ def _nests(step: Step, sketch: Sketch, readers: Mapping[str, list[str]]) -> bool
 
 def _value(step: Step, sketch: Sketch) -> Any:
     """A step as a diagram has it: an expression or a box, with the steps nested in it."""
-    if isinstance(step.op, Contraction):
-        return f"{sum_text(step.op)} -> {' '.join(step.legs)}".rstrip()
+    if step.contraction is not None:
+        return f"{sum_text(step.contraction)} -> {' '.join(step.legs)}".rstrip()
     box = sketch.box_of(step.name)
     model, numbers = BOXES[box.kind], {name: to_text(value) for name, value in box.numbers}
     opener = call_text(box.function) if box.function is not None else box.leg
-    data: dict[str, Any] = {box.kind: numbers.pop("dropout") if box.kind == "dropout" else opener}
+    data: dict[str, Any] = {box.kind: numbers.pop(box.kind, opener)}  # what it opens with may be its one number
     if box.other is not None:
         data[str(model.second)] = box.other
     for name, text in numbers.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tensornet_attn.graph.model import Box, Use
+from tensornet_attn.graph.model import Use
+from tensornet_attn.ops import OPS
 from tensornet_attn.search.sketch import Legs, Nowhere, Sketch, need
 from tensornet_attn.spec.arithmetic import evaluate
 
@@ -63,14 +64,14 @@ def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
 
     A use has the new legs where its slot is on the wire, also where the wire is cut right after it.
     """
-    boxes = [(step.name, step.op) for step in sketch.step.values() if isinstance(step.op, Box)]
+    boxes = [(step.name, step.box) for step in sketch.step.values() if step.box is not None]
     acting = {(name, leg) for name, box in boxes for leg in (box.leg, box.other)}
     if any(len(new) != 1 and found.inner & acting for found, new in changes):
         raise Nowhere
     known = {name: size for name, size in sketch.sizes.items() if size is not None}
     for name, box in boxes:  # none may choose more than there will be
         news = [new[0] for found, new in changes if new and (name, box.leg) in found.inner]
-        need(box.kind != "topk" or all(evaluate(box.number("k"), known) <= sketch.size(new) for new in news))
+        need(not OPS[box.kind].chooses or all(evaluate(box.number("k"), known) <= sketch.size(new) for new in news))
     slots = {slot: new for found, new in changes for slot in found.slots}
     inner = {pair: new[0] for found, new in changes if new for pair in found.inner}
 
