@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
+from typing import Any
 
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.steps import Box, Function, Step
 from tensornet_attn.ir.values import ATOM, Legs
 from tensornet_attn.ops import maps
-from tensornet_attn.ops.given import Graph, Lines, Run, Scene, Tensor
+from tensornet_attn.ops.given import Graph, Lines, Run, Scene, Tensor, Tiles
 from tensornet_attn.ops.model import BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, call_words
 
@@ -63,6 +64,12 @@ class MapOperation(Operation):
             numbers = [text if text.replace(".", "").isdigit() else f"({text})" for text in numbers]
         filled = own.torch.format(x=value.text, atom=value.atom, **dict(zip("ab", numbers, strict=False)))
         lines.bind(step.name, filled, value.legs, own.level)
+
+    def tile(self, tiles: Tiles, step: Step, box: Box, x: Any) -> Any:
+        if not row(box).triton:
+            return None
+        numbers = [tiles.number(tree) for tree in arguments(box)]
+        return tiles.nodes.node("map", (x, *numbers), x.axes, step.name, (row(box).name,))
 
     def words(self, box: Box) -> str:
         return call_words(row(box).name, arguments(box))

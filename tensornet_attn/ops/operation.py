@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from math import inf
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
+from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor, Tiles
 from tensornet_attn.ops.model import BoxModel
 
 
@@ -109,6 +109,10 @@ class Operation:
     def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         """Its line where masks act: `value` has the leg last; `keep` and `bias` are names, or None."""
         raise NotImplementedError
+
+    def tile(self, tiles: Tiles, step: Step, box: Box, x: Any) -> Any:
+        """Its tile in a kernel, made of that of its operand; None where there are none."""
+        return None
 
     def words(self, box: Box) -> str:
         """What a picture calls it: `softmax over m`."""
