@@ -1,6 +1,6 @@
 """One file an operation: `OPS` holds what the package knows of each kind of box, `MAPS` the elementwise maps.
 
-A file of this folder that says OPERATIONS adds these to the language.
+A class in a file of this folder that says `kind` is an operation of the language.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ ORDER = (
 )  # of messages and the JSON schema; others come after these
 
 
-def _found() -> Iterator[Operation]:
-    for module in iter_modules(__path__):
-        yield from getattr(import_module(f"{__name__}.{module.name}"), "OPERATIONS", ())
+def _found(parent: type[Operation]) -> Iterator[Operation]:
+    for operation in parent.__subclasses__():
+        yield from [operation()] if "kind" in vars(operation) else []
+        yield from _found(operation)
 
 
 def _place(operation: Operation) -> tuple[int, str]:
@@ -32,7 +33,9 @@ def _place(operation: Operation) -> tuple[int, str]:
     return ORDER.index(operation.kind) if known else len(ORDER), operation.kind
 
 
-OPS: dict[str, Operation] = {operation.kind: operation for operation in sorted(_found(), key=_place)}
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+OPS: dict[str, Operation] = {operation.kind: operation for operation in sorted(_found(Operation), key=_place)}
 BOXES |= {kind: operation.model for kind, operation in OPS.items() if operation.model is not None}
 
 

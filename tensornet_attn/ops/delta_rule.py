@@ -162,6 +162,3 @@ def matrix(value: Value, heads: Legs, sequence: str, width: Legs) -> str:
     if any(leg not in value.legs for leg in heads):
         value = value.aligned((*heads, sequence, *width), whole=True)
     return value.grouped((*((leg,) for leg in heads), (sequence,), width))
-
-
-OPERATIONS = (DeltaRuleOperation(),)

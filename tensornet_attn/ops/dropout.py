@@ -36,6 +36,3 @@ class DropoutOperation(Operation):
     def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
         """Its one number, the probability, whatever it is."""
         return [f"p = {to_text(value)}" for _, value in box.numbers]
-
-
-OPERATIONS = (DropoutOperation(),)

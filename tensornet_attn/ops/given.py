@@ -10,21 +10,9 @@ from tensornet_attn.ir.steps import Seen, Step, Use
 from tensornet_attn.ir.values import ATOM, Legs, Value
 
 Tensor = Any  # of torch, which is imported where a reference is evaluated
-
-
-class Graph(Protocol):
-    """A checked diagram, as far as operations look at it."""
-
-    @property
-    def query(self) -> str | None: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def leg(self) -> Mapping[str, Any]: ...
-    @property
-    def legs(self) -> tuple[Any, ...]: ...
-    @property
-    def values(self) -> dict[str, int | float]: ...
+Graph = Any  # a checked diagram: `graph.model.Graph`
+Scene = Any  # a diagram at sizes, which counts elements: `cost.scene.Scene`
+Tiles = Any  # the builder of a kernel's tiles
 
 
 class Checker(Protocol):
@@ -46,7 +34,7 @@ class Checker(Protocol):
 class Run(Protocol):
     """One evaluation by the oracle: values are tensors [batch..., legs]."""
 
-    graph: Any
+    graph: Graph
     values: dict[str, Tensor]
     training: bool
 
@@ -64,20 +52,6 @@ class Run(Protocol):
         ...
 
 
-class Scene(Protocol):
-    """A diagram at sizes, for counting work and memory; `elements` counts a result or a use, batch included."""
-
-    @property
-    def graph(self) -> Any: ...
-    @property
-    def batch(self) -> int: ...
-    @property
-    def batched(self) -> frozenset[str]: ...
-    def number(self, value: Arith) -> int | float: ...
-    def size(self, legs: Any) -> int: ...
-    def elements(self, what: Step | Use, without: str | None = None) -> int: ...
-
-
 class Lines(Protocol):
     """The writer of `forward`. `call`: of a function of the runtime; `bind`: gives a step its value.
 
@@ -86,7 +60,7 @@ class Lines(Protocol):
 
     values: dict[str, Any]
     functions: set[str]
-    graph: Any
+    graph: Graph
 
     def value(self, use: Use) -> Value: ...
     def number(self, tree: Arith) -> str: ...
@@ -100,11 +74,3 @@ class Lines(Protocol):
     def scaled(self, coefficient: Arith, value: Value) -> Value: ...
     def dropped(self, probability: Arith, text: str) -> str: ...
     def eps(self, tree: Arith, usual: float = 0) -> list[str]: ...
-
-
-class Tiles(Protocol):
-    """The builder of a kernel's tile program: `nodes.node(name, arguments, axes, name of the step, data)`."""
-
-    nodes: Any
-
-    def number(self, tree: Arith) -> Any: ...

@@ -26,6 +26,3 @@ class Hide(Operation):
         fill = box.number("fill").value  # type: ignore[union-attr]
         text = lines.call("hide", value.text, keep, 'float("-inf")' if isinf(fill) else repr(fill))
         lines.bind(step.name, text, value.legs)
-
-
-OPERATIONS = (Hide(),)

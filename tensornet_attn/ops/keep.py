@@ -41,6 +41,3 @@ class Keep(Operation):
             lines.values[step.name] = value
         else:
             lines.bind(step.name, value.text, value.legs, value.level)
-
-
-OPERATIONS = (Keep(),)

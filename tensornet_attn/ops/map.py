@@ -89,6 +89,3 @@ def arguments(box: Box) -> tuple[Arith, ...]:
 def known(tree: Arith, values: Mapping[str, int | float]) -> float:
     """A number that is known before run time; minus infinity for any other."""
     return float(evaluate(tree, values)) if all(name.name in values for name in names(tree)) else -inf
-
-
-OPERATIONS = (MapOperation(),)

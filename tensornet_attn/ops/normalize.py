@@ -41,6 +41,3 @@ class NormalizeOperation(Operation):
 
     def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         lines.bind(step.name, lines.call("normalized", value.text, keep, *lines.eps(box.number("eps"))), value.legs)
-
-
-OPERATIONS = (NormalizeOperation(),)

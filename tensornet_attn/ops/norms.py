@@ -115,6 +115,3 @@ class L2NormOperation(Norm):
 
     def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
         return over(x, x.norm(dim=axis, keepdim=True) + eps)
-
-
-OPERATIONS = (RMSNormOperation(), LayerNormOperation(), L1NormOperation(), L2NormOperation())

@@ -115,6 +115,3 @@ class MeanOperation(Reduction):
 
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
         return over(value.where(keep, 0).sum(axis), keep.sum(axis).to(value.dtype))
-
-
-OPERATIONS = (LogSumExpOperation(), MaxOperation(), SumOperation(), MeanOperation())

@@ -65,6 +65,3 @@ class RelShiftOperation(Operation):
         arguments = [value.text, lines.length(query), lines.length(box.other)]
         text = lines.call("relative_to_key", *arguments, *([] if reach is None else [str(reach)]))
         lines.bind(step.name, text, (*others, query, str(box.other)))
-
-
-OPERATIONS = (RelShiftOperation(),)

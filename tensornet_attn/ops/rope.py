@@ -31,12 +31,12 @@ class RopeOperation(Operation):
     per_element = 3  # two products and a sum, of the fraction that turns
     between = " along "
 
-    def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:
-        if name == "blocks":
-            fraction = box.number("fraction")
-            self.check_blocks(box, 1 if fraction is None else fraction, value, leg, other)
-
-    def check_blocks(self, box: Checker, fraction: int | float, blocks: int | float, leg: str, along: str) -> None:
+    def check(self, box: Checker, name: str, value: int | float, leg: str, along: str) -> None:
+        """Blocks, which are read last, must be equal, and of each an even number of entries turns."""
+        if name != "blocks":
+            return
+        given = box.number("fraction")
+        fraction, blocks = 1 if given is None else given, value
         if not box.declared[leg].sequence and not box.broken(leg):
             box.written("rope")
             hint = "rope turns by the position on one, e.g. 'rope: n'."
@@ -98,6 +98,3 @@ class RopeOperation(Operation):
         positions, base = lines.positions(str(box.leg)), lines.number(box.number("base"))
         text = lines.call("rotate", text, positions, str(place), str(along), base, width)
         lines.bind(step.name, text if blocks == "1" else f"{text}.flatten({along - 1}, {along})", value.legs)
-
-
-OPERATIONS = (RopeOperation(),)

@@ -50,6 +50,3 @@ class SoftmaxOperation(Operation):
     def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         text = lines.call("masked_softmax", lines.scaled(box.number("scale"), value).text, keep, bias)
         lines.bind(step.name, lines.dropped(box.number("dropout"), text), value.legs)
-
-
-OPERATIONS = (SoftmaxOperation(),)

@@ -61,6 +61,3 @@ class TopKOperation(Operation):
         of, by = lines.value(box.operand("of")), lines.value(box.operand("by"))
         k, dim = lines.integer(box.number("k")), str(dim_of(of, box.leg))
         lines.bind(step.name, lines.call("top_entries", of.text, by.aligned(of.legs).text, k, dim), of.legs)
-
-
-OPERATIONS = (TopKOperation(),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,6 +126,12 @@ def test_every_kind_is_here_and_has_a_model_or_is_made_by_rewriting() -> None:
     assert {*BOXES, "hide"} == {*OPS}
     assert [kind for kind, op in OPS.items() if op.model is None] == ["hide"]
     assert all(op.kind == kind and (op.model is None or op.model.key == kind) for kind, op in OPS.items())
+
+
+def test_the_page_of_the_language_has_every_box_and_map() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/language.md").read_text()
+    named = {re.match(r"\w+", text)[0] for text in re.findall(r"`([a-z]\w*(?:\([^`]*\))?)[^`]*`", page)}  # type: ignore[index]
+    assert {*KINDS, *MAPS} - named == set()
 
 
 @pytest.mark.parametrize("name", MAPS)
