@@ -9,7 +9,7 @@ import torch
 from tensornet_attn.analyse.scores import Product, products
 from tensornet_attn.analyse.steps import attention_steps, compiled, evaluated
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.model import Box, Graph, Step
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.nn.module import CompiledDesign, leaves
 
@@ -118,8 +118,8 @@ def _box(graph: Graph, name: str | None) -> Step:
 
 
 def _product(graph: Graph, box: Step) -> Product:
-    assert box.box is not None
-    of = box.box.operand("of")
+    assert isinstance(box.op, Box)
+    of = box.op.operand("of")
     found = products(graph, of)
     if not found:
         raise _refusal(graph, box, "its scores are no product of a query and a key side.")

@@ -11,7 +11,7 @@ import torch
 
 from tensornet_attn.analyse.steps import attention_steps, compiled, values_of
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.model import Box, Graph
 from tensornet_attn.nn.module import CompiledDesign
 
 Tensor = torch.Tensor
@@ -110,7 +110,7 @@ def maps_and_scores(
     """The maps and the scores of one call, each by step. Raises InputError."""
     graph = module.plan.graph
     steps = attention_steps(graph)
-    operands = {step.name: step.box.operand("of") for step in steps if step.box is not None}
+    operands = {step.name: step.op.operand("of") for step in steps if isinstance(step.op, Box)}
     names = [*operands, *(use.name for use in operands.values())]
     values, _ = values_of(module, names, inputs, named, mask, key_mask)
     maps = {step.name: _maps(graph, step.name, step.legs, values[step.name]) for step in steps}

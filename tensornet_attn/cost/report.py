@@ -17,7 +17,7 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import dtype_bytes as bytes_of
 from tensornet_attn.cost.sizes import human, lengths_of, sizes_at, whole
 from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.model import Attention, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.rewrite.duplicate import beside_output
 
@@ -228,14 +228,17 @@ def cost_of(
 
 def _fused(step: Step, row: str) -> tuple[str, ...]:
     """What else of the diagram a fused operation does: the scores, and the product with the values."""
-    others = tuple(name for name in step.fused.steps if name != row) if step.fused is not None else ()
-    return others if step.attention is None else (*others, f"{row} {step.attention.value.name}")
+    if isinstance(step.op, Kernel):
+        return tuple(name for name in step.op.steps if name != row)
+    if not isinstance(step.op, Attention):
+        return ()
+    return (*(name for name in step.op.steps if name != row), f"{row} {step.op.value.name}")
 
 
 def _row(step: Step) -> str:
     """The step of the diagram that an operation belongs to: `y` for `y.p1`, `A` for fused attention around it."""
-    if step.attention is not None:
-        return step.attention.steps[-1]
+    if isinstance(step.op, Attention):
+        return step.op.steps[-1]
     return re.sub(r"\.p\d+$", "", step.name)
 
 

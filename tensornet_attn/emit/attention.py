@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from tensornet_attn.emit.masks import attention_keep
+from tensornet_attn.emit.values import Legs, Value, shape_comment
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Attention, Function, Step
-from tensornet_attn.ir.values import Legs, Value, shape_comment
 
 CAUSAL = Function("causal")
 
 
 def emit_attention(writer: Writer, step: Step) -> None:
     """The lines of one fused call."""
-    op, query = step.attention, str(writer.graph.query)
-    assert op is not None
+    assert isinstance(step.op, Attention)
+    op, query, key = step.op, str(writer.graph.query), str(step.op.leg)
     q, k, v = (writer.value(use) for use in op.uses)
     heads = head_order(op, query)
     contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
@@ -22,8 +22,8 @@ def emit_attention(writer: Writer, step: Step) -> None:
     writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: one fused call, the scores are never made")
     names = [
         _tensor(writer, "q", q, heads, (query,), contracted),
-        _tensor(writer, "k", k, shared, (*op.beside, op.leg), contracted),
-        _tensor(writer, "v", v, shared, (op.leg,), own),
+        _tensor(writer, "k", k, shared, (*op.beside, key), contracted),
+        _tensor(writer, "v", v, shared, (key,), own),
     ]
     text = writer.call("attend", *names, *_options(writer, op, heads))
     _bind(writer, step, text, (*heads, query, *own), len(heads), len(own))

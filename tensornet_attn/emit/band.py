@@ -5,9 +5,9 @@ from __future__ import annotations
 from tensornet_attn.cost.band import attention_of, reach_of
 from tensornet_attn.emit.attention import head_order
 from tensornet_attn.emit.masks import takes_mask
+from tensornet_attn.emit.values import Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Attention, Kernel, Step
-from tensornet_attn.ir.values import Legs, Value
 
 
 def emit_band(writer: Writer, step: Step) -> None:

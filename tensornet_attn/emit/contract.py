@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from string import ascii_letters
 
+from tensornet_attn.emit.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Step, Term, Use
-from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
-from tensornet_attn.spec.arithmetic import Negative
+from tensornet_attn.graph.model import Contraction, Step, Term, Use
+from tensornet_attn.spec.arithmetic import Arith, Negative
 
 
 def emit_contraction(writer: Writer, step: Step) -> None:
     """The value of a primitive contraction."""
-    assert step.contraction is not None
-    terms = step.contraction.terms
-    if len(terms) > 1 or not terms[0].factors:
-        value = _sum(writer, step, terms)
+    assert isinstance(step.op, Contraction)
+    if len(step.op.terms) > 1 or not step.op.terms[0].factors:
+        value = _sum(writer, step, step.op.terms)
     else:
-        (term,) = terms
-        value = writer.scaled(term.coefficient, _product(writer, step, term))
+        (term,) = step.op.terms
+        value = scaled(writer, term.coefficient, _product(writer, step, term))
     writer.bind(step.name, value.text, value.legs, value.level)
+
+
+def scaled(writer: Writer, coefficient: Arith, value: Value) -> Value:
+    """coefficient * value, without a 1."""
+    return writer.scaled(coefficient, value)
 
 
 def _product(writer: Writer, step: Step, term: Term) -> Value:
@@ -141,7 +145,7 @@ def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> Value:
         if term.factors:
             value = writer.value(term.factors[0])
             many |= value.batched
-            value = writer.scaled(coefficient, _single(value, want))
+            value = scaled(writer, coefficient, _single(value, want))
             part = value.atom if value.level == SUM and text else value.text
         else:
             part = writer.factor(coefficient)

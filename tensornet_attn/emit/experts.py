@@ -7,9 +7,10 @@ from copy import copy
 from tensornet_attn.cost.experts import Product, products_of
 from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.emit.boxes import emit_box
+from tensornet_attn.emit.contract import scaled
+from tensornet_attn.emit.values import ATOM, Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Box, Kernel, Step
-from tensornet_attn.ir.values import ATOM, Legs, Value
 
 
 def emit_experts(writer: Writer, step: Step) -> None:
@@ -87,7 +88,7 @@ def _product(writer: Writer, product: Product, topk: Step) -> Value:
     else:
         text = writer.call("expert_rows", rows, weight, chosen)
     value = _apart(writer, text, product)
-    return writer.scaled(product.step.op.terms[0].coefficient, value)  # type: ignore[union-attr]
+    return scaled(writer, product.step.op.terms[0].coefficient, value)  # type: ignore[union-attr]
 
 
 def _groups(product: Product, *last: Legs) -> tuple[Legs, ...]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensornet_attn.cost.linear import Linear, Sides, causal, chunk_of, linear_of, sums_of
+from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.masks import takes_mask
+from tensornet_attn.emit.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Box, Graph, Kernel, Step, Use
-from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -98,7 +99,7 @@ def _side(writer: Writer, parts: Linear, use: Use | None, sequence: str, term: S
         if ones:
             text, shape = f"{text} * {ones}", shape.replace(" 1 ", f" {sequence} ")
         value = Value(text, (), True, PRODUCT if ones else ATOM)
-    return (writer.scaled(term.coefficient, value).text if query else text), shape
+    return (scaled(writer, term.coefficient, value).text if query else text), shape
 
 
 def _matrix(value: Value, heads: Legs, rows: Legs, columns: Legs) -> tuple[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tensornet_attn.cost.states import states_causal, states_chunk, states_of, with_rows
 from tensornet_attn.emit.masks import takes_mask
+from tensornet_attn.emit.values import Legs, Value, shape_comment
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step, Use
-from tensornet_attn.ir.values import Legs, Value, shape_comment
 
 
 def emit_states(writer: Writer, step: Step) -> None:

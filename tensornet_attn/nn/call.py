@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.model import Box, Graph, Kernel
 from tensornet_attn.nn.given import Masks, check_key_mask, check_mask, check_noise
 from tensornet_attn.ops import OPS
 
@@ -201,6 +201,6 @@ def _sums(schedule: Graph) -> set[str]:
     found = [
         part
         for step in schedule.steps
-        for part in (step.kernel.body if step.kernel is not None and step.kernel.kind != "states" else (step,))
+        for part in (step.op.body if isinstance(step.op, Kernel) and step.op.kind != "states" else (step,))
     ]
-    return {step.name for step in found if step.box is not None and OPS[step.box.kind].adds}
+    return {step.name for step in found if isinstance(step.op, Box) and step.op.kind == "sum"}
