@@ -174,7 +174,7 @@ def run_time_mask(run: Run, step: Step) -> Tensor:
     others = tuple(leg for leg in legs if leg not in pair)
     if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
         raise InputError(f"mask: a tensor of {mask.dtype}; give a boolean (true = may look) or a float one (added).")
-    if mask.dtype != torch.bool and not OPS[step.op.kind].adds_mask:
+    if mask.dtype != torch.bool and not OPS[step.op.kind].takes_float_mask:
         box = f"'{step.name}', a {step.op.kind} box"
         raise InputError(f"mask: nothing can be added in {box}; give a boolean mask, true = may look.")
     if mask.ndim in (2, batch + 2):

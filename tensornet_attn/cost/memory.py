@@ -81,7 +81,7 @@ def _box(scene: Scene, step: Step, box: Box) -> Saved:
     if of is not None and of.name not in scene.learned:
         return {}
     found: Saved = {}
-    for i, kind in enumerate(OPS[box.kind].kept(box)):
+    for i, kind in enumerate(OPS[box.kind].saved(box)):
         if kind == "result":
             found[_before_dropout(scene, step, box)] = scene.stored[step.name]
         elif kind in ("row", "chosen"):
@@ -89,7 +89,7 @@ def _box(scene: Scene, step: Step, box: Box) -> Saved:
             found[f"{step.name}: {kind} {i}"] = scene.elements(box.operand("of"), without=box.leg) * each
         else:
             found |= _kept(scene, (box.operand(kind),))
-    return found | OPS[box.kind].remembers(scene, step, box)
+    return found | OPS[box.kind].also_saved(scene, step, box)
 
 
 def _before_dropout(scene: Scene, step: Step, box: Box) -> str:

@@ -67,7 +67,7 @@ class Routing:
     def left_by(self, step: Step) -> Choices:
         """Where the result of a step may be other than zero."""
         box = step.box
-        if box is not None and box.leg is not None and OPS[box.kind].chooses:
+        if box is not None and box.leg is not None and OPS[box.kind].selects:
             return frozenset({Choice(box.leg, box.number("k"), frozenset(step.legs) - {box.leg})})
         if step.contraction is None:
             return NONE
@@ -90,10 +90,10 @@ class Routing:
             parts = [(use, asked | self.zeros(_others(term, i))) for term, i, use in places]
         elif attention is not None:
             parts = [(use, _apart(asked, (attention.leg,))) for use in attention.uses]
-        elif box is None or OPS[box.kind].chooses or OPS[box.kind].recurrent:  # which need all entries
+        elif box is None or OPS[box.kind].selects or OPS[box.kind].recurrent:  # which need all entries
             parts = [(use, NONE) for use in step.op.uses]
         else:
-            parts = [(use, _apart(asked, OPS[box.kind].mixes(box))) for use in box.uses]
+            parts = [(use, _apart(asked, OPS[box.kind].legs_mixed(box))) for use in box.uses]
         for use, choices in parts:
             own = dict(zip(use.legs, self.graph.legs_of(use.name), strict=True))
             yield use, frozenset(choice.renamed(own) for choice in choices if choice.within(use.legs))

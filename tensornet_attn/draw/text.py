@@ -149,12 +149,12 @@ def _box(graph: Graph, step: Step, box: Box, fold: bool, known: bool) -> str:
     if len(operands) > 1:
         return f"{head}, " + ", ".join(f"{role} {_operand(graph, use, fold)}" for role, use in operands)
     of = box.operand("of")
-    known = known and not OPS[box.kind].makes  # whose operand has other legs than its result
+    known = known and not OPS[box.kind].makes_leg  # whose operand has other legs than its result
     text, atom = _inner(graph, of, fold, known)
     numbers = dict(box.numbers)
     if "scale" in numbers and not is_one(numbers["scale"]):
         text, atom = f"{scale_words(numbers['scale'])} * {text if atom else f'({text})'}", False
-    if OPS[box.kind].function:
+    if OPS[box.kind].has_map:
         return f"{head}({text})"
     return f"{head} of ({text})" if not atom and not known else f"{head} of {text}"
 
@@ -167,7 +167,7 @@ def _inner(graph: Graph, use: Use, fold: bool, known: bool) -> tuple[str, bool]:
     text = _operation(graph, step, fold, known)
     sum_ = step.contraction
     single = sum_ is not None and len(sum_.terms) == 1 and known and _plus(sum_)
-    return text, single or (step.box is not None and OPS[step.box.kind].function)
+    return text, single or (step.box is not None and OPS[step.box.kind].has_map)
 
 
 def _plus(contraction: Contraction) -> bool:

@@ -19,7 +19,7 @@ def emit_box(writer: Writer, step: Step) -> None:
     elif writer.graph.masked(step):
         _masked(writer, step, box)
     else:
-        OPS[box.kind].write(writer, step, box)
+        OPS[box.kind].emit(writer, step, box)
 
 
 def _masked(writer: Writer, step: Step, box: Box) -> None:
@@ -31,7 +31,7 @@ def _masked(writer: Writer, step: Step, box: Box) -> None:
     unseen_is_zero = visible_to(writer.graph, step) in writer.zero_outside[step.name]
     if OPS[box.kind].ignores_zeros == "always" and unseen_is_zero:
         keep = "None"
-    OPS[box.kind].write_masked(writer, step, box, value, keep, bias)
+    OPS[box.kind].emit_masked(writer, step, box, value, keep, bias)
 
 
 def _hidden(writer: Writer, step: Step, box: Box) -> None:
@@ -40,4 +40,4 @@ def _hidden(writer: Writer, step: Step, box: Box) -> None:
     if {*pair} <= {*value.legs}:
         value = value.arranged(tuple(leg for leg in value.legs if leg not in pair) + tuple(map(str, pair)))
     keep = seen_text(writer, box.seen, value.legs, value.batched)
-    OPS[box.kind].write_masked(writer, step, box, value, keep, "None")
+    OPS[box.kind].emit_masked(writer, step, box, value, keep, "None")

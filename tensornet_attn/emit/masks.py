@@ -51,7 +51,7 @@ def keep_and_bias(writer: Writer, step: Step, layout: Legs) -> tuple[str, str]:
     assert step.box is not None
     query = str(writer.graph.query) in layout
     found = _keep(writer, writer.graph.masks(step), "mask", len(layout) - 1 - query, query)
-    return found.keep, _bias(found, query and OPS[step.box.kind].adds_mask)
+    return found.keep, _bias(found, query and OPS[step.box.kind].takes_float_mask)
 
 
 def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int, ...]) -> tuple[str, str]:

@@ -69,7 +69,7 @@ class _Maker:
 
     def box(self) -> tuple[Box, tuple[str, ...]]:
         leg, other, function, numbers, masks = self.parameters()
-        if self.op.makes:
+        if self.op.makes_leg:
             self.scope.used_legs |= {self.query} - {None}  # type: ignore[arg-type]
         result = self.op.result(self, leg or "", other or "")
         mode = str(self.model.normalize) if self.op.modes else None  # type: ignore[attr-defined]
@@ -79,8 +79,8 @@ class _Maker:
         self,
     ) -> tuple[str | None, str | None, Function | None, tuple[tuple[str, Arith], ...], tuple[Function, ...]]:
         """The leg, the second leg, the map, the numbers and the masks."""
-        leg = self.leg(self.op.kind) if self.op.over else None
-        function = self.map(str(self.written(self.op.kind))) if self.op.function else None
+        leg = self.leg(self.op.kind) if self.op.has_leg else None
+        function = self.map(str(self.written(self.op.kind))) if self.op.has_map else None
         other = self.leg(self.model.second) if self.model.second else None
         numbers = tuple((name, self.checked(name, leg, other)) for name in self.model.numbers)
         return leg, other, function, numbers, self.masks(leg)
@@ -93,7 +93,7 @@ class _Maker:
         """The leg a parameter names; it must be on `of` unless the box makes it."""
         name = str(self.written(parameter))
         self.scope.leg(LegToken(name, (0, len(name))))
-        makes = self.op.makes if parameter == self.model.second else not self.op.on_operand
+        makes = self.op.makes_leg if parameter == self.model.second else not self.op.leg_on_operand
         if self.legs is not None and not makes and name not in self.legs:
             has = f"its legs are {' '.join(self.legs)}" if self.legs else "it has no legs"
             raise Refusal("box-leg", f"what stands in this box has no leg '{name}'; {has}.", self.other_leg())

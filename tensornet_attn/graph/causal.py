@@ -107,7 +107,7 @@ def _box(graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: d
         )
         if box.leg == graph.query or not (zero and sure):
             raise Leak(_sentence(graph, step, str(box.leg), "runs along"))
-    return Fact(data, zero and op.vanishes(graph, box))
+    return Fact(data, zero and op.zero_at_zero(graph, box))
 
 
 def _sentence(graph: Graph, step: Step, leg: str, verb: str) -> str:

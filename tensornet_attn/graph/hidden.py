@@ -198,5 +198,5 @@ def _through(graph: Graph, step: Step, box: Box, role: str, own: Seen) -> Seen:
         return seen if OPS[box.kind].runs_along else _both(seen, own)
     if OPS[box.kind].recurrent:
         return EVERYTHING if role == "query" else BY_KEY
-    along = OPS[box.kind].mixes(box)
+    along = OPS[box.kind].legs_mixed(box)
     return _translated(graph, own, _own(leg for leg in step.legs if leg not in along))

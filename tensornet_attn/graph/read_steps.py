@@ -125,7 +125,7 @@ class _Parts:
 
     def box(self, kind: str) -> Box:
         model, op = BOXES[kind], OPS[kind]
-        given = (("over", op.over), ("map", op.function), ("normalize", op.modes), ("to", model.second))
+        given = (("over", op.has_leg), ("map", op.has_map), ("normalize", op.modes), ("to", model.second))
         self.check(kind, {*model.operands, *model.numbers, *(word for word, has in given if has)})
         operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
         return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), word("normalize"))

@@ -18,8 +18,8 @@ _POSITIVE_VALUES = frozenset({"ones", "eye", "zeros", "kron", "alibi_slopes"})
 def doubtful_normalizers(graph: Graph) -> list[str]:
     """The `normalize` steps whose content is not known to be nonnegative."""
     sure = nonnegative(graph)
-    divided = [(step.name, step.box) for step in graph.steps if step.box is not None and OPS[step.box.kind].divides]
-    return [name for name, box in divided if not sure[box.operand("of").name]]
+    boxes = [(step.name, step.box) for step in graph.steps if step.box is not None]
+    return [name for name, box in boxes if OPS[box.kind].divides_by_sum and not sure[box.operand("of").name]]
 
 
 def nonnegative(graph: Graph) -> dict[str, bool]:
@@ -47,7 +47,7 @@ def _step(graph: Graph, step: Step, least: dict[str, float]) -> float:
     if step.box is None:
         return -inf
     of = dict(step.box.operands).get("of")
-    return OPS[step.box.kind].least(graph, step.box, -inf if of is None else least[of.name])
+    return OPS[step.box.kind].lower_bound(graph, step.box, -inf if of is None else least[of.name])
 
 
 def _term(graph: Graph, step: Step, term: Term, least: dict[str, float]) -> float:

@@ -191,7 +191,7 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
     pair = (graph.query, graph.key)
     places = [(name, kind, _shape(graph, tuple(leg for leg in legs if leg not in pair))) for name, kind, legs in seen]
     fast = next((step.name for step in graph.steps if step.box is not None and OPS[step.box.kind].recurrent), None)
-    maps = tuple(name for name, kind, _ in seen if OPS[kind].adds and name not in _sums(schedule))
+    maps = tuple(name for name, kind, _ in seen if OPS[kind].is_sum and name not in _sums(schedule))
     apart = tuple(name for name, _, legs in seen if split & {*legs} or (name in maps and {*legs} - {*pair}))
     return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart, maps)
 

@@ -43,7 +43,7 @@ class DeltaRule(BoxModel):
 class DeltaRuleOperation(Operation):
     kind = "delta_rule"
     model = DeltaRule
-    on_operand = False  # the query, which lacks the key leg
+    leg_on_operand = False  # the query, which lacks the key leg
     modes = ("none", "read", "both")
     recurrent = looks_back = True
     saves = ROLES  # from which S is computed again
@@ -100,14 +100,14 @@ class DeltaRuleOperation(Operation):
         operands = sum(count * scene.elements(box.operand(role)) for count, role in parts)
         return operands + result * scene.elements(step)
 
-    def remembers(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
+    def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
         batch = scene.batch if step.name in scene.batched else 1
         sizes = {role: scene.elements(box.operand(role)) for role in ("query", "key", "rate")}
         rows = batch * scene.size({*step.legs} & {*box.operand("query").legs})
         sizes |= {"result": scene.elements(step), "row": rows}
         return {f"{step.name}: {kind} {i}": sizes[kind] for i, kind in enumerate(REMEMBERED[box.mode or "none"])}
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         """Operands as [heads..., sequence, width]; the contracted legs are one width, the value's own legs another."""
         query, key = str(lines.graph.query), str(box.leg)
         q, k, v, rate = (lines.value(box.operand(role)) for role in ROLES)

@@ -22,13 +22,13 @@ class Dropout(BoxModel):
 class DropoutOperation(Operation):
     kind = "dropout"
     model = Dropout
-    over = False
+    has_leg = False
     elementwise = inline = keeps_sign = scales = True
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         return run.dropped(run.operand(step), box.number("dropout")), step.legs
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value = lines.value(box.operand("of"))
         text = lines.dropped(box.number("dropout"), value.text)
         lines.bind(step.name, text, value.legs, value.level if text == value.text else ATOM)

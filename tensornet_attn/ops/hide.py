@@ -22,7 +22,7 @@ class Hide(Operation):
         value, keep = run.values[use.name], run.seen(box.seen, use.legs)
         return value.where(keep, run.number(box.number("fill"))), use.legs
 
-    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         fill = box.number("fill").value  # type: ignore[union-attr]
         text = lines.call("hide", value.text, keep, 'float("-inf")' if isinf(fill) else repr(fill))
         lines.bind(step.name, text, value.legs)

@@ -23,18 +23,18 @@ class Keep(Operation):
     model = MaskedScores
     masked = zero_where_hidden = keeps_sign = linear = True
     ignores_zeros = "always"
-    adds_mask = False
+    takes_float_mask = False
     per_element = 0  # its mask alone
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         value, keep, legs, _ = run.masked(step)
         return value.where(keep, 0), legs
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value = lines.value(box.operand("of"))
         lines.bind(step.name, value.text, value.legs, value.level)
 
-    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         if keep != "None":
             lines.bind(step.name, lines.call("kept", value.text, keep), value.legs)
         elif value.text.isidentifier():

@@ -28,16 +28,16 @@ class MapOperation(Operation):
 
     kind = "map"
     model = Map
-    over = False
-    function = elementwise = inline = True
+    has_leg = False
+    has_map = elementwise = inline = True
 
     def finite(self, graph: Graph, box: Box) -> bool:
         return row(box).finite
 
-    def vanishes(self, graph: Graph, box: Box) -> bool:
+    def zero_at_zero(self, graph: Graph, box: Box) -> bool:
         return row(box).zero([evaluate(tree, graph.values) for tree in arguments(box)])
 
-    def least(self, graph: Graph, box: Box, below: float) -> float:
+    def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
         own = row(box)
         if own.keeps_sign and below >= 0:
             return 0
@@ -51,10 +51,10 @@ class MapOperation(Operation):
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         return row(box).operations * scene.elements(box.operand("of"))
 
-    def kept(self, box: Box) -> tuple[str, ...]:
+    def saved(self, box: Box) -> tuple[str, ...]:
         return (row(box).saves,)
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value, own = lines.value(box.operand("of")), row(box)
         numbers = [lines.number(tree) for tree in arguments(box)]
         if not own.torch:

@@ -23,9 +23,9 @@ class Normalize(BoxModel):
 class NormalizeOperation(Operation):
     kind = "normalize"
     model = Normalize
-    masked = runs_along = zero_where_hidden = keeps_sign = divides = True
+    masked = runs_along = zero_where_hidden = keeps_sign = divides_by_sum = True
     ignores_zeros = "always"
-    adds_mask = False
+    takes_float_mask = False
     per_element = 2  # sum, divide
     saves = ("of", "row")
 
@@ -34,10 +34,10 @@ class NormalizeOperation(Operation):
         scores = scores.where(keep, 0)
         return over(scores, scores.sum(axis, keepdim=True) + run.number(box.number("eps"))), legs
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value = lines.value(box.operand("of"))
         value = value.arranged((*without(value.legs, box.leg), str(box.leg)))
-        self.write_masked(lines, step, box, value, "None", "None")
+        self.emit_masked(lines, step, box, value, "None", "None")
 
-    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         lines.bind(step.name, lines.call("normalized", value.text, keep, *lines.eps(box.number("eps"))), value.legs)

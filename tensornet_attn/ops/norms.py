@@ -70,7 +70,7 @@ class Norm(Operation):
         """A root is infinitely steep at zero."""
         return not self.usual or evaluate(box.number("eps"), graph.values) > 0
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value = lines.value(box.operand("of"))
         dim, eps = str(dim_of(value, box.leg)), lines.eps(box.number("eps"), self.usual)
         lines.bind(step.name, lines.call(self.call, value.text, dim, *eps), value.legs)

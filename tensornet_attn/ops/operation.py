@@ -20,27 +20,27 @@ class Operation:
 
     # The language
     masked: ClassVar[bool] = False  # whether masks act in it along the key leg
-    over: ClassVar[bool] = True  # whether its key names a leg
-    on_operand: ClassVar[bool] = True  # whether its first operand has this leg
-    makes: ClassVar[bool] = False  # whether its second leg is one that the operand lacks
-    function: ClassVar[bool] = False  # whether its key names an elementwise map
+    has_leg: ClassVar[bool] = True  # whether its key names a leg
+    leg_on_operand: ClassVar[bool] = True  # whether its first operand has this leg
+    makes_leg: ClassVar[bool] = False  # whether its second leg is one that the operand lacks
+    has_map: ClassVar[bool] = False  # whether its key names an elementwise map
     modes: tuple[str, ...] = ()  # the values of `normalize`, where it has this key
 
     # Facts for rewriting and planning
     elementwise: ClassVar[bool] = False  # every entry by itself, whatever its legs are
     reduces: ClassVar[bool] = False  # its result lacks the leg that it runs over
-    adds: ClassVar[bool] = False  # its result is the sum along its leg, so that parts of the leg add up
+    is_sum: ClassVar[bool] = False  # its result is the sum along its leg, so that parts of the leg add up
     linear: ClassVar[bool] = False  # of a sum it is the sum
     recurrent: ClassVar[bool] = False  # runs from key to key with a state; causal by nature, a key mask alone acts
     runs_along: ClassVar[bool] = False  # an entry needs all entries along the leg
     looks_back: ClassVar[bool] = False  # no later position reaches an earlier one, with no mask at all
     zero_where_hidden: ClassVar[bool] = False  # keeps the key leg, with zeros where masks hide
-    chooses: ClassVar[bool] = False  # k entries along its leg, zeros elsewhere
+    selects: ClassVar[bool] = False  # k entries along its leg, zeros elsewhere
     scales: ClassVar[bool] = False  # every entry is multiplied by a number
     keeps_zeros: ClassVar[bool] = True  # zero where its operands are; those of maps say so themselves
     ignores_zeros: ClassVar[Literal["always", "nonnegative", "never"]] = "never"  # entries that are zero change nothing
-    adds_mask: ClassVar[bool] = True  # whether the numbers of a float mask can be added in it
-    divides: ClassVar[bool] = False  # by a sum along the leg, which should not be near zero
+    takes_float_mask: ClassVar[bool] = True  # whether the numbers of a float mask can be added in it
+    divides_by_sum: ClassVar[bool] = False  # by a sum along the leg, which should not be near zero
     keeps_sign: ClassVar[bool] = False  # not negative where its operand is not
 
     # Work and memory
@@ -63,19 +63,19 @@ class Operation:
         """Whether it is a number at every number, and its derivative too; but for what overflows in a sum."""
         return True
 
-    def vanishes(self, graph: Graph, box: Box) -> bool:
+    def zero_at_zero(self, graph: Graph, box: Box) -> bool:
         """Whether it is zero where its operand is."""
         return self.keeps_zeros
 
-    def least(self, graph: Graph, box: Box, below: float) -> float:
+    def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
         """A number that no value is below; `below`: one for the operand."""
         return 0 if self.keeps_sign and below >= 0 else -inf
 
-    def mixes(self, box: Box) -> set[str | None]:
+    def legs_mixed(self, box: Box) -> set[str | None]:
         """The legs along which an entry of the result takes more than one entry of the operand."""
         return {box.leg, box.other}
 
-    def takes_along(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
+    def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
         """The legs of which no block may be missing to compute it."""
         return (box.leg,)
 
@@ -94,19 +94,19 @@ class Operation:
         each = self.per_element + bool(scene.graph.masks(step)) + acts
         return each * scene.elements(box.operand("of"))
 
-    def kept(self, box: Box) -> tuple[str, ...]:
+    def saved(self, box: Box) -> tuple[str, ...]:
         """What `saves` says, of a box."""
         return self.saves
 
-    def remembers(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
+    def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
         """Floats that its backward keeps beside these, by a name of their own."""
         return {}
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         """Its line of PyTorch, where no masks act."""
         raise NotImplementedError
 
-    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         """Its line where masks act: `value` has the leg last; `keep` and `bias` are names, or None."""
         raise NotImplementedError
 

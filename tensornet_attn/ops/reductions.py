@@ -61,11 +61,11 @@ class Reduction(Operation):
         value, keep, legs, axis = run.masked(step)
         return self.of(value, keep, axis), without(legs, box.leg)
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value = lines.value(box.operand("of"))
         lines.bind(step.name, f"{value.atom}.{self.dense}({dim_of(value, box.leg)})", without(value.legs, box.leg))
 
-    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         text = value.text if bias == "None" else lines.call("added", value.text, bias)
         lines.bind(step.name, lines.call(f"masked_{box.kind}", text, keep), value.legs[:-1])
 
@@ -99,7 +99,7 @@ class MaxOperation(Reduction):
 class SumOperation(Reduction):
     kind, dense = "sum", "sum"
     model = Sum
-    keeps_sign = linear = adds = True
+    keeps_sign = linear = is_sum = True
     ignores_zeros = "always"
     per_element = 1
 

@@ -23,7 +23,7 @@ class RelShift(BoxModel):
 class RelShiftOperation(Operation):
     kind = "rel_shift"
     model = RelShift
-    makes = looks_back = keeps_sign = linear = True
+    makes_leg = looks_back = keeps_sign = linear = True
     per_element = 0  # moves numbers
     between = " to "
 
@@ -43,7 +43,7 @@ class RelShiftOperation(Operation):
         place = own.index(leg)
         return (*own[:place], *replacement, *own[place + 1 :])
 
-    def takes_along(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
+    def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
         return ()
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
@@ -57,7 +57,7 @@ class RelShiftOperation(Operation):
         value = value.expand(*rest, len(index), len(places)).gather(-1, index.expand(*rest, *index.shape))
         return value, (*others, query, to)
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value, query, relative = lines.value(box.operand("of")), str(lines.graph.query), str(box.leg)
         others = without(value.legs, query, relative)
         value = value.aligned((*others, query, relative), whole=True)

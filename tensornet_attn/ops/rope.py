@@ -57,10 +57,10 @@ class RopeOperation(Operation):
             message = f"{fraction} of the {block} {whole} is {part:g}; they are turned in pairs."
             raise Refusal("number", message, f"an even number of entries, at most {block}.")
 
-    def mixes(self, box: Box) -> set[str | None]:
+    def legs_mixed(self, box: Box) -> set[str | None]:
         return {box.other}
 
-    def takes_along(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
+    def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
         """A block knows where its queries stand, and of no other leg."""
         return (box.other,) if box.leg == graph.query else (box.leg, box.other)
 
@@ -86,7 +86,7 @@ class RopeOperation(Operation):
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         return int(super().operations(scene, step, box) * scene.number(box.number("fraction")))
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value = lines.value(box.operand("of"))
         blocks, width = lines.number(box.number("blocks")), lines.size(str(box.other))
         text, place, along = value.text, dim_of(value, box.leg), dim_of(value, box.other)

@@ -34,7 +34,7 @@ class SoftmaxOperation(Operation):
     saves = ("result",)
     look = "softmax"
 
-    def least(self, graph: Graph, box: Box, below: float) -> float:
+    def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
         return 0
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
@@ -42,11 +42,11 @@ class SoftmaxOperation(Operation):
         scores = scores.where(keep, -math.inf).where(keep.any(axis, keepdim=True), 0)
         return run.dropped(scores.softmax(axis).where(keep, 0), box.number("dropout")), legs
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value = lines.value(box.operand("of"))
         text = f"{lines.scaled(box.number('scale'), value).atom}.softmax({dim_of(value, box.leg)})"
         lines.bind(step.name, lines.dropped(box.number("dropout"), text), value.legs)
 
-    def write_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         text = lines.call("masked_softmax", lines.scaled(box.number("scale"), value).text, keep, bias)
         lines.bind(step.name, lines.dropped(box.number("dropout"), text), value.legs)

@@ -25,7 +25,7 @@ class TopK(BoxModel):
 class TopKOperation(Operation):
     kind = "topk"
     model = TopK
-    runs_along = keeps_sign = chooses = True
+    runs_along = keeps_sign = selects = True
     ignores_zeros = "nonnegative"
     per_element = 2  # compare, keep
     saves = ("chosen",)
@@ -57,7 +57,7 @@ class TopKOperation(Operation):
         zeros = torch.where(none, by, 0)  # so that what `by` is made of gets gradients of zero
         return torch.where(chosen, of, zeros), step.legs
 
-    def write(self, lines: Lines, step: Step, box: Box) -> None:
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
         of, by = lines.value(box.operand("of")), lines.value(box.operand("by"))
         k, dim = lines.integer(box.number("k")), str(dim_of(of, box.leg))
         lines.bind(step.name, lines.call("top_entries", of.text, by.aligned(of.legs).text, k, dim), of.legs)

@@ -185,7 +185,7 @@ def _mixes(graph: Graph, step: Step) -> str | None:
         return f"'{step.name}' sums over '{summed[0]}'" if summed else None
     if step.box is None or OPS[step.box.kind].recurrent:
         return f"'{step.name}' takes all of it at once"
-    met = [leg for leg in OPS[step.box.kind].takes_along(graph, step.box) if leg in long]
+    met = [leg for leg in OPS[step.box.kind].legs_whole(graph, step.box) if leg in long]
     return f"'{step.name}' runs along '{met[0]}'" if met else None
 
 

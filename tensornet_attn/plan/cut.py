@@ -138,9 +138,9 @@ class Cut:
         along = next((leg for leg in (box.leg, box.other) if leg is not None and Wire(leg) in wires), None)
         if len(wires) > 1:
             raise Unsplit(f"{_describe(step)} joins every entry of '{wires[0].leg}' with every one of '{wires[1].leg}'")
-        if wires and not self._has(step.name, step.legs) and not (op.adds and along):
+        if wires and not self._has(step.name, step.legs) and not (op.is_sum and along):
             raise Unsplit(f"{_describe(step)} runs over '{wires[0].leg}'")
-        if along is not None and not op.adds:
+        if along is not None and not op.is_sum:
             raise Unsplit(f"{_describe(step)} runs over '{along}'")
         partial = [use.name for use in box.uses if kinds[use.name] == "partial"]
         if partial and (wires or not op.linear):

@@ -71,7 +71,7 @@ def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
     known = {name: size for name, size in sketch.sizes.items() if size is not None}
     for name, box in boxes:  # none may choose more than there will be
         news = [new[0] for found, new in changes if new and (name, box.leg) in found.inner]
-        need(not OPS[box.kind].chooses or all(evaluate(box.number("k"), known) <= sketch.size(new) for new in news))
+        need(not OPS[box.kind].selects or all(evaluate(box.number("k"), known) <= sketch.size(new) for new in news))
     slots = {slot: new for found, new in changes for slot in found.slots}
     inner = {pair: new[0] for found, new in changes if new for pair in found.inner}
 

@@ -54,11 +54,11 @@ class CumMax(Operation):
         up_to = [seen.narrow(axis, 0, place + 1).amax(axis) for place in range(value.shape[axis])]
         return torch.stack(up_to, axis).where(keep, 0), legs
 
-    def write(self, lines: Any, step: Step, box: Box) -> None:
+    def emit(self, lines: Any, step: Step, box: Box) -> None:
         value = lines.value(box.operand("of"))
         lines.bind(step.name, f"{value.atom}.cummax({dim_of(value, box.leg)}).values", value.legs)
 
-    def write_masked(self, lines: Any, step: Step, box: Box, value: Any, keep: str, bias: str) -> None:
+    def emit_masked(self, lines: Any, step: Step, box: Box, value: Any, keep: str, bias: str) -> None:
         lines.functions.add(MASKED_CUMMAX)
         text = value.text if bias == "None" else lines.call("added", value.text, bias)
         lines.bind(step.name, f"masked_cummax({text}, {keep})", value.legs)

@@ -78,16 +78,16 @@ def test_facts_are_those_of_the_oracle(kind: str) -> None:
     given = values(graph)
     found = result(graph, given)
     assert [*found.shape] == [{"n": N, "m": M, "h": 2}[leg] for leg in step.legs]
-    if op.vanishes(graph, box):
+    if op.zero_at_zero(graph, box):
         assert not result(graph, values(graph, at=0.0)).any()
     positive = {name: value.abs() for name, value in given.items()}
-    below = op.least(graph, box, 0)
+    below = op.lower_bound(graph, box, 0)
     assert (result(graph, positive) >= below).all()
-    assert (found >= op.least(graph, box, -torch.inf)).all()
+    assert (found >= op.lower_bound(graph, box, -torch.inf)).all()
     if op.linear:
         twice = result(graph, {name: 2 * value for name, value in given.items()})
         torch.testing.assert_close(twice, 2 * found)
-    assert (box.leg not in step.legs) == (op.reduces or op.makes or op.recurrent or not op.over)
+    assert (box.leg not in step.legs) == (op.reduces or op.makes_leg or op.recurrent or not op.has_leg)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "delta_rule"])
@@ -96,7 +96,7 @@ def test_an_entry_depends_on_what_the_operation_says(kind: str) -> None:
     op, graph, step = box_of(kind)
     assert step.box is not None
     given, of = values(graph), step.box.operand("of")
-    apart = [leg for leg in of.legs if leg in step.legs and leg not in op.mixes(step.box)]
+    apart = [leg for leg in of.legs if leg in step.legs and leg not in op.legs_mixed(step.box)]
     name = of.name
     for leg in apart:
         given[name] = given[name].detach().requires_grad_()
@@ -114,7 +114,7 @@ def test_costs_words_and_code(kind: str) -> None:
     assert box is not None
     scene = Scene(graph, {"n": N, "m": M, "p": 5, "h": 2})
     assert op.operations(scene, step, box) >= 0
-    assert {*op.kept(box)} <= {"result", "row", "chosen", *dict(box.operands)}
+    assert {*op.saved(box)} <= {"result", "row", "chosen", *dict(box.operands)}
     assert all(count > 0 for count in op.products(scene, step, box).values())
     assert op.words(box)
     assert op.look in ("box", "softmax")

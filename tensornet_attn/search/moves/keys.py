@@ -42,7 +42,7 @@ def mixture(sketch: Sketch, at: Map, r: int, way: str, keys: str) -> None:
         step = sketch.step[names[-1]]
         both = Contraction((*sketch.terms_of(step.name), Term(ONE, (shift,))))
         sketch.step[step.name] = Step(step.name, both, step.legs)
-    if OPS[sketch.box_of(at.box).kind].divides:
+    if OPS[sketch.box_of(at.box).kind].divides_by_sum:
         _blend(sketch, at, leg)
     else:
         need(plain_product(sketch, at) and summed_legs(sketch, at))

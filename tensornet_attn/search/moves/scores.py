@@ -71,7 +71,7 @@ def _mix_scores(sketch: Sketch, at: Map, head: Side, text: str, name: str, init:
     new = sketch.leg("g", text)
     relabel(sketch, (head.wire, (new,)))
     weight = sketch.weight(name, (new, head.leg), init)
-    if OPS[sketch.box_of(at.box).kind].divides:
+    if OPS[sketch.box_of(at.box).kind].divides_by_sum:
         weight = sketch.put("mixture", weight.legs, at.scores, mapped("softplus")(weight))
 
     def mixed(factors: Sequence[Use]) -> Iterable[Use]:
