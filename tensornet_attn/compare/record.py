@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,10 @@ class Record:
     @cached_property
     def designs(self) -> dict[str, Design]:
         """The designs of the model by name, in the order of its layers; the first of each name."""
-        places = [part for blocks in self.spec.stacks.values() for block in blocks for part in block.values()]
         found: dict[str, Design] = {}
-        for part in places:
-            found.setdefault(part.design.name, part.design)
+        for block in chain.from_iterable(self.spec.stacks.values()):
+            for part in block.values():
+                found.setdefault(part.design.name, part.design)
         return found
 
     def curve(self, key: str) -> dict[int, float]:

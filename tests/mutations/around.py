@@ -134,7 +134,7 @@ AROUND = (
         ("special/test_edges.py::test_a_design_is_its_special_case_at_the_weights_it_names[thsa-mhsa-False]",),
     ),
     Mutation(
-        "convert/families/plain.py",
+        "convert/families.py",
         'biases["bq"] = biases["bq"] * factor',
         "pass",
         "A converted model with an unusual scale keeps the bias of its queries as it was.",
