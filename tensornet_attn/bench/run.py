@@ -16,6 +16,7 @@ from tensornet_attn.bench.memory import peak_bytes
 from tensornet_attn.bench.model import model_of
 from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, ratio, spread
 from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.ops import OPS
 
 GIB = 2**30
 COMPILED = {"inductor", "compile", "flex", "fla"}
