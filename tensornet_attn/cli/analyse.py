@@ -82,8 +82,7 @@ def _refuse(given: Mapping[str, object], reason: str) -> None:
 
 def _run(subject: str, checkpoint: str | None, split: str, samples: int, seed: int, length: int | None) -> Subjects:
     """All layers of a run. Raises InputError."""
-    from tensornet_attn.train.layers import sections_of
-    from tensornet_attn.train.trained import open_run
+    from tensornet_attn.train.trained import open_run, sections_of
 
     trained = open_run(subject, checkpoint, "cpu")
     sections = sections_of(trained, split, samples, seed, length)
@@ -107,8 +106,7 @@ def _layer(
     seed: int,
 ) -> Subjects:
     """One design, or the one in a checkpoint. Raises InputError, DesignError, OSError."""
-    from tensornet_attn.analyse.section import Call, Section
-    from tensornet_attn.analyse.text import repeated_inputs, text_inputs
+    from tensornet_attn.analyse.section import Call, Section, repeated_inputs, text_inputs
 
     module, found = _module(subject, causal, legs, settings, seed)
     embedding = found.extra.get("embedding") if found else None

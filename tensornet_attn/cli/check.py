@@ -112,8 +112,7 @@ def examine(file: str, legs: Numbers, settings: Numbers, mixer: str | None = Non
 
 def _examine_model(name: str, document: Document, reporter: Reporter, different: Mapping[str, Any]) -> Finding:
     """Reads a model and checks every design in its place, as it stands and with what is to be otherwise in it."""
-    from tensornet_attn.models.override import override
-    from tensornet_attn.models.read import read_model
+    from tensornet_attn.models.read import override, read_model
 
     model, problems = read_model(document, reporter), reporter.problems()
     if model is not None:

@@ -148,8 +148,7 @@ def _show_table(name: str, as_json: bool) -> None:
     Of `all`, text has the tables one after the other, and JSON a list of them.
     """
     from tensornet_attn.cost.devices import device_named
-    from tensornet_attn.cost.paper import compare, tables_named
-    from tensornet_attn.cost.paper.tables import ALL
+    from tensornet_attn.cost.paper import ALL, compare, tables_named
     from tensornet_attn.plan.order import split_best
 
     device = device_named("flops")

@@ -112,7 +112,7 @@ def model_of(source: str, design: str | None, legs: Pairs, settings: Pairs) -> M
     if not document.data and reporter.failed:
         raise DesignError(reporter.problems())
     if "model" in document.data:
-        from tensornet_attn.models.sources import load  # reading a design needs far less
+        from tensornet_attn.models.read import load  # reading a design needs far less
 
         return load(source, **changes(design, overrides(legs, "--legs"), overrides(settings, "--set")))
     if design is not None:

@@ -13,11 +13,9 @@ from typing import Any
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.models.config import STACKS
-from tensornet_attn.models.read import ModelSpec
-from tensornet_attn.models.sources import load
+from tensornet_attn.models.read import ModelSpec, load
 from tensornet_attn.spec import Design
-from tensornet_attn.train.config import MACHINE, SIZES, Run
-from tensornet_attn.train.read import read
+from tensornet_attn.train.config import MACHINE, SIZES, Run, read
 
 CONFIG, METRICS, SUMMARY = "run.yaml", "metrics.jsonl", "summary.json"
 NEEDED = ("eval", "macs_per_token", "parameters", "peak_memory_bytes", "tokens_per_second")  # of a summary

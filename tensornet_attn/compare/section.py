@@ -13,7 +13,7 @@ from tensornet_attn.compare.record import Record
 from tensornet_attn.compare.spread import Mean, mean_of
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.report.words import in_bytes, joined
-from tensornet_attn.tasks.measure import Measure
+from tensornet_attn.tasks.recipe import Measure
 
 UNITS = tuple(f"eval_{measure}" for measure in get_args(Measure))  # of a language model's loss: less is better
 DEFAULT = (*UNITS, "eval_accuracy", "eval_loss")  # what rows are sorted by: the first that all runs of a section have

@@ -9,7 +9,7 @@ from tensornet_attn import compiler, limits
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
 from tensornet_attn.search.moves import MOVES
-from tensornet_attn.search.sketch import Sketch, data_of, sketch_of
+from tensornet_attn.search.sketch import FIXED, Sketch, data_of, sketch_of
 from tensornet_attn.search.space import (
     SECTIONS,
     Choice,
@@ -24,7 +24,6 @@ from tensornet_attn.search.space import (
     to_text,
     with_alternative,
 )
-from tensornet_attn.search.wires import FIXED
 from tensornet_attn.spec import Design
 
 

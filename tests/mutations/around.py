@@ -155,14 +155,14 @@ AROUND = (
         ("train/test_resume.py::test_a_run_that_is_killed_twice", "train/test_metrics.py"),
     ),
     Mutation(
-        "train/schedule.py",
+        "train/step.py",
         "return run.lr * step / run.warmup",
         "return run.lr",
         "The learning rate does not rise from zero.",
-        ("tensornet_attn/train/schedule.py",),
+        ("tensornet_attn/train/step.py",),
     ),
     Mutation(
-        "tasks/score.py",
+        "tasks/batch.py",
         "parts = {name: (a[0] + b[0], a[1] + b[1])",
         "parts = {name: (a[0] + b[0], max(a[1], b[1]))",
         "The mean of several batches is their sum.",
