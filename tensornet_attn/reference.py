@@ -1,6 +1,6 @@
 """The oracle: evaluates a diagram literally, step by step, dense, in any dtype; slow, plain and differentiable.
 
-Every value has shape [batch..., legs]; weights, constants and states have no batch. Boxes stand in reference_boxes.py.
+Every value has shape [batch..., legs]; weights, constants and states have no batch. Boxes stand in ops/.
 Nothing here is shared with what compiled modules compute with.
 """
 
@@ -12,12 +12,13 @@ import torch
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import model
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term
+from tensornet_attn.graph.model import Graph, Step, Term
 from tensornet_attn.nn.initial import filled
 from tensornet_attn.nn.made import Result
 from tensornet_attn.nn.module import CompiledDesign, leaves
-from tensornet_attn.reference_boxes import BOXES, aligned, check_masks, einsum
-from tensornet_attn.reference_run import Legs, Run
+from tensornet_attn.ops import OPS
+from tensornet_attn.ops.operation import aligned
+from tensornet_attn.reference_run import Legs, Run, check_masks, einsum
 from tensornet_attn.rewrite.hidden import hiding
 
 Tensor = torch.Tensor
@@ -47,7 +48,7 @@ def evaluate(
     add_leaves(run)
     check_masks(run)
     for step in run.graph.steps if until not in graph.tensor else ():
-        run.values[step.name] = contraction(run, step) if isinstance(step.op, Contraction) else box(run, step)
+        run.values[step.name] = contraction(run, step) if step.box is None else box(run, step)
         if step.name == until:
             break
     return run.values
@@ -132,8 +133,8 @@ def product(run: Run, term: Term, legs: Legs) -> Tensor:
 
 def box(run: Run, step: Step) -> Tensor:
     """The value of a box, [batch..., legs as written]."""
-    assert isinstance(step.op, Box)
-    value, legs = BOXES[step.op.kind](run, step)
+    assert step.box is not None
+    value, legs = OPS[step.box.kind].reference(run, step, step.box)
     return aligned(value, legs, step.legs)
 
 

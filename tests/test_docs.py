@@ -115,7 +115,9 @@ def test_every_code_named_on_the_language_page_is_in_the_checker_and_the_other_w
     table = (docs.ROOT / "docs/language.md").read_text().partition("## What is refused")[2].partition("\n## ")[0]
     named = set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE))
     sources = [
-        p for folder in ("spec", "graph", "special") for p in (docs.ROOT / "tensornet_attn" / folder).glob("*.py")
+        p
+        for folder in ("ir", "ops", "spec", "graph", "special")
+        for p in (docs.ROOT / "tensornet_attn" / folder).glob("*.py")
     ]
     text = "\n".join(path.read_text() for path in sources)
     code = r"\"([a-z0-9]+(?:-[a-z0-9]+)*)\""

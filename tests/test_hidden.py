@@ -17,7 +17,7 @@ import tensornet_attn as ta
 from tensornet_attn.graph.hidden import looks
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.reference import Run, evaluate
-from tensornet_attn.reference_boxes import seen
+from tensornet_attn.reference_run import seen_by
 from tests.decay_designs import DECAYS, compare_decay
 from tests.hidden_cases import BAD, BOXES, F64, FORMS, MAPS, MASKS, Case, check, module_of, results
 from tests.random_call import Call, assert_same, usable
@@ -188,7 +188,7 @@ def hidden_entries(graph: Graph, inputs: list[Tensor], options: dict[str, Any]) 
     run = Run(graph, tensors, lengths, False, options.get("mask"), options.get("key_mask"))
     shown = torch.zeros((), dtype=torch.bool)
     for every in looks(graph)["E"][place]:
-        all_of = [seen(run, visible, ("h", "n", "m")) for visible in every]
+        all_of = [seen_by(run, visible, ("h", "n", "m")) for visible in every]
         shown = shown | reduce(torch.logical_and, all_of, torch.ones((), dtype=torch.bool))
     return ~shown.expand(torch.broadcast_shapes(shown.shape, inputs[2].shape))
 

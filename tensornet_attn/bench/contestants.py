@@ -21,7 +21,6 @@ from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.memory import pair_bytes
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.match import parameters
-from tensornet_attn.graph.model import Attention
 from tensornet_attn.plan.target import target_from
 
 OURS = ("auto", "torch", "inductor", "triton")
@@ -103,7 +102,7 @@ def fused(case: Case, kind: str, limit: float) -> Contestant:
     """
     wanted = {**case.wanted(kind), "device_costs": ALMOST_FREE}
     plan, usual = (compiler.plan_of(case.graph, "torch", target_from(**w)) for w in (wanted, case.wanted(kind)))
-    if not any(isinstance(step.op, Attention) for step in plan.schedule.steps):
+    if not any(step.attention is not None for step in plan.schedule.steps):
         raise SkippedError(f"no rewriting of '{case.design.name}' at n = {case.n} is a call of attention.")
     if plan.schedule.to_text() == usual.schedule.to_text():
         raise SkippedError("it is what 'torch' does.")

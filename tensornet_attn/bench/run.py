@@ -16,6 +16,7 @@ from tensornet_attn.bench.memory import peak_bytes
 from tensornet_attn.bench.model import model_of
 from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, ratio, spread
 from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.ops import OPS
 
 GIB = 2**30
 COMPILED = {"inductor", "compile", "flex", "fla"}
@@ -134,7 +135,7 @@ class Bench:
 
 def hint(case: Case) -> str:
     """What else may explain other numbers than the reference's."""
-    if any(step.box is not None and step.box.kind == "topk" for step in case.graph.steps):
+    if any(step.box is not None and OPS[step.box.kind].selects for step in case.graph.steps):
         return " A topk may choose otherwise where gates are nearly equal: try another --seed."
     return ""
 

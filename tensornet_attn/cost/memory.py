@@ -13,8 +13,7 @@ weights get gradients, as plain PyTorch keeps them:
     linear combination           nothing
     fused attention              query, key, value, result, one log-sum-exp for each row of scores
     other fused operations       operands and result, and what their kind adds
-    delta rule                   query, key, value and rate, from which S is computed again, and what `DELTA_RULE` adds
-    boxes                        `SAVED`; maps `SAVED_BY_MAP`, their input where not listed
+    boxes                        what `ops` say: operands, the result, a number for each row, k positions for each row
     softmax with dropout         also its result before dropout
 
 Boolean masks, also those of dropout, are no floats and are left out.
@@ -24,38 +23,10 @@ from __future__ import annotations
 
 from tensornet_attn.cost.kernels import SAVED_BY_KERNELS
 from tensornet_attn.cost.scene import HELD, Scene
-from tensornet_attn.graph.model import Attention, Box, Contraction, Kernel, Step, Use
+from tensornet_attn.graph.model import Box, Contraction, Step, Use
+from tensornet_attn.ops import OPS
 
 Saved = dict[str, int]  # what is kept, by the name of its memory: numbers
-
-# `of`: the input; `result`; `row`: one number for each row along the box's leg; `chosen`: k positions for each row
-SAVED: dict[str, tuple[str, ...]] = {
-    "softmax": ("result",),
-    "normalize": ("of", "row"),
-    "keep": (),
-    "logsumexp": ("of", "result"),
-    "max": ("of", "result"),
-    "sum": (),
-    "mean": (),
-    "topk": ("chosen",),
-    "rmsnorm": ("of", "row"),
-    "layernorm": ("of", "row", "row"),  # mean and deviation
-    "l1norm": ("of", "row"),
-    "l2norm": ("of", "row"),
-    "rope": (),
-    "rel_shift": (),
-    "dropout": (),
-}
-# By how it is normalized: sums of keys as the queries read them, reads and their totals; for `both` also the sums
-# before each key, the keys divided, and of each key its product with the sums, that with eps, and the rate times it.
-DELTA_RULE: dict[str, tuple[str, ...]] = {
-    "none": (),
-    "read": ("query", "result", "row"),
-    "both": ("query", "result", "row", "key", "key", "rate", "rate", "rate"),
-}
-SAVED_BY_MAP = dict.fromkeys(
-    ("exp", "tanh", "sigmoid", "sqrt", "relu", "softcap", "elu1", "elu1_neg", "reciprocal"), "result"
-)
 
 
 def moved(scene: Scene, step: Step) -> int:
@@ -84,26 +55,20 @@ def saved(scene: Scene, step: Step) -> Saved:
     """What the backward of a step needs; the same memory has the same name in every step."""
     if step.name not in scene.learned:
         return {}
-    op = step.op
-    if isinstance(op, Contraction):
+    if step.contraction is not None:
+        op = step.contraction
         return _product(scene, op) if len(op.terms) == 1 and len(op.uses) == 2 else {}
-    if isinstance(op, Kernel):
-        own = SAVED_BY_KERNELS[op.kind](scene, step) if op.kind in SAVED_BY_KERNELS else {}
-        return _kept(scene, op.uses) | {step.name: scene.stored[step.name]} | own
-    if isinstance(op, Attention):
-        batch = scene.batch if step.name in scene.batched else 1
-        rows = batch * scene.size(leg for leg in op.scores if leg not in (op.leg, *op.beside))
-        return _kept(scene, op.uses) | {step.name: scene.stored[step.name], f"{step.name}: log-sum-exp": rows}
-    if op.kind == "delta_rule":
-        return _kept(scene, op.uses) | _delta_rule(scene, step, op)
-    return _box(scene, step, op)
-
-
-def _delta_rule(scene: Scene, step: Step, box: Box) -> Saved:
+    if step.box is not None:
+        return _box(scene, step, step.box)
+    if step.kernel is not None:
+        kind = step.kernel.kind
+        own = SAVED_BY_KERNELS[kind](scene, step) if kind in SAVED_BY_KERNELS else {}
+        return _kept(scene, step.kernel.uses) | {step.name: scene.stored[step.name]} | own
+    attention = step.attention
+    assert attention is not None
     batch = scene.batch if step.name in scene.batched else 1
-    sizes = {role: scene.elements(box.operand(role)) for role in ("query", "key", "rate")}
-    sizes |= {"result": scene.elements(step), "row": batch * scene.size({*step.legs} & {*box.operand("query").legs})}
-    return {f"{step.name}: {kind} {i}": sizes[kind] for i, kind in enumerate(DELTA_RULE[box.mode or "none"])}
+    rows = batch * scene.size(leg for leg in attention.scores if leg not in (attention.leg, *attention.beside))
+    return _kept(scene, attention.uses) | {step.name: scene.stored[step.name], f"{step.name}: log-sum-exp": rows}
 
 
 def _product(scene: Scene, op: Contraction) -> Saved:
@@ -112,30 +77,25 @@ def _product(scene: Scene, op: Contraction) -> Saved:
 
 
 def _box(scene: Scene, step: Step, box: Box) -> Saved:
-    if box.operand("of").name not in scene.learned:
+    of = dict(box.operands).get("of")
+    if of is not None and of.name not in scene.learned:
         return {}
-    kinds = SAVED[box.kind] if box.kind != "map" else (_map_keeps(box),)
-    rows = scene.elements(box.operand("of"), without=box.leg)
     found: Saved = {}
-    for i, kind in enumerate(kinds):
-        if kind == "of":
-            found |= _kept(scene, (box.operand("of"),))
-        elif kind == "result":
+    for i, kind in enumerate(OPS[box.kind].saved(box)):
+        if kind == "result":
             found[_before_dropout(scene, step, box)] = scene.stored[step.name]
-        else:
+        elif kind in ("row", "chosen"):
             each = int(scene.number(box.number("k"))) if kind == "chosen" else 1
-            found[f"{step.name}: {kind} {i}"] = rows * each
-    return found
+            found[f"{step.name}: {kind} {i}"] = scene.elements(box.operand("of"), without=box.leg) * each
+        else:
+            found |= _kept(scene, (box.operand(kind),))
+    return found | OPS[box.kind].also_saved(scene, step, box)
 
 
 def _before_dropout(scene: Scene, step: Step, box: Box) -> str:
     """The name of a box's result; with dropout inside, the tensor before it is another one."""
     dropout = dict(box.numbers).get("dropout")
     return step.name if dropout is None or scene.number(dropout) == 0 else f"{step.name}: before dropout"
-
-
-def _map_keeps(box: Box) -> str:
-    return SAVED_BY_MAP.get(box.function.name, "of") if box.function is not None else "of"
 
 
 def _kept(scene: Scene, uses: tuple[Use, ...] | list[Use]) -> Saved:

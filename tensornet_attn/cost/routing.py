@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 from tensornet_attn.cost.scene import Scene, word
 from tensornet_attn.cost.work import Monomials, products
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Term, Use
-from tensornet_attn.spec.arithmetic import Arith
+from tensornet_attn.graph.model import Graph, Step, Term, Use
+from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ops import OPS
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,6 @@ class Choice:
 
 Choices = frozenset[Choice]
 NONE: Choices = frozenset()
-MIXED = {"rope": ("other",), "rel_shift": ("leg", "other")}  # legs whose entries a box mixes; `leg` where not listed
-CLOSED = frozenset({"topk", "delta_rule"})  # boxes that need all entries
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,12 @@ class Routing:
 
     def left_by(self, step: Step) -> Choices:
         """Where the result of a step may be other than zero."""
-        op = step.op
-        if isinstance(op, Box) and op.kind == "topk" and op.leg is not None:
-            return frozenset({Choice(op.leg, op.number("k"), frozenset(step.legs) - {op.leg})})
-        if not isinstance(op, Contraction):
+        box = step.box
+        if box is not None and box.leg is not None and OPS[box.kind].selects:
+            return frozenset({Choice(box.leg, box.number("k"), frozenset(step.legs) - {box.leg})})
+        if step.contraction is None:
             return NONE
-        terms = [self.zeros(term.factors) for term in op.terms]
+        terms = [self.zeros(term.factors) for term in step.contraction.terms]
         return frozenset(choice for choice in frozenset.intersection(*terms) if choice.within(step.legs))
 
     def zeros(self, uses: Iterable[Use]) -> Choices:
@@ -85,17 +84,16 @@ class Routing:
 
     def asked_by(self, step: Step) -> Iterable[tuple[Use, Choices]]:
         """What a step needs of each of its operands, in the operand's own leg names."""
-        op, asked = step.op, self.needed.get(step.name, NONE)
-        if isinstance(op, Contraction):
-            places = [(term, i, use) for term in op.terms for i, use in enumerate(term.factors)]
+        box, attention, asked = step.box, step.attention, self.needed.get(step.name, NONE)
+        if step.contraction is not None:
+            places = [(term, i, use) for term in step.contraction.terms for i, use in enumerate(term.factors)]
             parts = [(use, asked | self.zeros(_others(term, i))) for term, i, use in places]
-        elif isinstance(op, Attention):
-            parts = [(use, _apart(asked, (op.leg,))) for use in op.uses]
-        elif isinstance(op, Kernel) or op.kind in CLOSED:
-            parts = [(use, NONE) for use in op.uses]
+        elif attention is not None:
+            parts = [(use, _apart(asked, (attention.leg,))) for use in attention.uses]
+        elif box is None or OPS[box.kind].selects or OPS[box.kind].recurrent:  # which need all entries
+            parts = [(use, NONE) for use in step.op.uses]
         else:
-            mixed = (getattr(op, field) for field in MIXED.get(op.kind, ("leg",)))
-            parts = [(use, _apart(asked, mixed)) for use in op.uses]
+            parts = [(use, _apart(asked, OPS[box.kind].legs_mixed(box))) for use in box.uses]
         for use, choices in parts:
             own = dict(zip(use.legs, self.graph.legs_of(use.name), strict=True))
             yield use, frozenset(choice.renamed(own) for choice in choices if choice.within(use.legs))
@@ -103,7 +101,7 @@ class Routing:
     def acting(self, step: Step) -> Choices:
         """The choices that reduce the work of a step."""
         asked = self.needed.get(step.name, NONE)
-        return asked | self.zeros(step.op.uses) if isinstance(step.op, Contraction) else asked
+        return asked | self.zeros(step.op.uses) if step.contraction is not None else asked
 
 
 def routed_products(scene: Scene, step: Step, routing: Routing) -> tuple[Monomials, int]:

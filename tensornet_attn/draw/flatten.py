@@ -8,7 +8,8 @@ from dataclasses import replace
 from tensornet_attn.draw.core import core
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Leg, Loss, Step, Term, Use
+from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Loss, Step, Term, Use
+from tensornet_attn.ops import OPS
 from tensornet_attn.spec.arithmetic import ONE, Arith, to_text
 
 Wires = dict[str, Wire]
@@ -114,16 +115,16 @@ class _Painter:
     def step(self, step: Step, wires: Wires, frame: str | None, path: Path, named: bool = True) -> None:
         """A step in place, with its name unless it is nested in a box or what is around it has the name."""
         named = named and not step.nested
-        if isinstance(step.op, Attention):
-            self.attention(step.op, wires, frame, path)
-        elif isinstance(step.op, Kernel):
+        if step.attention is not None:
+            self.attention(step.attention, wires, frame, path)
+        elif step.box is not None:
+            self.box(step, step.box, wires, frame, path, named)
+        elif step.contraction is None:
             raise TypeError(f"'{step.name}' is planned: unfold the graph before drawing it.")
-        elif isinstance(step.op, Box):
-            self.box(step, step.op, wires, frame, path, named)
         elif named:
-            self.named(step, step.op, wires, frame, path)
+            self.named(step, step.contraction, wires, frame, path)
         else:
-            self.contraction(step.op, wires, frame, path)
+            self.contraction(step.contraction, wires, frame, path)
 
     def named(self, step: Step, op: Contraction, wires: Wires, frame: str | None, path: Path) -> None:
         """A product or sum in a frame of its own, so that its name has a place."""
@@ -195,9 +196,8 @@ class _Painter:
         self.bonds.append(Bond(tap.id, into.id, use.legs))
 
     def box(self, step: Step, box: Box, wires: Wires, frame: str | None, path: Path, named: bool) -> None:
-        look = "softmax" if box.kind == "softmax" else "box"
         first, *words = box_words(self.graph, step)
-        inside = self.frame(look, (f"{step.name}: {first}" if named else first, *words), frame)
+        inside = self.frame(OPS[box.kind].look, (f"{step.name}: {first}" if named else first, *words), frame)
         operands = dict(box.operands)
         if "of" in operands:
             self.boxed(box, operands["of"], operands.get("by"), wires, inside, path)

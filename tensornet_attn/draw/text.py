@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Leg, Loss, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Loss, Step, Tensor, Term, Use
+from tensornet_attn.ops import OPS
 from tensornet_attn.spec.arithmetic import to_text as arithmetic
 
 WIDTH = 110  # so that a line still fits when it stands in a comment
@@ -99,10 +100,8 @@ def _steps_with_lines(graph: Graph) -> list[Step]:
 
 def _unfolded(graph: Graph, step: Step) -> list[str]:
     """The operands of a box that a line of its own must give."""
-    if not isinstance(step.op, Box):
-        return []
-    nested = [use.name for use in step.op.uses if _folds(graph, use)]
-    return [] if _fits(graph, step) else nested
+    nested = [use.name for use in step.op.uses if _folds(graph, use)] if step.box is not None else []
+    return [] if not nested or _fits(graph, step) else nested
 
 
 def _fits(graph: Graph, step: Step) -> bool:
@@ -120,13 +119,14 @@ def _folds(graph: Graph, use: Use) -> bool:
 
 def _operation(graph: Graph, step: Step, fold: bool, known: bool) -> str:
     """An operation in words; `known`: the reader can tell the legs of its result from what stands around it."""
-    if isinstance(step.op, Contraction):
-        return _sum(step.op) if known else f"{_sum(step.op)} -> {' '.join(step.legs)}"
-    if isinstance(step.op, Attention):
-        return _attention(step.op)
-    if isinstance(step.op, Kernel):
-        return f"{step.op.kind} of {', '.join(map(use_words, step.op.uses))}"
-    return _box(graph, step, step.op, fold, known)
+    if step.contraction is not None:
+        return _sum(step.contraction) if known else f"{_sum(step.contraction)} -> {' '.join(step.legs)}"
+    if step.attention is not None:
+        return _attention(step.attention)
+    if step.kernel is not None:
+        return f"{step.kernel.kind} of {', '.join(map(use_words, step.kernel.uses))}"
+    assert step.box is not None
+    return _box(graph, step, step.box, fold, known)
 
 
 def _sum(contraction: Contraction) -> str:
@@ -149,12 +149,12 @@ def _box(graph: Graph, step: Step, box: Box, fold: bool, known: bool) -> str:
     if len(operands) > 1:
         return f"{head}, " + ", ".join(f"{role} {_operand(graph, use, fold)}" for role, use in operands)
     of = box.operand("of")
-    known = known and box.kind != "rel_shift"  # whose operand has other legs than its result
+    known = known and not OPS[box.kind].makes_leg  # whose operand has other legs than its result
     text, atom = _inner(graph, of, fold, known)
     numbers = dict(box.numbers)
     if "scale" in numbers and not is_one(numbers["scale"]):
         text, atom = f"{scale_words(numbers['scale'])} * {text if atom else f'({text})'}", False
-    if box.kind == "map":
+    if OPS[box.kind].has_map:
         return f"{head}({text})"
     return f"{head} of ({text})" if not atom and not known else f"{head} of {text}"
 
@@ -165,8 +165,9 @@ def _inner(graph: Graph, use: Use, fold: bool, known: bool) -> tuple[str, bool]:
         return use_words(use), True
     step = graph.step[use.name]
     text = _operation(graph, step, fold, known)
-    single = isinstance(step.op, Contraction) and len(step.op.terms) == 1 and known and _plus(step.op)
-    return text, single or (isinstance(step.op, Box) and step.op.kind == "map")
+    sum_ = step.contraction
+    single = sum_ is not None and len(sum_.terms) == 1 and known and _plus(sum_)
+    return text, single or (step.box is not None and OPS[step.box.kind].has_map)
 
 
 def _plus(contraction: Contraction) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensornet_attn.graph.model import Box, Function, Graph, Leg, Step, Tensor, Use
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, Negative, Number, to_text
+from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Negative, Number, to_text
+from tensornet_attn.ops import OPS
 
 _NEUTRAL = {"scale": 1, "dropout": 0, "eps": 0, "fraction": 1, "blocks": 1}
 
@@ -67,25 +68,12 @@ def scale_words(value: Arith) -> str:
 
 def box_words(graph: Graph, step: Step, scale: bool = True) -> tuple[str, ...]:
     """What a box does, its parameters, its masks: `('softmax over m', 'scale = d ** -0.5', 'causal')`."""
-    box = step.op
-    assert isinstance(box, Box)
-    return (_kind(box), *_numbers(graph, box, scale), *_mode(box), *(call_words(mask) for mask in graph.masks(step)))
-
-
-def _kind(box: Box) -> str:
-    if box.function is not None:
-        return call_words(box.function)
-    if box.leg is None:
-        return box.kind
-    between = {"rope": " along ", "rel_shift": " to "}.get(box.kind, " ")
-    return f"{box.kind} over {box.leg}" + (f"{between}{box.other}" if box.other else "")
-
-
-def _numbers(graph: Graph, box: Box, scale: bool) -> list[str]:
-    if box.kind == "dropout":  # its one number is the probability
-        return [f"p = {to_text(value)}" for _, value in box.numbers]
+    box = step.box
+    assert box is not None
+    op, masks = OPS[box.kind], (call_words(mask) for mask in graph.masks(step))
     shown = [(name, value) for name, value in box.numbers if not neutral(name, value) and (scale or name != "scale")]
-    return [f"{name} = {_number(graph, name, value)}" for name, value in shown]
+    parameters = op.parameters(box, {name: _number(graph, name, value) for name, value in shown})
+    return (op.words(box), *parameters, *_mode(box), *masks)
 
 
 def _number(graph: Graph, name: str, value: Arith) -> str:

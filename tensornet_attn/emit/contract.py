@@ -7,7 +7,7 @@ from string import ascii_letters
 from tensornet_attn.emit.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Contraction, Step, Term, Use
-from tensornet_attn.spec.arithmetic import Arith, Negative, evaluate, names
+from tensornet_attn.spec.arithmetic import Arith, Negative
 
 
 def emit_contraction(writer: Writer, step: Step) -> None:
@@ -23,12 +23,7 @@ def emit_contraction(writer: Writer, step: Step) -> None:
 
 def scaled(writer: Writer, coefficient: Arith, value: Value) -> Value:
     """coefficient * value, without a 1."""
-    known = None if any(True for _ in names(coefficient)) else evaluate(coefficient, {})
-    if known == 1:
-        return value
-    text = f"({value.text})" if value.level < PRODUCT else value.text
-    text = f"-{text}" if known == -1 else f"{writer.factor(coefficient)} * {text}"
-    return Value(text, value.legs, value.batched, PRODUCT)
+    return writer.scaled(coefficient, value)
 
 
 def _product(writer: Writer, step: Step, term: Term) -> Value:

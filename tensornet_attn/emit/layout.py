@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from tensornet_attn.emit.values import Legs
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Use
+from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Use
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.ops import OPS
 
 Readers = Mapping[str, list[tuple[Step, Use]]]
-_ELEMENTWISE = ("map", "dropout", "hide")
 
 
 def batched(graph: Graph) -> frozenset[str]:
     """What may have batch dimensions: inputs, noise, boxes that a run-time mask acts in, and what is made of these."""
     found = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
     for step in graph.steps:
-        masked = graph.masked(step) or isinstance(step.op, Attention | Kernel)
-        fast = isinstance(step.op, Box) and step.op.kind == "delta_rule"
-        if masked or fast or any(use.name in found for use in step.op.uses):
+        hides = graph.masked(step) or step.fused is not None or (step.box is not None and OPS[step.box.kind].recurrent)
+        if hides or any(use.name in found for use in step.op.uses):
             found.add(step.name)
     return frozenset(found)
 
@@ -33,8 +32,8 @@ def readers(graph: Graph) -> Readers:
 
 def box_layout(graph: Graph, step: Step, legs: Legs) -> Legs:
     """The legs of a box's operand with the box's leg last, and the query leg before it where masks act."""
-    assert isinstance(step.op, Box)
-    last = (graph.query, step.op.leg) if graph.masked(step) and graph.query in legs else (step.op.leg,)
+    assert step.box is not None
+    last = (graph.query, step.box.leg) if graph.masked(step) and graph.query in legs else (step.box.leg,)
     return tuple(leg for leg in legs if leg not in last) + tuple(str(leg) for leg in last)
 
 
@@ -45,16 +44,15 @@ def wanted(graph: Graph, read: Readers, step: Step) -> Legs:
     reader, use = read[step.name][0]
     if use.legs != step.legs:
         return step.legs
-    if isinstance(reader.op, Box):
-        return _for_box(graph, read, step, reader)
-    if isinstance(reader.op, Contraction):
-        return _for_contraction(graph, read, step, reader, reader.op, use)
+    if reader.box is not None:
+        return _for_box(graph, read, step, reader, reader.box)
+    if reader.contraction is not None:
+        return _for_contraction(graph, read, step, reader, reader.contraction, use)
     return step.legs
 
 
-def _for_box(graph: Graph, read: Readers, step: Step, reader: Step) -> Legs:
-    assert isinstance(reader.op, Box)
-    if reader.op.kind in _ELEMENTWISE:
+def _for_box(graph: Graph, read: Readers, step: Step, reader: Step, box: Box) -> Legs:
+    if OPS[box.kind].elementwise:
         return _like(step.legs, wanted(graph, read, reader))
     return box_layout(graph, reader, step.legs) if graph.masked(reader) else step.legs
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from tensornet_attn.emit.values import Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.hidden import BY_KEY
-from tensornet_attn.graph.model import Attention, Box, Function, Graph, Kernel, Seen, Step, Visible
+from tensornet_attn.graph.model import Function, Graph, Seen, Step, Visible
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops import OPS
 
 _OWN = {"causal": "causal_mask", "band": "band_mask", "window": "window_mask"}
 
@@ -36,21 +37,21 @@ def takes_key_mask(graph: Graph) -> bool:
 
 def masked_legs(graph: Graph) -> list[Legs]:
     """The legs of each place where masks act."""
-    steps = [step for whole in graph.steps for step in (whole.op.body if isinstance(whole.op, Kernel) else (whole,))]
-    boxes = [step.op.operand("of").legs for step in steps if isinstance(step.op, Box) and graph.masked(step)]
-    return boxes + [step.op.scores for step in steps if isinstance(step.op, Attention)]
+    steps = [step for whole in graph.steps for step in (whole.kernel.body if whole.kernel is not None else (whole,))]
+    boxes = [step.box.operand("of").legs for step in steps if step.box is not None and graph.masked(step)]
+    return boxes + [step.attention.scores for step in steps if step.attention is not None]
 
 
 def _fast(graph: Graph) -> bool:
-    return any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in graph.steps)
+    return any(step.box is not None and OPS[step.box.kind].recurrent for step in graph.steps)
 
 
 def keep_and_bias(writer: Writer, step: Step, layout: Legs) -> tuple[str, str]:
     """The names of the mask and of what is added for a box laid out as [others..., n, m] or [others..., m]."""
-    assert isinstance(step.op, Box)
+    assert step.box is not None
     query = str(writer.graph.query) in layout
     found = _keep(writer, writer.graph.masks(step), "mask", len(layout) - 1 - query, query)
-    return found.keep, _bias(found, query and step.op.kind not in ("normalize", "keep"))
+    return found.keep, _bias(found, query and OPS[step.box.kind].takes_float_mask)
 
 
 def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int, ...]) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from tensornet_attn.emit.triton.replacements import BESIDE
 from tensornet_attn.emit.values import shape_comment
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.rewrite.duplicate import behind, beside_output
 from tensornet_attn.rewrite.hidden import hiding
@@ -175,16 +175,16 @@ def _emit_steps(writer: Writer, steps: Sequence[Step]) -> None:
 
 def _group(step: Step) -> tuple[str, bool]:
     """What stands together: a named step with all that is nested in it; fused attention by itself."""
-    return step.name.partition(".")[0], isinstance(step.op, Attention | Kernel)
+    return step.name.partition(".")[0], step.fused is not None
 
 
 def _emit_step(writer: Writer, step: Step) -> None:
-    if isinstance(step.op, Contraction):
+    if step.contraction is not None:
         emit_contraction(writer, step)
-    elif isinstance(step.op, Box):
+    elif step.box is not None:
         emit_box(writer, step)
-    elif isinstance(step.op, Kernel):
-        KERNELS[step.op.kind](writer, step)
+    elif step.kernel is not None:
+        KERNELS[step.kernel.kind](writer, step)
     else:
         emit_attention(writer, step)
 

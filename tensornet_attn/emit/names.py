@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tensornet_attn.graph.model import Box, Graph
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.ops import OPS
 
 BUILTINS = frozenset("bool dict len max min round super tuple".split())  # those that the emitted class itself speaks of
 _TAKEN = (
     frozenset("self torch F nn Tensor math noise mask key_mask losses".split()) | BUILTINS | frozenset(keyword.kwlist)
 )
-_ATTENTION_BOXES = ("softmax", "normalize", "keep")
 
 
 @dataclass
@@ -59,7 +59,7 @@ def _nested(graph: Graph, name: str) -> str:
     if not place:
         return name
     outer = graph.step.get(place)
-    if last == "of" and outer is not None and isinstance(outer.op, Box) and outer.op.kind in _ATTENTION_BOXES:
+    if last == "of" and outer is not None and outer.box is not None and OPS[outer.box.kind].zero_where_hidden:
         last = "scores"
     return f"{_nested(graph, place)}_{re.sub(r'^p(?=[0-9])', '', last)}"
 

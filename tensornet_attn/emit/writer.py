@@ -9,10 +9,12 @@ from typing import Any
 from tensornet_attn.emit import layout
 from tensornet_attn.emit.names import Names, locals_of
 from tensornet_attn.emit.numbers import integer_text, needs_math, number_text
-from tensornet_attn.emit.values import ATOM, SUM, Legs, Value, shape_comment
 from tensornet_attn.graph.hidden import zero_outside
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Use
-from tensornet_attn.spec.arithmetic import Arith
+from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.ir.arithmetic import Arith, evaluate
+from tensornet_attn.ir.arithmetic import names as arithmetic_names
+from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value, shape_comment
+from tensornet_attn.ops import OPS
 
 _INLINE = 64  # characters of an expression that may stand inside another
 
@@ -54,13 +56,11 @@ class Writer:
     def _stands_inside(self, name: str, value: Value) -> bool:
         if name not in self.graph.step or "." not in name or len(self.readers[name]) != 1:
             return False
-        reader = self.readers[name][0][0].op
-        if isinstance(reader, Contraction):
-            fits = len(reader.terms) > 1
+        reader = self.readers[name][0][0]
+        if reader.contraction is not None:
+            fits = len(reader.contraction.terms) > 1
         else:
-            fits = isinstance(reader, Box) and (
-                reader.kind in ("map", "dropout", "hide") or reader.kind.endswith("norm")
-            )
+            fits = reader.box is not None and OPS[reader.box.kind].inline
         return fits and len(value.text) <= _INLINE and "einsum" not in value.text
 
     def call(self, function: str, *arguments: str) -> str:
@@ -112,6 +112,25 @@ class Writer:
         """Arithmetic as something that `* x` may follow."""
         text, level = self.numbered(tree)
         return f"({text})" if level == SUM else text
+
+    def scaled(self, coefficient: Arith, value: Value) -> Value:
+        """coefficient * value, without a 1."""
+        known = None if any(True for _ in arithmetic_names(coefficient)) else evaluate(coefficient, {})
+        if known == 1:
+            return value
+        text = f"({value.text})" if value.level < PRODUCT else value.text
+        text = f"-{text}" if known == -1 else f"{self.factor(coefficient)} * {text}"
+        return Value(text, value.legs, value.batched, PRODUCT)
+
+    def dropped(self, probability: Arith, text: str) -> str:
+        """What a dropout leaves of a text."""
+        number = self.number(probability)
+        return text if number in ("0", "0.0") else f"F.dropout({text}, {number}, self.training)"
+
+    def eps(self, tree: Arith, usual: float = 0) -> list[str]:
+        """The argument eps, left out where it is what the function has anyway."""
+        text = self.number(tree)
+        return [] if text in (str(usual), str(float(usual))) else [text]
 
     def integer(self, tree: Arith) -> str:
         return integer_text(tree, self.graph, self.size)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from tensornet_attn.graph.diagram import MASKED_BOXES, REDUCTIONS, Box, Diagram, Function, Use
+from collections.abc import Mapping
+
+from tensornet_attn.graph.diagram import Box, Diagram, Function, Leg, Use
 from tensornet_attn.graph.scope import Scope
-from tensornet_attn.spec.arithmetic import Arith, evaluate
-from tensornet_attn.spec.boxes import BoxModel
+from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.ops import MAPS, OPS
+from tensornet_attn.ops.model import BoxModel
 from tensornet_attn.spec.expression import LegToken, parse_call
 from tensornet_attn.spec.places import Path
-from tensornet_attn.spec.tokens import Refusal
 
-MAPS = dict.fromkeys(
-    "relu gelu silu elu elu1 elu1_neg tanh sigmoid exp log square sqrt abs softplus reciprocal".split(), 0
-)
-MAPS |= {"softcap": 1, "power": 1, "clamp": 2}
-FINITE_MAPS = frozenset(  # numbers at every number, and so are their derivatives, whatever its size
-    "relu gelu silu elu elu1 elu1_neg tanh sigmoid abs softplus softcap clamp".split()
-)
 MASKS = {"causal": 0, "band": 1, "window": 2}
-_USAGE = {"softcap": "softcap(30)", "power": "power(2)", "clamp": "clamp(0, 1)", "causal": "causal"}
-_USAGE |= {"band": "band(5)", "window": "window(4, 0)"}
+_USAGE = {"causal": "causal", "band": "band(5)", "window": "window(4, 0)"}
 _LENGTHS = ("scale",)  # parameters in which a sequence leg stands for its run-time length
 _RANGES = {  # parameter: (is in range, what it must be, example)
     "dropout": (lambda value: 0 <= value < 1, "a probability from 0 to below 1", "0.1"),
@@ -40,9 +35,7 @@ def make_box(scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path
 
 def finite(graph: Diagram, box: Box) -> bool:
     """Whether a box is a number at every number, and its derivative too; but for those of what overflows in a sum."""
-    if box.function is not None:
-        return box.function.name in FINITE_MAPS
-    return box.kind not in ("rmsnorm", "layernorm") or evaluate(box.number("eps"), graph.values) > 0
+    return OPS[box.kind].finite(graph, box)
 
 
 def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:
@@ -59,27 +52,37 @@ class _Maker:
 
     def __init__(self, scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path):
         self.scope, self.model, self.operands, self.path = scope, model, operands, path
-        self.kind, self.at = model.key, path
+        self.op, self.at = OPS[model.key], path
         self.legs = next((use.legs for use in operands.values()), None)
 
     def written(self, parameter: str) -> object:
         self.at = (*self.path, parameter)
         return getattr(self.model, "key_" if parameter == "key" else parameter)
 
+    @property
+    def query(self) -> str | None:
+        return self.scope.query
+
+    @property
+    def declared(self) -> Mapping[str, Leg]:
+        return self.scope.sizes.legs
+
     def box(self) -> tuple[Box, tuple[str, ...]]:
         leg, other, function, numbers, masks = self.parameters()
-        result = self.result(leg or "", other or "")
-        mode = getattr(self.model, "normalize", None) if self.kind == "delta_rule" else None
-        return Box(self.kind, leg, tuple(self.operands.items()), numbers, masks, other, function, mode), result
+        if self.op.makes_leg:
+            self.scope.used_legs |= {self.query} - {None}  # type: ignore[arg-type]
+        result = self.op.result(self, leg or "", other or "")
+        mode = str(self.model.normalize) if self.op.modes else None  # type: ignore[attr-defined]
+        return Box(self.op.kind, leg, tuple(self.operands.items()), numbers, masks, other, function, mode), result
 
     def parameters(
         self,
     ) -> tuple[str | None, str | None, Function | None, tuple[tuple[str, Arith], ...], tuple[Function, ...]]:
         """The leg, the second leg, the map, the numbers and the masks."""
-        leg = None if self.kind in ("map", "dropout") else self.leg(self.kind)
-        function = self.call(MAPS, "map", str(self.written("map"))) if self.kind == "map" else None
+        leg = self.leg(self.op.kind) if self.op.has_leg else None
+        function = self.map(str(self.written(self.op.kind))) if self.op.has_map else None
         other = self.leg(self.model.second) if self.model.second else None
-        numbers = tuple((name, self.number(name, leg, other)) for name in self.model.numbers)
+        numbers = tuple((name, self.checked(name, leg, other)) for name in self.model.numbers)
         return leg, other, function, numbers, self.masks(leg)
 
     def broken(self, *legs: str) -> bool:
@@ -90,7 +93,7 @@ class _Maker:
         """The leg a parameter names; it must be on `of` unless the box makes it."""
         name = str(self.written(parameter))
         self.scope.leg(LegToken(name, (0, len(name))))
-        makes = parameter == "to" or self.kind == "delta_rule"
+        makes = self.op.makes_leg if parameter == self.model.second else not self.op.leg_on_operand
         if self.legs is not None and not makes and name not in self.legs:
             has = f"its legs are {' '.join(self.legs)}" if self.legs else "it has no legs"
             raise Refusal("box-leg", f"what stands in this box has no leg '{name}'; {has}.", self.other_leg())
@@ -99,7 +102,11 @@ class _Maker:
     def other_leg(self) -> str:
         return "name one of them." if self.legs else "put something with a leg into the box."
 
-    def number(self, name: str, leg: str | None, other: str | None) -> Arith:
+    def number(self, name: str) -> int | float | None:
+        """A parameter that is a number, if it is known now."""
+        return self.scope.number(self.written(name), f"'{name}'")[1]  # type: ignore[arg-type]
+
+    def checked(self, name: str, leg: str | None, other: str | None) -> Arith:
         """A parameter that is a number; one that is known now must be in its range."""
         tree, value = self.scope.number(self.written(name), f"'{name}'", lengths=name in _LENGTHS)  # type: ignore[arg-type]
         if value is None:
@@ -107,57 +114,28 @@ class _Maker:
         fine, wanted, example = _RANGES.get(name, (lambda _: True, "", ""))
         if not fine(value):
             raise Refusal("number", f"'{name}' is {value}; it must be {wanted}.", f"e.g. '{name}: {example}'.")
-        if name == "k":
-            self.check_k(value, leg or "")
-        if name == "blocks":
-            _, fraction = self.scope.number(self.written("fraction"), "'fraction'")  # type: ignore[arg-type]
-            self.check_rope(1 if fraction is None else fraction, value, leg or "", other or "")
+        self.op.check(self, name, value, leg or "", other or "")
         return tree
 
-    def call(self, known: dict[str, int], what: str, text: str) -> Function:
-        """`softcap(30)`, `band(5)`: a known name with the right number of arguments."""
+    def map(self, text: str) -> Function:
+        return self.call({name: (row.arguments, row.usage or name) for name, row in MAPS.items()}, "map", text)
+
+    def call(self, known: Mapping[str, tuple[int, str]], what: str, text: str) -> Function:
+        """`softcap(30)`, `band(5)`: a known name with the right number of arguments; `known`: it, and an example."""
         parsed = parse_call(text)
         name, span = parsed.name, (parsed.span[0], parsed.span[0] + len(parsed.name))
         if name not in known:
             hint = self.scope.reporter.nearest(name, known)
             raise Refusal(f"unknown-{what}", f"there is no {what} '{name}'.", hint, span)
-        if len(parsed.arguments) != known[name]:
-            wanted = f"{known[name]} argument{'s' * (known[name] != 1)}" if known[name] else "no arguments"
+        count, example = known[name]
+        if len(parsed.arguments) != count:
+            wanted = f"{count} argument{'s' * (count != 1)}" if count else "no arguments"
             message = f"'{name}' takes {wanted}, {len(parsed.arguments)} given."
-            raise Refusal("arguments", message, f"e.g. '{_USAGE.get(name, name)}'.", parsed.span)
+            raise Refusal("arguments", message, f"e.g. '{example}'.", parsed.span)
         return self.scope.function(parsed, f"a {what}")
 
-    def check_k(self, k: int | float, leg: str) -> None:
-        size = self.scope.sizes.legs[leg].size
-        if not isinstance(k, int) or k < 1:
-            raise Refusal("number", f"'k' is {k}; it must be a whole number from 1.", "e.g. 'k: 2'.")
-        if size is not None and k > size and leg not in self.scope.sizes.broken:
-            raise Refusal("k-too-large", f"'k' is {k}, but leg '{leg}' has size {size}.", f"at most {size}.")
-
-    def check_rope(self, fraction: int | float, blocks: int | float, leg: str, along: str) -> None:
-        legs = self.scope.sizes.legs
-        if not legs[leg].sequence and not self.broken(leg):
-            self.written("rope")
-            hint = "rope turns by the position on one, e.g. 'rope: n'."
-            raise Refusal("box-leg", f"'{leg}' is no query or key leg.", hint)
-        width = legs[along].size
-        if width is None and not self.broken(along):
-            self.written("along")
-            raise Refusal("box-leg", f"leg '{along}' is sized at run time.", "turn along a feature leg.")
-        if not isinstance(blocks, int) or blocks < 1 or (width or blocks) % blocks:
-            self.written("blocks")
-            message = f"the {width} entries of '{along}' do not make {blocks} equal blocks."
-            raise Refusal("number", message, f"'blocks' divides the size of '{along}'.")
-        block = (width or 2 * blocks) // blocks
-        part = fraction * block
-        if not 0 < part <= block or part % 2:
-            self.written("fraction" if fraction != 1 else "along" if blocks == 1 else "blocks")
-            whole = f"entries of '{along}'" if blocks == 1 else f"entries of a block of '{along}'"
-            message = f"{fraction} of the {block} {whole} is {part:g}; they are turned in pairs."
-            raise Refusal("number", message, f"an even number of entries, at most {block}.")
-
     def masks(self, leg: str | None) -> tuple[Function, ...]:
-        if self.kind not in MASKED_BOXES:
+        if not self.op.masked:
             return ()
         written = self.written("mask")
         if isinstance(written, str):
@@ -169,7 +147,7 @@ class _Maker:
         return tuple(masks)
 
     def mask(self, text: str, leg: str) -> Function:
-        mask = self.call(MASKS, "mask", text)
+        mask = self.call({name: (count, _USAGE[name]) for name, count in MASKS.items()}, "mask", text)
         kinds = {self.scope.sizes.legs[name].kind for name in self.legs or ()}
         kind = self.scope.sizes.legs[leg].kind
         if kind != "key" and not self.broken(leg):
@@ -187,63 +165,6 @@ class _Maker:
         if mask.name == "window" and len(known) == 2 and known[0] + known[1] < 0:
             raise Refusal("number", f"'{text}' sees nothing: left + right is below 0.", "e.g. 'window(4, 0)'.")
         return mask
-
-    def result(self, leg: str, other: str) -> tuple[str, ...]:
-        legs = self.legs or ()
-        if self.kind in REDUCTIONS:
-            return tuple(name for name in legs if name != leg)
-        if self.kind == "topk":
-            return self.check_by(leg, legs)
-        if self.kind == "rel_shift":
-            return self.shifted(leg, other, legs)
-        return self.fast_weights(leg) if self.kind == "delta_rule" else legs
-
-    def check_by(self, leg: str, legs: tuple[str, ...]) -> tuple[str, ...]:
-        by = self.operands["by"].legs
-        if leg not in by or set(by) - set(legs):
-            self.written("by")
-            has = f"'by' has legs {' '.join(by) or 'none'}; 'of' has {' '.join(legs)}"
-            raise Refusal("box-leg", f"{has}.", f"'by' has '{leg}', and no leg that 'of' lacks.")
-        return legs
-
-    def shifted(self, leg: str, to: str, own: tuple[str, ...]) -> tuple[str, ...]:
-        """(... n, p) to (... n, m); where `of` lacks the query leg, every query has the same table."""
-        legs, query = self.scope.sizes.legs, self.scope.query
-        if legs[leg].kind != "relative" and not self.broken(leg):
-            self.written("rel_shift")
-            raise Refusal("box-leg", f"'{leg}' is no relative leg.", "declare one, e.g. 'p: relative'.")
-        if (legs[to].kind != "key" and not self.broken(to)) or to in own:
-            self.written("to")
-            raise Refusal("box-leg", f"'{to}' is no key leg to shift to.", "name the key leg, which 'of' lacks.")
-        if query is None:
-            self.written("to")
-            raise Refusal("box-leg", "there is no query leg to shift from.", "declare one, e.g. 'n: query'.")
-        self.scope.used_legs.add(query)
-        replacement = (to,) if query in own else (query, to)
-        place = own.index(leg)
-        return (*own[:place], *replacement, *own[place + 1 :])
-
-    def fast_weights(self, leg: str) -> tuple[str, ...]:
-        """The value's legs with the key leg replaced by the query leg."""
-        query = self.scope.query or ""
-        if self.scope.sizes.legs[leg].kind != "key" and not self.broken(leg):
-            self.written("delta_rule")
-            raise Refusal("box-leg", f"'{leg}' is no key leg.", "fast weights run along the keys.")
-        for role, use in self.operands.items():
-            wanted, other = (query, leg) if role == "query" else (leg, query)
-            if (wanted not in use.legs or other in use.legs) and not self.broken(*use.legs):
-                self.written(role)
-                message = f"'{role}' has legs {' '.join(use.legs) or 'none'}; it needs '{wanted}' and not '{other}'."
-                raise Refusal("box-leg", message, f"only 'query' stands on '{query}'; the others stand on '{leg}'.")
-        q, k, v, rate = (set(self.operands[role].legs) - {query, leg} for role in ("query", "key", "value", "rate"))
-        for role, strange in (("query", q - k - v), ("key", k - q - v), ("rate", rate - v)):
-            if strange:
-                self.written(role)
-                names = ", ".join(f"'{name}'" for name in sorted(strange))
-                shared = "query and key share it, or the value has it."
-                hint = "the rate has legs of the value." if role == "rate" else shared
-                raise Refusal("dangling", f"leg {names} of '{role}' meets nothing.", hint)
-        return tuple(query if name == leg else name for name in self.operands["value"].legs)
 
 
 def _noun(kind: str) -> str:

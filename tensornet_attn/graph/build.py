@@ -8,12 +8,13 @@ from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph.causal import causal_leaks
 from tensornet_attn.graph.losses import declare_losses, without_gradient
-from tensornet_attn.graph.model import Box, Graph, Loss
+from tensornet_attn.graph.model import Graph, Loss
 from tensornet_attn.graph.reach import check_lengths, check_output, check_unused, check_updates
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.steps import declare_steps
 from tensornet_attn.graph.tensors import declare_tensors
+from tensornet_attn.ops import OPS
 from tensornet_attn.spec.design import SECTIONS, Design
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Path
@@ -147,7 +148,7 @@ def _graph(design: Design, scope: Scope, causal: bool | None, losses: tuple[Loss
 
 
 def _check_causal(graph: Graph, scope: Scope, causal: bool | None) -> None:
-    fast_weights = [s.name for s in graph.steps if isinstance(s.op, Box) and s.op.kind == "delta_rule"]
+    fast_weights = [s.name for s in graph.steps if s.box is not None and OPS[s.box.kind].recurrent]
     if fast_weights and (causal is False or (causal is None and scope.design.causal is False)):
         message = f"'{fast_weights[0]}' is a delta rule, which is causal by nature."
         path: Path = ("causal",) if causal is None else scope.paths[fast_weights[0]]
@@ -156,8 +157,8 @@ def _check_causal(graph: Graph, scope: Scope, causal: bool | None) -> None:
     if not graph.causal:
         return
     for step, message in causal_leaks(graph):
-        op = graph.step[step].op
-        mistaken = isinstance(op, Box) and op.leg == graph.query and graph.key in op.operand("of").legs
+        box = graph.step[step].box
+        mistaken = box is not None and box.leg == graph.query and graph.key in box.operand("of").legs
         mend = "put a softmax, normalize or keep box around the scores"
         mend = f"run it along the key leg '{graph.key}'" if mistaken else mend
         hint = f"{mend}, or leave the design non-causal."

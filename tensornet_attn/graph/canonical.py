@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from tensornet_attn.graph.diagram import Contraction, Diagram, Step, Tensor
+from tensornet_attn.graph.diagram import Diagram, Step, Tensor
 from tensornet_attn.graph.incidence import Incidence, Key, incidence
 from tensornet_attn.graph.labelling import canonical_order
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, wires
@@ -73,8 +73,8 @@ class _Writer:
         colours = [(called[wire], self.colour((step.name, "wire", wire)).removeprefix("wire ")) for wire in ordered]
         uses = self.uses(step, called)
         texts = [" ".join(uses.get(WHOLE, []))]
-        if isinstance(step.op, Contraction):
-            keys = sorted(((step.name, "term", part) for part, _ in enumerate(step.op.terms, 1)), key=self.of)
+        if step.contraction is not None:
+            keys = sorted(((step.name, "term", part) for part, _ in enumerate(step.contraction.terms, 1)), key=self.of)
             texts = [f"({' '.join([self.colour(key), *uses.get(key[2], [])])})" for key in keys]
         legs = ", ".join(f"{name} {colour}" for name, colour in colours)
         return f"{self.names[step.name]} = {self.colour((step.name,))} [{legs}] {' '.join(texts)}"

@@ -9,14 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensornet_attn.graph.model import REDUCTIONS, Box, Contraction, Function, Graph, Step, Term, Use
+from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
 from tensornet_attn.graph.signs import nonnegative
-from tensornet_attn.spec.arithmetic import evaluate
-
-_NORMS = frozenset({"l1norm", "l2norm"})  # zeros add nothing to them
-_MEANS = frozenset({"rmsnorm", "layernorm"})  # zeros count: the number of later keys would show
-_ALONG = REDUCTIONS | _NORMS | _MEANS | {"softmax", "normalize", "topk"}
-_KEEP_ZEROS = frozenset("relu gelu silu elu tanh square sqrt abs softcap".split())
+from tensornet_attn.ops import OPS
 
 
 @dataclass(frozen=True)
@@ -72,11 +67,11 @@ def _needed(graph: Graph) -> set[str]:
 
 
 def _fact(graph: Graph, step: Step, facts: dict[str, Fact], positive: dict[str, bool]) -> Fact:
-    if isinstance(step.op, Contraction):
-        terms = [_product(graph, step, term, facts) for term in step.op.terms]
-        return Fact(any(t.data for t in terms), all(t.zero for t in terms))
-    assert isinstance(step.op, Box)
-    return _box(graph, step, step.op, facts, positive)
+    if step.box is not None:
+        return _box(graph, step, step.box, facts, positive)
+    assert step.contraction is not None
+    terms = [_product(graph, step, term, facts) for term in step.contraction.terms]
+    return Fact(any(t.data for t in terms), all(t.zero for t in terms))
 
 
 def _product(graph: Graph, step: Step, term: Term, facts: dict[str, Fact]) -> Fact:
@@ -100,24 +95,19 @@ def _zero(graph: Graph, use: Use, facts: dict[str, Fact]) -> bool:
 def _box(graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: dict[str, bool]) -> Fact:
     data = any(facts[use.name].data for use in box.uses)
     zero = all(_zero(graph, use, facts) for use in box.uses)
-    if box.kind in ("rel_shift", "delta_rule"):
+    op = OPS[box.kind]
+    if op.looks_back:
         return Fact(data)
     if graph.masked(step) and graph.query in box.operand("of").legs:  # the design's own mask acts here
-        return Fact(data, box.kind not in REDUCTIONS)
-    if box.kind in _ALONG and data and box.leg in (graph.query, graph.key):
-        unseen = zero and (box.kind in _NORMS or (box.kind == "topk" and all(positive[u.name] for u in box.uses)))
-        if box.leg == graph.query or not unseen:
+        return Fact(data, op.zero_where_hidden)
+    if op.runs_along and data and box.leg in (graph.query, graph.key):
+        # where zeros count, as in a mean, the number of later keys would show
+        sure = op.ignores_zeros == "always" or (
+            op.ignores_zeros == "nonnegative" and all(positive[use.name] for use in box.uses)
+        )
+        if box.leg == graph.query or not (zero and sure):
             raise Leak(_sentence(graph, step, str(box.leg), "runs along"))
-    if box.function is not None:
-        return Fact(data, zero and _keeps_zeros(graph, box.function))
-    return Fact(data, zero and box.kind not in ("softmax", "layernorm", "logsumexp", "hide"))
-
-
-def _keeps_zeros(graph: Graph, function: Function) -> bool:
-    if function.name in ("power", "clamp"):
-        values = [evaluate(value, graph.values) for value in function.arguments if not isinstance(value, Function)]
-        return values[0] > 0 if function.name == "power" else values[0] <= 0 <= values[-1]
-    return function.name in _KEEP_ZEROS
+    return Fact(data, zero and op.zero_at_zero(graph, box))
 
 
 def _sentence(graph: Graph, step: Step, leg: str, verb: str) -> str:

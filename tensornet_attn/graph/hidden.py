@@ -13,26 +13,14 @@ from dataclasses import replace
 from math import inf
 
 from tensornet_attn import limits
-from tensornet_attn.graph.model import (
-    Attention,
-    Box,
-    Contraction,
-    Function,
-    Graph,
-    Kernel,
-    Seen,
-    Step,
-    Term,
-    Use,
-    Visible,
-)
+from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Term, Use, Visible
+from tensornet_attn.ops import OPS
 
 KEYS = Visible()
 EVERYTHING: Seen = frozenset({frozenset[Visible]()})
 BY_KEY: Seen = frozenset({frozenset({KEYS})})
 _NOTHING: Seen = frozenset()
 _EXP = Function("exp")
-_MAPS = frozenset({"softmax", "normalize", "keep"})  # masked boxes that are zero where they may not look
 
 _LegsOf = Mapping[str, tuple[str, ...]]  # by the name of a tensor or step
 _Zeros = Mapping[str, frozenset[Visible]]  # where steps are not zero: what is visible to all of these
@@ -59,8 +47,8 @@ def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]
 
 def visible_to(graph: Graph, step: Step) -> Visible:
     """Where a masked box may look, in its own legs."""
-    assert isinstance(step.op, Box)
-    legs = step.op.operand("of").legs
+    assert step.box is not None
+    legs = step.box.operand("of").legs
     if graph.query not in legs:
         return KEYS
     others = tuple((leg, leg) for leg in legs if leg not in (graph.query, graph.key))
@@ -74,11 +62,12 @@ def _legs_of(graph: Graph, steps: Iterable[Step]) -> _LegsOf:
 def _flat(graph: Graph) -> Iterator[Step]:
     """The steps, those of kernels that compute several by themselves, under names of their own."""
     for step in graph.steps:
-        if not isinstance(step.op, Kernel) or step.op.body[-1].name != step.name:
+        body = step.kernel.body if step.kernel is not None else ()
+        if not body or body[-1].name != step.name:
             yield step
             continue
-        inside = {part.name: f"{step.name} {part.name}" for part in step.op.body[:-1]}
-        for part in step.op.body:
+        inside = {part.name: f"{step.name} {part.name}" for part in body[:-1]}
+        for part in body:
             yield replace(_renamed(part, inside), name=inside.get(part.name, part.name))
 
 
@@ -86,11 +75,11 @@ def _renamed(step: Step, names: Mapping[str, str]) -> Step:
     def new(use: Use) -> Use:
         return replace(use, name=names.get(use.name, use.name))
 
-    if isinstance(step.op, Contraction):
-        terms = tuple(replace(term, factors=tuple(map(new, term.factors))) for term in step.op.terms)
-        return replace(step, op=Contraction(terms))
-    assert isinstance(step.op, Box)
-    return replace(step, op=replace(step.op, operands=tuple((role, new(use)) for role, use in step.op.operands)))
+    if step.contraction is not None:
+        terms = tuple(replace(term, factors=tuple(map(new, term.factors))) for term in step.contraction.terms)
+        return replace(step, op=replace(step.contraction, terms=terms))
+    assert step.box is not None
+    return replace(step, op=replace(step.box, operands=tuple((role, new(use)) for role, use in step.box.operands)))
 
 
 # What is seen, in the legs of another tensor: `names` says which leg of that one a leg is
@@ -144,27 +133,29 @@ def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[V
     steps = list(_flat(graph))
     legs = _legs_of(graph, steps)
     zeros = _zeros(graph, steps, legs, batched)
-    return {step.name: _zero(graph, step.op.uses, zeros, legs) for step in steps if isinstance(step.op, Box)}
+    return {step.name: _zero(graph, step.op.uses, zeros, legs) for step in steps if step.box is not None}
 
 
 def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Container[str] = ()) -> _Zeros:
     found: dict[str, frozenset[Visible]] = {}
     powers: dict[str, frozenset[Visible]] = {}  # where steps are not minus infinity, of which exp is zero
     for step in steps:
-        op = step.op
-        if isinstance(op, Contraction):
-            terms = (_zero(graph, term.factors, found, legs) for term in op.terms)
+        box = step.box
+        if step.contraction is not None:
+            terms = (_zero(graph, term.factors, found, legs) for term in step.contraction.terms)
             found[step.name] = _all_translated(graph, frozenset.intersection(*terms), _own(step.legs))
-        elif isinstance(op, Box) and op.kind in _MAPS and graph.masked(step):
+        elif box is None:
+            continue
+        elif graph.masked(step) and OPS[box.kind].zero_where_hidden:
             found[step.name] = frozenset({visible_to(graph, step)})
-        elif isinstance(op, Box) and op.kind == "dropout":
-            found[step.name] = _zero(graph, op.uses, found, legs)
-        elif isinstance(op, Box) and op.kind == "hide" and len(op.seen) == 1 and step.name in batched:
-            known = {0: found, -inf: powers}.get(op.number("fill").value)  # type: ignore[union-attr]
+        elif OPS[box.kind].scales:
+            found[step.name] = _zero(graph, box.uses, found, legs)
+        elif len(box.seen) == 1 and step.name in batched:
+            known = {0: found, -inf: powers}.get(box.number("fill").value)  # type: ignore[union-attr]
             if known is not None:
-                (known[step.name],) = op.seen
-        elif isinstance(op, Box) and op.function == _EXP:
-            found[step.name] = _zero(graph, op.uses, powers, legs)
+                (known[step.name],) = box.seen
+        elif box.function == _EXP:
+            found[step.name] = _zero(graph, box.uses, powers, legs)
     return found
 
 
@@ -182,19 +173,17 @@ def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) ->
 
 def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) -> Iterator[Seen]:
     """For each use; `own`: what is seen of the step itself."""
-    op = step.op
-    if isinstance(op, Attention):
-        yield from (EVERYTHING, BY_KEY, BY_KEY)
-    elif isinstance(op, Contraction):
-        for use, others in (pair for term in op.terms for pair in _with_others(term)):
+    if step.contraction is not None:
+        for use, others in (pair for term in step.contraction.terms for pair in _with_others(term)):
             seen = _both(own, frozenset({_zero(graph, others, zeros, legs)}))
             yield _translated(graph, seen, _own(use.legs))
-    elif isinstance(op, Kernel):
-        yield from (_translated(graph, own, _own(use.legs)) for use in op.uses)
+    elif step.box is not None:
+        for role, use in step.box.operands:
+            yield _translated(graph, _through(graph, step, step.box, role, own), _own(use.legs))
+    elif step.kernel is not None:
+        yield from (_translated(graph, own, _own(use.legs)) for use in step.kernel.uses)
     else:
-        yield from (
-            _translated(graph, _through(graph, step, op, role, own), _own(use.legs)) for role, use in op.operands
-        )
+        yield from (EVERYTHING, BY_KEY, BY_KEY)
 
 
 def _with_others(term: Term) -> Iterator[tuple[Use, tuple[Use, ...]]]:
@@ -206,8 +195,8 @@ def _through(graph: Graph, step: Step, box: Box, role: str, own: Seen) -> Seen:
     """What a box sees of an operand: an entry stands for all that it meets along the box's leg."""
     if graph.masked(step):
         seen = frozenset({frozenset({visible_to(graph, step)})})
-        return _both(seen, own) if box.kind == "keep" else seen
-    if box.kind == "delta_rule":
+        return seen if OPS[box.kind].runs_along else _both(seen, own)
+    if OPS[box.kind].recurrent:
         return EVERYTHING if role == "query" else BY_KEY
-    along = {box.other} if box.kind == "rope" else {box.leg, box.other}
+    along = OPS[box.kind].legs_mixed(box)
     return _translated(graph, own, _own(leg for leg in step.legs if leg not in along))

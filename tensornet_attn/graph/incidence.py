@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tensornet_attn.graph.diagram import Attention, Box, Contraction, Diagram, Function, Kernel, Leg, Step, Tensor
+from tensornet_attn.graph.diagram import Attention, Diagram, Function, Leg, Step, Tensor
 from tensornet_attn.graph.normal import arithmetic_text, function_text, masks_text, values_texts
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, marks, wires
 from tensornet_attn.spec.arithmetic import Arith
@@ -90,8 +90,8 @@ def _step(made: Incidence, step: Step) -> None:
     weights = sorted(arithmetic_text(loss.weight, made.graph) for loss in made.graph.losses if loss.step == step.name)
     words = [_operation(made.graph, step), *(["output"] if output else []), *(f"loss {weight}" for weight in weights)]
     parts = {WHOLE: made.vertex((step.name,), " ".join(words))}
-    if isinstance(step.op, Contraction):
-        for part, term in enumerate(step.op.terms, 1):
+    if step.contraction is not None:
+        for part, term in enumerate(step.contraction.terms, 1):
             parts[part] = made.vertex(
                 (step.name, "term", part), f"term {arithmetic_text(term.coefficient, made.graph)}"
             )
@@ -126,14 +126,14 @@ def _use(made: Incidence, step: Step, place: int, joint: Joint, part: int) -> No
 
 def _operation(graph: Diagram, step: Step) -> str:
     """A step's operation with its parameters; the masks are those that act, the design's `causal` among them."""
-    op = step.op
-    if isinstance(op, Contraction):
+    box, kernel, op = step.box, step.kernel, step.attention
+    if box is not None:
+        words = [box.kind, *_numbers(graph, box.numbers), masks_text(graph.masks(step), graph), box.mode or ""]
+        return " ".join(word for word in (*words, function_text(box.function, graph) if box.function else "") if word)
+    if kernel is not None:
+        return f"{kernel.kind} {' '.join(kernel.steps)}"  # the names say what is inside: plans are not compared by form
+    if op is None:
         return "sum"
-    if isinstance(op, Box):
-        words = [op.kind, *_numbers(graph, op.numbers), masks_text(graph.masks(step), graph), op.mode or ""]
-        return " ".join(word for word in (*words, function_text(op.function, graph) if op.function else "") if word)
-    if isinstance(op, Kernel):
-        return f"{op.kind} {' '.join(op.steps)}"  # the names say what is inside: plans are not compared by form
     words = ["attention", *_numbers(graph, (("scale", op.scale), ("dropout", op.dropout)))]
     return " ".join([*words, masks_text(_masks(graph, op), graph)]).strip()
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from tensornet_attn.graph.canonical import graph_hash
 from tensornet_attn.graph.diagram import (
-    MASKED_BOXES,
-    REDUCTIONS,
     Attention,
     Box,
     Contraction,
@@ -29,8 +27,6 @@ from tensornet_attn.graph.text import to_text
 from tensornet_attn.graph.view import to_networkx
 
 __all__ = [
-    "MASKED_BOXES",
-    "REDUCTIONS",
     "Attention",
     "Box",
     "Contraction",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.spec.arithmetic import ONE
 
 BATCH = "..."  # the leading batch dimensions, as a leg: every tensor made from an input or from noise has it
@@ -54,11 +54,10 @@ def split_products(graph: Graph, path_of: PathOf = left_to_right, sizes: Mapping
     return replace(graph, steps=tuple(part for step in graph.steps for part in _split(step, path, graph.step)))
 
 
-def primitive(op: Contraction | Box | Attention | Kernel) -> bool:
+def primitive(step: Step) -> bool:
     """Whether a step is one operation: a product of at most two, a sum of single tensors, a box, what is fused."""
-    if not isinstance(op, Contraction):
-        return True
-    return all(len(term.factors) <= (2 if len(op.terms) == 1 else 1) for term in op.terms)
+    terms = step.contraction.terms if step.contraction is not None else ()
+    return all(len(term.factors) <= (2 if len(terms) == 1 else 1) for term in terms)
 
 
 def batched(graph: Graph) -> frozenset[str]:
@@ -82,17 +81,18 @@ def summed(step: Step) -> frozenset[str]:
 
 
 def _split(step: Step, path: Callable[[Term, Legs], Path], taken: Container[str]) -> list[Step]:
-    if not isinstance(step.op, Contraction) or primitive(step.op):
+    op = step.contraction
+    if op is None or primitive(step):
         return [step]
     names = (name for i in count(1) if (name := f"{step.name}.p{i}") not in taken)
-    if len(step.op.terms) == 1:
-        (term,) = step.op.terms
+    if len(op.terms) == 1:
+        (term,) = op.terms
         *inner, last = _products(term, step.legs, path(term, step.legs), names)
         product = Contraction((Term(term.coefficient, last.op.uses),))
         return [*inner, Step(step.name, product, step.legs)]
     made: list[Step] = []
     terms = []
-    for term in step.op.terms:
+    for term in op.terms:
         if len(term.factors) > 1:
             legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in term.factors))
             made += _products(term, legs, path(term, legs), names)

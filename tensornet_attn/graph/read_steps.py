@@ -7,15 +7,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tensornet_attn.errors import nearest
-from tensornet_attn.graph.boxes import MAPS, MASKS
+from tensornet_attn.graph.boxes import MASKS
 from tensornet_attn.graph.diagram import Attention, Box, Contraction, Function, Term, Use
 from tensornet_attn.graph.read_names import USE, Names, refuse, shifted
-from tensornet_attn.spec.arithmetic import ONE, Arith, Negative
-from tensornet_attn.spec.boxes import BOXES, DeltaRule
+from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
+from tensornet_attn.ops import MAPS, OPS
+from tensornet_attn.ops.model import BOXES
 
 T = TypeVar("T")
-NUMBERS = frozenset(name for box in BOXES.values() for name in box.numbers)
-MODES = DeltaRule.model_fields["normalize"].annotation.__args__  # type: ignore[union-attr]
 
 _BOX = re.compile(r"([a-z]\w*)\((.*)\)", re.ASCII)
 _OPERAND = re.compile(rf"(?:([a-z]+) )?({USE})", re.ASCII)
@@ -96,7 +95,7 @@ class _Parts:
         self.words: dict[str, Any] = {}
         self.readers: dict[str, Callable[[str], Any]] = {
             **dict.fromkeys(("over", "along", "to"), known.leg),
-            **dict.fromkeys(NUMBERS, known.number),
+            **dict.fromkeys(_numbers(), known.number),
             "map": self.map,
             "mask": self.mask,
             "normalize": _mode,
@@ -116,18 +115,18 @@ class _Parts:
         if word == "mask":
             self.masks.append(value)
         else:
-            _hoisted(self.numbers if word in NUMBERS else self.words, "to" if word == "along" else word, value)
+            _hoisted(self.numbers if word in _numbers() else self.words, "to" if word == "along" else word, value)
 
     def map(self, text: str) -> Function:
-        return self.known.function(text, {name: (count,) for name, count in MAPS.items()})
+        return self.known.function(text, {name: (row.arguments,) for name, row in MAPS.items()})
 
     def mask(self, text: str) -> Function:
         return self.known.function(text, {name: (count,) for name, count in MASKS.items()})
 
     def box(self, kind: str) -> Box:
-        model = BOXES[kind]
-        words = {"map": ["map"], "dropout": [], "delta_rule": ["over", "normalize"]}.get(kind, ["over"])
-        self.check(kind, {*model.operands, *model.numbers, *words, *(["to"] if model.second else [])})
+        model, op = BOXES[kind], OPS[kind]
+        given = (("over", op.has_leg), ("map", op.has_map), ("normalize", op.modes), ("to", model.second))
+        self.check(kind, {*model.operands, *model.numbers, *(word for word, has in given if has)})
         operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
         return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), word("normalize"))
 
@@ -158,7 +157,13 @@ def _steps(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+def _numbers() -> frozenset[str]:
+    """The parameters of boxes that are numbers."""
+    return frozenset(name for box in BOXES.values() for name in box.numbers)
+
+
 def _mode(text: str) -> str:
-    return (
-        text if text in MODES else refuse("value", f"'{text[:64]}' is none of {', '.join(MODES)}.", "", (0, len(text)))
-    )
+    modes = dict.fromkeys(mode for op in OPS.values() for mode in op.modes)
+    if text not in modes:
+        refuse("value", f"'{text[:64]}' is none of {', '.join(modes)}.", "", (0, len(text)))
+    return text

@@ -8,21 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
-from tensornet_attn.spec.arithmetic import Arith, evaluate, names
+from tensornet_attn.graph.model import Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.ir.arithmetic import Arith, evaluate, names
+from tensornet_attn.ops import OPS
 
-_POSITIVE_MAPS = frozenset("relu elu1 elu1_neg sigmoid exp square sqrt abs softplus".split())
-_KEEPING_MAPS = frozenset("power softcap tanh gelu silu elu reciprocal".split())  # nonnegative of what is nonnegative
-_LEAST = {"tanh": -1.0, "elu": -1.0, "gelu": -0.17, "silu": -0.279}  # of maps that may be negative
-_KEEPING_BOXES = frozenset("normalize keep max sum mean topk dropout l1norm l2norm rmsnorm rel_shift".split())
 _POSITIVE_VALUES = frozenset({"ones", "eye", "zeros", "kron", "alibi_slopes"})
 
 
 def doubtful_normalizers(graph: Graph) -> list[str]:
     """The `normalize` steps whose content is not known to be nonnegative."""
     sure = nonnegative(graph)
-    boxes = [(step.name, step.op) for step in graph.steps if isinstance(step.op, Box) and step.op.kind == "normalize"]
-    return [name for name, box in boxes if not sure[box.operand("of").name]]
+    boxes = [(step.name, step.box) for step in graph.steps if step.box is not None]
+    return [name for name, box in boxes if OPS[box.kind].divides_by_sum and not sure[box.operand("of").name]]
 
 
 def nonnegative(graph: Graph) -> dict[str, bool]:
@@ -43,11 +40,14 @@ def _tensor(graph: Graph, tensor: Tensor) -> bool:
 
 def _step(graph: Graph, step: Step, least: dict[str, float]) -> float:
     """The least value that a step is known to have."""
-    if isinstance(step.op, Contraction):
-        if _quadratic(graph, step, step.op.terms):
+    if step.contraction is not None:
+        if _quadratic(graph, step, step.contraction.terms):
             return 0
-        return sum(_term(graph, step, term, least) for term in step.op.terms)
-    return _box(graph, step.op, least) if isinstance(step.op, Box) else -inf
+        return sum(_term(graph, step, term, least) for term in step.contraction.terms)
+    if step.box is None:
+        return -inf
+    of = dict(step.box.operands).get("of")
+    return OPS[step.box.kind].lower_bound(graph, step.box, -inf if of is None else least[of.name])
 
 
 def _term(graph: Graph, step: Step, term: Term, least: dict[str, float]) -> float:
@@ -87,20 +87,3 @@ def _number(graph: Graph, value: Function | Arith) -> float:
     if isinstance(value, Function) or not all(name.name in graph.values for name in names(value)):
         return -inf
     return float(evaluate(value, graph.values))
-
-
-def _box(graph: Graph, box: Box, least: dict[str, float]) -> float:
-    if box.kind == "softmax":
-        return 0
-    below = least[box.operand("of").name] if "of" in dict(box.operands) else -inf
-    if box.function is None:
-        return 0 if box.kind in _KEEPING_BOXES and below >= 0 else -inf
-    name, arguments = box.function.name, box.function.arguments
-    if name in _POSITIVE_MAPS or (name in _KEEPING_MAPS and below >= 0):
-        return 0
-    if name == "power":
-        return 0 if not isinstance(arguments[0], Function) and evaluate(arguments[0], graph.values) % 2 == 0 else -inf
-    if name == "clamp":
-        return _number(graph, arguments[0])
-    cap = _number(graph, arguments[0]) if name == "softcap" else -inf
-    return -cap if cap >= 0 else _LEAST.get(name, -inf)

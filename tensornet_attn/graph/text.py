@@ -29,7 +29,6 @@ from tensornet_attn.graph.diagram import (
     Contraction,
     Diagram,
     Function,
-    Kernel,
     Leg,
     Loss,
     Step,
@@ -38,6 +37,7 @@ from tensornet_attn.graph.diagram import (
     Use,
 )
 from tensornet_attn.graph.read_text import standard_leg
+from tensornet_attn.ops import OPS
 from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number
 from tensornet_attn.spec.arithmetic import to_text as arithmetic
 
@@ -85,12 +85,15 @@ def _loss(loss: Loss) -> str:
 
 
 def _operation(step: Step) -> str:
-    if isinstance(step.op, Contraction):
-        return sum_text(step.op)
-    if isinstance(step.op, Kernel):
-        parts = (f"{' '.join(part.legs) or 'one'}: {_operation(part)}" for part in step.op.body)
-        return f"{step.op.kind}({'; '.join(parts)})"
-    return _box(step.op) if isinstance(step.op, Box) else _attention(step.op)
+    if step.contraction is not None:
+        return sum_text(step.contraction)
+    if step.kernel is not None:
+        parts = (f"{' '.join(part.legs) or 'one'}: {_operation(part)}" for part in step.kernel.body)
+        return f"{step.kernel.kind}({'; '.join(parts)})"
+    if step.box is not None:
+        return _box(step.box)
+    assert step.attention is not None
+    return _attention(step.attention)
 
 
 def sum_text(op: Contraction) -> str:
@@ -114,7 +117,7 @@ def _term(term: Term) -> str:
 def _box(box: Box) -> str:
     parts = [f"{'' if role == 'of' else role + ' '}{use_text(use)}" for role, use in box.operands]
     parts += [f"over {box.leg}"] if box.leg is not None else []
-    parts += [f"{'along' if box.kind == 'rope' else 'to'} {box.other}"] if box.other is not None else []
+    parts += [f"{OPS[box.kind].between.strip()} {box.other}"] if box.other is not None else []
     parts += [f"map {call_text(box.function)}"] if box.function is not None else []
     parts += [f"{name} {_number(value)}" for name, value in box.numbers]
     parts += [f"mask {call_text(mask)}" for mask in box.masks]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensornet_attn.graph.diagram import Attention, Box, Contraction, Diagram, Kernel, Step, Tensor
+from tensornet_attn.graph.diagram import Diagram, Step, Tensor
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, wires
 
 if TYPE_CHECKING:
@@ -52,9 +52,8 @@ def _legs(graph: Diagram, node: Tensor | Step) -> dict[str, object]:
 
 
 def _role(step: Step) -> str:
-    return (
-        step.op.kind if isinstance(step.op, Box | Kernel) else "attention" if isinstance(step.op, Attention) else "sum"
-    )
+    named = step.box or step.kernel
+    return named.kind if named is not None else "attention" if step.attention is not None else "sum"
 
 
 def _wire(view: networkx.MultiDiGraph, graph: Diagram, step: Step, wire: Wire) -> None:
@@ -65,8 +64,8 @@ def _wire(view: networkx.MultiDiGraph, graph: Diagram, step: Step, wire: Wire) -
 
 def _name(step: Step, wire: Wire) -> str:
     """`A.of:d`; with the term's number where another term may sum a leg of that name too."""
-    several = isinstance(step.op, Contraction) and len(step.op.terms) > 1
-    inside = isinstance(step.op, Attention) or several
+    several = step.contraction is not None and len(step.contraction.terms) > 1
+    inside = step.attention is not None or several
     return f"{step.name}:{wire.leg}{f'.{wire.part}' if wire.part != WHOLE and inside else ''}"
 
 

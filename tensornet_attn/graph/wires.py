@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensornet_attn.graph.diagram import Attention, Box, Contraction, Kernel, Step, Use
+from tensornet_attn.graph.diagram import Step, Use
 
 WHOLE = 0  # the part of a wire that is not confined to a term
 
@@ -33,14 +33,14 @@ class Joint:
 
 def joints(step: Step) -> tuple[Joint, ...]:
     """The uses of a step in written order."""
-    op = step.op
-    if isinstance(op, Contraction):
-        parts = [(part, use) for part, term in enumerate(op.terms, 1) for use in term.factors]
+    if step.contraction is not None:
+        parts = [(part, use) for part, term in enumerate(step.contraction.terms, 1) for use in term.factors]
         return tuple(_joint("factor", part, use, step.legs, part) for part, use in parts)
-    if isinstance(op, Box):
-        return tuple(_joint(role, WHOLE, use, use.legs) for role, use in op.operands)
-    if isinstance(op, Kernel):
-        return tuple(_joint("operand", WHOLE, use, use.legs) for use in op.uses)
+    if step.box is not None:
+        return tuple(_joint(role, WHOLE, use, use.legs) for role, use in step.box.operands)
+    op = step.attention
+    if op is None:
+        return tuple(_joint("operand", WHOLE, use, use.legs) for use in step.op.uses)
     scores = [_joint(role, WHOLE, use, op.scores, 1) for role, use in (("query", op.query), ("key", op.key))]
     return (*scores, _joint("value", WHOLE, op.value, op.value.legs))
 
@@ -55,12 +55,10 @@ def wires(step: Step) -> tuple[Wire, ...]:
 
 def marks(step: Step) -> dict[str, str]:
     """What a box does to which leg: `over` the one it acts along, `to` the second leg of rope and rel_shift."""
-    op = step.op
-    if isinstance(op, Attention):
-        return dict.fromkeys(op.scores, "score") | {op.leg: "over"}
-    if isinstance(op, Contraction | Kernel):
-        return {}
-    return {leg: mark for leg, mark in ((op.leg, "over"), (op.other, "to")) if leg is not None}
+    if step.attention is not None:
+        return dict.fromkeys(step.attention.scores, "score") | {step.attention.leg: "over"}
+    ends = () if step.box is None else ((step.box.leg, "over"), (step.box.other, "to"))
+    return {leg: mark for leg, mark in ends if leg is not None}
 
 
 def _joint(role: str, part: int, use: Use, kept: tuple[str, ...], inside: int = WHOLE) -> Joint:

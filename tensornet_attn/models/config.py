@@ -11,8 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from pydantic_core import PydanticCustomError
 
 from tensornet_attn import limits
+from tensornet_attn.ops.model import Arithmetic
 from tensornet_attn.spec import Design
-from tensornet_attn.spec.boxes import Arithmetic
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, printable
 

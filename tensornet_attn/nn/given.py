@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.ops import OPS
 
 Tensor = torch.Tensor
 Sizes = tuple[tuple[str, int | None], ...]
@@ -40,7 +41,7 @@ def check_mask(masks: Masks, mask: Tensor, batch: tuple[int, ...], lengths: dict
         raise masks.refuse(f"mask is a {type(mask).__name__}, not a tensor.")
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise masks.refuse(f"mask is {mask.dtype}; give a boolean (true = may look) or a float (added).")
-    forbids = next((place for place in masks.places if place[1] in ("normalize", "keep")), None)
+    forbids = next((place for place in masks.places if not OPS[place[1]].takes_float_mask), None)
     if mask.dtype != torch.bool and forbids is not None:
         raise masks.refuse(f"a float mask cannot be added in '{forbids[0]}', a {forbids[1]} box; give a boolean one.")
     if mask.dtype != torch.bool and masks.maps:

@@ -13,6 +13,7 @@ from math import prod
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.ops import OPS
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.spec.arithmetic import ONE, evaluate
@@ -179,15 +180,12 @@ def reason_against(graph: Graph, group: set[str], kernels: list[Step]) -> str | 
 def _mixes(graph: Graph, step: Step) -> str | None:
     """Whether a step is more than one row at a time, or needs more of a leg than a block has."""
     long = [leg.name for leg in graph.legs if leg.kind == "query" or unbounded(graph, leg.name)]
-    if isinstance(step.op, Contraction):
+    if step.contraction is not None:
         summed = [leg for leg in long if leg not in step.legs and any(leg in use.legs for use in step.op.uses)]
         return f"'{step.name}' sums over '{summed[0]}'" if summed else None
-    if not isinstance(step.op, Box) or step.op.kind == "delta_rule":
+    if step.box is None or OPS[step.box.kind].recurrent:
         return f"'{step.name}' takes all of it at once"
-    along = {"rope": (step.op.other,), "rel_shift": ()}.get(step.op.kind, (step.op.leg,))
-    if step.op.kind == "rope" and step.op.leg != graph.query:
-        along = (step.op.leg, *along)
-    met = [leg for leg in along if leg in long]
+    met = [leg for leg in OPS[step.box.kind].legs_whole(graph, step.box) if leg in long]
     return f"'{step.name}' runs along '{met[0]}'" if met else None
 
 

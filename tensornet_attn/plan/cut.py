@@ -15,10 +15,10 @@ from networkx.utils import UnionFind
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints
+from tensornet_attn.ops import OPS
 from tensornet_attn.plan.blockwise import quadratic
 
 Slot = tuple[str, Wire]  # a leg of a tensor or of a step
-LINEAR = frozenset({"sum", "mean", "rope", "rel_shift", "keep"})  # boxes: of a sum they are the sum
 
 
 class Unsplit(Exception):
@@ -133,16 +133,17 @@ class Cut:
         """What a box makes of its operands."""
         box = step.box
         assert box is not None
+        op = OPS[box.kind]
         wires = self._wires(step, joints(step))
         along = next((leg for leg in (box.leg, box.other) if leg is not None and Wire(leg) in wires), None)
         if len(wires) > 1:
             raise Unsplit(f"{_describe(step)} joins every entry of '{wires[0].leg}' with every one of '{wires[1].leg}'")
-        if wires and not self._has(step.name, step.legs) and not (box.kind == "sum" and along):
+        if wires and not self._has(step.name, step.legs) and not (op.is_sum and along):
             raise Unsplit(f"{_describe(step)} runs over '{wires[0].leg}'")
-        if along is not None and box.kind != "sum":
+        if along is not None and not op.is_sum:
             raise Unsplit(f"{_describe(step)} runs over '{along}'")
         partial = [use.name for use in box.uses if kinds[use.name] == "partial"]
-        if partial and (wires or box.kind not in LINEAR):
+        if partial and (wires or not op.linear):
             raise Unsplit(f"{self._summed(partial[0], kinds)}, and {_describe(step)} needs the whole sum")
         return "partial" if partial or along is not None else "split" if wires else "whole"
 

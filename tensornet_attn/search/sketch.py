@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.graph.text import call_text, sum_text, use_text
+from tensornet_attn.ops import OPS
+from tensornet_attn.ops.model import BOXES
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.arithmetic import ONE, Arith, Number, evaluate, parse, to_text
-from tensornet_attn.spec.boxes import BOXES
 
 ROLES = ("inputs", "weights", "constants", "noise", "state")
 Size = int | float | str
@@ -297,7 +298,7 @@ def _value(step: Step, sketch: Sketch) -> Any:
     box = sketch.box_of(step.name)
     model, numbers = BOXES[box.kind], {name: to_text(value) for name, value in box.numbers}
     opener = call_text(box.function) if box.function is not None else box.leg
-    data: dict[str, Any] = {box.kind: numbers.pop("dropout") if box.kind == "dropout" else opener}
+    data: dict[str, Any] = {box.kind: numbers.pop(box.kind, opener)}  # what it opens with may be its one number
     if box.other is not None:
         data[str(model.second)] = box.other
     for name, text in numbers.items():
@@ -397,7 +398,7 @@ def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
     known = {name: size for name, size in sketch.sizes.items() if size is not None}
     for name, box in boxes:  # none may choose more than there will be
         news = [new[0] for found, new in changes if new and (name, box.leg) in found.inner]
-        need(box.kind != "topk" or all(evaluate(box.number("k"), known) <= sketch.size(new) for new in news))
+        need(not OPS[box.kind].selects or all(evaluate(box.number("k"), known) <= sketch.size(new) for new in news))
     slots = {slot: new for found, new in changes for slot in found.slots}
     inner = {pair: new[0] for found, new in changes if new for pair in found.inner}
 

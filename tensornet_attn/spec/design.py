@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tensornet_attn.errors import DesignError
-from tensornet_attn.spec.boxes import Arithmetic, LegName, Operand
+from tensornet_attn.ops.model import Arithmetic, LegName, Operand, holds_operands
 from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sizes import Sizes
@@ -144,6 +144,7 @@ else:
     LossDeclaration = Annotated[Loss, BeforeValidator(_loss, json_schema_input_type=Loss | int | float | str)]
 
 
+@holds_operands
 class Design(BaseModel):
     """A tensor diagram. Build it in Python like the YAML: `Design(tensornet=1, name="mhsa", legs={...}, ...)`.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tensornet_attn.spec.boxes import BOXES, kinds_of
+from tensornet_attn.ops.model import BOXES, kinds_of
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, printable
 

@@ -14,8 +14,8 @@ from tensornet_attn.errors import DesignError, InputError, nearest
 from tensornet_attn.models.config import Initialisation, Norm, Pooling, Positions, Share, written
 from tensornet_attn.models.fit import inside, is_path
 from tensornet_attn.models.read import read_model
+from tensornet_attn.ops.model import Arithmetic
 from tensornet_attn.spec import Design
-from tensornet_attn.spec.boxes import Arithmetic
 from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sources import document_of, text_document

@@ -8,12 +8,12 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from tensornet_attn.cost import cost, sizes_at
-from tensornet_attn.cost.memory import SAVED
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import macs
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction
 from tensornet_attn.graph.pairs import batched, split_products, summed
+from tensornet_attn.ops import OPS
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.spec import load
 from tensornet_attn.spec.library import names
@@ -101,13 +101,13 @@ def test_saved_floats_of_mhsa_are_those_that_autograd_keeps():
 
 ROWS, WIDTH = 6, 5
 OPERATIONS = [  # rule, operation of torch on [ROWS, WIDTH]
-    (SAVED["softmax"], lambda x: x.softmax(-1)),
-    (SAVED["logsumexp"], lambda x: x.logsumexp(-1)),
-    (SAVED["max"], lambda x: x.amax(-1)),
-    (SAVED["sum"], lambda x: x.sum(-1)),
-    (SAVED["mean"], lambda x: x.mean(-1)),
-    (SAVED["normalize"], lambda x: x / x.sum(-1, keepdim=True)),
-    (SAVED["layernorm"], lambda x: functional.layer_norm(x, (WIDTH,))),
+    (OPS["softmax"].saves, lambda x: x.softmax(-1)),
+    (OPS["logsumexp"].saves, lambda x: x.logsumexp(-1)),
+    (OPS["max"].saves, lambda x: x.amax(-1)),
+    (OPS["sum"].saves, lambda x: x.sum(-1)),
+    (OPS["mean"].saves, lambda x: x.mean(-1)),
+    (OPS["normalize"].saves, lambda x: x / x.sum(-1, keepdim=True)),
+    (OPS["layernorm"].saves, lambda x: functional.layer_norm(x, (WIDTH,))),
     *((("result",), function) for function in (torch.exp, torch.tanh, torch.sigmoid, torch.sqrt, torch.relu)),
     (("result",), lambda x: 30 * torch.tanh(x / 30)),
     *(

@@ -9,9 +9,9 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.emit.names import Names, class_name, docstring_text
 from tensornet_attn.emit.numbers import integer_text, number_text
-from tensornet_attn.emit.values import ATOM, PRODUCT, SUM, Value, permuted
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.graph import build
+from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Value, permuted
 from tensornet_attn.spec.arithmetic import parse
 
 LINES = [

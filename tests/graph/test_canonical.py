@@ -157,7 +157,7 @@ def mutations(graph: Graph):
             first, *others = step.op.terms
             op = Contraction((Term(Binary("*", first.coefficient, parse(3)), first.factors), *others))
         else:
-            kind, mode = ("delta_rule", "both") if step.op.kind == "delta_rule" else ("log", step.op.mode)
+            kind, mode = ("delta_rule", "both") if step.op.kind == "delta_rule" else ("hide", step.op.mode)
             op = replace(step.op, kind=kind, mode=mode)
         yield replace(graph, steps=(*graph.steps[:place], replace(step, op=op), *graph.steps[place + 1 :]))
 

@@ -90,13 +90,13 @@ def test_nested_steps_keep_their_names_and_users():
 )
 def test_primitive_steps_stay(line):
     given = graph(step(line))
-    assert primitive(given.steps[0].op)
+    assert primitive(given.steps[0])
     assert split_products(given) == given
 
 
 def test_fused_attention_is_primitive():
     query = Use("a", ("n", "d"))
-    assert primitive(Attention("m", query, query, query, ("n", "m"), ONE, ONE, (), ()))
+    assert primitive(Step("y", Attention("m", query, query, query, ("n", "m"), ONE, ONE, (), ()), ("n",)))
 
 
 def test_paths_see_the_batch_and_the_sizes():

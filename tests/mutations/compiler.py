@@ -14,14 +14,14 @@ DECAYING = "plan/test_decay.py::test_the_keys_are_summed_first_and_the_result_is
 COMPILER = (
     # The language and the checker
     Mutation(
-        "spec/arithmetic.py",
+        "ir/arithmetic.py",
         'return Negative(inner) if sign == "-" else inner',
         "return inner",
         "A sign in front of a number is lost.",
         ("spec/test_language.py::test_sizes_follow_python",),
     ),
     Mutation(
-        "spec/arithmetic.py",
+        "ir/arithmetic.py",
         "parse_sum(stream, _BINDING[op] + 1)",
         "parse_sum(stream, _BINDING[op])",
         "a - b - c is read as a - (b - c).",
@@ -35,15 +35,15 @@ COMPILER = (
         ("spec/test_language.py::test_every_kind_of_leg_and_its_resolved_size",),
     ),
     Mutation(
-        "graph/causal.py",
-        "return function.name in _KEEP_ZEROS",
+        "ops/map.py",
+        "return row(box).zero([evaluate(tree, graph.values) for tree in arguments(box)])",
         "return True",
         "The checker lets later keys through where a map makes zeros into other numbers.",
         ("graph/test_check_causal.py::test_a_leak_is_found",),
     ),
     Mutation(
         "graph/hidden.py",
-        'return _both(seen, own) if box.kind == "keep" else seen',
+        "return seen if OPS[box.kind].runs_along else _both(seen, own)",
         "return own",
         "What a mask hides from a softmax is not hidden before the maps in front of it.",
         ("graph/test_hidden.py::test_what_is_seen", "test_hidden.py::test_every_map_in_every_box"),
@@ -57,21 +57,21 @@ COMPILER = (
     ),
     # The reference
     Mutation(
-        "reference_boxes.py",
+        "reference_run.py",
         "return distance.abs() <= numbers[0]",
         "return distance.abs() < numbers[0]",
         "A band is narrower than it says.",
         (f"{PLAIN}[band-False-reference]",),
     ),
     Mutation(
-        "reference_boxes.py",
+        "ops/delta_rule.py",
         "(v[place] - dot(S, key))",
         "(v[place])",
         "The delta rule adds and takes nothing away.",
         (f"{PLAIN}[fast_weight2-True-reference]",),
     ),
     Mutation(
-        "reference_boxes.py",
+        "ops/rope.py",
         "(a * cos - b * sin, b * cos + a * sin, rest)",
         "(a * cos + b * sin, b * cos - a * sin, rest)",
         "Rotary positions turn the other way, which scores alone do not show.",
@@ -109,7 +109,7 @@ COMPILER = (
     # Costs
     Mutation(
         "cost/work.py",
-        "found[_ordered(scene, (*op.scores, *op.value.legs))] += 1",
+        "found[_ordered(scene, (*step.attention.scores, *step.attention.value.legs))] += 1",
         "pass",
         "The cost of fused attention leaves out the product with the values.",
         ("cost/test_cost.py::test_work",),
@@ -215,7 +215,7 @@ COMPILER = (
         ("triton/test_regions.py::test_every_kind_of_call[less the mean of the heads]",),
     ),
     Mutation(
-        "plan/tiles/maps.py",
+        "ops/maps.py",
         '"{d} * (1 - {y} * {y})"',
         '"{d} * (1 + {y} * {y})"',
         "The gradient of tanh in tiles has a wrong sign.",
@@ -223,7 +223,7 @@ COMPILER = (
     ),
     # The text of modules
     Mutation(
-        "emit/contract.py",
+        "emit/writer.py",
         'f"-{text}" if known == -1',
         "text if known == -1",
         "A coefficient of -1 is written as nothing.",

@@ -113,7 +113,7 @@ def test_what_is_fused_and_why_not(name: str) -> None:
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_schedules_are_primitive_and_a_second_run_changes_nothing(name: str) -> None:
     plan = make_plan(build(ta.load(name)))
-    assert all(primitive(step.op) for step in plan.schedule.steps)
+    assert all(primitive(step) for step in plan.schedule.steps)
     for step in plan.schedule.steps:
         if isinstance(step.op, Contraction):
             assert all(len(term.factors) <= 2 for term in step.op.terms)

@@ -132,7 +132,7 @@ def test_a_shipped_design_is_never_dearer_than_left_to_right(name, length):
     graph = build(load(name))
     lengths = {leg: length for leg in (graph.query, graph.key) if leg}
     best, orders = split_best(graph, sizes_at(graph, lengths) | {BATCH: 2}, WORK)
-    assert all(primitive(step.op) for step in best.steps)
+    assert all(primitive(step) for step in best.steps)
     assert split_products(best) == best
     assert {found.method for found in orders} <= {"exact"}
     written, planned = cost(graph, lengths, 2).total, cost(best, lengths, 2).total

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
 from tensornet_attn.reference import add_leaves, box, contraction
-from tensornet_attn.reference_boxes import aligned
-from tensornet_attn.reference_run import Run
+from tensornet_attn.reference_run import Run, aligned
 
 
 def values(

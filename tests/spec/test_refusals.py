@@ -121,7 +121,7 @@ def test_the_base_design_is_fine(tmp_path: Path) -> None:
 
 
 def test_every_code_of_the_checker_is_in_a_table() -> None:
-    sources = [path for folder in ("spec", "graph", "special") for path in (PACKAGE / folder).glob("*.py")]
+    sources = [path for folder in ("ir", "ops", "spec", "graph", "special") for path in (PACKAGE / folder).glob("*.py")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     call = r"(?:Refusal|\.error|\.warning|_stop|Problem|unreadable)\(\s*(?:\w+,\s*)?f?\"([a-z][a-z0-9-]*)"
     codes = {code if not code.endswith("-") else f"{code}map" for code in re.findall(call, text)}

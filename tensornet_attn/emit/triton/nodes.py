@@ -9,7 +9,7 @@ from math import isinf
 
 from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.triton.loops import Carried
-from tensornet_attn.plan.tiles.maps import MAPS
+from tensornet_attn.ops import MAPS
 from tensornet_attn.plan.tiles.model import At, Axes, Node, Program, scale_of
 
 ENDS = ("next", "own", "sum", "total")
@@ -227,7 +227,7 @@ def _entry(scope: Scope, node: Node) -> str:
 def template_of(node: Node) -> tuple[str, str]:
     """The text of a map, or of its gradient, and the letters of its arguments."""
     own = MAPS[node.data[0]]
-    return (own.value, "xab") if node.op == "map" else (own.slope, "xydab")
+    return (own.triton, "xab") if node.op == "map" else (own.slope, "xydab")
 
 
 def arguments(node: Node) -> Iterator[Node]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
+from tensornet_attn.ops import OPS
 from tensornet_attn.plan.blockwise import made_inside
 from tensornet_attn.plan.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.plan.tiles.legs import RESERVED, relative, sides_of
-from tensornet_attn.plan.tiles.maps import MAPS
 from tensornet_attn.plan.tiles.model import (
     ROWS,
     At,
@@ -194,11 +194,11 @@ class _Builder:
         if box.kind == "rel_shift":
             query, key = self.nodes.order[:2]
             return self.nodes.node("shift", (self.nodes.spread(x, (query, *self.places)),), (query, key), name)
-        if box.kind == "map" and box.function is not None and box.function.name in MAPS:
-            numbers = [self.number(argument) for argument in box.function.arguments]  # type: ignore[arg-type]
-            return self.nodes.node("map", (x, *numbers), x.axes, name, (box.function.name,))
         if box.kind == "dropout":
             return self.dropped(step, x, box.number("dropout"), index, name)
+        found: Node | None = OPS[box.kind].tile(self, step, box, x)
+        if found is not None:
+            return found
         told = box.function.name if box.function is not None else box.kind
         raise Unfit(f"there are no tiles of '{told}', in '{step.name}'")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
+from tensornet_attn.ops import OPS
 from tensornet_attn.search.moves.scores import plain_product, set_scale, summed_legs
 from tensornet_attn.search.roles import Map, chain, heads, only, projection, reader, source
 from tensornet_attn.search.sketch import (
@@ -52,7 +53,7 @@ def mixture(sketch: Sketch, at: Map, r: int, way: str, keys: str) -> None:
         step = sketch.step[names[-1]]
         both = Contraction((*sketch.terms_of(step.name), Term(ONE, (shift,))))
         sketch.step[step.name] = Step(step.name, both, step.legs)
-    if sketch.box_of(at.box).kind == "normalize":
+    if OPS[sketch.box_of(at.box).kind].divides_by_sum:
         _blend(sketch, at, leg)
     else:
         need(plain_product(sketch, at) and summed_legs(sketch, at))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tensornet_attn.graph.model import Use
+from tensornet_attn.ops import OPS
 from tensornet_attn.search.roles import Map, Reader, only, reader
 from tensornet_attn.search.sketch import (
     Legs,
@@ -61,7 +62,7 @@ def plain_product(sketch: Sketch, at: Map) -> bool:
 def set_scale(sketch: Sketch, box: str, scale: Arith) -> None:
     """Puts another scale on a softmax; other boxes have none."""
     old = sketch.box_of(box)
-    if old.kind == "softmax":
+    if "scale" in dict(old.numbers):
         sketch.rebox(box, numbers=tuple((name, scale if name == "scale" else value) for name, value in old.numbers))
 
 
@@ -81,7 +82,7 @@ def _mix_scores(sketch: Sketch, at: Map, head: Side, text: str, name: str, init:
     new = sketch.leg("g", text)
     relabel(sketch, (head.wire, (new,)))
     weight = sketch.weight(name, (new, head.leg), init)
-    if sketch.box_of(at.box).kind == "normalize":
+    if OPS[sketch.box_of(at.box).kind].divides_by_sum:
         weight = sketch.put("mixture", weight.legs, at.scores, mapped("softplus")(weight))
 
     def mixed(factors: Sequence[Use]) -> Iterable[Use]:

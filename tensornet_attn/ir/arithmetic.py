@@ -1,0 +1,273 @@
+"""Leg arithmetic: sizes, scales, coefficients and parameters as small expression trees, never run as code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TypeVar
+
+from tensornet_attn import limits
+from tensornet_attn.ir.tokens import Refusal, Span, Stream, Token
+
+T = TypeVar("T")
+Value = int | float | Fraction
+HINT = "numbers, legs and settings with + - * / // **, e.g. 'f / h' or 'd ** -0.5'."
+FUNCTIONS = {"sqrt": 1, "log": 1, "exp": 1, "min": 2, "max": 2}  # name: least number of arguments
+_BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2}
+
+
+@dataclass(frozen=True)
+class Number:
+    value: int | float
+
+
+@dataclass(frozen=True)
+class Name:
+    name: str
+    span: Span = field(default=(0, 0), compare=False)
+
+
+@dataclass(frozen=True)
+class Negative:
+    of: Arith
+
+
+@dataclass(frozen=True)
+class Binary:
+    op: str  # + - * / // **
+    left: Arith
+    right: Arith
+
+
+@dataclass(frozen=True)
+class Call:
+    function: str
+    arguments: tuple[Arith, ...]
+
+
+Arith = Number | Name | Negative | Binary | Call
+ONE = Number(1)
+
+
+def times(a: Arith, b: Arith) -> Arith:
+    """The product of two, where one of them may be 1."""
+    return b if a == ONE else a if b == ONE else Binary("*", a, b)
+
+
+def parse(text: str | int | float) -> Arith:
+    """The tree of `f / h` or of a number. Raises Refusal."""
+    if not isinstance(text, str):
+        return number(text)
+    stream = Stream(text, HINT)
+    tree = parse_sum(stream)
+    if stream.next.kind != "end":
+        raise stream.unexpected("an operator")
+    return tree
+
+
+def number(value: int | float) -> Arith:
+    return Negative(Number(-value)) if value < 0 else Number(value)
+
+
+def parse_sum(stream: Stream, binding: int = 1) -> Arith:
+    """Precedence climbing over `+ - * / //`; powers and signs are in `_power`."""
+    left = _signed(stream)
+    while stream.next.kind == "symbol" and _BINDING.get(stream.next.text, 0) >= binding:
+        op = stream.operator().text
+        left = Binary(op, left, parse_sum(stream, _BINDING[op] + 1))
+    return left
+
+
+def _signed(stream: Stream) -> Arith:
+    """`-d ** 2` is -(d ** 2), as in Python."""
+    if stream.at("-", "+"):
+        stream.descend()
+        sign = stream.take().text
+        inner = _signed(stream)
+        stream.depth -= 1
+        return Negative(inner) if sign == "-" else inner
+    return _power(stream)
+
+
+def _power(stream: Stream) -> Arith:
+    base = _atom(stream)
+    if not stream.at("**"):
+        return base
+    stream.descend()
+    stream.take()
+    power = Binary("**", base, _signed(stream))
+    stream.depth -= 1
+    return power
+
+
+def _atom(stream: Stream) -> Arith:
+    token = stream.next
+    if token.kind == "number":
+        stream.take()
+        return literal(token)
+    if token.kind == "name":
+        stream.take()
+        return _call(stream, token.text, token.span) if stream.at("(") else Name(token.text, token.span)
+    if stream.at("("):
+        stream.descend()
+        stream.take()
+        inner = parse_sum(stream)
+        stream.expect(")", "')'")
+        stream.depth -= 1
+        return inner
+    raise stream.unexpected("a number, a leg or a setting")
+
+
+def literal(token: Token) -> Number:
+    """The value of a number token."""
+    text = token.text
+    if len(text) > 40:
+        raise Refusal("number", "a number of more than 40 characters.", "write it shorter.", token.span)
+    value = int(text) if text.isdigit() else float(text)
+    if not math.isfinite(value):
+        raise Refusal("number", f"'{text}' is no finite number.", "keep numbers below 1e308.", token.span)
+    return Number(value)
+
+
+def _call(stream: Stream, function: str, span: Span) -> Call:
+    if function not in FUNCTIONS:
+        known = ", ".join(sorted(FUNCTIONS))
+        raise Refusal("unknown-function", f"there is no function '{function}'.", f"known: {known}.", span)
+    arguments = parse_arguments(stream, parse_sum)
+    least = FUNCTIONS[function]
+    if len(arguments) < least or (least == 1 and len(arguments) > 1):
+        wanted = "one argument" if least == 1 else "two or more arguments"
+        raise Refusal("syntax", f"'{function}' takes {wanted}, {len(arguments)} given.", _USAGE[function], span)
+    return Call(function, tuple(arguments))
+
+
+_USAGE = {name: f"e.g. '{name}(f)'." if least == 1 else f"e.g. '{name}(f, 64)'." for name, least in FUNCTIONS.items()}
+
+
+def parse_arguments(stream: Stream, item: Callable[[Stream], T]) -> list[T]:
+    """`(a, b)` after a name; the cursor stands on the opening parenthesis."""
+    stream.descend()
+    stream.expect("(", "'('")
+    arguments: list[T] = []
+    while not stream.at(")"):
+        if arguments:
+            stream.expect(",", "',' or ')'")
+        arguments.append(item(stream))
+    stream.take()
+    stream.depth -= 1
+    return arguments
+
+
+def names(tree: Arith) -> Iterator[Name]:
+    """The legs and settings a tree speaks of, in the order written."""
+    if isinstance(tree, Name):
+        yield tree
+    elif isinstance(tree, Negative):
+        yield from names(tree.of)
+    elif isinstance(tree, Binary):
+        yield from names(tree.left)
+        yield from names(tree.right)
+    elif isinstance(tree, Call):
+        for argument in tree.arguments:
+            yield from names(argument)
+
+
+def evaluate(tree: Arith, values: Mapping[str, Value]) -> int | float:
+    """The number a tree stands for; whole results are ints. Raises Refusal where it has no value."""
+    value = _evaluate(tree, values)
+    if isinstance(value, Fraction):
+        value = int(value) if value.denominator == 1 else float(value)
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
+def _evaluate(tree: Arith, values: Mapping[str, Value]) -> Value:
+    if isinstance(tree, Number):
+        return Fraction(tree.value) if isinstance(tree.value, int) else tree.value
+    if isinstance(tree, Name):
+        value = values[tree.name]
+        return Fraction(value) if isinstance(value, int) else value
+    try:
+        if isinstance(tree, Negative):
+            return -_evaluate(tree.of, values)
+        if isinstance(tree, Call):
+            return _apply(tree.function, [_evaluate(a, values) for a in tree.arguments])
+        return _bounded(_combine(tree.op, _evaluate(tree.left, values), _evaluate(tree.right, values)))
+    except ZeroDivisionError:
+        raise _refused(tree, "divides by zero", "give it another divisor.") from None
+    except OverflowError:
+        raise _refused(tree, "is too large a number", "keep numbers below 1e308, whole ones below 2 ** 512.") from None
+    except ValueError:
+        raise _refused(tree, "is no real number", "roots and logarithms are taken of positive numbers.") from None
+
+
+def _refused(tree: Arith, what: str, hint: str) -> Refusal:
+    text = to_text(tree)
+    return Refusal("number", f"'{text if len(text) <= 60 else text[:57] + '...'}' {what}.", hint)
+
+
+def _combine(op: str, left: Value, right: Value) -> Value:
+    if op == "**":
+        return _raise(left, right)
+    if op == "+":
+        return left + right
+    if op == "-":
+        return left - right
+    if op == "*":
+        return left * right
+    return left / right if op == "/" else Fraction(left // right)
+
+
+def _raise(base: Value, exponent: Value) -> Value:
+    """A power whose size is known before it is computed."""
+    if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
+        bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+        if abs(exponent) > limits.INTEGER_BITS or bits * abs(exponent) > 2 * limits.INTEGER_BITS:
+            raise OverflowError
+        return Fraction(base ** int(exponent))
+    result = float(base) ** float(exponent)
+    if isinstance(result, complex):
+        raise ValueError
+    return float(result)
+
+
+def _bounded(value: Value) -> Value:
+    if isinstance(value, Fraction):
+        if max(value.numerator.bit_length(), value.denominator.bit_length()) > 2 * limits.INTEGER_BITS:
+            raise OverflowError
+    elif not math.isfinite(value):
+        raise OverflowError
+    return value
+
+
+def _apply(function: str, arguments: list[Value]) -> Value:
+    if function in ("min", "max"):
+        return (min if function == "min" else max)(arguments)
+    (x,) = arguments
+    if function == "sqrt" and isinstance(x, Fraction) and x >= 0:
+        root = Fraction(math.isqrt(x.numerator), math.isqrt(x.denominator))
+        return root if root * root == x else math.sqrt(x)
+    return _bounded({"sqrt": math.sqrt, "log": math.log, "exp": math.exp}[function](float(x)))
+
+
+def to_text(tree: Arith, rename: Callable[[str], str] = lambda name: name) -> str:
+    """The tree as one line of arithmetic that reads back to it; also valid Python (`rename` maps the names)."""
+    return _text(tree, 0, rename)
+
+
+def _text(tree: Arith, binding: int, rename: Callable[[str], str]) -> str:
+    if isinstance(tree, Number):
+        return repr(tree.value)
+    if isinstance(tree, Name):
+        return rename(tree.name)
+    if isinstance(tree, Call):
+        return f"{tree.function}({', '.join(_text(a, 0, rename) for a in tree.arguments)})"
+    if isinstance(tree, Negative):
+        text, own = f"-{_text(tree.of, 3, rename)}", 3
+    elif tree.op == "**":
+        text, own = f"{_text(tree.left, 5, rename)} ** {_text(tree.right, 3, rename)}", 4
+    else:
+        own = _BINDING[tree.op]
+        text = f"{_text(tree.left, own, rename)} {tree.op} {_text(tree.right, own + 1, rename)}"
+    return f"({text})" if own < binding else text

@@ -1,0 +1,125 @@
+"""Splits expressions and arithmetic into tokens with their places."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tensornet_attn import limits
+
+_TOKEN = re.compile(
+    r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
+    r"|(?P<symbol>->|\*\*|//|[-+*/()\[\],])|(?P<space>\s+)",
+    re.ASCII,
+)
+_MEANT = {  # what a stray character is written as
+    "→": "an arrow is written '->'.",
+    "^": "a power is written '**'.",
+    "−": "write '-' for minus.",
+    "×": "write '*'; tensors of a product are separated by blanks.",
+    "·": "write '*'; tensors of a product are separated by blanks.",
+    ">": "an arrow is written '->'.",
+    "=": "an arrow is written '->'; a step is written 'name: expression'.",
+}
+
+Span = tuple[int, int]
+
+
+class Refusal(Exception):
+    """Something is refused: a code, a sentence, a hint and the span in the text; whoever knows the place reports it.
+
+    Without a span the whole text is meant.
+    """
+
+    def __init__(self, code: str, message: str, hint: str = "", span: Span | None = None):
+        super().__init__(message)
+        self.code, self.message, self.hint, self.span = code, message, hint, span
+
+
+@dataclass(frozen=True)
+class Token:
+    kind: str  # number, name, symbol or end
+    text: str
+    start: int
+
+    @property
+    def span(self) -> Span:
+        return self.start, self.start + max(1, len(self.text))
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of one expression, closed by an `end` token."""
+    if len(text) > limits.EXPRESSION_LENGTH:
+        message = f"this text has more than {limits.EXPRESSION_LENGTH} characters."
+        raise Refusal("too-large", message, "split it into several steps.", (0, 1))
+    tokens, place = [], 0
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise _stray(text[place], place)
+        if match.lastgroup != "space":
+            tokens.append(Token(str(match.lastgroup), match.group(), place))
+        place = match.end()
+    return [*tokens, Token("end", "", len(text.rstrip()))]
+
+
+def _stray(character: str, place: int) -> Refusal:
+    shown = character if character.isprintable() else f"U+{ord(character):04X}"
+    hint = _MEANT.get(character, "names are ASCII letters, digits and _.")
+    return Refusal("syntax", f"unexpected character '{shown}'.", hint, (place, place + 1))
+
+
+class Stream:
+    """A cursor over tokens, with the two moves a hand-written parser needs: look and take.
+
+    `hint` says what the text as a whole should look like; a refusal that knows no better gives it.
+    """
+
+    def __init__(self, text: str, hint: str):
+        self.text, self.hint = text, hint
+        self.tokens = tokenize(text)
+        self.place = 0
+        self.depth = 0
+        self.operators = 0
+
+    @property
+    def next(self) -> Token:
+        return self.tokens[self.place]
+
+    @property
+    def after(self) -> Token:
+        return self.tokens[min(self.place + 1, len(self.tokens) - 1)]
+
+    @property
+    def last(self) -> Token:
+        return self.tokens[max(0, self.place - 1)]
+
+    def at(self, *symbols: str) -> bool:
+        return self.next.kind == "symbol" and self.next.text in symbols
+
+    def take(self) -> Token:
+        token = self.next
+        self.place += token.kind != "end"
+        return token
+
+    def operator(self) -> Token:
+        self.operators += 1
+        if self.operators > limits.EXPRESSION_OPERATORS:
+            hint = "name parts of it in settings or steps."
+            raise Refusal("too-large", f"more than {limits.EXPRESSION_OPERATORS} operators.", hint, self.next.span)
+        return self.take()
+
+    def expect(self, symbol: str, what: str) -> Token:
+        if not self.at(symbol):
+            raise self.unexpected(what)
+        return self.take()
+
+    def unexpected(self, wanted: str, hint: str = "") -> Refusal:
+        found = f"found '{self.next.text}'" if self.next.kind != "end" else "the text ends here"
+        return Refusal("syntax", f"expected {wanted}, {found}.", hint or self.hint, self.next.span)
+
+    def descend(self) -> None:
+        self.depth += 1
+        if self.depth > limits.EXPRESSION_DEPTH:
+            message = f"this is nested more than {limits.EXPRESSION_DEPTH} levels deep."
+            raise Refusal("too-deep", message, "name parts of it in settings.", self.next.span)

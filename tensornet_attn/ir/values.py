@@ -1,0 +1,131 @@
+"""Values in emitted code: a Python expression, the legs of its last dimensions, and how to lay these out anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+Legs = tuple[str, ...]
+
+# How tightly an expression binds, loosest first.
+SUM, MATMUL, PRODUCT, ATOM = range(4)
+
+
+@dataclass(frozen=True)
+class Value:
+    """`text` is an expression whose last dimensions are `legs`; `batched` ones may have batch dimensions before.
+
+    Of a `packed` value the first legs are one dimension; `unpack` is the call that takes it apart.
+    """
+
+    text: str
+    legs: Legs
+    batched: bool
+    level: int = ATOM
+    packed: int = 1
+    unpack: str = ""
+
+    @property
+    def atom(self) -> str:
+        """The expression as something that a call or an index may follow."""
+        return self.text if self.level == ATOM else f"({self.text})"
+
+    @property
+    def unpacked(self) -> Value:
+        return replace(self, text=self.atom + self.unpack, level=ATOM, packed=1, unpack="") if self.unpack else self
+
+    def renamed(self, declared: Legs, used: Legs) -> Value:
+        """The same value with its legs renamed, as a use does by position."""
+        names = dict(zip(declared, used, strict=True))
+        return replace(self, legs=tuple(names[leg] for leg in self.legs))
+
+    def arranged(self, want: Legs) -> Value:
+        """The same value with its legs in another order."""
+        if self.legs == want:
+            return self
+        return Value(permuted(self.atom, self.legs, want), want, self.batched)
+
+    def aligned(self, want: Legs, whole: bool = False) -> Value:
+        """The same value with ones on the legs of `want` that it lacks; not the first ones, unless `whole`."""
+        have = tuple(leg for leg in want if leg in self.legs)
+        value = self.arranged(have)
+        items = [":" if leg in have else "None" for leg in want]
+        while items and items[0] == "None" and not self.batched and not whole:
+            items.pop(0)  # broadcasting adds them
+        dots = self.batched or len(items) > 3
+        while dots and items and items[0] == ":":
+            items.pop(0)
+        if "None" not in items:
+            return replace(value, legs=want)
+        index = ", ".join(["...", *items] if dots else items)
+        return Value(f"{value.atom}[{index}]", want, self.batched)
+
+    def grouped(self, groups: tuple[Legs, ...]) -> str:
+        """An expression with one dimension for each group of legs; an empty group is a new dimension of size 1."""
+        full = tuple(group for group in groups if group)
+        if all(_together(self.legs, group) for group in full):
+            order = sorted(full, key=lambda group: self.legs.index(group[0]))
+            text = permuted(_merged(self.atom, tuple(order)), _names(order), _names(full))
+        else:
+            text = _merged(self.arranged(sum(full, ())).atom, full)
+        for place in range(-1, -len(groups) - 1, -1):  # from the end, so that the places after are there
+            if not groups[place]:
+                text += "[..., None]" if place == -1 else f".unsqueeze({place})"
+        return text
+
+
+def _names(groups: list[Legs] | tuple[Legs, ...]) -> Legs:
+    return tuple(" ".join(group) for group in groups)
+
+
+def _together(legs: Legs, group: Legs) -> bool:
+    place = legs.index(group[0])
+    return legs[place : place + len(group)] == group
+
+
+def _merged(text: str, groups: tuple[Legs, ...]) -> str:
+    """Neighbouring legs made one dimension each: the last group first, so that the places of the others stay."""
+    for after, group in enumerate(reversed(groups)):
+        if len(group) > 1:
+            text = flattened(text, -after - len(group), -after - 1)
+    return text
+
+
+def permuted(text: str, have: Legs, want: Legs) -> str:
+    """An expression with its last dimensions permuted."""
+    if have == want:
+        return text
+    count = len(have)
+    moved = [i for i in range(count) if have[i] != want[i]]
+    if len(moved) == 2:
+        return f"{text}.transpose({moved[0] - count}, {moved[1] - count})"
+    single = _one_moved(have, want)
+    if single is not None:
+        source, target = single
+        return f"{text}.movedim({source - count}, {target - count})"
+    first = moved[0]
+    places = ", ".join(str(have.index(leg) - count) for leg in want[first:])
+    targets = ", ".join(str(i - count) for i in range(first, count))
+    return f"{text}.movedim(({places}), ({targets}))"
+
+
+def _one_moved(have: Legs, want: Legs) -> tuple[int, int] | None:
+    """(from, to) where moving one leg makes the difference."""
+    for source, leg in enumerate(have):
+        target = want.index(leg)
+        rest = (*have[:source], *have[source + 1 :])
+        if source != target and (*rest[:target], leg, *rest[target:]) == want:
+            return source, target
+    return None
+
+
+def flattened(text: str, first: int, last: int) -> str:
+    """An expression with the dimensions from `first` to `last` (both from the end) made one."""
+    if first == last:
+        return text
+    return f"{text}.flatten({first})" if last == -1 else f"{text}.flatten({first}, {last})"
+
+
+def shape_comment(value: Value) -> str:
+    """The comment that closes a line: the shape by leg."""
+    legs = (f"({' '.join(value.legs[: value.packed])})", *value.legs[value.packed :]) if value.unpack else value.legs
+    return " ".join((["..."] if value.batched else []) + list(legs)) or "a scalar"

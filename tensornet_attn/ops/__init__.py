@@ -1,0 +1,54 @@
+"""One file an operation: `OPS` holds what the package knows of each kind of box, `MAPS` the elementwise maps.
+
+A class in a file of this folder that says `kind` is an operation of the language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pkgutil import iter_modules
+
+from tensornet_attn.ops.maps import MAPS, Map, another_map
+from tensornet_attn.ops.model import BOXES, rebuild
+from tensornet_attn.ops.operation import Operation
+
+__all__ = ["MAPS", "OPS", "Map", "Operation", "another_map", "another_operation"]
+
+ORDER = (
+    "softmax normalize keep map logsumexp max sum mean topk rmsnorm layernorm l1norm l2norm rope rel_shift delta_rule "
+    "dropout".split()
+)  # of messages and the JSON schema; others come after these
+
+
+def _found(parent: type[Operation]) -> Iterator[Operation]:
+    for operation in parent.__subclasses__():
+        yield from [operation()] if "kind" in vars(operation) else []
+        yield from _found(operation)
+
+
+def _place(operation: Operation) -> tuple[int, str]:
+    known = operation.kind in ORDER
+    return ORDER.index(operation.kind) if known else len(ORDER), operation.kind
+
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+OPS: dict[str, Operation] = {operation.kind: operation for operation in sorted(_found(Operation), key=_place)}
+BOXES |= {kind: operation.model for kind, operation in OPS.items() if operation.model is not None}
+
+
+@contextmanager
+def another_operation(operation: Operation) -> Iterator[None]:
+    """The language has one more operation, inside of `with`."""
+    OPS[operation.kind] = operation
+    if operation.model is not None:
+        BOXES[operation.kind] = operation.model
+        rebuild()
+    try:
+        yield
+    finally:
+        del OPS[operation.kind]
+        if BOXES.pop(operation.kind, None) is not None:
+            rebuild()

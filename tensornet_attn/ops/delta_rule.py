@@ -1,0 +1,164 @@
+"""Fast weights: S += rate (v - S k) k^T, read by the query."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Checker, Lines, Run, Scene, Tensor
+from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
+from tensornet_attn.ops.operation import Operation, aligned, over, without
+
+ROLES = ("query", "key", "value", "rate")
+# Work for each number of query, key, result. read: z.q, z + k, divide. both: z'.k and k / (z'.k + eps) as well.
+NORMALIZE = {"none": (0, 0, 0), "read": (2, 1, 1), "both": (2, 4, 1)}
+# Memory by how it is normalized: sums of keys as the queries read them, reads and their totals; for `both` also the
+# sums before each key, the keys divided, and of each key its product with the sums, that with eps, and rate times it.
+REMEMBERED: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "read": ("query", "result", "row"),
+    "both": ("query", "result", "row", "key", "key", "rate", "rate", "rate"),
+}
+
+
+class DeltaRule(BoxModel):
+    """Fast weights: S += rate (v - S k) k^T, read by the query."""
+
+    key = "delta_rule"
+    operands = ROLES
+    numbers = ("eps",)
+    delta_rule: LegName
+    query: Operand
+    key_: Operand = Field(alias="key")
+    value: Operand
+    rate: Operand
+    normalize: Literal["none", "read", "both"] = "none"
+    eps: Arithmetic = 0
+
+
+class DeltaRuleOperation(Operation):
+    kind = "delta_rule"
+    model = DeltaRule
+    leg_on_operand = False  # the query, which lacks the key leg
+    modes = ("none", "read", "both")
+    recurrent = looks_back = True
+    saves = ROLES  # from which S is computed again
+
+    def result(self, box: Checker, leg: str, other: str) -> Legs:
+        """The value's legs with the key leg replaced by the query leg."""
+        query = box.query or ""
+        if box.declared[leg].kind != "key" and not box.broken(leg):
+            box.written("delta_rule")
+            raise Refusal("box-leg", f"'{leg}' is no key leg.", "fast weights run along the keys.")
+        for role, use in box.operands.items():
+            wanted, unwanted = (query, leg) if role == "query" else (leg, query)
+            if (wanted not in use.legs or unwanted in use.legs) and not box.broken(*use.legs):
+                box.written(role)
+                message = f"'{role}' has legs {' '.join(use.legs) or 'none'}; it needs '{wanted}' and not '{unwanted}'."
+                raise Refusal("box-leg", message, f"only 'query' stands on '{query}'; the others stand on '{leg}'.")
+        q, k, v, rate = (set(box.operands[role].legs) - {query, leg} for role in ROLES)
+        for role, strange in (("query", q - k - v), ("key", k - q - v), ("rate", rate - v)):
+            if strange:
+                box.written(role)
+                names = ", ".join(f"'{name}'" for name in sorted(strange))
+                shared = "query and key share it, or the value has it."
+                hint = "the rate has legs of the value." if role == "rate" else shared
+                raise Refusal("dangling", f"leg {names} of '{role}' meets nothing.", hint)
+        return tuple(query if name == leg else name for name in box.operands["value"].legs)
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        """Fast weights with legs (those of the value, then those contracted with the query)."""
+        query, key, value_legs = run.graph.query, str(box.leg), without(box.operand("value").legs, box.leg)
+        contracted = without(box.operand("key").legs, *value_legs, key)
+        legs = value_legs + contracted
+        operands = []
+        for role in ROLES:
+            use, along = box.operand(role), query if role == "query" else key
+            value = aligned(run.values[use.name], use.legs, (along, *legs))
+            operands.append(value.movedim(-len(legs) - 1, 0).expand(run.size(along), *[-1] * (value.ndim - 1)))
+        keep = aligned(run.visible_keys(key), (key,), (key, *legs)).movedim(-len(legs) - 1, 0)
+        eps = run.number(box.number("eps"))
+        reads = fast_weights(*operands, keep, len(contracted), box.mode or "none", eps)
+        return reads, (*value_legs, query)
+
+    def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
+        """With S the legs of value and key without m: twice m S, S k and the outer product that updates; n S, S q."""
+        memory = {*box.operand("value").legs, *box.operand("key").legs} - {box.leg}
+
+        def ordered(*legs: str) -> Legs:
+            return tuple(leg.name for leg in scene.graph.legs if leg.name in memory or leg.name in legs)
+
+        return {ordered(str(box.leg)): 2, ordered(*box.operand("query").legs): 1}
+
+    def operations(self, scene: Scene, step: Step, box: Box) -> int:
+        query, key, result = NORMALIZE[box.mode or "none"]
+        parts = ((2, "value"), (query, "query"), (key, "key"))  # rate * (value - S k)
+        operands = sum(count * scene.elements(box.operand(role)) for count, role in parts)
+        return operands + result * scene.elements(step)
+
+    def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
+        batch = scene.batch if step.name in scene.batched else 1
+        sizes = {role: scene.elements(box.operand(role)) for role in ("query", "key", "rate")}
+        rows = batch * scene.size({*step.legs} & {*box.operand("query").legs})
+        sizes |= {"result": scene.elements(step), "row": rows}
+        return {f"{step.name}: {kind} {i}": sizes[kind] for i, kind in enumerate(REMEMBERED[box.mode or "none"])}
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        """Operands as [heads..., sequence, width]; the contracted legs are one width, the value's own legs another."""
+        query, key = str(lines.graph.query), str(box.leg)
+        q, k, v, rate = (lines.value(box.operand(role)) for role in ROLES)
+        shared = {*q.legs, *k.legs, *rate.legs}
+        heads = tuple(leg for leg in v.legs if leg != key and leg in shared)
+        own = tuple(leg for leg in v.legs if leg != key and leg not in shared)
+        contracted = tuple(leg for leg in k.legs if leg in q.legs and leg not in v.legs)
+        arguments = [matrix(q, heads, query, contracted), matrix(k, heads, key, contracted), matrix(v, heads, key, own)]
+        arguments.append(rate.aligned((*heads, key), whole=True).text)
+        masked = f"key_mask[{', '.join(['...', *['None'] * len(heads), ':'])}]" if heads else "key_mask"
+        arguments.append(f"{masked} if key_mask is not None else None" if heads else masked)
+        mode = box.mode or "none"
+        if mode != "none":
+            arguments += [f'"{mode}"', *lines.eps(box.number("eps"))]
+        text = lines.call("delta_rule", *arguments)
+        if len(own) != 1:
+            text += f".unflatten(-1, ({', '.join(lines.size(leg) for leg in own)}))" if own else "[..., 0]"
+        lines.bind(step.name, text, (*heads, query, *own))
+
+
+def fast_weights(
+    q: Tensor, k: Tensor, v: Tensor, rate: Tensor, keep: Tensor, contracted: int, mode: str, eps: float
+) -> Tensor:
+    """S += rate (v - S k) k^T key by key, read by the query that stands there.
+
+    Operands are [sequence, batch..., legs of the value, contracted legs]; reads [batch..., legs of the value, n].
+    """
+    import torch
+
+    def dot(a: Tensor, b: Tensor) -> Tensor:
+        return (a * b).sum(tuple(range(-contracted, 0)), keepdim=True) if contracted else a * b
+
+    S, z, reads = torch.zeros_like(k[0] * v[0]), torch.zeros_like(k[0]), []
+    seen = torch.zeros_like(keep[0])
+    first_query = len(k) - len(q)
+    for place in range(min(0, first_query), len(k)):
+        if place >= 0:
+            scale = torch.where(seen, dot(z, k[place]), 1) if mode == "both" else 1
+            key = over(k[place], scale + eps) if mode == "both" else k[place]
+            S = torch.where(keep[place], S + rate[place] * scale * (v[place] - dot(S, key)) * key, S)
+            z = torch.where(keep[place], z + k[place], z)
+            seen = seen | keep[place]
+        if place >= first_query:
+            read = dot(S, q[place - first_query])
+            reads.append(read if mode == "none" else over(read, dot(z, q[place - first_query]) + eps))
+    stacked = torch.stack(torch.broadcast_tensors(*reads), -1)
+    return stacked.flatten(stacked.ndim - 1 - contracted)  # the contracted legs are ones here
+
+
+def matrix(value: Value, heads: Legs, sequence: str, width: Legs) -> str:
+    """An operand as [heads..., sequence, width]."""
+    if any(leg not in value.legs for leg in heads):
+        value = value.aligned((*heads, sequence, *width), whole=True)
+    return value.grouped((*((leg,) for leg in heads), (sequence,), width))

@@ -1,0 +1,38 @@
+"""Entries set to zero with a probability while training, the rest scaled up."""
+
+from __future__ import annotations
+
+from tensornet_attn.ir.arithmetic import to_text
+from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.values import ATOM, Legs
+from tensornet_attn.ops.given import Lines, Run, Tensor
+from tensornet_attn.ops.model import Arithmetic, BoxModel, Operand
+from tensornet_attn.ops.operation import Operation
+
+
+class Dropout(BoxModel):
+    """Entries set to zero with this probability while training, the rest scaled up."""
+
+    key = "dropout"
+    numbers = ("dropout",)
+    dropout: Arithmetic
+    of: Operand
+
+
+class DropoutOperation(Operation):
+    kind = "dropout"
+    model = Dropout
+    has_leg = False
+    elementwise = inline = keeps_sign = scales = True
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        return run.dropped(run.operand(step), box.number("dropout")), step.legs
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        text = lines.dropped(box.number("dropout"), value.text)
+        lines.bind(step.name, text, value.legs, value.level if text == value.text else ATOM)
+
+    def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
+        """Its one number, the probability, whatever it is."""
+        return [f"p = {to_text(value)}" for _, value in box.numbers]

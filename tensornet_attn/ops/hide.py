@@ -1,0 +1,28 @@
+"""What readers see, and a number elsewhere: made by rewriting, so that what masks hide does no harm."""
+
+from __future__ import annotations
+
+from math import isinf
+
+from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Lines, Run, Tensor
+from tensornet_attn.ops.operation import Operation
+
+
+class Hide(Operation):
+    """Masks act before maps and products, not after: whatever stands where they hide."""
+
+    kind = "hide"
+    elementwise = inline = True
+    keeps_zeros = False
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        use = box.operand("of")
+        value, keep = run.values[use.name], run.seen(box.seen, use.legs)
+        return value.where(keep, run.number(box.number("fill"))), use.legs
+
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+        fill = box.number("fill").value  # type: ignore[union-attr]
+        text = lines.call("hide", value.text, keep, 'float("-inf")' if isinf(fill) else repr(fill))
+        lines.bind(step.name, text, value.legs)

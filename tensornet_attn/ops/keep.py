@@ -1,0 +1,43 @@
+"""of where visible, 0 elsewhere."""
+
+from __future__ import annotations
+
+from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Lines, Run, Tensor
+from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
+from tensornet_attn.ops.operation import Operation
+
+
+class MaskedScores(BoxModel):
+    """of where visible, 0 elsewhere."""
+
+    key = "keep"
+    keep: LegName
+    mask: Masks = ()
+    of: Operand
+
+
+class Keep(Operation):
+    kind = "keep"
+    model = MaskedScores
+    masked = zero_where_hidden = keeps_sign = linear = True
+    ignores_zeros = "always"
+    takes_float_mask = False
+    per_element = 0  # its mask alone
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        value, keep, legs, _ = run.masked(step)
+        return value.where(keep, 0), legs
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        lines.bind(step.name, value.text, value.legs, value.level)
+
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+        if keep != "None":
+            lines.bind(step.name, lines.call("kept", value.text, keep), value.legs)
+        elif value.text.isidentifier():
+            lines.values[step.name] = value
+        else:
+            lines.bind(step.name, value.text, value.legs, value.level)

@@ -1,0 +1,91 @@
+"""An elementwise function: a row of the table in `maps`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from tensornet_attn.ir.arithmetic import Arith, evaluate, names
+from tensornet_attn.ir.steps import Box, Function, Step
+from tensornet_attn.ir.values import ATOM, Legs
+from tensornet_attn.ops import maps
+from tensornet_attn.ops.given import Graph, Lines, Run, Scene, Tensor, Tiles
+from tensornet_attn.ops.model import BoxModel, LegName, Operand
+from tensornet_attn.ops.operation import Operation, call_words
+
+
+class Map(BoxModel):
+    """An elementwise function."""
+
+    key = "map"
+    map: LegName
+    of: Operand
+
+
+class MapOperation(Operation):
+    """Its answers are those of the row that the box names."""
+
+    kind = "map"
+    model = Map
+    has_leg = False
+    has_map = elementwise = inline = True
+
+    def finite(self, graph: Graph, box: Box) -> bool:
+        return row(box).finite
+
+    def zero_at_zero(self, graph: Graph, box: Box) -> bool:
+        return row(box).zero([evaluate(tree, graph.values) for tree in arguments(box)])
+
+    def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
+        own = row(box)
+        if own.keeps_sign and below >= 0:
+            return 0
+        return own.least if own.least_of is None else own.least_of([known(t, graph.values) for t in arguments(box)])
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        import torch
+
+        return row(box).reference(torch, run.operand(step), *map(run.number, arguments(box))), step.legs
+
+    def operations(self, scene: Scene, step: Step, box: Box) -> int:
+        return row(box).operations * scene.elements(box.operand("of"))
+
+    def saved(self, box: Box) -> tuple[str, ...]:
+        return (row(box).saves,)
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        value, own = lines.value(box.operand("of")), row(box)
+        numbers = [lines.number(tree) for tree in arguments(box)]
+        if not own.torch:
+            lines.bind(step.name, lines.call(own.name, value.text, *numbers), value.legs)
+            return
+        if own.level != ATOM:
+            numbers = [text if text.replace(".", "").isdigit() else f"({text})" for text in numbers]
+        filled = own.torch.format(x=value.text, atom=value.atom, **dict(zip("ab", numbers, strict=False)))
+        lines.bind(step.name, filled, value.legs, own.level)
+
+    def tile(self, tiles: Tiles, step: Step, box: Box, x: Any) -> Any:
+        if not row(box).triton:
+            return None
+        numbers = [tiles.number(tree) for tree in arguments(box)]
+        return tiles.nodes.node("map", (x, *numbers), x.axes, step.name, (row(box).name,))
+
+    def words(self, box: Box) -> str:
+        return call_words(row(box).name, arguments(box))
+
+
+def row(box: Box) -> maps.Map:
+    """The map of a box."""
+    assert box.function is not None
+    return maps.MAPS[box.function.name]
+
+
+def arguments(box: Box) -> tuple[Arith, ...]:
+    assert box.function is not None
+    return tuple(tree for tree in box.function.arguments if not isinstance(tree, Function))
+
+
+def known(tree: Arith, values: Mapping[str, int | float]) -> float:
+    """A number that is known before run time; minus infinity for any other."""
+    return float(evaluate(tree, values)) if all(name.name in values for name in names(tree)) else -inf

@@ -1,0 +1,102 @@
+"""The boxes of the language as pydantic models: what they have in common, and how a nested one is told by its key."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, GetCoreSchemaHandler, Tag
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from tensornet_attn import limits
+
+
+def _arithmetic(value: Any) -> Any:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= limits.INTEGER_BITS
+    if not (whole or isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))):
+        raise PydanticCustomError("number", "a finite number or arithmetic is wanted here")
+    return value
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise PydanticCustomError("text", "a name is wanted here")
+    return value
+
+
+def _masks(value: Any) -> Any:
+    if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)):
+        return value
+    raise PydanticCustomError("masks", "a list of masks is wanted here: causal, band(w) or 'window(left, right)'")
+
+
+Arithmetic = Annotated[int | float | str, BeforeValidator(_arithmetic)]
+LegName = Annotated[str, BeforeValidator(_text)]
+Masks = Annotated[str | tuple[str, ...], BeforeValidator(_masks)]
+
+
+class BoxModel(BaseModel):
+    """What every box has. The class variables tell the builder which parameters mean what."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    key: ClassVar[str]
+    operands: ClassVar[tuple[str, ...]] = ("of",)
+    numbers: ClassVar[tuple[str, ...]] = ()
+    second: ClassVar[str | None] = None  # the parameter that names a second leg
+
+
+def kind_of(value: Any) -> str | None:
+    """The tag of a box or expression: pydantic picks the model by it."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, BoxModel):
+        return f"box:{value.key}"
+    if not isinstance(value, dict):
+        return None
+    kinds = kinds_of(value)
+    return f"box:{kinds[0]}" if len(kinds) == 1 else None
+
+
+def kinds_of(data: dict[str, Any]) -> list[str]:
+    """The box names among the keys; a name that is a parameter of another box there is no opener."""
+    found = [key for key in data if key in BOXES]
+    parameters = {name for key in found for name in BOXES[key].model_fields if name != key}
+    return [key for key in found if key not in parameters] or found[:1]
+
+
+BOXES: dict[str, type[BoxModel]] = {}  # by the key that opens it
+
+
+class AnyBox:
+    """The schema of an operand: a text, or a box of one of the kinds that are known when it is built."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        members = (Annotated[model, Tag(f"box:{model.key}")] for model in BOXES.values())
+        return handler.generate_schema(
+            Annotated[Union[(Annotated[str, Tag("text")], *members)], Discriminator(kind_of)]
+        )
+
+
+if TYPE_CHECKING:
+    Operand = str | BoxModel
+else:
+    Operand = Annotated[Any, AnyBox()]
+M = TypeVar("M", bound=type[BaseModel])
+_HOLDERS: list[type[BaseModel]] = []  # models that have operands, beside the boxes
+
+
+def holds_operands(model: M) -> M:
+    """Marks a model with operands: it is built again where another kind of box becomes known."""
+    _HOLDERS.append(model)
+    return model
+
+
+def rebuild() -> None:
+    """Builds the models again, for the kinds that are known now."""
+    models = [*BOXES.values(), *(kind for model in _HOLDERS for kind in (model, *model.__subclasses__()))]
+    for model in models:
+        for built in ("__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__"):
+            if built in model.__dict__:
+                delattr(model, built)
+    for model in models:
+        model.model_rebuild(force=True)

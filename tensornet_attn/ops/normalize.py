@@ -1,0 +1,43 @@
+"""of / (sum along the leg + eps): kernel attention."""
+
+from __future__ import annotations
+
+from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Lines, Run, Tensor
+from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Masks, Operand
+from tensornet_attn.ops.operation import Operation, over, without
+
+
+class Normalize(BoxModel):
+    """of / (sum along the leg + eps): kernel attention."""
+
+    key = "normalize"
+    numbers = ("eps",)
+    normalize: LegName
+    mask: Masks = ()
+    eps: Arithmetic = 0
+    of: Operand
+
+
+class NormalizeOperation(Operation):
+    kind = "normalize"
+    model = Normalize
+    masked = runs_along = zero_where_hidden = keeps_sign = divides_by_sum = True
+    ignores_zeros = "always"
+    takes_float_mask = False
+    per_element = 2  # sum, divide
+    saves = ("of", "row")
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        scores, keep, legs, axis = run.masked(step)
+        scores = scores.where(keep, 0)
+        return over(scores, scores.sum(axis, keepdim=True) + run.number(box.number("eps"))), legs
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        value = value.arranged((*without(value.legs, box.leg), str(box.leg)))
+        self.emit_masked(lines, step, box, value, "None", "None")
+
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+        lines.bind(step.name, lines.call("normalized", value.text, keep, *lines.eps(box.number("eps"))), value.legs)

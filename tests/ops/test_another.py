@@ -1,0 +1,188 @@
+"""One registration adds a map or a box to everything that looks at operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.convert.values import Weights, fill, lifted
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.ops import MAPS, OPS, another_map, another_operation
+from tensornet_attn.spec import json_schema
+from tensornet_attn.special import embed
+from tests.ops.another import CUMMAX, LOGSIGMOID
+from tests.random_call import assert_same, results
+
+F64 = torch.float64
+DESIGN: dict[str, Any] = {
+    "tensornet": 1,
+    "name": "running",
+    "legs": {"n": "query", "m": "key", "f": 6, "h": "head 2", "d": 3},
+    "inputs": {"x": "n f", "memory": {"legs": "m f", "default": "x"}},
+    "weights": {"Wq": "f h d", "Wk": "f h d", "Wv": "f h d", "Wo": "h d f"},
+    "diagram": {
+        "Q": "x[n f] Wq[f h d] -> n h d",
+        "K": "memory[m f] Wk[f h d] -> m h d",
+        "V": "memory[m f] Wv[f h d] -> m h d",
+        "A": {"cummax": "m", "of": {"map": "logsigmoid", "of": "Q[n h d] K[m h d] -> h n m"}},
+        "y": "A[h n m] V[m h d] Wo[h d f] -> n f",
+    },
+    "output": "y",
+}
+FORMS = ("plain", "causal", "mask", "heads", "float", "keys")
+
+
+def step(**box: Any) -> dict[str, Any]:
+    """The design with another box in the place of A."""
+    return DESIGN | {"diagram": DESIGN["diagram"] | {"A": box}}
+
+
+@pytest.fixture(autouse=True)
+def known() -> Iterator[None]:
+    with another_map(LOGSIGMOID), another_operation(CUMMAX):
+        yield
+    assert "cummax" not in OPS
+    assert "logsigmoid" not in MAPS
+
+
+def complaints(design: dict[str, Any]) -> list[str]:
+    return [f"{problem.code}: {problem.message} {problem.hint}" for problem in ta.check(design)]
+
+
+def test_the_checker_knows_both() -> None:
+    assert ta.check(DESIGN) == []
+    scores = "Q[n h d] K[m h d] -> h n m"
+    assert complaints(step(cumax="m", of=scores)) == ["unknown-box: there is no box 'cumax'. did you mean 'cummax'?"]
+    (wrong,) = complaints(step(cummax="f", of=scores))
+    assert wrong == "box-leg: what stands in this box has no leg 'f'; its legs are h n m. name one of them."
+    (wrong,) = complaints(step(cummax="m", off=scores, of=scores))
+    assert wrong == "unknown-key: there is no key 'off' here. did you mean 'of'?"
+    (wrong,) = complaints(step(cummax="h", mask="causal", of=scores))
+    assert wrong.startswith("mask-place: a mask acts along the key leg; this box is over 'h'")
+    (wrong,) = complaints(step(map="logsigmoyd", of=scores))
+    assert wrong == "unknown-map: there is no map 'logsigmoyd'. did you mean 'logsigmoid'?"
+    (wrong,) = complaints(step(map="logsigmoid(2)", of=scores))
+    assert wrong == "arguments: 'logsigmoid' takes no arguments, 1 given. e.g. 'logsigmoid'."
+
+
+def test_the_schema_has_the_box() -> None:
+    schema = json_schema()
+    assert schema["$defs"]["CumMaxModel"]["required"] == ["cummax", "of"]
+    assert "CumMaxModel" in str(schema["properties"]["diagram"])
+
+
+def test_it_is_unknown_again_afterwards() -> None:
+    with another_operation(type("CumMin", (type(CUMMAX),), {"kind": "cummin", "model": None})()):
+        assert "cummin" in OPS
+    assert "cummin" not in OPS
+
+
+def test_the_text_form_is_read_back() -> None:
+    graph = ta.build(ta.Design(**DESIGN))
+    assert "A[h n m] = cummax(A.of[h n m]; over m)" in graph.to_text()
+    assert Graph.from_text(graph.to_text()) == graph
+
+
+def modules(causal: bool, blockwise: bool) -> tuple[Any, Any]:
+    """The reference and the compiled module with the same weights; in blocks where planned for long rows."""
+    torch.manual_seed(0)
+    options = {} if blockwise else {"n": 1, "m": 1}
+    pair = ta.reference(DESIGN, causal, dtype=F64), ta.compile(DESIGN, "torch", causal, dtype=F64, **options)
+    pair[1].load_state_dict(pair[0].state_dict())
+    return pair
+
+
+def call(form: str) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    inputs = [torch.randn(2, 5, 6, dtype=F64), torch.randn(2, 5 if form == "causal" else 7, 6, dtype=F64)]
+    keys = inputs[1].shape[1]
+    masks = {
+        "mask": {"mask": torch.rand(5, keys) < 0.5},
+        "heads": {"mask": torch.rand(2, 2, 5, keys) < 0.5},
+        "float": {"mask": torch.randn(5, keys, dtype=F64)},
+        "keys": {"key_mask": torch.rand(2, keys) < 0.5},
+    }
+    return inputs, masks.get(form, {})
+
+
+@pytest.mark.parametrize("blockwise", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_code_is_the_reference_in_values_and_gradients(form: str, blockwise: bool) -> None:
+    oracle, module = modules(form == "causal", blockwise)
+    assert ("blockwise" in module.explain()) == blockwise
+    inputs, options = call(form)
+    assert_same(results(module, inputs, options), results(oracle, inputs, options))
+
+
+def test_the_oracle_is_right() -> None:
+    graph = ta.build(ta.Design(**DESIGN))
+    inputs, options = call("mask")
+    oracle, _ = modules(False, False)
+    weights = dict(oracle.named_parameters())
+    q, k, v = (torch.einsum("bnf,fhd->bhnd", inputs[i], weights[w]) for i, w in ((0, "Wq"), (1, "Wk"), (1, "Wv")))
+    scores = torch.nn.functional.logsigmoid(q @ k.mT)
+    maps = torch.zeros_like(scores)
+    for n in range(5):
+        largest = torch.full_like(scores[:, :, 0, 0], -torch.inf)
+        for m in range(7):
+            if options["mask"][n, m]:
+                largest = torch.maximum(largest, scores[:, :, n, m])
+                maps[:, :, n, m] = largest
+    want = torch.einsum("bhnm,bhmd,hdf->bnf", maps, v, weights["Wo"])
+    torch.testing.assert_close(oracle(*inputs, **options), want)
+    assert graph.masked(graph.step["A"])
+
+
+def test_causality() -> None:
+    assert ta.check(DESIGN | {"causal": True}) == []
+    (leak,) = ta.check(step(cummax="n", of={"keep": "m", "of": "Q[n h d] K[m h d] -> h n m"}) | {"causal": True})
+    assert leak.code == "causal-leak"
+    assert "step 'A' runs along the query leg 'n'" in leak.message
+
+
+def test_costs() -> None:
+    scores = "Q[n h d] K[m h d] -> h n m"
+    with_both, without = (ta.cost(source, n=16).as_dict()["written"] for source in (DESIGN, step(keep="m", of=scores)))
+    numbers = 2 * 16 * 16
+    assert with_both["total"]["elementwise"] - without["total"]["elementwise"] == 2 * numbers  # one for each
+    assert with_both["total"]["macs"] == without["total"]["macs"]
+    assert with_both["total"]["saved_floats"] - without["total"]["saved_floats"] == 2 * numbers  # what each is made of
+
+
+def test_pictures() -> None:
+    text = ta.compiler.picture(DESIGN, "mmd").decode()
+    assert "cummax over m" in text
+    assert "logsigmoid" in text
+    assert "cummax over m" in ta.compiler.picture(DESIGN, "svg").decode()
+
+
+def test_tiles_take_the_map_and_say_why_they_do_not_take_the_box() -> None:
+    told = ta.explain(DESIGN, backend="triton")
+    assert "there are no tiles of 'cummax', in 'A'" in told
+    maps = step(softmax="m", of={"map": "logsigmoid", "of": "Q[n h d] K[m h d] -> h n m"})
+    assert "Triton kernels" in ta.explain(maps, backend="triton")
+    assert "tl.minimum(" in ta.emit_source(maps, backend="triton")
+
+
+def test_special_cases(tmp_path: Path) -> None:
+    (tmp_path / "running.yaml").write_text(ta.Design(**DESIGN).to_yaml())
+    general = DESIGN | {
+        "name": "mixed",
+        "legs": DESIGN["legs"] | {"g": "head 2"},
+        "weights": DESIGN["weights"] | {"C": "h g"},
+        "diagram": DESIGN["diagram"] | {"y": "C[h g] A[h n m] V[m g d] Wo[g d f] -> n f"},
+        "contains": {"./running.yaml": {"legs": {"g": "h"}, "weights": {"C": "eye"}}},
+    }
+    path = tmp_path / "mixed.yaml"
+    path.write_text(ta.Design(**general).to_yaml())
+    assert ta.check(path) == []
+    small = ta.reference(DESIGN, dtype=F64)
+    made = embed(ta.load(path), "./running.yaml", ta.Design(**DESIGN))
+    big = ta.reference(made.general, dtype=F64)
+    fill(big, lifted(made, Weights(dict(small.state_dict()), {}, {})).values)
+    inputs, _ = call("plain")
+    torch.testing.assert_close(big(*inputs), small(*inputs))
