@@ -10,6 +10,7 @@ import torch
 from tensornet_attn.analyse.scores import Product, products
 from tensornet_attn.analyse.steps import attention_steps, compiled, evaluated
 from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.nn.module import CompiledDesign, leaves
@@ -116,8 +117,7 @@ def _box(graph: Graph, name: str | None) -> Step:
 
 
 def _product(graph: Graph, box: Step) -> Product:
-    assert box.box is not None
-    found = products(graph, box.box.operand("of"))
+    found = products(graph, attentions(graph)[box.name].of)
     if not found:
         raise _refusal(graph, box, "its scores are no product of a query and a key side.")
     against = [product.against for product in found if product.against is not None]

@@ -11,6 +11,7 @@ import torch
 
 from tensornet_attn.analyse.steps import attention_steps, compiled, topk_steps, values_of
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.ops.operation import aligned
@@ -112,7 +113,7 @@ def maps_and_scores(
     """The maps and the scores of one call, each by step. Raises InputError."""
     graph = module.plan.graph
     steps = attention_steps(graph)
-    operands = {step.name: step.op.operand("of") for step in steps}
+    operands = {step.name: attentions(graph)[step.name].of for step in steps}
     names = [*operands, *(use.name for use in operands.values())]
     values, _ = values_of(module, names, inputs, named, mask, key_mask)
     maps = {step.name: _maps(graph, step.name, step.legs, values[step.name]) for step in steps}

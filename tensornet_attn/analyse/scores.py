@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Use
-
-LINEAR = frozenset({"dropout", "keep", "sum", "mean"})  # boxes that a linear mixing may stand around
+from tensornet_attn.graph.attention import Given, Map, Reduce, score_of
+from tensornet_attn.graph.model import Graph, Step, Use
 
 
 @dataclass(frozen=True)
@@ -29,15 +28,14 @@ class Product:
 
 def products(graph: Graph, use: Use, numbers: Iterator[int] | None = None) -> list[Product]:
     """Every product of a query and a key side under a use; a sum may hold several, or none."""
-    step = graph.step.get(use.name)
-    numbers = count(1) if numbers is None else numbers
-    if step is None:
+    score, numbers = score_of(graph, use), count(1) if numbers is None else numbers
+    if isinstance(score, Given):
         return []
-    names = dict(zip(step.legs, use.legs, strict=True))
-    if isinstance(step.op, Contraction):
-        terms = [_renamed(term.factors, names, numbers) for term in step.op.terms]
-        return [found for factors in terms for found in _of_term(graph, step, factors, set(use.legs), numbers)]
-    return _of_box(graph, step, names, numbers) if isinstance(step.op, Box) else []
+    names = dict(zip(score.step.legs, use.legs, strict=True))
+    if isinstance(score, Map | Reduce):
+        return _of_box(graph, score, names, numbers)
+    terms = [_renamed(term.factors, names, numbers) for term in score.step.contraction.terms]  # type: ignore[union-attr]
+    return [found for factors in terms for found in _of_term(graph, score.step, factors, set(use.legs), numbers)]
 
 
 def _renamed(factors: tuple[Use, ...], names: dict[str, str], numbers: Iterator[int]) -> tuple[Use, ...]:
@@ -47,18 +45,13 @@ def _renamed(factors: tuple[Use, ...], names: dict[str, str], numbers: Iterator[
     return tuple(Use(use.name, tuple(own[leg] for leg in use.legs)) for use in factors)
 
 
-def _of_box(graph: Graph, step: Step, names: dict[str, str], numbers: Iterator[int]) -> list[Product]:
+def _of_box(graph: Graph, score: Map | Reduce, names: dict[str, str], numbers: Iterator[int]) -> list[Product]:
     """What stands under a box, but for what decides a topk; the core sums over a leg that the box reduces away."""
-    assert isinstance(step.op, Box)
-    of = dict(step.op.operands).get("of")
-    if of is None:  # a delta rule has no map
-        return []
-    (inner,) = _renamed((of,), names, numbers)
+    (inner,) = _renamed((score.of,), names, numbers)
     found = products(graph, inner, numbers)
-    if step.op.kind not in LINEAR:
-        return [replace(product, bent=step.name) for product in found]
-    reduced = set(inner.legs) - set(names.values())
-    return [_mixed(product, step) if reduced else product for product in found]
+    if not score.linear:
+        return [replace(product, bent=score.step.name) for product in found]
+    return [_mixed(product, score.step) if isinstance(score, Reduce) else product for product in found]
 
 
 def _of_term(

@@ -8,28 +8,22 @@ from typing import Any
 
 import torch
 
+from tensornet_attn.cost.experts import topk_of
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Box, Graph, Step
+from tensornet_attn.graph.attention import attentions, behind
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.nn.module import CompiledDesign, leaves
 
 Tensor = torch.Tensor
-ATTENTION_BOXES = frozenset({"softmax", "normalize", "keep"})
 
 
 def attention_steps(graph: Graph) -> tuple[Step, ...]:
     """The boxes whose values are attention maps: softmax, normalize or keep over the key leg, with the query leg."""
-    return tuple(
-        step
-        for step in graph.steps
-        if isinstance(step.op, Box)
-        and step.op.kind in ATTENTION_BOXES
-        and graph.masked(step)
-        and graph.query in step.op.operand("of").legs
-    )
+    return tuple(found.box for found in attentions(graph).values() if found.compares)
 
 
 def topk_steps(graph: Graph) -> tuple[Step, ...]:
-    return tuple(step for step in graph.steps if isinstance(step.op, Box) and step.op.kind == "topk")
+    return tuple(step for step in graph.steps if topk_of(graph, step.name) is not None)
 
 
 def compiled(value: Any, what: str) -> CompiledDesign:
@@ -70,10 +64,7 @@ def evaluated(
 
 def needed(graph: Graph, names: Iterable[str]) -> Graph:
     """The part of a graph that some steps depend on; all inputs stay, because they say what the batch is."""
-    wanted = set(names)
-    for step in reversed(graph.steps):
-        if step.name in wanted:
-            wanted |= {use.name for use in step.op.uses}
+    wanted = behind(graph, names)
     tensors = tuple(tensor for tensor in graph.tensors if tensor.role == "input" or tensor.name in wanted)
     steps = tuple(step for step in graph.steps if step.name in wanted)
     return replace(graph, tensors=tensors, steps=steps, losses=())

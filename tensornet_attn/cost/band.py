@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Graph, Kernel, Step
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, evaluate, names
+from tensornet_attn.graph.model import Attention, Function, Graph, Step
+from tensornet_attn.spec.arithmetic import Arith, evaluate, names
 
 BLOCKS = (32, 256)  # the least and the largest number of queries in a block
 
@@ -47,6 +47,14 @@ class Reach:
         return max(self.left, 0) + max(self.right, 0)
 
 
+@dataclass(frozen=True)
+class Band:
+    """An attention whose masks let a query see no further than its reach."""
+
+    attention: Attention
+    reach: Reach
+
+
 def reach_of(graph: Graph, box: Step) -> Reach | None:
     """How far the masks of a box let a query see; None where a side has no bound that is known before run time."""
     ends = [_ends(graph, mask) for mask in graph.masks(box)]
@@ -56,10 +64,10 @@ def reach_of(graph: Graph, box: Step) -> Reach | None:
 
 def keys_met(scene: Scene, step: Step) -> int | None:
     """The keys that each query meets in a kernel that leaves out blocks beyond its bands; None where it meets all."""
-    op, graph = step.op, scene.graph
-    if not isinstance(op, Kernel) or op.kind not in ("band", "tiles"):
+    graph = scene.graph
+    if step.kernel is None or step.kernel.kind not in ("band", "tiles"):
         return None
-    found = [reach_of(graph, part) for part in op.body if graph.masked(part)]
+    found = [reach_of(graph, part) for part in step.kernel.body if graph.masked(part)]
     reaches = [reach for reach in found if reach is not None]
     if not reaches or len(reaches) < len(found):
         return None
@@ -81,23 +89,15 @@ def _number(graph: Graph, argument: Function | Arith) -> int | None:
     return int(evaluate(argument, graph.values)) if known else None
 
 
-def attention_of(graph: Graph, op: Kernel) -> Attention:
-    """The scores, the softmax and the product with the values that a kernel 'band' holds, as one operation."""
-    scores, box, read = op.body
-    assert isinstance(scores.op, Contraction)
-    assert isinstance(box.op, Box)
-    first, second = scores.op.uses
-    query, key = (first, second) if graph.query in first.legs else (second, first)
-    (value,) = (use for use in read.op.uses if use.name != box.name)
-    scale, coefficient = box.op.number("scale"), scores.op.terms[0].coefficient
-    scale = scale if coefficient == ONE else coefficient if scale == ONE else Binary("*", coefficient, scale)
-    dropout, steps = box.op.number("dropout"), (scores.name, box.name)
-    return Attention(str(box.op.leg), query, key, value, box.legs, scale, dropout, graph.masks(box), steps)
+def band_of(step: Step) -> Band:
+    """The attention that a kernel 'band' computes, and its reach."""
+    assert isinstance(step.form, Band)
+    return step.form
 
 
 def band_work(scene: Scene, step: Step) -> dict[tuple[str, ...], int]:
     """Multiply-adds of one batch element: each query meets one span of keys, and reads their values."""
-    op, reach = _parts(scene.graph, step)
+    op, reach = band_of(step).attention, band_of(step).reach
     found: Counter[tuple[str, ...]] = Counter()
     for use in (op.key, op.value):
         legs = {*op.query.legs, *use.legs} if use == op.key else {*op.scores, *use.legs}
@@ -107,7 +107,7 @@ def band_work(scene: Scene, step: Step) -> dict[tuple[str, ...], int]:
 
 def band_kept(scene: Scene, step: Step) -> dict[str, int]:
     """Floats kept in addition to operands and result: keys and values stand in each span, not once; log-sum-exps."""
-    op, reach = _parts(scene.graph, step)
+    op, reach = band_of(step).attention, band_of(step).reach
     batch = scene.batch if step.name in scene.batched else 1
     n, m = (scene.sizes[leg] for leg in (str(scene.graph.query), op.leg))
     more = max(0, -(-n // reach.block) * reach.span - m)
@@ -117,10 +117,3 @@ def band_kept(scene: Scene, step: Step) -> dict[str, int]:
     }
     found["log-sum-exp"] = scene.size(leg for leg in op.scores if leg != op.leg)
     return {f"{step.name}: {name}": batch * floats for name, floats in found.items()}
-
-
-def _parts(graph: Graph, step: Step) -> tuple[Attention, Reach]:
-    assert isinstance(step.op, Kernel)
-    reach = reach_of(graph, step.op.body[1])
-    assert reach is not None
-    return attention_of(graph, step.op), reach

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from math import inf, prod
 from typing import Any
 
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Use
+from tensornet_attn.graph.attention import Normalize, Terms, attentions, readers_of, score_of, split
+from tensornet_attn.graph.model import Function, Graph, Step, Use
+from tensornet_attn.graph.recurrence import erases, sums
 from tensornet_attn.spec.arithmetic import evaluate, names
 
 
@@ -25,17 +27,17 @@ def decoding_state(graph: Graph, n: int) -> int:
     """
     if graph.key is None:
         return 0
-    sums = {step.name: floats for step in graph.steps if (floats := _sums(graph, step)) is not None}
+    states = {step.name: floats for step in graph.steps if (floats := _sums(graph, step)) is not None}
     held: dict[str, int] = {}  # key-side results that queries read, and how many keys of each are needed
     for step in graph.steps:
         for use in step.op.uses:
             if _meets(graph, step, use):
-                held[use.name] = max(held.get(use.name, 0), int(min(n, _reach(graph, step, sums))))
+                held[use.name] = max(held.get(use.name, 0), int(min(n, _reach(graph, step, states))))
     groups: dict[int, list[str]] = {}
     for name, count in held.items():
         if count:
             groups.setdefault(count, []).append(name)
-    return sum(sums.values()) + sum(count * _cheapest(graph, found) for count, found in groups.items())
+    return sum(states.values()) + sum(count * _cheapest(graph, found) for count, found in groups.items())
 
 
 def _meets(graph: Graph, step: Step, use: Use) -> bool:
@@ -54,72 +56,61 @@ def _on_keys(graph: Graph, name: str) -> bool:
 
 def _sums(graph: Graph, step: Step) -> int | None:
     """The floats of cumulative sums over the keys: of a product of sides, a normalised one, or fast weights."""
-    box = step.op
-    if not isinstance(box, Box) or box.leg != graph.key:
-        return None
-    if box.kind == "delta_rule":
-        key, value = set(box.operand("key").legs), set(box.operand("value").legs)
+    box, found = step.box, attentions(graph).get(step.name)
+    if box is not None and erases(step):
+        key, value = {*box.operand("key").legs}, {*box.operand("value").legs}
         matrix, vector = _floats(graph, key | value), _floats(graph, key)
         return matrix + (vector if box.mode in ("read", "both") else 0)
-    if box.kind not in ("normalize", "sum") or graph.query not in box.operand("of").legs or _window(graph, step) < inf:
+    normalised = found is not None and isinstance(found.weighting, Normalize) and found.compares
+    if box is None or not (normalised or step in sums(graph)) or _window(graph, step) < inf:
         return None
-    inside = graph.step.get(box.operand("of").name)
-    if inside is None or not isinstance(inside.op, Contraction):
+    inside = score_of(graph, box.operand("of"))
+    if not isinstance(inside, Terms) or any(term.pairwise for term in inside.terms):
         return None
-    if box.kind == "sum":
-        sides = [{leg for use in term.factors if _value(graph, use) for leg in use.legs} for term in inside.op.terms]
-        pairs = any({graph.query, graph.key} <= set(use.legs) for use in inside.op.uses)
-        return None if pairs else sum(_floats(graph, side - {graph.key}) for side in sides if side)
-    keys = {leg for use in inside.op.uses if _value(graph, use) for leg in use.legs}
-    features, heads = keys - set(inside.legs) - {graph.key}, keys & set(inside.legs)
-    values = _values(graph, step.name)
-    if not values or any({graph.query, graph.key} <= set(use.legs) for use in inside.op.uses):
-        return None
-    return _floats(graph, features) * (_floats(graph, heads | values) + _floats(graph, heads))
+    if not normalised:
+        sides = [{leg for use in term.key for leg in use.legs} for term in inside.terms if term.key]
+        return sum(_floats(graph, side - {graph.key}) for side in sides)
+    keys = {leg for term in inside.terms for use in term.key for leg in use.legs}
+    features, heads, values = keys - {*inside.step.legs}, keys & {*inside.step.legs}, _values(graph, step.name)
+    return _floats(graph, features) * (_floats(graph, heads | values) + _floats(graph, heads)) if values else None
 
 
 def _values(graph: Graph, name: str) -> set[str]:
     """The legs of what a map is multiplied with where its keys are summed."""
-    for step, use in graph.readers.get(name, ()):
-        if not isinstance(step.op, Contraction) or graph.key not in use.legs:
-            continue
-        if graph.key in step.legs:
-            return _values(graph, step.name)
-        terms = [term for term in step.op.terms if use in term.factors]
-        return {leg for term in terms for one in term.factors if _value(graph, one) for leg in one.legs}
+    for reader in readers_of(graph, name):
+        if reader.term is not None and graph.key in reader.use.legs:
+            if graph.key in reader.step.legs:
+                return _values(graph, reader.step.name)
+            terms = [split(graph, term) for term in reader.step.contraction.terms if reader.use in term.factors]  # type: ignore[union-attr]
+            return {leg for term in terms for use in term.key for leg in use.legs}
     return set()
 
 
-def _value(graph: Graph, use: Use) -> bool:
-    return graph.key in use.legs and graph.query not in use.legs
-
-
-def _reach(graph: Graph, step: Step, sums: Mapping[str, int]) -> float:
+def _reach(graph: Graph, step: Step, states: Mapping[str, int]) -> float:
     """How many of the last keys a query needs in a step; none for what is in cumulative sums already."""
-    if step.name in sums:
+    if step.name in states:
         return 0
-    if isinstance(step.op, Box) and graph.masked(step):
+    if graph.masked(step):
         return _window(graph, step)
     if graph.key in step.legs:  # scores: as many as the maps made of them
         after = [reader for reader, use in graph.readers.get(step.name, ()) if graph.key in use.legs]
-        return max((_reach(graph, reader, sums) for reader in after), default=inf)
+        return max((_reach(graph, reader, states) for reader in after), default=inf)
     pairs = {use.name for use in step.op.uses if {graph.query, graph.key} <= set(use.legs)}
-    return max((_seen(graph, name, sums) for name in pairs), default=inf)
+    return max((_seen(graph, name, states) for name in pairs), default=inf)
 
 
-def _seen(graph: Graph, name: str, sums: Mapping[str, int]) -> float:
+def _seen(graph: Graph, name: str, states: Mapping[str, int]) -> float:
     """How many of the last keys a map, mixed or blended perhaps, has entries for besides those in cumulative sums."""
     step = graph.step.get(name)
-    if step is None or isinstance(step.op, Box):
-        return inf if step is None else _reach(graph, step, sums)
-    pairs = {use.name for use in step.op.uses if {graph.query, graph.key} <= set(use.legs)}
-    return max((_seen(graph, one, sums) for one in pairs), default=inf)
+    if step is not None and (name in states or graph.masked(step)):
+        return _reach(graph, step, states)
+    pairs = {use.name for use in (step.op.uses if step else ()) if {graph.query, graph.key} <= set(use.legs)}
+    return max((_seen(graph, one, states) for one in pairs), default=inf)
 
 
 def _window(graph: Graph, step: Step) -> float:
     """The keys up to its own position that the masks of a box leave to a query."""
-    assert isinstance(step.op, Box)
-    return min((_back(graph, mask) for mask in step.op.masks), default=inf)
+    return min((_back(graph, mask) for mask in (step.box.masks if step.box else ())), default=inf)
 
 
 def _back(graph: Graph, mask: Function) -> float:
@@ -160,7 +151,7 @@ def _join(graph: Graph, net: Any, name: str) -> list[str]:
         return []
     step = graph.step[name]
     before = [use.name for use in step.op.uses if _on_keys(graph, use.name)]
-    alias = isinstance(step.op, Contraction) and len(step.op.uses) == 1 and before[0] in graph.tensor
+    alias = step.contraction is not None and len(step.op.uses) == 1 and before[0] in graph.tensor
     net.add_edge((name, "in"), (name, "out"), **({} if alias else {"capacity": _floats(graph, set(step.legs))}))
     net.add_edges_from(((one, "out"), (name, "in")) for one in before)
     return before

@@ -16,7 +16,8 @@ from math import prod
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import HELD, Scene, word
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
+from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.spec.arithmetic import Arith
 
 Legs = tuple[str, ...]
 
@@ -47,6 +48,14 @@ class Product:
         return self.expert in self.x.legs
 
 
+@dataclass(frozen=True)
+class Experts:
+    """Products with the weights of chosen experts, in their order; without any, the choice alone."""
+
+    topk: Step
+    products: tuple[Product, ...] = ()
+
+
 def held(graph: Graph) -> frozenset[str]:
     """Tensors that belong to the module: what can be the weight of experts."""
     return frozenset(tensor.name for tensor in graph.tensors if tensor.role in HELD)
@@ -54,7 +63,6 @@ def held(graph: Graph) -> frozenset[str]:
 
 def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) -> Product | str:
     """The product of a step with one term, or why it is none; `gate`: the topk in the leg names of this step."""
-    assert isinstance(step.op, Contraction)
     factors = [use for use in step.op.uses if use != gate]
     found = [use for use in factors if expert in use.legs and use.name in weights]
     others = [use for use in factors if use not in found]
@@ -93,33 +101,28 @@ def _against(product: Product) -> Iterator[str]:
 
 
 def topk_of(graph: Graph, name: str) -> Step | None:
-    """The topk that a step is, by itself or as a kernel that finds the chosen experts; None where it is no topk."""
+    """The topk that a step is: a box that leaves k numbers."""
     step = graph.step.get(name)
-    if step is not None and isinstance(step.op, Kernel) and len(step.op.body) == 1:
-        step = step.op.body[0]
-    return step if step is not None and isinstance(step.op, Box) and step.op.kind == "topk" else None
+    return step if step is not None and step.box is not None and "k" in dict(step.box.numbers) else None
 
 
-def products_of(step: Step, graph: Graph) -> tuple[Step, list[Product]]:
-    """The topk of a kernel, and its products: maybe one whose result is mapped, and one with the gates."""
-    assert isinstance(step.op, Kernel)
-    if (topk := topk_of(graph, step.name)) is not None:
-        return topk, []
-    *_, last = step.op.body
-    gate, topk = next((use, topk) for use in last.op.uses if (topk := topk_of(graph, use.name)) is not None)
-    assert isinstance(topk.op, Box)
-    expert = gate.legs[topk.legs.index(str(topk.op.leg))]
-    products = [s for s in step.op.body if isinstance(s.op, Contraction)]
-    found = [read_product(product, gate, expert, held(graph)) for product in products]
-    return topk, [product for product in found if isinstance(product, Product)]
+def chosen_of(topk: Step) -> tuple[str, Arith]:
+    """The leg that a topk chooses along, and how many."""
+    assert topk.box is not None
+    return str(topk.box.leg), topk.box.number("k")
+
+
+def experts_of(step: Step) -> Experts:
+    """The choice and the products of a kernel 'experts'."""
+    assert isinstance(step.form, Experts)
+    return step.form
 
 
 def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
     """Multiply-adds by legs: those of the chosen experts, with k in the place of their leg."""
-    topk, products = products_of(step, scene.graph)
-    assert isinstance(topk.op, Box)
-    k, found = word(topk.op.number("k")), Counter[Legs]()
-    for product in products:
+    form, found = experts_of(step), Counter[Legs]()
+    k = word(chosen_of(form.topk)[1])
+    for product in form.products:
         result = (*product.tokens, *product.heads, product.expert, *product.own)
         for legs in ((*result, *product.summed), *([result] if product.gated else [])):
             found[tuple(k if leg == product.expert else leg for leg in _ordered(scene, legs))] += 1
@@ -128,19 +131,14 @@ def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
 
 def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
     """Gates and numbers of the chosen experts; what stands between two products, for the chosen ones."""
-    assert isinstance(step.op, Kernel)
-    topk, products = products_of(step, scene.graph)
-    assert isinstance(topk.op, Box)
-    rows = scene.size(leg for leg in topk.legs if leg != topk.op.leg) * _chosen(scene, topk)
+    topk, products = experts_of(step).topk, experts_of(step).products
+    along, k = chosen_of(topk)
+    rows = scene.size(leg for leg in topk.legs if leg != along) * int(scene.number(k))
     rows *= scene.batch if step.name in scene.batched else 1
     if not products:
         return {f"{topk.name}: chosen": 2 * rows}
-    return {f"{part.name}: chosen rows": rows * scene.size(products[0].own) for part in step.op.body[:-1]}
-
-
-def _chosen(scene: Scene, topk: Step) -> int:
-    assert isinstance(topk.op, Box)
-    return int(scene.number(topk.op.number("k")))
+    between = step.kernel.steps[:-1] if step.kernel else ()
+    return {f"{name}: chosen rows": rows * scene.size(products[0].own) for name in between}
 
 
 def _ordered(scene: Scene, legs: Iterable[str]) -> Legs:

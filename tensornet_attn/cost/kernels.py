@@ -13,7 +13,7 @@ from tensornet_attn.cost.experts import experts_kept, experts_work
 from tensornet_attn.cost.linear import linear_kept, linear_work, sums_elementwise, sums_kept, sums_work
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.states import states_elementwise, states_kept, states_work
-from tensornet_attn.graph.model import Graph, Kernel, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 
 Work = Callable[[Scene, Step], "dict[tuple[str, ...], int]"]
@@ -41,16 +41,16 @@ ELEMENTWISE: dict[str, Callable[[Scene, Step], int]] = {
 
 def unfolded(graph: Graph) -> Graph:
     """The same graph with each kernel written as the steps inside it."""
-    steps = [part for step in graph.steps for part in (step.op.body if isinstance(step.op, Kernel) else (step,))]
+    steps = [part for step in graph.steps for part in (step.kernel.body if step.kernel else (step,))]
     return replace(graph, steps=tuple(dict.fromkeys(steps)))
 
 
 def inside(scene: Scene, step: Step) -> tuple[Scene, list[Step]]:
     """The scene of the unfolded graph in primitive steps, and the primitive steps of one kernel."""
-    assert isinstance(step.op, Kernel)
+    assert step.kernel is not None
     whole = unfolded(scene.graph)
     inner = replace(scene, graph=split_products(whole))
-    names = step.op.steps
+    names = step.kernel.steps
     owners = [(part, part.name if part.name in whole.step else _owner(part.name)) for part in inner.graph.steps]
     return inner, [part for part, owner in owners if owner in names]
 

@@ -17,7 +17,7 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import dtype_bytes as bytes_of
 from tensornet_attn.cost.sizes import human, lengths_of, sizes_at, whole
 from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
-from tensornet_attn.graph.model import Attention, Graph, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.rewrite.duplicate import beside_output
 
@@ -239,16 +239,14 @@ def cost_of(
 
 def _fused(step: Step, row: str) -> tuple[str, ...]:
     """What else of the diagram a fused operation does: the scores, and the product with the values."""
-    if step.fused is None:
-        return ()
-    values = [f"{row} {step.op.value.name}"] if isinstance(step.op, Attention) else []
-    return (*(name for name in step.fused.steps if name != row), *values)
+    others = tuple(name for name in (step.fused.steps if step.fused else ()) if name != row)
+    return (*others, f"{row} {step.attention.value.name}") if step.attention else others
 
 
 def _row(step: Step) -> str:
     """The step of the diagram that an operation belongs to: `y` for `y.p1`, `A` for fused attention around it."""
-    if isinstance(step.op, Attention):
-        return step.op.steps[-1]
+    if step.attention:
+        return step.attention.steps[-1]
     return re.sub(r"\.p\d+$", "", step.name)
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Contraction, Graph, Step, Use
+from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.spec.arithmetic import Arith, evaluate, parse, to_text
 from tensornet_attn.spec.tokens import Refusal
@@ -54,9 +54,10 @@ class Scene:
 
     def view(self, step: Step) -> bool:
         """Whether a step only renames or transposes legs: one factor, coefficient 1."""
-        if not isinstance(step.op, Contraction) or len(step.op.terms) != 1 or len(step.op.uses) != 1:
+        product = step.contraction
+        if product is None or len(product.terms) != 1 or len(product.uses) != 1:
             return False
-        return self.number(step.op.terms[0].coefficient) == 1 and set(step.op.uses[0].legs) == set(step.legs)
+        return self.number(product.terms[0].coefficient) == 1 and set(step.op.uses[0].legs) == set(step.legs)
 
     def number(self, value: Arith) -> int | float:
         """What arithmetic comes to; a sequence leg stands for its length. Raises InputError where it has no value."""

@@ -15,47 +15,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import log2, prod
 
 from tensornet_attn.cost.linear import CHUNKS
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.model import Graph, Kernel, Step, Use
-
-Legs = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class States:
-    """`heads`: H above, `mixed`: G, `features`: F, `own`: V. The result is [heads..., query, own...].
-
-    Without `value` the keys are summed alone, without `mix` states are added up.
-    """
-
-    box: Step
-    query: Use
-    key: Use
-    value: Use | None
-    mix: Use | None
-    heads: Legs
-    mixed: Legs
-    features: Legs
-    own: Legs
-
-
-def states_of(graph: Graph, step: Step) -> States:
-    """The parts of a kernel of kind `states`."""
-    assert isinstance(step.op, Kernel)
-    product, box, read = step.op.body
-    key, value = (*product.op.uses, None)[:2]
-    query, _, mix = (*read.op.uses, None)[:3]
-    assert key is not None
-    assert query is not None
-    features = tuple(leg for leg in key.legs if leg in query.legs)
-    own = () if value is None else tuple(leg for leg in value.legs if leg in read.legs)
-    heads = tuple(leg for leg in read.legs if leg != graph.query and leg not in own)
-    mixed = tuple(leg for leg in box.legs if leg != graph.query and leg not in (*features, *own))
-    return States(box, query, key, value, mix, heads, mixed, features, own)
+from tensornet_attn.graph.attention import Legs
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 
 
 def with_rows(graph: Graph, step: Step) -> Step | None:
@@ -63,12 +29,12 @@ def with_rows(graph: Graph, step: Step) -> Step | None:
     at = next((place for place, other in enumerate(graph.steps) if other.name == step.name), None)
     if at is None:
         return None
-    own = states_of(graph, step)
+    own = recurrence_of(step)
     for place, other in enumerate(graph.steps):
-        if not isinstance(other.op, Kernel) or other.op.kind != "states" or place == at:
+        parts = other.form
+        if not isinstance(parts, Recurrence) or not parts.mixes or place == at:
             continue
-        parts = states_of(graph, other)
-        same = (parts.query, parts.key, parts.mix, parts.heads) == (own.query, own.key, own.mix, own.heads)
+        same = (parts.terms, parts.mix, parts.heads) == (own.terms, own.mix, own.heads)
         first = min(at, place)
         made = {*graph.tensor, *(one.name for one in graph.steps[:first])}
         ready = all(use.name in made for one in (step, other) for use in one.op.uses)
@@ -77,15 +43,11 @@ def with_rows(graph: Graph, step: Step) -> Step | None:
     return None
 
 
-def _masked_alike(graph: Graph, one: States, other: States) -> bool:
+def _masked_alike(graph: Graph, one: Recurrence, other: Recurrence) -> bool:
     return {*graph.masks(one.box)} == {*graph.masks(other.box)}
 
 
-def states_causal(graph: Graph, parts: States) -> bool:
-    return bool(graph.masks(parts.box))
-
-
-def states_chunk(graph: Graph, parts: States, sizes: Mapping[str, int] | None = None) -> int:
+def states_chunk(graph: Graph, parts: Recurrence, sizes: Mapping[str, int] | None = None) -> int:
     """Keys of a chunk: fewer than in linear attention by the heads that are mixed, whose scores are made inside it."""
     known = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
     root: int = 2 ** round(log2(prod(known[leg] for leg in (*parts.features, *parts.own))) / 2)
@@ -94,9 +56,9 @@ def states_chunk(graph: Graph, parts: States, sizes: Mapping[str, int] | None = 
 
 def states_work(scene: Scene, step: Step) -> dict[Legs, int]:
     """The multiply-adds of one batch element, by the legs they run over."""
-    parts, found = states_of(scene.graph, step), Counter[Legs]()
+    parts, found = recurrence_of(step), Counter[Legs]()
     key, width = str(scene.graph.key), (*parts.features, *parts.own)
-    scan = states_causal(scene.graph, parts)
+    scan = parts.causal(scene.graph)
     query = key if scan else str(scene.graph.query)  # in a scan, queries are padded to the keys
     chunk, scored = _chunk(scene, step)
     if parts.value is not None:
@@ -114,11 +76,11 @@ def states_work(scene: Scene, step: Step) -> dict[Legs, int]:
 def states_elementwise(scene: Scene, step: Step) -> int:
     """Operations over the whole batch: keys that are summed alone, and causal also the mask inside chunks, states added
     up, and what the mixed heads read added up."""
-    parts = states_of(scene.graph, step)
+    parts = recurrence_of(step)
     batch = scene.batch if step.name in scene.batched else 1
     rows, (chunk, scored) = scene.sizes[str(scene.graph.key)], _chunk(scene, step)
     found = rows * scene.size((*parts.mixed, *parts.features)) if parts.value is None else 0
-    if states_causal(scene.graph, parts):
+    if parts.causal(scene.graph):
         found += rows * scene.size((*parts.heads, *parts.mixed)) * (chunk * scored + scene.size(parts.own))
         found += -(-rows // chunk) * scene.size((*parts.mixed, *parts.features, *parts.own))
     return batch * found
@@ -126,10 +88,10 @@ def states_elementwise(scene: Scene, step: Step) -> int:
 
 def states_kept(scene: Scene, step: Step) -> dict[str, int]:
     """Floats kept for backward beside operands and result: states, mixed states, and scores inside the chunks."""
-    parts = states_of(scene.graph, step)
+    parts = recurrence_of(step)
     batch = scene.batch if step.name in scene.batched else 1
     rows, width = scene.sizes[str(scene.graph.key)], (*parts.features, *parts.own)
-    if not states_causal(scene.graph, parts):
+    if not parts.causal(scene.graph):
         return {f"{step.name}: {name}": batch * scene.size((*legs, *width)) for name, legs in _states(parts)}
     chunk, scored = _chunk(scene, step)
     chunks = -(-rows // chunk)
@@ -140,11 +102,11 @@ def states_kept(scene: Scene, step: Step) -> dict[str, int]:
 
 def _chunk(scene: Scene, step: Step) -> tuple[int, bool]:
     """Keys of a chunk, and whether scores are made: those of keys alone are made with their values, in one call."""
-    parts, other = states_of(scene.graph, step), with_rows(scene.graph, step)
+    parts, other = recurrence_of(step), with_rows(scene.graph, step)
     scored = parts.value is not None or other is None
-    lead = parts if scored or other is None else states_of(scene.graph, other)
+    lead = parts if scored or other is None else recurrence_of(other)
     return states_chunk(scene.graph, lead, scene.sizes), scored
 
 
-def _states(parts: States) -> tuple[tuple[str, Legs], ...]:
+def _states(parts: Recurrence) -> tuple[tuple[str, Legs], ...]:
     return ("states", parts.mixed), ("mixed states", parts.heads)

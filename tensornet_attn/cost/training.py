@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import sizes_at, whole
 from tensornet_attn.cost.work import macs
-from tensornet_attn.graph.model import Contraction, Graph, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 
 
@@ -28,6 +28,6 @@ def _gradients(scene: Scene, step: Step) -> int:
     """How many products of the step's size its backward takes."""
     if step.name not in scene.learned:
         return 0
-    if not isinstance(step.op, Contraction):
+    if step.contraction is None:
         return 2
     return sum(use.name in scene.learned for use in step.op.uses)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tensornet_attn.draw.words import KINDS, look_of
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.attention import Masked, attentions, behind
+from tensornet_attn.graph.model import Graph, Step, Term, Use
 
-_NORMALISED = ("softmax", "normalize")
 _ROLES = ("weight", "constant", "state")
 
 
@@ -23,8 +23,7 @@ def core(graph: Graph) -> frozenset[str]:
     return frozenset(
         use.name
         for step in _inside_scores(graph)
-        if isinstance(step.op, Contraction)
-        for term in step.op.terms
+        for term in (step.contraction.terms if step.contraction else ())
         if {graph.query, graph.key} <= _legs(use for use in term.factors if use.name in data)
         for use in term.factors
         if _mixes(graph, use, term)
@@ -61,10 +60,7 @@ def _data(graph: Graph) -> set[str]:
 
 
 def _inside_scores(graph: Graph) -> list[Step]:
-    """The steps that a box of scores is made from."""
-    roots = [s for s in graph.steps if isinstance(s.op, Box) and s.op.kind in _NORMALISED and s.op.leg == graph.key]
-    inside = {use.name for root in roots for use in root.op.uses}
-    for step in reversed(graph.steps):
-        if step.name in inside:
-            inside |= {use.name for use in step.op.uses}
+    """The steps that the scores of a softmax or normalize box are made from."""
+    normalised = [found for found in attentions(graph).values() if not isinstance(found.weighting, Masked)]
+    inside = behind(graph, (found.of.name for found in normalised))
     return [step for step in graph.steps if step.name in inside]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensornet_attn.emit.dimensions import dimensions, split
 from tensornet_attn.emit.masks import attention_keep
 from tensornet_attn.emit.values import Legs, Value, shape_comment
 from tensornet_attn.emit.writer import Writer
@@ -12,8 +13,8 @@ CAUSAL = Function("causal")
 
 def emit_attention(writer: Writer, step: Step) -> None:
     """The lines of one fused call."""
-    assert isinstance(step.op, Attention)
-    op, query, key = step.op, str(writer.graph.query), str(step.op.leg)
+    assert step.attention is not None
+    op, query, key = step.attention, str(writer.graph.query), str(step.attention.leg)
     q, k, v = (writer.value(use) for use in op.uses)
     heads = head_order(op, query)
     contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
@@ -65,25 +66,15 @@ def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs
     else:
         text = value.grouped(groups)
     batch = "... " if value.batched else ""
-    writer.line(f"{local} = {text}  # {batch}{' '.join(map(_dimension, groups))}")
+    writer.line(f"{local} = {text}  # {batch}{dimensions(*groups)}")
     return local
-
-
-def _dimension(group: Legs) -> str:
-    return f"({' '.join(group)})" if len(group) > 1 else group[0] if group else "1"
 
 
 def _bind(writer: Writer, step: Step, text: str, legs: Legs, heads: int, own: int) -> None:
     """The result, its heads as one dimension until a reader wants them apart."""
-    if own == 0:
-        text += "[..., 0]"
-    elif own > 1:
-        text += f".unflatten(-1, ({', '.join(writer.size(leg) for leg in legs[-own:])}))"
-    unpack = ""
-    if heads == 0:
-        text += f".squeeze({-2 - own})"
-    elif heads > 1:
-        unpack = f".unflatten({-2 - own}, ({', '.join(writer.size(leg) for leg in legs[:heads])}))"
+    text += split(-1, [*map(writer.size, legs[heads + 1 :])]) if own else "[..., 0]"
+    unpack = split(-2 - own, [*map(writer.size, legs[:heads])])
+    text, unpack = (text, unpack) if heads else (text + unpack, "")
     local = writer.local[step.name]
     value = Value(local, legs, True, packed=max(heads, 1), unpack=unpack)
     writer.line(f"{local} = {text}  # {shape_comment(value)}")

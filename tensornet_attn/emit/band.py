@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tensornet_attn.cost.band import attention_of, reach_of
+from tensornet_attn.cost.band import Reach, band_of
 from tensornet_attn.emit.attention import head_order
+from tensornet_attn.emit.dimensions import dimensions, split
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.values import Legs, Value
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Attention, Kernel, Step
+from tensornet_attn.graph.model import Attention, Step
 
 
 def emit_band(writer: Writer, step: Step) -> None:
     """The lines of one call."""
-    assert isinstance(step.op, Kernel)
-    op, query, key = attention_of(writer.graph, step.op), str(writer.graph.query), str(writer.graph.key)
+    op, query, key = band_of(step).attention, str(writer.graph.query), str(writer.graph.key)
     q, k, v = (writer.value(use) for use in op.uses)
     heads = head_order(op, query)
     contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
@@ -25,9 +25,11 @@ def emit_band(writer: Writer, step: Step) -> None:
         _tensor(writer, "k", k, key, shared if set(shared) & set(k.legs) else (), contracted),
         _tensor(writer, "v", v, key, shared if set(shared) & set(v.legs) else (), own),
     ]
-    text = writer.call("attend_band", *names, *_options(writer, op, step.op.body[1], heads))
+    text = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, heads))
+    text += split(-1, [*map(writer.size, own)]) if own else "[..., 0]"
+    text += split(-1 - len(own), [*map(writer.size, heads)])
     value = Value(writer.local[step.name], (query, *heads, *own), True)
-    writer.line(f"{value.text} = {text}{_apart(writer, heads, own)}", value)
+    writer.line(f"{value.text} = {text}", value)
     writer.values[step.name] = value
 
 
@@ -38,18 +40,12 @@ def _tensor(writer: Writer, name: str, value: Value, sequence: str, heads: Legs,
     if text.isidentifier():
         return text
     local, batch = writer.names.fresh(name), "... " if value.batched else ""
-    writer.line(f"{local} = {text}  # {batch}{' '.join(map(_dimension, groups))}")
+    writer.line(f"{local} = {text}  # {batch}{dimensions(*groups)}")
     return local
 
 
-def _dimension(group: Legs) -> str:
-    return f"({' '.join(group)})" if len(group) > 1 else group[0] if group else "1"
-
-
-def _options(writer: Writer, op: Attention, box: Step, heads: Legs) -> list[str]:
+def _options(writer: Writer, op: Attention, reach: Reach, heads: Legs) -> list[str]:
     """What follows query, key and value in the call."""
-    reach = reach_of(writer.graph, box)
-    assert reach is not None
     mask = "mask" if takes_mask(writer.graph) else "None"
     if mask == "mask" and len(heads) > 1:
         written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg))
@@ -60,14 +56,3 @@ def _options(writer: Writer, op: Attention, box: Step, heads: Legs) -> list[str]
     dropout = writer.number(op.dropout)
     options += [] if dropout in ("0", "0.0") else [f"dropout={dropout} if self.training else 0.0"]
     return [*options, "tied=True"] if writer.graph.tied else options
-
-
-def _apart(writer: Writer, heads: Legs, own: Legs) -> str:
-    """What takes the legs of the result, [query, heads, own] as three dimensions, apart."""
-    text = "[..., 0]" if not own else ""
-    if len(own) > 1:
-        text = f".unflatten(-1, ({', '.join(map(writer.size, own))}))"
-    place = -1 - len(own)
-    if not heads:
-        return f"{text}.squeeze({place})"
-    return text if len(heads) == 1 else f"{text}.unflatten({place}, ({', '.join(map(writer.size, heads))}))"

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from copy import copy
 
-from tensornet_attn.cost.experts import Product, products_of
+from tensornet_attn.cost.experts import Product, chosen_of, experts_of
 from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import scaled
+from tensornet_attn.emit.dimensions import split
 from tensornet_attn.emit.values import ATOM, Legs, Value
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Box, Kernel, Step
+from tensornet_attn.graph.model import Kernel, Step
 
 
 def emit_experts(writer: Writer, step: Step) -> None:
     """The lines of one kernel: the choice of experts, or what it computes for those that a topk chose."""
-    assert isinstance(step.op, Kernel)
-    topk, found = products_of(step, writer.graph)
+    assert step.kernel is not None
+    form = experts_of(step)
+    topk, products = form.topk, {product.step.name: product for product in form.products}
     _choose(writer, topk)
-    products = {product.step.name: product for product in found}
-    inside = _inside(writer, step.op)
-    if len(step.op.body) > 1:
-        assert isinstance(topk.op, Box)
-        names, k = ", ".join(part.name for part in step.op.body[:-1]), writer.integer(topk.op.number("k"))
+    inside = _inside(writer, step.kernel)
+    if len(step.kernel.body) > 1:
+        names, k = ", ".join(step.kernel.steps[:-1]), writer.integer(chosen_of(topk)[1])
         writer.line(f"# {names}: leg {products[step.name].expert} counts the {k} chosen alone")
-    for part in step.op.body:
+    for part in step.kernel.body:
         if part.name in products:
             value = _product(inside, products[part.name], topk)
             inside.bind(part.name, value.text, value.legs, value.level)
-        elif part is not topk:
+        elif products:
             emit_box(inside, part)
     writer.needs_math |= inside.needs_math
 
@@ -47,17 +47,15 @@ def _choose(writer: Writer, topk: Step) -> None:
     """Gates and numbers of the chosen experts, [..., k], the box's leg last: one line the first time."""
     if _chosen(topk) in writer.values:
         return
-    assert isinstance(topk.op, Box)
-    leg = str(topk.op.leg)
-    legs = (*(one for one in topk.legs if one != leg), leg)
-    of, by = (writer.value(topk.op.operand(role)) for role in ("of", "by"))
-    text = writer.call("top_chosen", of.arranged(legs).text, by.aligned(legs).text, writer.integer(topk.op.number("k")))
+    leg, count = chosen_of(topk)
+    legs, k = (*(one for one in topk.legs if one != leg), leg), writer.integer(count)
+    of, by = map(writer.value, topk.op.uses)
+    text = writer.call("top_chosen", of.arranged(legs).text, by.aligned(legs).text, k)
     gates = writer.local[topk.name]
-    if isinstance(writer.graph.step[topk.name].op, Box):  # a tensor of all experts has that name
+    if writer.graph.step[topk.name].box is not None:  # a tensor of all experts has that name
         gates = writer.names.fresh(f"{gates}_gates")
     chosen = writer.names.fresh(f"{gates}_chosen")
     batched = of.batched or by.batched
-    k = writer.integer(topk.op.number("k"))
     writer.line(f"{gates}, {chosen} = {text}  # {'... ' if batched else ''}{' '.join((*legs[:-1], k))}")
     writer.values[_gates(topk)] = Value(gates, legs, batched)
     writer.values[_chosen(topk)] = Value(chosen, legs, batched)
@@ -113,14 +111,7 @@ def _apart(writer: Writer, text: str, product: Product) -> Value:
     """The result with a dimension for each leg."""
     slots = () if product.gated else (product.expert,)
     heads = product.heads if slots or not product.total else ()
-    text += _unpacked(writer, product.own, -1)
+    text += split(-1, [*map(writer.size, product.own)])
     if heads:
-        text += _unpacked(writer, heads, -1 - len(product.own) - len(slots))
+        text += split(-1 - len(product.own) - len(slots), [*map(writer.size, heads)])
     return Value(text, (*product.tokens, *heads, *slots, *product.own), True, ATOM)
-
-
-def _unpacked(writer: Writer, legs: Legs, place: int) -> str:
-    """What takes one dimension apart into any number of legs."""
-    if len(legs) == 1:
-        return ""
-    return f".unflatten({place}, ({', '.join(map(writer.size, legs))}))" if legs else f".squeeze({place})"

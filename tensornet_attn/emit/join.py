@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.values import Legs, Value
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import batches
 from tensornet_attn.rewrite.scores import grows
 from tensornet_attn.spec.arithmetic import ONE
@@ -13,9 +13,9 @@ from tensornet_attn.spec.arithmetic import ONE
 
 def emit_join(writer: Writer, step: Step) -> None:
     """The parts, each laid out as [shared legs..., its own as one], then the line that joins them."""
-    assert isinstance(step.op, Kernel)
+    assert step.kernel is not None
     shared = step.legs[:-1]
-    values = {part.name: _value(writer, part) for part in step.op.body if part.op.uses}
+    values = {part.name: _value(writer, part) for part in step.kernel.body if part.op.uses}
     texts = {name: value.grouped(_groups(value, shared)) for name, value in values.items()}
     whole = {name for name, value in values.items() if {*shared} <= {*value.legs}}
     wide = max(whole, key=lambda name: (values[name].batched, -list(values).index(name)))
@@ -23,7 +23,7 @@ def emit_join(writer: Writer, step: Step) -> None:
     writer.line(f"{first} = {texts[wide]}  # {_shape(full, shared)}")
     texts[wide], shape = first, f"{first}.shape[:-1]"
     known = batches(writer.graph)
-    reach = {part.name: {many for use in part.op.uses for many in known[use.name]} for part in step.op.body}
+    reach = {part.name: {many for use in part.op.uses for many in known[use.name]} for part in step.kernel.body}
     others = [name for name in values if reach[name] - reach[wide]]
     if others:  # no part is sure to have the batch and all legs
         shape = writer.names.fresh("shape")
@@ -34,7 +34,7 @@ def emit_join(writer: Writer, step: Step) -> None:
     like = texts[feature]
     for name in exact & {*texts}:
         texts[name] = writer.call("exact_columns", texts[name], like)
-    for part in step.op.body:
+    for part in step.kernel.body:
         name = part.name if part.name in values else feature if exact else wide
         if part.name not in values:
             number = writer.number(part.op.terms[0].coefficient)  # type: ignore[union-attr]
@@ -42,22 +42,22 @@ def emit_join(writer: Writer, step: Step) -> None:
             texts[part.name] = writer.call("equal_columns", number, like) if exact else one
         if others or not {*shared} <= {*values[name].legs} or reach[name] != reach[wide]:
             texts[part.name] += f".expand(*{shape}, -1)"
-    writer.bind(step.name, f"torch.cat(({', '.join(texts[part.name] for part in step.op.body)}), -1)", step.legs)
+    writer.bind(step.name, f"torch.cat(({', '.join(texts[part.name] for part in step.kernel.body)}), -1)", step.legs)
 
 
 def exact_parts(graph: Graph, step: Step) -> list[Step]:
     """The parts of a join, and of that which it meets, that are added to scores and of which differences count."""
-    joins = [one for one in graph.steps if isinstance(one.op, Kernel) and one.op.kind == "join"]
+    joins = [one for one in graph.steps if one.kernel and one.kernel.kind == "join"]
     met = [one for one in joins if one.legs[-1] == step.legs[-1]]  # the leg of the features side by side, theirs alone
-    alone = [part for one in met for part in one.op.body if {*part.legs} < {*one.legs}]  # type: ignore[union-attr]
+    alone = [part for one in met if one.kernel for part in one.kernel.body if {*part.legs} < {*one.legs}]
     large = any(grows(graph, use) for part in alone for use in part.op.uses)
     return [part for part in alone if part.op.uses] if large else []
 
 
 def _value(writer: Writer, part: Step) -> Value:
     """A part's value: the tensor itself where nothing is done to it, else a line of its own."""
-    assert isinstance(part.op, Contraction)
-    terms = part.op.terms
+    assert part.contraction is not None
+    terms = part.contraction.terms
     if len(terms) == 1 and terms[0].coefficient == ONE and len(terms[0].factors) == 1:
         return writer.value(terms[0].factors[0])
     writer.local[part.name] = writer.names.fresh("part")

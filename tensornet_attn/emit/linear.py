@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensornet_attn.cost.linear import Linear, Sides, causal, chunk_of, linear_of, sums_of
+from tensornet_attn.cost.linear import chunk_of
 from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Box, Graph, Kernel, Step, Use
+from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
+from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
     """The lines of one call."""
-    parts, query, key = linear_of(writer.graph, step), str(writer.graph.query), str(writer.graph.key)
+    parts, query, key = recurrence_of(step), str(writer.graph.query), str(writer.graph.key)
+    assert parts.value is not None
     box = parts.box.name
     writer.line(f"# {box} and {box} {parts.value.name}: the keys are summed first, nothing is {query} by {key}")
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
-    call = "decay_attention" if any(term.decays for term in parts.terms) else "linear_attention"
+    call = "decay_attention" if parts.decaying else "linear_attention"
     text = writer.call(call, f"[{terms}]", v, *_options(writer, parts))
     if len(parts.result) != 1:
         text += f".unflatten(-1, ({', '.join(map(writer.size, parts.result))}))" if parts.result else "[..., 0]"
@@ -31,10 +34,10 @@ def emit_linear(writer: Writer, step: Step) -> None:
 
 def emit_sums(writer: Writer, step: Step) -> None:
     """The lines of one call that sums what would be scores along the keys."""
-    parts, query = sums_of(writer.graph, step), str(writer.graph.query)
+    parts, query = recurrence_of(step), str(writer.graph.query)
     writer.line(f"# {parts.box.name}: the keys are summed, nothing is {query} by {writer.graph.key}")
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
-    options = [*_masks(writer, parts), *(["causal=True"] if causal(writer.graph, parts) else [])]
+    options = [*_masks(writer, parts), *(["causal=True"] if parts.causal(writer.graph) else [])]
     options += ["wide=True"] if _kept_wide(writer.graph, step.name) else []
     value = Value(writer.local[step.name], (*parts.heads, query), True)
     writer.line(f"{value.text} = {writer.call('cumulative_sums', f'[{terms}]', *options)}", value)
@@ -43,9 +46,8 @@ def emit_sums(writer: Writer, step: Step) -> None:
 
 def _kept_wide(graph: Graph, name: str) -> bool:
     """Whether all that reads a step adds it up in float32: exponents that scores decay by, exact columns, tiles."""
-    kernels = [step for step in graph.steps if isinstance(step.op, Kernel) and step.op.kind == "linear"]
-    terms = [term for step in kernels for term in linear_of(graph, step).terms]
-    exponents = {use.name for term in terms for pair in term.decays for use in pair}
+    forms = [step.form for step in graph.steps if isinstance(step.form, Recurrence)]
+    exponents = {use.name for form in forms for term in form.terms for pair in term.decays for use in pair}
     readers = [step for step, _ in graph.readers.get(name, ())]
     return bool(readers) and all(_adds_wide(graph, name, step, step.name in exponents) for step in readers)
 
@@ -53,17 +55,17 @@ def _kept_wide(graph: Graph, name: str) -> bool:
 def _adds_wide(graph: Graph, name: str, reader: Step, exponent: bool) -> bool:
     """Whether a reader takes numbers of 32 bits beside others of 16."""
     adding = [reader] if exponent else []
-    if isinstance(reader.op, Kernel):
-        if reader.op.kind == "tiles":
+    if reader.kernel:
+        if reader.kernel.kind == "tiles":
             return True
-        exact = exact_parts(graph, reader) if reader.op.kind == "join" else []
-        adding = [part for part in reader.op.body if any(use.name == name for use in part.op.uses)]
+        exact = exact_parts(graph, reader) if reader.kernel.kind == "join" else []
+        adding = [part for part in reader.kernel.body if any(use.name == name for use in part.op.uses)]
         if not {*adding} <= {*exact}:
             return False
     return bool(adding) and all(len(part.op.uses) == len(part.op.terms) for part in adding)  # type: ignore[union-attr]
 
 
-def _term(writer: Writer, parts: Linear, term: Sides) -> str:
+def _term(writer: Writer, parts: Recurrence, term: ScoreTerm) -> str:
     """The names of query side, key side and core, which stand in lines of their own."""
     query, key = str(writer.graph.query), str(writer.graph.key)
     q = _line(writer, "q", _side(writer, parts, term.query, query, term))
@@ -72,14 +74,14 @@ def _term(writer: Writer, parts: Linear, term: Sides) -> str:
         pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
         a, b = (_decay(writer, parts, name, uses, term.decayed) for name, uses in pairs)
         return f"({q}, {k}, {a}, {b})"
-    if term.core is None:
+    if not term.core:
         return f"({q}, {k})"
-    value = writer.value(term.core)
+    value = writer.value(term.core[0])
     heads = parts.heads if value.batched or {*parts.heads} & {*value.legs} else ()
     return f"({q}, {k}, {_line(writer, 'core', _matrix(value, heads, term.groups, parts.mixed))})"
 
 
-def _decay(writer: Writer, parts: Linear, name: str, uses: Sequence[Use], decayed: Legs) -> str:
+def _decay(writer: Writer, parts: Recurrence, name: str, uses: Sequence[Use], decayed: Legs) -> str:
     """The name of one side of the exponents, which are added where a term has several factors that decay."""
     sequence = str(writer.graph.query if name == "a" else writer.graph.key)
     features = [decayed if {*decayed} & {*use.legs} else () for use in uses]
@@ -87,8 +89,9 @@ def _decay(writer: Writer, parts: Linear, name: str, uses: Sequence[Use], decaye
     return _line(writer, name, (" + ".join(text for text, _ in made), max((shape for _, shape in made), key=len)))
 
 
-def _side(writer: Writer, parts: Linear, use: Use | None, sequence: str, term: Sides) -> tuple[str, str]:
+def _side(writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: str, term: ScoreTerm) -> tuple[str, str]:
     """One side of a term and its shape: ones where it has no factor, the coefficient times the query side."""
+    use = next(iter(uses), None)
     query = sequence == writer.graph.query
     ones = "" if use and sequence in use.legs else f"{writer.like.text}.new_ones({writer.length(sequence)}, 1)"
     if use is None:
@@ -127,17 +130,15 @@ def _line(writer: Writer, name: str, made: tuple[str, str]) -> str:
     return local
 
 
-def _options(writer: Writer, parts: Linear) -> list[str]:
+def _options(writer: Writer, parts: Recurrence) -> list[str]:
     """What follows the values in the call."""
-    box = parts.box.op
-    assert isinstance(box, Box)
-    eps = writer.number(box.number("eps")) if box.kind == "normalize" else "0"
+    eps = writer.number(parts.weighting.eps) if isinstance(parts.weighting, Normalize) else "0"
     options = [*_masks(writer, parts), *([f"eps={eps}"] if eps not in ("0", "0.0") else [])]
-    options += ["normalize=False"] if box.kind == "keep" else ["softmax=True"] if box.kind == "softmax" else []
-    return [*options, *([f"causal=True, chunk={chunk_of(writer.graph, parts)}"] if causal(writer.graph, parts) else [])]
+    options += ["normalize=False"] if isinstance(parts.weighting, Masked) else ["softmax=True"] if parts.alone else []
+    return [*options, *([f"causal=True, chunk={chunk_of(writer.graph, parts)}"] if parts.causal(writer.graph) else [])]
 
 
-def _masks(writer: Writer, parts: Linear) -> list[str]:
+def _masks(writer: Writer, parts: Recurrence) -> list[str]:
     """The masks of the call, and how many dimensions there are before the sequence."""
     written = tuple(leg for leg in parts.box.legs if leg not in (writer.graph.query, writer.graph.key))
     order = tuple(written.index(leg) for leg in (*parts.heads, *parts.mixed))

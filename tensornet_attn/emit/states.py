@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tensornet_attn.cost.states import states_causal, states_chunk, states_of, with_rows
+from tensornet_attn.cost.states import states_chunk, with_rows
+from tensornet_attn.emit.dimensions import dimensions, split
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.values import Legs, Value, shape_comment
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step, Use
+from tensornet_attn.graph.recurrence import recurrence_of
 
 
 def emit_states(writer: Writer, step: Step) -> None:
@@ -15,33 +17,33 @@ def emit_states(writer: Writer, step: Step) -> None:
         return
     graph, query, key = writer.graph, str(writer.graph.query), str(writer.graph.key)
     steps = [one for one in (step, with_rows(graph, step)) if one is not None]
-    steps.sort(key=lambda one: states_of(graph, one).value is None)
-    each = [states_of(graph, one) for one in steps]
+    steps.sort(key=lambda one: recurrence_of(one).value is None)
+    each = [recurrence_of(one) for one in steps]
     boxes = " and ".join(parts.box.name for parts in each)
     writer.line(f"# {boxes}: the keys are summed and mixed over heads first, nothing is {query} by {key}")
-    parts = each[0]
-    q = _side(writer, "q", parts.query, parts.heads, query, parts.features)
-    k = _side(writer, "k", parts.key, parts.mixed, key, parts.features)
+    parts, (term,) = each[0], each[0].terms
+    q = _side(writer, "q", term.query[0], parts.heads, query, parts.features)
+    k = _side(writer, "k", term.key[0], parts.mixed, key, parts.features)
     v = _side(writer, "v", parts.value, parts.mixed, key, parts.own)
     mix = _mix(writer, parts.mix, parts.heads, parts.mixed)
     options = ["mask" if takes_mask(graph) else "None", "key_mask", writer.batch_dims]
-    if states_causal(graph, parts):
+    if parts.causal(graph):
         options.append(f"causal=True, chunk={states_chunk(graph, parts)}")
     values = [
         Value(writer.local[one.name], (*own.heads, query, *own.own), True) for one, own in zip(steps, each, strict=True)
     ]
     if len(steps) == 1:
         text = writer.call("mixed_states", q, k, v, mix, *options)
-        text += _split(writer, -1, parts.own) + _split(writer, -2 - len(parts.own), parts.heads)
+        text += split(-1, [*map(writer.size, parts.own)]) + split(-2 - len(parts.own), [*map(writer.size, parts.heads)])
         writer.line(f"{values[0].text} = {text}", values[0])
     else:
         call = writer.call("mixed_states_and_blockwise", q, k, v, mix, *options)
         shapes = "; ".join(shape_comment(value) for value in values)
         writer.line(f"{', '.join(value.text for value in values)} = {call}  # {shapes}")
         for value, own in zip(values, each, strict=True):
-            columns = _split(writer, -1, parts.own) if own is parts else ""
-            if split := columns + _split(writer, -2 - len(own.own), own.heads):
-                writer.line(f"{value.text} = {value.text}{split}")
+            columns = split(-1, [*map(writer.size, parts.own)]) if own is parts else ""
+            if apart := columns + split(-2 - len(own.own), [*map(writer.size, own.heads)]):
+                writer.line(f"{value.text} = {value.text}{apart}")
     writer.values |= {one.name: value for one, value in zip(steps, values, strict=True)}
 
 
@@ -51,7 +53,7 @@ def _side(writer: Writer, name: str, use: Use | None, heads: Legs, sequence: str
         return "None"
     value = writer.value(use)
     text = value.grouped((heads, (sequence,), columns))
-    shape = f"{'... ' if value.batched else ''}{_words(heads)} {sequence} {_words(columns)}"
+    shape = f"{'... ' if value.batched else ''}{dimensions(heads, (sequence,), columns)}"
     local = writer.names.fresh(name)
     writer.line(f"{local} = {text}  # {shape}")
     return local
@@ -67,14 +69,3 @@ def _mix(writer: Writer, use: Use | None, heads: Legs, mixed: Legs) -> str:
     value = value.aligned((*heads, *mixed), whole=True) if missing else value
     text = value.grouped((heads, mixed))
     return f"({text}).expand({', '.join(sizes)})" if missing else text
-
-
-def _split(writer: Writer, place: int, legs: Legs) -> str:
-    """What makes a dimension the legs that stand side by side in it."""
-    if len(legs) == 1:
-        return ""
-    return f".unflatten({place}, ({', '.join(map(writer.size, legs))}))" if legs else f".squeeze({place})"
-
-
-def _words(legs: Legs) -> str:
-    return f"({' '.join(legs)})" if len(legs) > 1 else legs[0] if legs else "1"

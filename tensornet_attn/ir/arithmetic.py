@@ -51,6 +51,11 @@ Arith = Number | Name | Negative | Binary | Call
 ONE = Number(1)
 
 
+def times(a: Arith, b: Arith) -> Arith:
+    """The product of two, where one of them may be 1."""
+    return b if a == ONE else a if b == ONE else Binary("*", a, b)
+
+
 def parse(text: str | int | float) -> Arith:
     """The tree of `f / h` or of a number. Raises Refusal."""
     if not isinstance(text, str):

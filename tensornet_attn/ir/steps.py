@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from tensornet_attn.ir.arithmetic import ONE, Arith
 
@@ -56,7 +57,7 @@ class Contraction:
 
     terms: tuple[Term, ...]
 
-    @property
+    @cached_property
     def uses(self) -> tuple[Use, ...]:
         return tuple(use for term in self.terms for use in term.factors)
 
@@ -98,7 +99,7 @@ class Box:
     mode: str | None = None
     seen: Seen = frozenset()
 
-    @property
+    @cached_property
     def uses(self) -> tuple[Use, ...]:
         return tuple(use for _, use in self.operands)
 
@@ -140,11 +141,13 @@ class Kernel:
 
     `body`: the steps it computes, as the graph had them; the last one has the name, and gives the result, of the step
     that this operation is of. `uses`: what the body reads from outside, each tensor once, under its own leg names.
+    `form`: the same in named fields, as its kind has them, derived from the body.
     """
 
     kind: str
     uses: tuple[Use, ...]
     body: tuple[Step, ...]
+    form: object = field(default=None, repr=False, compare=False)
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -180,6 +183,11 @@ class Step:
     def kernel(self) -> Kernel | None:
         """The operation, where it is steps that the planner computes as one."""
         return self.op if isinstance(self.op, Kernel) else None
+
+    @property
+    def form(self) -> object:
+        """What a kernel computes, in named fields; None where it has none."""
+        return self.op.form if isinstance(self.op, Kernel) else None
 
     @property
     def attention(self) -> Attention | None:

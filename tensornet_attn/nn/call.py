@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Box, Graph, Kernel
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.recurrence import Recurrence, erases, sums
 from tensornet_attn.nn.given import Masks, check_key_mask, check_mask, check_noise
-from tensornet_attn.ops import OPS
 
 Tensor = torch.Tensor
 Shape = tuple[tuple[str, int | None], ...]  # (leg, size; None: sized at run time)
@@ -185,22 +186,18 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
         for leg, group in zip(tensor.legs, schedule.tensor[tensor.name].stored, strict=False)
         if len(group) > 1
     }
-    masked = [step for step in graph.steps if graph.masked(step)]
-    boxes = [(step.name, step.box, step.box.operand("of").legs) for step in masked if step.box is not None]
-    seen = [(name, box.kind, legs) for name, box, legs in boxes if graph.query in legs]
+    masked = [(step.name, step.box) for step in graph.steps if step.box is not None and graph.masked(step)]
+    seen = [(name, box.kind, box.operand("of").legs) for name, box in masked if graph.query in box.operand("of").legs]
     pair = (graph.query, graph.key)
     places = [(name, kind, _shape(graph, tuple(leg for leg in legs if leg not in pair))) for name, kind, legs in seen]
-    fast = next((step.name for step in graph.steps if step.box is not None and OPS[step.box.kind].recurrent), None)
-    maps = tuple(name for name, kind, _ in seen if OPS[kind].is_sum and name not in _sums(schedule))
+    fast = next((step.name for step in graph.steps if erases(step)), None)
+    maps = tuple(step.name for step in sums(graph) if step.name not in _sums(schedule))
     apart = tuple(name for name, _, legs in seen if split & {*legs} or (name in maps and {*legs} - {*pair}))
     return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart, maps)
 
 
 def _sums(schedule: Graph) -> set[str]:
     """The sums over keys that a schedule computes as sums."""
-    found = [
-        part
-        for step in schedule.steps
-        for part in (step.op.body if isinstance(step.op, Kernel) and step.op.kind != "states" else (step,))
-    ]
-    return {step.name for step in found if isinstance(step.op, Box) and step.op.kind == "sum"}
+    forms = [step.form for step in schedule.steps]
+    states = {form.box.name for form in forms if isinstance(form, Recurrence) and form.mixes}
+    return {step.name for step in sums(unfolded(schedule)) if step.name not in states}

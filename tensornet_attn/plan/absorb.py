@@ -13,12 +13,15 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
+from tensornet_attn.cost.band import Band
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.model import Attention, Graph, Kernel
+from tensornet_attn.graph.attention import attentions
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.plan.band import lower_band
 from tensornet_attn.plan.blockwise import quadratic
 from tensornet_attn.plan.figures import duration, instead
-from tensornet_attn.plan.fuse import lower_attention, reasons_against, softmax_boxes
+from tensornet_attn.plan.fuse import lower_attention, reasons_against, softmaxes
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.lowering import Lower, Lowered
 from tensornet_attn.plan.order import split_best
@@ -30,7 +33,6 @@ from tensornet_attn.rewrite.scores import RULES as SCORES
 
 ABSORBED = "absorbed weights"
 NEXT: tuple[Lower, ...] = (lower_band, lower_linear, lower_attention)
-FUSE = ("band", "linear")  # kinds of kernel that never make scores, as fused attention
 HOW = {
     KEY.name: "with {0} on the query side and {1} as keys",
     VALUE.name: "with {0} after the map and {1} as values",
@@ -132,11 +134,11 @@ class _Search:
 
     def fusable(self, graph: Graph) -> Graph:
         """The graph, scores that a move changed as one product where fused attention then takes them."""
-        for box in softmax_boxes(graph):
-            scores = graph.step.get(box.op.operand("of").name)  # type: ignore[union-attr]
+        for box in softmaxes(graph):
+            scores = attentions(graph)[box].scores
             if scores is not None and self.start.step.get(scores.name) != scores:
-                made, trace = rewritten(graph, box.name, SCORES)
-                graph = made if trace and not reasons_against(made, made.step[box.name]) else graph
+                made, trace = rewritten(graph, box, SCORES)
+                graph = made if trace and not reasons_against(made, box) else graph
         return graph
 
     def refusals(self, graph: Graph, moves: Sequence[Move]) -> dict[str, tuple[str, ...]]:
@@ -161,8 +163,14 @@ class _Search:
 
 def _fused(schedule: Graph) -> int:
     """How many steps are attention that never makes its scores."""
-    ops = [step.op for step in schedule.steps]
-    return sum(isinstance(op, Attention) or (isinstance(op, Kernel) and op.kind in FUSE) for op in ops)
+    return sum(map(_makes_no_scores, schedule.steps))
+
+
+def _makes_no_scores(step: Step) -> bool:
+    """Whether a step is fused attention, within a band or not, or linear attention."""
+    form = step.form
+    linear = isinstance(form, Recurrence) and form.value is not None and not form.mixes
+    return step.attention is not None or isinstance(form, Band) or linear
 
 
 def _meet(graph: Graph, key: str, value: str) -> bool:

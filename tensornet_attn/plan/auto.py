@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Attention
 from tensornet_attn.plan.demands import against_linear
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.price import price_of
@@ -36,6 +35,6 @@ def fastest(torch: Make, both: Make, triton: Make) -> Plan:
 
 def _slower(plan: Plan, triton: Plan) -> bool:
     """Whether torch computes what Triton has kernels for, but for what is fused attention."""
-    fused = {name for step in plan.schedule.steps if isinstance(step.op, Attention) for name in step.op.steps}
+    fused = {name for step in plan.schedule.steps if step.attention for name in step.attention.steps}
     own = {name for region in plan.regions if region.backend == "triton" for name in region.steps}
     return any(region.backend == "triton" and not (fused | own) & {*region.steps} for region in triton.regions)

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from tensornet_attn.cost.band import Reach, reach_of
+from tensornet_attn.cost.band import Band, Reach, reach_of
 from tensornet_attn.cost.devices import Device
+from tensornet_attn.graph.attention import Attention, attentions
+from tensornet_attn.graph.model import Attention as FusedAttention
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
-from tensornet_attn.plan.fuse import Pattern, attention_pattern, result_legs, softmax_boxes, term_reading
+from tensornet_attn.plan.fuse import operation, placed, result_legs, softmaxes
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.spec.arithmetic import ONE
 
@@ -21,16 +22,17 @@ DEARER = 1.5  # times what a key costs in masked fused attention over all keys: 
 def lower_band(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
     """Every softmax box that sees a band only in blocks, where the keys that a block meets are few enough."""
     lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
-    for box in softmax_boxes(graph):
-        if not any(mask.arguments for mask in graph.masks(box)):
+    for box in softmaxes(graph):
+        found = attentions(lowered)[box]
+        if not any(mask.arguments for mask in found.masks):
             continue  # no band and no window: nothing to say
-        found, reach = attention_pattern(lowered, box), reach_of(graph, box)
-        against = found if isinstance(found, str) else reason_against(reach, sizes[str(graph.key)])
-        if isinstance(found, str) or reach is None or against:
-            refused[box.name] = (against,)
+        op, reach = operation(found), reach_of(graph, found.box)
+        against = op if isinstance(op, str) else reason_against(reach, sizes[str(graph.key)])
+        if isinstance(op, str) or reach is None or against:
+            refused[box] = (against,)
         else:
-            lowered = banded(lowered, found)
-            chosen[f"{box.name}.o"] = (
+            lowered = banded(found, op, reach)
+            chosen[f"{box}.o"] = (
                 f"banded attention: blocks of {reach.block} queries meet {reach.span} keys each, other scores are "
                 "never made"
             )
@@ -51,25 +53,10 @@ def reason_against(reach: Reach | None, keys: int) -> str:
     return ""
 
 
-def banded(graph: Graph, found: Pattern) -> Graph:
+def banded(found: Attention, op: FusedAttention, reach: Reach) -> Graph:
     """The graph with the box and its two products replaced by one kernel 'band'."""
-    made, reader = _kernel(graph, found), found.reader
-    assert isinstance(reader.op, Contraction)
-    terms = list(reader.op.terms)
-    terms[found.term] = term_reading(terms[found.term], found, Use(made.name, made.legs))
-    steps: list[Step] = []
-    for step in graph.steps:
-        if step.name == reader.name:
-            steps += [made, replace(step, op=Contraction(tuple(terms)))]
-        elif step.name not in (found.scores.name, found.box.name):
-            steps.append(step)
-    return replace(graph, steps=tuple(steps))
-
-
-def _kernel(graph: Graph, found: Pattern) -> Step:
-    """The step `A.o`: scores, softmax, and the product of map and values alone."""
-    name, legs = f"{found.box.name}.o", result_legs(found)
-    read = Step(name, Contraction((Term(ONE, (Use(found.box.name, found.box.legs), found.value)),)), legs)
-    outside = dict.fromkeys(use.name for use in (found.query, found.key, found.value))
-    uses = tuple(Use(other, graph.legs_of(other)) for other in outside)
-    return Step(name, Kernel("band", uses, (found.scores, found.box, read)), legs)
+    name, legs = f"{found.box.name}.o", result_legs(op)
+    product = Contraction((Term(ONE, (Use(found.box.name, found.box.legs), op.value)),))
+    body = (found.graph.step[found.of.name], found.box, Step(name, product, legs))
+    uses = (Use(use, found.graph.legs_of(use)) for use in dict.fromkeys(use.name for use in op.uses))
+    return placed(found, Step(name, Kernel("band", tuple(uses), body, Band(op, reach)), legs))

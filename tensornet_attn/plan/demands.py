@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tensornet_attn.cost.experts import Experts
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Attention, Box, Function, Graph, Kernel, Step
+from tensornet_attn.graph.model import Attention, Graph, Step
 from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.graph.recurrence import CAUSAL, Recurrence, erases
 from tensornet_attn.plan.blockwise import quadratic
 from tensornet_attn.plan.model import Plan, Region
 from tensornet_attn.spec.arithmetic import evaluate
 
-CAUSAL = Function("causal")
 OPAQUE = (
     "blockwise",
     "experts",
@@ -24,8 +25,8 @@ def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]
     """(name, what it is) of all that a schedule makes with a query and a key leg at once, outside of blocks."""
     graph = split_products(schedule)
     for step in graph.steps:
-        if isinstance(step.op, Attention):
-            yield from ((step.op.steps[-1], what) for what in _in_attention(graph, step.op, backward))
+        if step.attention:
+            yield from ((step.attention.steps[-1], what) for what in _in_attention(graph, step.attention, backward))
         elif quadratic(graph, step.legs):
             yield step.name, f"a tensor [{' '.join(step.legs)}]"
 
@@ -55,16 +56,16 @@ def backend_of(step: Step, asked: str) -> str:
     """The backend a step of the schedule runs on: torch.compile calls some operations as they are."""
     if asked == "triton":
         return "triton" if _has_kernels(step) else "torch"
-    return "torch" if asked == "inductor" and isinstance(step.op, Kernel) and step.op.kind in OPAQUE else asked
+    return "torch" if asked == "inductor" and step.kernel and step.kernel.kind in OPAQUE else asked
 
 
 def _has_kernels(step: Step) -> bool:
     """Whether Triton kernels compute a step: the choice of experts alone is a topk of torch's."""
-    op = step.op
-    if isinstance(op, Kernel):
-        decays = op.kind == "linear" and (len(op.body) > 3 or op.body[-2].op.kind == "softmax")  # type: ignore[union-attr]
-        return op.kind in KERNELS and not decays and not (op.kind == "experts" and isinstance(op.body[-1].op, Box))
-    return isinstance(op, Box) and op.kind == "delta_rule"
+    if step.kernel:
+        form = step.form
+        torch = (isinstance(form, Recurrence) and form.decaying) or (isinstance(form, Experts) and not form.products)
+        return step.kernel.kind in KERNELS and not torch
+    return erases(step)
 
 
 def strictly(name: str, regions: Iterable[Region], asked: str) -> None:

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.attention import Reader, attentions, readers_of
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.plan.band import lower_band
 from tensornet_attn.plan.fuse import lower_attention
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.rewrite.change import ATTENTION_BOXES
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary
+from tensornet_attn.rewrite.change import legs_in, read_once, with_steps
+from tensornet_attn.spec.arithmetic import ONE, times
 
 UNLOCKS = (lower_band, lower_linear, lower_attention)
 
@@ -26,9 +27,7 @@ class Blend:
 
     step: Step
     terms: tuple[tuple[Term, Use], ...]  # each with its map
-    reader: Step
-    place: int  # of the reader's terms
-    values: tuple[Use, ...]
+    reader: Reader
 
     @property
     def maps(self) -> tuple[str, ...]:
@@ -61,61 +60,46 @@ def still_made(graph: Graph, maps: tuple[str, ...], sizes: Mapping[str, int], de
 
 def blend_of(graph: Graph, step: Step) -> Blend | None:
     """The blend that a step is, and who reads it: one product with values."""
-    readers = [(reader, use) for reader, use in graph.uses() if use.name == step.name]
-    kept = graph.results
-    if not isinstance(step.op, Contraction) or graph.key not in step.legs or len(readers) != 1 or step.name in kept:
+    if step.contraction is None or graph.key not in step.legs or read_once(graph, step.name) is None:
         return None
-    terms = tuple(_terms(graph, step, step.legs))
-    reader, use = readers[0]
-    if not all(found for _, found in terms) or not isinstance(reader.op, Contraction):
+    terms, (reader,) = tuple(_terms(graph, step.contraction, step.legs)), readers_of(graph, step.name)
+    if not all(found for _, found in terms) or not reader.values:
         return None
-    place = next(i for i, term in enumerate(reader.op.terms) if use in term.factors)
-    beside = [own for own in reader.op.terms[place].factors if own != use]
-    values = tuple(own for own in beside if graph.key in own.legs)
-    if use.legs != step.legs or graph.key in reader.legs or not values:
+    if reader.use.legs != step.legs or graph.key in reader.step.legs:
         return None
     # Legs that are summed inside of the blend: nobody else may have one, and each map has the legs that values share.
-    inside = {leg for term, _ in terms for own in term.factors for leg in own.legs} - {*step.legs}
-    shared = {*step.legs} & {leg for own in values for leg in own.legs}
-    outside = {*reader.legs, *(leg for own in beside for leg in own.legs)}
+    inside = legs_in(own for term, _ in terms for own in term.factors) - {*step.legs}
+    shared = {*step.legs} & legs_in(reader.values)
+    outside = {*reader.step.legs} | legs_in((*reader.values, *reader.others))
     if inside & outside or (inside and not all(found and shared <= {*found.legs} for _, found in terms)):
         return None
-    return Blend(step, tuple((term, found) for term, found in terms if found), reader, place, values)
+    return Blend(step, tuple((term, found) for term, found in terms if found), reader)
 
 
-def _terms(graph: Graph, step: Step, legs: tuple[str, ...], inner: bool = False) -> Iterator[tuple[Term, Use | None]]:
+def _terms(
+    graph: Graph, op: Contraction, legs: tuple[str, ...], inner: bool = False
+) -> Iterator[tuple[Term, Use | None]]:
     """The terms of a blend, each with its map if it is one; blends inside it are taken apart too."""
-    assert isinstance(step.op, Contraction)
-    for term in step.op.terms:
+    for term in op.terms:
         keys = [use for use in term.factors if {graph.query, graph.key} <= {*use.legs}]
         # What a blend inside sums is out of sight here: names of legs are its own.
         whole = all({*use.legs} <= {*legs} for use in term.factors)
         source = graph.step.get(keys[0].name) if len(keys) == 1 else None
         if source is None or keys[0].legs != source.legs:
             yield term, None
-        elif isinstance(source.op, Box):
-            yield (
-                term,
-                keys[0]
-                if source.op.kind in ATTENTION_BOXES and graph.masked(source) and (whole or not inner)
-                else None,
-            )
-        elif not whole:
+        elif source.name in attentions(graph) and (whole or not inner):
+            yield term, keys[0]
+        elif source.contraction is None or not whole:
             yield term, None
         else:
             others = tuple(use for use in term.factors if use != keys[0])
-            for own, found in _terms(graph, source, legs, True):
-                yield Term(_times(term.coefficient, own.coefficient), (*others, *own.factors)), found
-
-
-def _times(a: Arith, b: Arith) -> Arith:
-    return b if a == ONE else a if b == ONE else Binary("*", a, b)
+            for own, found in _terms(graph, source.contraction, legs, True):
+                yield Term(times(term.coefficient, own.coefficient), (*others, *own.factors)), found
 
 
 def distributed(graph: Graph, blend: Blend) -> Graph:
     """The graph in which each map of the blend reads the values; steps that nothing reads any more are gone."""
-    outer = blend.reader.op.terms[blend.place]  # type: ignore[union-attr]
-    rest = tuple(use for use in outer.factors if use.name != blend.step.name and use not in blend.values)
+    outer, rest = blend.reader.product, blend.reader.others
     once, before = _hoisted(graph, blend)
     terms = tuple(_with_values(graph, blend, term, before) for term in once)
     if rest:
@@ -123,22 +107,19 @@ def distributed(graph: Graph, blend: Blend) -> Graph:
         before.append(Step(name, Contraction(terms), legs))
         terms = (Term(outer.coefficient, (Use(name, legs), *rest)),)
     else:
-        terms = tuple(Term(_times(outer.coefficient, term.coefficient), term.factors) for term in terms)
-    all_terms = list(blend.reader.op.terms)  # type: ignore[union-attr]
-    all_terms[blend.place : blend.place + 1] = terms
-    new = replace(blend.reader, op=Contraction(tuple(all_terms)))
-    steps = [part for step in graph.steps for part in ([*before, new] if step.name == new.name else [step])]
-    return _without_dead(replace(graph, steps=tuple(steps)))
+        terms = tuple(Term(times(outer.coefficient, term.coefficient), term.factors) for term in terms)
+    new = blend.reader.with_terms(terms)
+    return _without_dead(with_steps(graph, {new.name: [*before, new]}))
 
 
 def _with_values(graph: Graph, blend: Blend, term: Term, before: list[Step]) -> Term:
     """A term that reads the values; what it has of the keys beside its map is multiplied with them `before`."""
     own = tuple(use for use in term.factors if graph.key in use.legs and graph.query not in use.legs)
-    values = blend.values
+    values = blend.reader.values
     if own:
         legs = tuple(dict.fromkeys(leg for use in (*values, *own) for leg in use.legs))
         taken = replace(graph, steps=(*graph.steps, *before))
-        name = _fresh(taken, f"{blend.step.name}.{blend.values[0].name.replace('.', '_')}", own)
+        name = _fresh(taken, f"{blend.step.name}.{values[0].name.replace('.', '_')}", own)
         before.append(Step(name, Contraction((Term(ONE, (*own, *values)),)), legs))
         values = (Use(name, legs),)
     return Term(term.coefficient, (*(use for use in term.factors if use not in own), *values))
@@ -163,13 +144,13 @@ def _hoisted(graph: Graph, blend: Blend) -> tuple[list[Term], list[Step]]:
 
 def _legs(graph: Graph, blend: Blend, rest: tuple[Use, ...]) -> tuple[str, ...]:
     """The legs of the blend that has read the values: its own, and those of the values that something needs."""
-    needed = {*blend.step.legs, *blend.reader.legs, *(leg for use in rest for leg in use.legs)} - {graph.key}
-    own = dict.fromkeys((*blend.step.legs, *(leg for value in blend.values for leg in value.legs)))
+    needed = {*blend.step.legs, *blend.reader.step.legs, *(leg for use in rest for leg in use.legs)} - {graph.key}
+    own = dict.fromkeys((*blend.step.legs, *(leg for value in blend.reader.values for leg in value.legs)))
     return tuple(leg for leg in own if leg in needed)
 
 
 def _name(graph: Graph, blend: Blend) -> str:
-    return _fresh(graph, blend.step.name, blend.values)
+    return _fresh(graph, blend.step.name, blend.reader.values)
 
 
 def _fresh(graph: Graph, place: str, values: tuple[Use, ...]) -> str:
@@ -183,7 +164,7 @@ def _fresh(graph: Graph, place: str, values: tuple[Use, ...]) -> str:
 def _without_dead(graph: Graph) -> Graph:
     """The graph without what nothing reads any more: the blend, and blends that stood in it alone."""
     read = {use.name for _, use in graph.uses()} | graph.results
-    sums = [step.name for step in graph.steps if isinstance(step.op, Contraction) and graph.key in step.legs]
+    sums = [step.name for step in graph.steps if step.contraction and graph.key in step.legs]
     dead = set(sums) - read
     kept = replace(graph, steps=tuple(step for step in graph.steps if step.name not in dead))
     return _without_dead(kept) if dead else graph

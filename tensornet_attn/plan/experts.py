@@ -12,12 +12,13 @@ from dataclasses import replace
 from math import prod
 
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.experts import Product, chosen_time, held, read_product, topk_of
+from tensornet_attn.cost.experts import Experts, Product, chosen_of, chosen_time, held, read_product, topk_of
 from tensornet_attn.cost.routing import Routing
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.plan.figures import duration, instead
-from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.lowering import Lowered, kernel
 from tensornet_attn.plan.order import order
+from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.spec.arithmetic import ONE, evaluate
 
 Hidden = tuple[tuple[Step, Product | None], ...]  # steps before the last product, each that is one read as such
@@ -35,7 +36,7 @@ def lower_experts(graph: Graph, sizes: Mapping[str, int], device: Device, fused:
             refused[gate.name] = (*refused.get(gate.name, ()), made)
         else:
             lowered, chosen[step.name] = made
-    lowered, choices = _choices(_without_unread(lowered, graph))
+    lowered, choices = _choices(_without_unread(lowered))
     return Lowered(lowered, chosen | choices, refused)
 
 
@@ -48,19 +49,19 @@ def _gates(graph: Graph) -> Iterator[tuple[Step, Use]]:
 
 def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """The graph where each topk that grouped experts alone read finds the chosen ones and makes nothing of all."""
-    kept = graph.results
-    steps, chosen = list(graph.steps), dict[str, str]()
-    for i, step in enumerate(steps):
-        readers = [reader for reader, use in graph.uses() if use.name == step.name]
-        if topk_of(graph, step.name) is not None and step.name not in kept and all(map(_grouped, readers)):
-            uses = tuple(Use(name, graph.legs_of(name)) for name in dict.fromkeys(use.name for use in step.op.uses))
-            steps[i] = replace(step, op=Kernel("experts", uses, (step,)))
+    grouped = {step.name for step in graph.steps if _grouped(step)}
+    new, chosen = dict[str, list[Step]](), dict[str, str]()
+    for step in graph.steps:
+        if topk_of(graph, step.name) is None or step.name in graph.results:
+            continue
+        if all(reader.name in grouped for reader, _ in graph.readers.get(step.name, ())):
+            new[step.name] = [replace(step, op=kernel("experts", graph, (), (step,), Experts(step)))]
             chosen[step.name] = "gates and numbers of the chosen experts, nothing for the others"
-    return replace(graph, steps=tuple(steps)), chosen
+    return with_steps(graph, new) if new else graph, chosen
 
 
 def _grouped(step: Step) -> bool:
-    return isinstance(step.op, Kernel) and step.op.kind == "experts"
+    return isinstance(step.form, Experts)
 
 
 def _lowered(
@@ -68,13 +69,13 @@ def _lowered(
 ) -> tuple[Graph, str] | str:
     """The graph with one product as a kernel, and what to tell of it; or why not."""
     topk = graph.step[gate.name]
-    assert isinstance(topk.op, Box)
-    expert, k = gate.legs[topk.legs.index(str(topk.op.leg))], int(evaluate(topk.op.number("k"), graph.values))
-    if not isinstance(step.op, Contraction):
+    along, count = chosen_of(topk)
+    expert, k = gate.legs[topk.legs.index(along)], int(evaluate(count, graph.values))
+    if step.contraction is None:
         return f"'{step.name}' is no product with the gates"
-    if len(step.op.terms) > 1:
-        return f"'{step.name}' sums {len(step.op.terms)} products"
-    joined = _joined(graph, step, gate, expert)
+    if len(step.contraction.terms) > 1:
+        return f"'{step.name}' sums {len(step.contraction.terms)} products"
+    joined = _joined(graph, step, step.contraction.terms[0], gate, expert)
     product = read_product(joined[-1], gate, expert, held(graph))
     if isinstance(product, str):
         return product
@@ -86,15 +87,15 @@ def _lowered(
     if against := _not_profitable(product, hidden, k, sizes, device, fused):
         return against
     body = (*(step for step, _ in hidden), product.step)
-    kernel = replace(step, op=Kernel("experts", _outside(graph, joined, body), body))
+    form = Experts(topk, tuple(one for _, one in (*hidden, (step, product)) if one is not None))
+    made = replace(step, op=kernel("experts", graph, joined, body, form))
     inside = f"; '{hidden[-1][0].name}' too" if hidden else ""
-    steps = tuple(part for s in graph.steps for part in ((*joined[:-1], kernel) if s.name == step.name else (s,)))
+    steps = tuple(part for s in graph.steps for part in ((*joined[:-1], made) if s.name == step.name else (s,)))
     return replace(graph, steps=steps), CHOSEN.format(k=k, e=sizes[expert]) + inside
 
 
-def _joined(graph: Graph, step: Step, gate: Use, expert: str) -> list[Step]:
+def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> list[Step]:
     """The step with all but gate and weight multiplied first, where these are several: that product, and the rest."""
-    (term,) = step.op.terms  # type: ignore[union-attr]
     apart = [use for use in term.factors if use == gate or (expert in use.legs and use.name in held(graph))]
     others = [use for use in term.factors if use not in apart]
     if len(others) < 2:
@@ -116,13 +117,13 @@ def _hidden(graph: Graph, last: Product) -> Hidden | str:
         choices = {(one.leg, one.by) for one in needed.get(step.name, ())}
         if (last.expert, by) not in choices or read[step.name] > 1 or use.legs != step.legs:
             return f"'{step.name}' is needed for every '{last.expert}', chosen or not"
-        if isinstance(step.op, Contraction) and len(step.op.terms) == 1:
+        if step.contraction is not None and len(step.contraction.terms) == 1:
             first = read_product(step, last.gate, last.expert, held(graph))
             return first if isinstance(first, str) else ((step, first), *found)
-        if not isinstance(step.op, Box) or step.op.kind != "map":
+        if step.box is None or step.box.function is None:
             break
         found.insert(0, (step, None))
-        use = step.op.operand("of")
+        use = step.box.operand("of")
     return f"'{use.name}' on leg '{last.expert}' is neither a product with experts nor a map of one"
 
 
@@ -144,21 +145,10 @@ def _not_profitable(
     return f"with the chosen experts alone, '{last.step.name}' would take {times}"
 
 
-def _outside(graph: Graph, joined: list[Step], body: tuple[Step, ...]) -> tuple[Use, ...]:
-    """What the body reads from outside, under its own leg names."""
-    legs = {step.name: step.legs for step in joined}
-    names = dict.fromkeys(use.name for step in body for use in step.op.uses)
-    inside = {step.name for step in body}
-    return tuple(Use(name, legs[name] if name in legs else graph.legs_of(name)) for name in names if name not in inside)
-
-
-def _without_unread(lowered: Graph, graph: Graph) -> Graph:
+def _without_unread(graph: Graph) -> Graph:
     """The graph without the steps of kernels that nothing else reads."""
-    parts = {part.name for step in lowered.steps if _grouped(step) for part in step.op.body[:-1]}  # type: ignore[union-attr]
-    kept = graph.results
-    steps = list(lowered.steps)
-    for step in reversed(lowered.steps):
-        read = {use.name for other in steps for use in other.op.uses} | kept
-        if step.name in parts and step.name not in read:
-            steps.remove(step)
-    return replace(lowered, steps=tuple(steps))
+    parts = {name for step in graph.steps if step.kernel and _grouped(step) for name in step.kernel.steps[:-1]}
+    for step in reversed(graph.steps if parts else ()):
+        if step.name in parts and step.name not in graph.readers and step.name not in graph.results:
+            graph = with_steps(graph, {step.name: []})
+    return graph

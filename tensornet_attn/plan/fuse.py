@@ -5,34 +5,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
+from tensornet_attn.graph.model import Attention as FusedAttention
+from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
+from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.rewrite.duplicate import STATE_APART
 from tensornet_attn.rewrite.engine import everywhere, rewritten
 from tensornet_attn.rewrite.scores import RULES
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary
+from tensornet_attn.spec.arithmetic import times
 
 FUSED = "fused attention"
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """A softmax box with the product that makes its scores and the product that reads it."""
-
-    scores: Step
-    box: Step
-    reader: Step
-    term: int  # of the reader's terms
-    query: Use
-    key: Use
-    value: Use
 
 
 def lower_attention(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
@@ -46,32 +35,32 @@ def lower_attention(graph: Graph, sizes: Mapping[str, int], device: Device) -> L
 def _lowered(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
     """Every softmax box that allows it, after rewriting of its scores if need be, as fused attention."""
     fused, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
-    for box in softmax_boxes(graph):
-        made, trace = rewritten(fused, box.name, RULES)
-        against = reasons_against(made, made.step[box.name])
+    for box in softmaxes(graph):
+        made, trace = rewritten(fused, box, RULES)
+        against = reasons_against(made, box)
         if not against and trace:
-            against = not_profitable_at_all(fused, made, box.name, sizes, device)
+            against = not_profitable_at_all(fused, made, box, sizes, device)
         if against:
-            plain = [] if not trace else reasons_against(fused, fused.step[box.name])
-            refused[box.name] = tuple(dict.fromkeys([*plain, *against]))
+            plain = [] if not trace else reasons_against(fused, box)
+            refused[box] = tuple(dict.fromkeys([*plain, *against]))
             continue
-        before, fused = fused, fuse(made, made.step[box.name])
-        name = f"{box.name}.o"
+        before, fused = fused, fuse(made, box)
+        name = f"{box}.o"
         fused = _covering(fused, name, before)
         how = f", after {', '.join(dict.fromkeys(firing.rule.name for firing in trace))}" if trace else ""
         chosen[name] = f"{FUSED}: scaled_dot_product_attention, the scores are never made{how}"
-        chosen |= {
-            s.name: "features side by side" for s in fused.steps if isinstance(s.op, Kernel) and s.op.kind == "join"
-        }
+        made_before = {step.name for step in fused.steps if step.fused and step.name not in before.step} - {name}
+        chosen |= dict.fromkeys(made_before, "features side by side")
     return Lowered(fused, chosen, refused)
 
 
 def _covering(fused: Graph, name: str, before: Graph) -> Graph:
     """The attention tells of every step of the diagram that it does."""
     step = fused.step[name]
-    assert isinstance(step.op, Attention)
-    gone = [own.name for own in before.steps if own.name not in fused.step and own.name != step.op.steps[-1]]
-    new = replace(step, op=replace(step.op, steps=(*gone, step.op.steps[-1])))
+    assert step.attention is not None
+    *_, box = step.attention.steps
+    gone = [own.name for own in before.steps if own.name not in fused.step and own.name != box]
+    new = replace(step, op=replace(step.attention, steps=(*gone, box)))
     return replace(fused, steps=tuple(new if own.name == name else own for own in fused.steps))
 
 
@@ -83,18 +72,16 @@ def not_profitable_at_all(plain: Graph, made: Graph, place: str, sizes: Mapping[
     queries that are computed again, and moves each of them through memory. Queries that the rewriting makes, and keys
     or values that are spread over heads they lack, go through memory, too; the other sequence shares what that costs.
     """
-    box = made.step[place]
-    found = attention_pattern(made, box)
-    assert isinstance(found, Pattern)
-    heads = {leg for leg in box.legs if leg not in (made.query, made.key)}
-    scores = _numbers(made, sizes, heads)
-    width = _numbers(made, sizes, {*found.query.legs} - {*found.scores.legs})
-    value = _numbers(made, sizes, {*found.value.legs} - {*found.scores.legs})
+    op = operation(attentions(made)[place])
+    assert not isinstance(op, str)
+    scores = _numbers(made, sizes, {*op.scores} - {made.query, made.key})
+    width = _numbers(made, sizes, {*op.query.legs} - {*op.scores})
+    value = _numbers(made, sizes, {*op.value.legs} - {*op.scores})
     moved = 4 * device.rate / (device.bandwidth or device.rate)
     fused = scores * (2 * 3.5 * 2 * max(width, value) + FUSED_PASSES * moved)
-    macs, passes = _of_a_pair(plain, plain.step[place].op.operand("of").name, sizes, device)  # type: ignore[union-attr]
+    macs, passes = _of_a_pair(plain, attentions(plain)[place].of.name, sizes, device)
     dense = WORK * 3 * 2 * (macs + scores * value) + (passes + scores * PASSES) * moved
-    keys = _side(plain, made, made.key, sizes) + SPREAD_PASSES * _spread(made, found, width, sizes)
+    keys = _side(plain, made, made.key, sizes) + SPREAD_PASSES * _spread(made, op, width, sizes)
     queries = _side(plain, made, made.query, sizes)
     fused += moved * (keys / max(1, sizes[str(made.query)]) + queries / max(1, sizes[str(made.key)]))
     if fused <= dense:
@@ -109,11 +96,10 @@ def _side(plain: Graph, made: Graph, own: str | None, sizes: Mapping[str, int]) 
     return NEW_PASSES * sum(_numbers(made, sizes, {*step.legs} - {own}) for step in anew)
 
 
-def _spread(made: Graph, found: Pattern, width: int, sizes: Mapping[str, int]) -> int:
+def _spread(made: Graph, op: FusedAttention, width: int, sizes: Mapping[str, int]) -> int:
     """Numbers of a position that repeated keys and values have."""
-    pair, uses = {made.query, made.key}, (found.key, found.value)
-    heads = {*found.scores.legs} - pair
-    shared = heads & {leg for use in uses for leg in use.legs}
+    uses = (op.key, op.value)
+    shared = {*op.scores} - {made.query, made.key} & {leg for use in uses for leg in use.legs}
     if all(shared & {*use.legs} in (set(), shared) for use in uses):
         return 0
     return len(uses) * width * _numbers(made, sizes, shared)
@@ -125,10 +111,10 @@ def _of_a_pair(graph: Graph, name: str, sizes: Mapping[str, int], device: Device
     before = {use.name for use in scores.op.uses if use.name in graph.step and pair <= {*use.legs}}
     found = [_of_a_pair(graph, one, sizes, device) for one in sorted(before)]
     macs, passes = sum(own[0] for own in found), sum(own[1] for own in found)
-    if not isinstance(scores.op, Contraction):
+    if scores.contraction is None:
         read = sum(_numbers(graph, sizes, {*use.legs} - pair) for use in scores.op.uses if pair <= {*use.legs})
         return macs, passes + BOX_PASSES * read
-    factors = [[use.legs for use in term.factors] for term in scores.op.terms]
+    factors = [[use.legs for use in term.factors] for term in scores.contraction.terms]
     met = {leg for own in factors for legs in own for leg in legs}
     known = {leg: _numbers(graph, sizes, {leg}) for leg in {*met, *scores.legs}}
     flops = sum(order(own, scores.legs, known, device).flops for own in factors if len(own) > 1)
@@ -154,128 +140,64 @@ NEW_PASSES = 10  # a number of a query or key that the rewriting makes
 SPREAD_PASSES = 11  # a number of a key or a value that is repeated for heads that it lacks
 
 
-def softmax_boxes(graph: Graph) -> list[Step]:
-    """The softmax boxes over the key leg."""
-    return [
-        step for step in graph.steps if isinstance(step.op, Box) and step.op.kind == "softmax" and graph.masked(step)
-    ]
+def softmaxes(graph: Graph) -> list[str]:
+    """The names of the softmax boxes over the key leg."""
+    return [name for name, found in attentions(graph).items() if isinstance(found.weighting, Softmax)]
 
 
-def reasons_against(graph: Graph, box: Step) -> list[str]:
+def reasons_against(graph: Graph, box: str) -> list[str]:
     """Why a softmax box is no fused attention; empty where it is."""
-    found = attention_pattern(graph, box)
+    found = operation(attentions(graph)[box])
     return [found] if isinstance(found, str) else []
 
 
-def fuse(graph: Graph, box: Step) -> Graph:
-    """The graph with the box and its two products replaced by one Attention."""
-    found = attention_pattern(graph, box)
-    if isinstance(found, str):
-        raise ValueError(found)
-    name = f"{box.name}.o"
-    attention = Step(name, _attention(found), result_legs(found))
-    terms = list(found.reader.op.terms)  # type: ignore[union-attr]
-    terms[found.term] = term_reading(terms[found.term], found, Use(name, attention.legs))
-    steps: list[Step] = []
-    for step in graph.steps:
-        if step.name == found.reader.name:
-            steps += [attention, replace(step, op=Contraction(tuple(terms)))]
-        elif step.name not in (found.scores.name, box.name):
-            steps.append(step)
-    return replace(graph, steps=tuple(steps))
-
-
-def attention_pattern(graph: Graph, box: Step) -> Pattern | str:
-    """The pattern around a box, or the first reason why there is none."""
-    assert isinstance(box.op, Box)
-    of = box.op.operand("of")
-    scores, readers = graph.step.get(of.name), [(step, use) for step, use in graph.uses() if use.name == box.name]
-    uses = Counter(use.name for _, use in graph.uses())
-    kept = graph.results
-    if scores is None or not isinstance(scores.op, Contraction) or of.legs != scores.legs:
-        return f"the scores are {_what(graph, scores)}, not a product of a query and a key tensor"
-    if uses[scores.name] > 1 or scores.name in kept or box.name in kept:
+def operation(found: Attention) -> FusedAttention | str:
+    """The fused operation that a softmax is with its scores and its reader, or the first reason why it is none."""
+    if not found.terms:
+        return f"the scores are {found.origin}, not a product of a query and a key tensor"
+    if found.shared:
         return "the scores or the attention map are used elsewhere too"
-    if len(scores.op.terms) > 1 or len(scores.op.terms[0].factors) != 2:
-        terms, factors = len(scores.op.terms), len(scores.op.terms[0].factors)
-        return (
-            f"the scores sum {terms} products"
-            if terms > 1
-            else f"the scores are a product of {factors} tensors, not two"
-        )
-    if len(readers) != 1 or not isinstance(readers[0][0].op, Contraction):
-        return (
-            f"the attention map is used {len(readers)} times"
-            if len(readers) != 1
-            else "a box stands between map and values"
-        )
-    sides = _sides(graph, scores)
-    return sides if isinstance(sides, str) else _with_value(graph, scores, box, *readers[0], *sides)
-
-
-def _what(graph: Graph, scores: Step | None) -> str:
-    if scores is None:
-        return "given"
-    return f"a '{scores.op.kind}' box" if isinstance(scores.op, Box) else "transposed"
-
-
-def _sides(graph: Graph, scores: Step) -> tuple[Use, Use] | str:
-    """The factor with the query leg and the one with the key leg."""
-    first, second = scores.op.uses
-    query, key = (first, second) if graph.query in first.legs else (second, first)
-    if graph.query not in query.legs or graph.key in query.legs or graph.key not in key.legs or graph.query in key.legs:
+    term, reader = found.terms[0], found.reader("no values: it is mixed first")
+    if len(found.terms) > 1:
+        return f"the scores sum {len(found.terms)} products"
+    if len(term.factors) != 2:
+        return f"the scores are a product of {len(term.factors)} tensors, not two"
+    if found.unread:
+        return found.unread
+    if not len(term.query) == len(term.key) == 1:
         return "no factor of the scores has the query leg alone and the other the key leg alone"
-    if not set(query.legs) & set(key.legs) - set(scores.legs):
+    (query,), (key,) = term.query, term.key
+    if not {*query.legs} & {*key.legs} - {*found.of.legs}:
         return "no leg is contracted between query and key"
-    return query, key
-
-
-def _with_value(graph: Graph, scores: Step, box: Step, reader: Step, use: Use, query: Use, key: Use) -> Pattern | str:
-    assert isinstance(reader.op, Contraction)
-    place = next(i for i, term in enumerate(reader.op.terms) if use in term.factors)
-    others = [factor for factor in reader.op.terms[place].factors if factor != use]
-    values = [factor for factor in others if graph.key in factor.legs]
-    if use.legs != box.legs:
-        return "the attention map is used under other leg names"
-    if graph.key in reader.legs:
-        return "the key leg stays beside the attention map"
-    if len(values) != 1:
-        met = f"{len(values)} tensors" if values else "no values: it is mixed first"
-        return f"along the key leg the attention map meets {met}"
-    if graph.query in values[0].legs:
-        return "the values depend on the query"
-    if box.op.other is not None and box.op.other in (*values[0].legs, *query.legs, *reader.legs):  # type: ignore[union-attr]
+    if isinstance(reader, str):
+        return reader
+    assert isinstance(found.weighting, Softmax)
+    (value,), (leg, *beside) = reader.values, found.weighting.legs
+    if {*beside} & {*value.legs, *query.legs, *reader.step.legs}:
         return "the values depend on the key's component"
-    return Pattern(scores, box, reader, place, query, key, values[0])
+    scale, dropout = times(term.coefficient, found.weighting.scale), found.weighting.dropout
+    steps = (found.of.name, found.box.name)
+    return FusedAttention(leg, query, key, value, found.box.legs, scale, dropout, found.written, steps, tuple(beside))
 
 
-def _attention(found: Pattern) -> Attention:
-    assert isinstance(found.box.op, Box)
-    assert isinstance(found.scores.op, Contraction)
-    box, coefficient = found.box.op, found.scores.op.terms[0].coefficient
-    scale: Arith = box.number("scale")
-    scale = scale if coefficient == ONE else coefficient if scale == ONE else Binary("*", coefficient, scale)
-    steps = (found.scores.name, found.box.name)
-    return Attention(
-        str(box.leg),
-        found.query,
-        found.key,
-        found.value,
-        found.box.legs,
-        scale,
-        box.number("dropout"),
-        box.masks,
-        steps,
-        () if box.other is None else (box.other,),
-    )
+def fuse(graph: Graph, box: str) -> Graph:
+    """The graph with the box and its two products replaced by one operation."""
+    found = attentions(graph)[box]
+    op = operation(found)
+    if isinstance(op, str):
+        raise ValueError(op)
+    return placed(found, Step(f"{box}.o", op, result_legs(op)))
 
 
-def result_legs(found: Pattern) -> tuple[str, ...]:
+def placed(found: Attention, step: Step) -> Graph:
+    """The graph with a step in the place of a box, its scores and their product with the values."""
+    reader = found.reader()
+    assert isinstance(reader, Reader)
+    new = {found.of.name: [], found.box.name: [], reader.step.name: [step, reader.reading(Use(step.name, step.legs))]}
+    return with_steps(found.graph, new)
+
+
+def result_legs(op: FusedAttention) -> tuple[str, ...]:
     """Heads, query leg, then the value's own legs: as the fused operation lays its result out."""
-    kept = tuple(leg for leg in found.box.legs if leg not in (found.box.op.leg, found.box.op.other))  # type: ignore[union-attr]
-    return kept + tuple(leg for leg in found.value.legs if leg not in found.box.legs)
-
-
-def term_reading(term: Term, found: Pattern, result: Use) -> Term:
-    factors = [result if use.name == found.box.name else use for use in term.factors if use != found.value]
-    return Term(term.coefficient, tuple(factors))
+    kept = tuple(leg for leg in op.scores if leg not in (op.leg, *op.beside))
+    return kept + tuple(leg for leg in op.value.legs if leg not in op.scores)

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.attention import attentions, readers_of
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.plan.distribute import still_made
 from tensornet_attn.plan.duplicate import lower_duplicates
 from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.rewrite.change import ATTENTION_BOXES, draws, fresh, kept, with_steps
+from tensornet_attn.rewrite.change import draws, fresh, kept, with_steps
 from tensornet_attn.spec.arithmetic import ONE
 
 HOISTS = "hoisted values"
@@ -28,10 +29,9 @@ def lower_hoists(graph: Graph, sizes: Mapping[str, int], device: Device, apart: 
     made = graph
     for box in graph.steps:
         values = list(_values(made, box))
-        over_keys = isinstance(box.op, Box) and box.op.kind in ATTENTION_BOXES and graph.masked(box)
         if len(values) == 1:
             made = _hoisted(made, box, box.name, values[0])
-        elif len(values) > 1 and apart and over_keys and not draws(made, box):
+        elif len(values) > 1 and apart and box.name in attentions(graph) and not draws(made, box):
             trial, names = _for_each(made, box, values)
             made = made if still_made(lower_duplicates(trial, sizes, device).graph, names, sizes, device) else trial
     return Lowered(made)
@@ -40,21 +40,12 @@ def lower_hoists(graph: Graph, sizes: Mapping[str, int], device: Device, apart: 
 def _values(graph: Graph, box: Step) -> dict[Use, None]:
     """The values that a map's readers have beside it, where several products read it, and all in the same way."""
     whole = {graph.query, graph.key} <= {*box.legs} and not kept(graph, box.name)
-    readers = {reader.name: reader for reader, _ in graph.readers.get(box.name, ())}
-    if not whole or not all(_reads(graph, reader) for reader in readers.values()):
+    readers = readers_of(graph, box.name) if whole else ()
+    if len(readers) < 2 or any(graph.key in reader.step.legs or reader.term is None for reader in readers):
         return {}
-    own, found = Use(box.name, box.legs), list[tuple[Use, ...]]()
-    for reader in readers.values():
-        for term in reader.op.terms:  # type: ignore[union-attr]
-            if any(use.name == box.name for use in term.factors):
-                found.append(tuple(use for use in term.factors if graph.key in use.legs))
-    values = dict.fromkeys(use for keys in found for use in keys if use != own)
-    alike = all(len(keys) == 2 and own in keys for keys in found) and len(found) > 1
+    alike = all(reader.use.legs == box.legs and len(reader.values) == 1 for reader in readers)
+    values = dict.fromkeys(use for reader in readers for use in reader.values if use.name != box.name)
     return values if alike and not any(graph.query in use.legs for use in values) else {}
-
-
-def _reads(graph: Graph, reader: Step) -> bool:
-    return isinstance(reader.op, Contraction) and graph.key not in reader.legs
 
 
 def _for_each(graph: Graph, box: Step, values: Iterable[Use]) -> tuple[Graph, tuple[str, ...]]:
@@ -77,7 +68,7 @@ def _hoisted(graph: Graph, box: Step, name: str, value: Use) -> Graph:
     first = Step(result, Contraction((Term(ONE, (Use(name, box.legs), value)),)), legs)
     steps = list[Step]()
     for step in graph.steps:
-        terms = step.op.terms if isinstance(step.op, Contraction) else ()
+        terms = step.contraction.terms if step.contraction else ()
         if any({old, value} <= {*term.factors} for term in terms):
             steps += [] if first in steps else [first]
             step = replace(step, op=Contraction(tuple(_reading(term, old, value, Use(result, legs)) for term in terms)))

@@ -7,8 +7,10 @@ from functools import partial
 from math import inf
 
 from tensornet_attn import limits
-from tensornet_attn.graph.model import Attention, Box, Graph, Kernel, Step
+from tensornet_attn.cost.experts import Experts
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH
+from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.plan.absorb import ABSORBED, lower_absorbed
 from tensornet_attn.plan.band import lower_band
 from tensornet_attn.plan.blockwise import lower_blockwise, quadratic
@@ -143,13 +145,12 @@ def _regions(
 ) -> Iterator[Region]:
     """A region for each operation and each step of the diagram that is computed by itself, in the order they run."""
     for step in lowered.steps:
-        if isinstance(step.op, Kernel) and step.op.kind == "join":
+        if step.kernel and step.kernel.kind == "join":
             continue  # part of the attention that reads it
-        fused = isinstance(step.op, Attention | Kernel)
-        steps = step.op.steps if isinstance(step.op, Attention | Kernel) else (step.name,)
+        steps = step.fused.steps if step.fused else (step.name,)
         against = dict.fromkeys(low for name in steps for low in refused.get(name, []) if low.against)
-        if fused or not step.nested:
-            told = chosen[step.name] if fused else _chosen(step)
+        if step.fused or not step.nested:
+            told = chosen[step.name] if step.fused else _chosen(step)
             yield Region(
                 region_name(step), steps, backend_of(step, backend), told, tuple(against), _plain(lowered, step)
             )
@@ -157,21 +158,21 @@ def _regions(
 
 def _plain(graph: Graph, step: Step) -> bool:
     """Whether a step is no more than products or a box of its own: a choice of experts, a sum, states among them."""
-    box = isinstance(step.op.body[-1].op if isinstance(step.op, Kernel) else step.op, Box)
-    small = isinstance(step.op, Kernel) and (step.op.kind == "states" or (box and step.op.kind in ("experts", "sums")))
-    fused = isinstance(step.op, Attention) or (isinstance(step.op, Kernel) and not small)
-    return not fused and not quadratic(graph, step.legs)
+    form = step.form
+    small = isinstance(form, Recurrence) and (form.mixes or form.value is None)
+    small |= isinstance(form, Experts) and not form.products
+    return (step.fused is None or small) and not quadratic(graph, step.legs)
 
 
 def region_name(step: Step) -> str:
     """The step of the diagram that an operation is known by: the box of an attention, the result of another kernel."""
-    return step.op.steps[-1] if isinstance(step.op, Attention | Kernel) else step.name
+    return step.fused.steps[-1] if step.fused else step.name
 
 
 def _chosen(step: Step) -> str:
-    if isinstance(step.op, Box):
-        return f"dense {step.op.kind}"
-    factors = max(len(term.factors) for term in step.op.terms)  # type: ignore[union-attr]
+    if step.box is not None:
+        return f"dense {step.box.kind}"
+    factors = max(len(term.factors) for term in step.contraction.terms) if step.contraction else 0
     if factors > limits.ORDER_FACTORS:
         return f"two operands a step, in a greedy order: {factors} tensors are too many to search"
     return ("one pass", "one pass", "one product", "two operands a step, in the cheapest order")[min(factors, 3)]

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tensornet_attn.cost.devices import Device
+from tensornet_attn.graph.attention import Normalize, attentions
+from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.plan.distribute import Blend, blend_of, still_made
 from tensornet_attn.plan.duplicate import lower_duplicates
 from tensornet_attn.plan.hoist import lower_hoists
 from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.rewrite.change import ATTENTION_BOXES, fresh, read_once, with_steps, with_terms
-from tensornet_attn.rewrite.distance import with_places
+from tensornet_attn.rewrite.change import fresh, read_once, with_steps, with_uses
 from tensornet_attn.spec.arithmetic import Number
 
 NORMALIZED = "rows of a blend"
@@ -32,34 +33,30 @@ def lower_normalized(graph: Graph, sizes: Mapping[str, int], device: Device) -> 
         others = _others(made, made.step[box.name])
         once = lower_hoists(trial, sizes, device).graph  # each map reads ones by itself, whoever else could read both
         apart = lower_duplicates(once, sizes, device).graph
-        maps = tuple(step.name for step in apart.steps if _is_map(apart, step) and step.name not in others)
+        maps = tuple(name for name in attentions(apart) if name not in others)
         if not still_made(apart, maps, sizes, device):
             made, chosen[f"{box.name}.rows"] = once, f"the maps that '{box.name}' blends read ones as well as values"
     return Lowered(made, chosen)
-
-
-def _is_map(graph: Graph, step: Step) -> bool:
-    return isinstance(step.op, Box) and step.op.kind in ATTENTION_BOXES and graph.masked(step)
 
 
 def _others(graph: Graph, box: Step) -> set[str]:
     """Maps that a blend does not speak of."""
     blend = _blend(graph, box)
     own = {*blend.maps} if blend is not None else set[str]()
-    return {step.name for step in graph.steps if _is_map(graph, step)} - own
+    return {*attentions(graph)} - own
 
 
 def _blend(graph: Graph, box: Step) -> Blend | None:
     """The blend that a box divides by its rows: read as if the box were not there."""
     reader = read_once(graph, box.name)
-    if reader is None or not isinstance(box.op, Box) or box.op.kind != "normalize" or not graph.masked(box):
+    found = attentions(graph).get(box.name)
+    if reader is None or found is None or not isinstance(found.weighting, Normalize):
         return None
-    of = box.op.operand("of")
-    inner = graph.step.get(of.name)
+    of, inner = found.of, found.scores
     if inner is None or of.legs != inner.legs or box.legs != of.legs or read_once(graph, of.name) is None:
         return None
     blend = blend_of(_without(graph, box, reader), inner)
-    if blend is None or len(blend.values) != 1 or not isinstance(blend.reader.op, Contraction):
+    if blend is None or len(blend.reader.values) != 1:
         return None
     hidden = [{*graph.masks(graph.step[name])} for name in blend.maps]
     alike = all({*graph.step[name].legs} == {*box.legs} for name in blend.maps)
@@ -68,25 +65,23 @@ def _blend(graph: Graph, box: Step) -> Blend | None:
 
 def _without(graph: Graph, box: Step, reader: Step) -> Graph:
     """The graph in which the reader reads what the box divides."""
-    name = box.op.operand("of").name  # type: ignore[union-attr]
-    terms = [
-        replace(term, factors=tuple(Use(name, use.legs) if use.name == box.name else use for use in term.factors))
-        for term in (reader.op.terms if isinstance(reader.op, Contraction) else ())
-    ]
-    return with_steps(graph, {box.name: [], reader.name: [with_terms(reader, terms) if terms else reader]})
+    name = attentions(graph)[box.name].of.name
+    new = with_uses(reader, lambda use: Use(name, use.legs) if use.name == box.name else use)
+    return with_steps(graph, {box.name: [], reader.name: [new]})
 
 
 def _divided(graph: Graph, box: Step) -> Graph | None:
     blend = _blend(graph, box)
-    if blend is None or not isinstance(box.op, Box):
+    if blend is None:
         return None
+    weighting = attentions(graph)[box.name].weighting
     key, name = str(graph.key), box.name
     ones = Tensor(fresh(graph, f"{name}.{key}"), "constant", (key,), Function("ones"))
-    graph = with_places(_without(graph, box, graph.step[blend.reader.name]), (ones,))
+    graph = with_places(_without(graph, box, graph.step[blend.reader.step.name]), (ones,))
     legs = tuple(leg for leg in box.legs if leg != key)
-    (value,) = blend.values
+    (value,) = blend.reader.values
     own = legs + tuple(leg for leg in value.legs if leg not in box.legs)
-    eps = box.op.number("eps")
+    eps = weighting.eps if isinstance(weighting, Normalize) else Number(0)
     added = () if eps == Number(0) else (Term(eps, ()),)
     rows = [replace(term, factors=(*term.factors, Use(ones.name, ones.legs))) for term, _ in blend.terms]
     before = [
@@ -95,12 +90,8 @@ def _divided(graph: Graph, box: Step) -> Graph | None:
     ]
     of = Use(f"{name}.sums", legs)
     before.append(Step(f"{name}.rows", Box("map", None, (("of", of),), function=Function("reciprocal")), legs))
-    terms = list(blend.reader.op.terms)  # type: ignore[union-attr]
-    outer = terms[blend.place]
-    rest = tuple(use for use in outer.factors if use.name != blend.step.name and use not in blend.values)
-    new = (Use(f"{name}.read", own), Use(f"{name}.rows", legs), *rest)
-    terms[blend.place] = Term(outer.coefficient, new)
-    reader = with_terms(blend.reader, terms)
+    new = (Use(f"{name}.read", own), Use(f"{name}.rows", legs), *blend.reader.others)
+    reader = blend.reader.with_terms([replace(blend.reader.product, factors=new)])
     return with_steps(graph, {blend.step.name: [], reader.name: [*before, reader]})
 
 

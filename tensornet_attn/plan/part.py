@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.wires import Wire, joints
 from tensornet_attn.plan.parallel import Split
-from tensornet_attn.rewrite.change import fresh, leg_like, times, with_legs, with_uses
-from tensornet_attn.spec.arithmetic import ONE, Binary, Number
+from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_uses
+from tensornet_attn.spec.arithmetic import ONE, Binary, Number, times
 
 ZEROS = Function("zeros")
 
@@ -100,17 +100,17 @@ class _Parts:
             for joint in joints(step)
         )
         step = replace(with_uses(step, lambda use: next(uses)), legs=self._own(step.name, step.legs))
-        if isinstance(step.op, Box) and step.op.leg is not None and (step.name, Wire(step.op.leg)) in own:
-            return replace(step, op=replace(step.op, leg=leg))  # a sum over the leg
+        if step.box is not None and step.box.leg is not None and (step.name, Wire(step.box.leg)) in own:
+            return replace(step, op=replace(step.box, leg=leg))  # a sum over the leg
         return self._shared(step)
 
     def _shared(self, step: Step) -> Step:
         """Terms that every process has, in a sum that is added up: each process adds its share of them."""
         places = {place for name, place in self.split.shared if name == step.name}
-        if not places or not isinstance(step.op, Contraction):
+        if not places or step.contraction is None:
             return step
         share = Binary("/", ONE, Number(self.processes))
-        terms = enumerate(step.op.terms, 1)
+        terms = enumerate(step.contraction.terms, 1)
         return replace(
             step,
             op=Contraction(

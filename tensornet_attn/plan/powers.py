@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tensornet_attn import limits
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Term, Use
+from tensornet_attn.graph.attention import Map, Terms, score_of
+from tensornet_attn.graph.model import Contraction, Function, Graph, Leg, Step, Term, Use
 from tensornet_attn.rewrite.change import plain_number, with_legs, with_steps, with_terms, without_dead
 from tensornet_attn.rewrite.inline import inlined
 from tensornet_attn.spec.arithmetic import ONE, evaluate
@@ -33,8 +34,8 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
     scores = _source(graph, of)
     if scores is None:
         return None
-    terms, read, legs = list(scores.op.terms), dict[str, Step](), dict[str, Leg]()  # type: ignore[union-attr]
-    done: list[Term] = []
+    terms, done = list(scores.contraction.terms if scores.contraction else ()), list[Term]()
+    read, legs = dict[str, Step](), dict[str, Leg]()
     while terms:
         term = terms.pop(0)
         found = next(((use, step) for use in term.factors if (step := _source(graph, use)) is not None), None)
@@ -64,22 +65,22 @@ def _source(graph: Graph, use: Use) -> Step | None:
     step = graph.step.get(use.name)
     if step is None or not {graph.query, graph.key} <= {*use.legs}:
         return None
-    if isinstance(step.op, Contraction):
+    score = score_of(graph, use)
+    if isinstance(score, Terms):
         return step
-    power = _power(graph, step.op) if isinstance(step.op, Box) else 0
-    if power < 2 or step.op.operand("of").legs != step.legs:  # type: ignore[union-attr]
+    power = _power(graph, score.function) if isinstance(score, Map) else 0
+    if power < 2 or not isinstance(score, Map) or score.of.legs != step.legs:
         return None
-    factors = (step.op.operand("of"),) * power  # type: ignore[union-attr]
-    return replace(step, op=Contraction((Term(ONE, factors),)))
+    return replace(step, op=Contraction((Term(ONE, (score.of,) * power),)))
 
 
-def _power(graph: Graph, box: Box) -> int:
+def _power(graph: Graph, function: Function | None) -> int:
     """How often a map multiplies a number by itself: 2 for `square`, p for `power(p)`; 0 where it does not."""
-    if box.function == Function("square"):
+    if function == Function("square"):
         return 2
-    if box.function is None or box.function.name != "power":
+    if function is None or function.name != "power":
         return 0
-    (given,) = box.function.arguments
+    (given,) = function.arguments
     if isinstance(given, Function) or not plain_number(graph, given):
         return 0
     exponent = evaluate(given, graph.values)

@@ -17,8 +17,9 @@ from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.peak import peak
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import elementwise, macs
-from tensornet_attn.graph.model import Attention, Box, Graph, Kernel, Step
+from tensornet_attn.graph.model import Graph, Kernel, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
+from tensornet_attn.graph.recurrence import erases
 from tensornet_attn.plan.blockwise import rows_of, too_small
 from tensornet_attn.plan.figures import duration, instead
 from tensornet_attn.plan.target import Target
@@ -56,19 +57,19 @@ def scratch(scene: Scene, step: Step) -> tuple[int, int]:
     and in the backward their gradients; the delta rule has `DELTA` copies of all operands in chunks; a block of rows
     has all its values with a query leg.
     """
-    op = step.op
-    if isinstance(op, Kernel) and op.kind == "blockwise":
-        return (_block(scene, step, op),) * 2
-    if isinstance(op, Attention):
+    op = step.attention
+    if step.kernel and step.kernel.kind == "blockwise":
+        return (_block(scene, step, step.kernel),) * 2
+    if op:
         heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg, *op.beside)]
         repeated = sum(
             scene.elements(use) * scene.size(leg for leg in heads if leg not in use.legs) for use in (op.key, op.value)
         )
         return repeated, 2 * repeated
-    if isinstance(op, Box) and op.kind == "delta_rule":
-        operands = sum(scene.elements(use) for use in op.uses)
+    if erases(step):
+        operands = sum(scene.elements(use) for use in step.op.uses)
         return DELTA * operands, 2 * DELTA * operands
-    return (0 if scene.view(step) else max((scene.elements(use) for use in op.uses), default=0),) * 2
+    return (0 if scene.view(step) else max((scene.elements(use) for use in step.op.uses), default=0),) * 2
 
 
 def _block(scene: Scene, step: Step, op: Kernel) -> int:
@@ -94,18 +95,17 @@ def not_profitable(graph: Graph, kernels: Sequence[Step], sizes: Mapping[str, in
 
 def _time(scene: Scene, step: Step, target: Target) -> int:
     """The time of a step, in the device's units."""
-    more, numbers = _widened(scene, step) if isinstance(step.op, Attention) else (0, 0)
+    more, numbers = _widened(scene, step) if step.attention else (0, 0)
     work = 2 * (macs(scene, step) + more) + elementwise(scene, step)
     moves = target.device.width * (moved(scene, step) + numbers)
-    again = isinstance(step.op, Attention | Kernel)
-    flops, bytes_ = (AGAIN if again else KEEPS) if target.backward and step.name in scene.learned else (1, 1)
+    flops, bytes_ = (AGAIN if step.fused else KEEPS) if target.backward and step.name in scene.learned else (1, 1)
     return target.device.time(flops * work, bytes_ * moves)
 
 
 def _widened(scene: Scene, step: Step) -> tuple[int, int]:
     """More multiply-adds, and numbers moved, since zeros bring query, key and value to one width before they meet."""
-    op = step.op
-    assert isinstance(op, Attention)
+    op = step.attention
+    assert op is not None
     width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
     own = scene.size({*op.value.legs} - {*op.scores})
     narrow = () if own == width else (op.value,) if own < width else (op.query, op.key)
@@ -116,8 +116,8 @@ def _widened(scene: Scene, step: Step) -> tuple[int, int]:
 
 def _blockwise_time(scene: Scene, step: Step, target: Target) -> int:
     """The time of a kernel that is not in the graph yet: its work, and what it reads and writes."""
-    assert isinstance(step.op, Kernel)
-    work = sum(2 * macs(scene, part) + elementwise(scene, part) for part in step.op.body)
+    assert step.kernel is not None
+    work = sum(2 * macs(scene, part) + elementwise(scene, part) for part in step.kernel.body)
     moves = target.device.width * (
         scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.op.uses))
     )

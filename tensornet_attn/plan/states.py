@@ -16,16 +16,17 @@ from math import prod
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import human
-from tensornet_attn.cost.states import states_chunk, states_of, states_work
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Tensor, Term, Use
-from tensornet_attn.plan.linear import CAUSAL, DENSE, boxes_over_keys, lower_linear, outside
-from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, times, with_steps, with_terms
-from tensornet_attn.rewrite.distance import with_places
-from tensornet_attn.spec.arithmetic import ONE, Arith
+from tensornet_attn.cost.states import states_chunk, states_work
+from tensornet_attn.graph.attention import Reader, ScoreTerm, readers_of
+from tensornet_attn.graph.distance import with_places
+from tensornet_attn.graph.model import Contraction, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.recurrence import ONES, Recurrence, cumulative, sums
+from tensornet_attn.plan.linear import DENSE, lower_linear
+from tensornet_attn.plan.lowering import Lowered, kernel
+from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, with_steps
+from tensornet_attn.spec.arithmetic import ONE, Arith, times
 
 STATES = "mixed states"
-ONES = Function("ones")
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,11 @@ class Read:
     """A sum over keys, and the product in which queries read it.
 
     `query`, `key`, `value`, `mix`: the factors of each; `terms`: what else is read beside the sum, by the same query.
-    `reader` holds the product in its term `place`, and `rest` are that term's other factors.
+    `rest`: the other factors of the reader's product.
     """
 
     box: Step
-    reader: Step
-    place: int
+    reader: Reader
     coefficient: Arith
     query: tuple[Use, ...]
     key: tuple[Use, ...]
@@ -54,7 +54,7 @@ class Read:
 def lower_states(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
     """Every sum over keys that queries read, where that takes fewer multiply-adds than scores."""
     lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
-    for box in boxes_over_keys(graph, "sum"):
+    for box in sums(graph):
         found = _found(lowered, lowered.step[box.name])
         if found is None:
             continue
@@ -73,22 +73,17 @@ def lower_states(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowe
 
 def _found(graph: Graph, box: Step) -> Read | None:
     """The sum with its reader; None where no query reads it feature by feature."""
-    assert isinstance(box.op, Box)
-    of = box.op.operand("of")
-    summed, inner = read_once(graph, of.name), product(graph.step.get(of.name))
-    reader = read_once(graph, box.name)
-    if inner is None or summed is None or reader is None or {*graph.masks(box)} - {CAUSAL}:
+    form, reader = cumulative(graph, box), read_once(graph, box.name)
+    if isinstance(form, str) or form.decays or reader is None or reader.contraction is None:
         return None
-    if of.legs != graph.step[of.name].legs or any({graph.query, graph.key} <= {*use.legs} for use in inner.factors):
-        return None
-    whole = {leg for use in inner.factors for leg in use.legs}
-    if {*of.legs} != whole | {str(graph.query)} or not isinstance(reader.op, Contraction):
+    scores = graph.step[box.op.uses[0].name]
+    inner = product(scores)
+    if inner is None or {*scores.legs} != legs_in(inner.factors) | {str(graph.query)}:
         return None
     between = reader if _mixes(graph, reader, box) else None
-    last = read_once(graph, reader.name) if between is not None else reader
-    if last is None or not isinstance(last.op, Contraction):
+    if between is not None and read_once(graph, between.name) is None:
         return None
-    return _read(graph, box, inner, between, last)
+    return _read(graph, box, inner, between)
 
 
 def _mixes(graph: Graph, step: Step, box: Step) -> bool:
@@ -97,23 +92,23 @@ def _mixes(graph: Graph, step: Step, box: Step) -> bool:
     return not any({graph.query, graph.key} & {*use.legs} for use in others) and graph.query in step.legs
 
 
-def _read(graph: Graph, box: Step, inner: Term, between: Step | None, reader: Step) -> Read | None:
-    assert isinstance(reader.op, Contraction)
-    state, terms = box if between is None else between, reader.op.terms
-    place, use = next((i, use) for i, term in enumerate(terms) for use in term.factors if use.name == state.name)
-    outer = terms[place]
-    others = tuple(one for one in outer.factors if one != use)
-    if use.legs != state.legs or len(others) != len(outer.factors) - 1:
+def _read(graph: Graph, box: Step, inner: Term, between: Step | None) -> Read | None:
+    state = box if between is None else between
+    reader = readers_of(graph, state.name)[0]
+    if reader.term is None or reader.use.legs != state.legs or reader.values:
         return None
-    mixing = (Term(ONE, (use,)),) if between is None else between.op.terms  # type: ignore[union-attr]
+    use, outer, others = reader.use, reader.product, reader.others
+    mixing: tuple[Term, ...] = (Term(ONE, (use,)),)
+    if between is not None and between.contraction is not None:
+        mixing = between.contraction.terms
     own = [term for term in mixing if any(one.name == box.name for one in term.factors)]
     if len(own) != 1 or sum(one.name == box.name for one in own[0].factors) != 1:
         return None
     held = next(one for one in own[0].factors if one.name == box.name)
-    if held.legs != box.legs or any(graph.key in one.legs for one in others):
+    if held.legs != box.legs:
         return None
     elsewhere = legs_in(one for one in others if graph.query not in one.legs)
-    gone = {*use.legs} - {*reader.legs} - {str(graph.query)} - elsewhere
+    gone = {*use.legs} - {*reader.step.legs} - {str(graph.query)} - elsewhere
     query = tuple(one for one in others if graph.query in one.legs and gone & {*one.legs})
     features = tuple(leg for leg in use.legs if leg in gone & legs_in(query) & {*held.legs})
     keys = tuple(one for one in inner.factors if graph.key in one.legs)
@@ -123,7 +118,7 @@ def _read(graph: Graph, box: Step, inner: Term, between: Step | None, reader: St
     mix = tuple(one for one in own[0].factors if one != held)
     if not key or {*features} & legs_in((*mix, *value)):
         return None
-    groups = {*held.legs} & legs_in(key) - {*features} - legs_in(query) - {*reader.legs}
+    groups = {*held.legs} & legs_in(key) - {*features} - legs_in(query) - {*reader.step.legs}
     mixes = tuple(one for one in others if groups & {*one.legs} and graph.query not in one.legs)
     rest = tuple(one for one in others if one not in query and one not in mixes)
     legs = dict.fromkeys((*(leg for one in query for leg in one.legs), *use.legs))
@@ -131,7 +126,6 @@ def _read(graph: Graph, box: Step, inner: Term, between: Step | None, reader: St
     return Read(
         box,
         reader,
-        place,
         times(times(outer.coefficient, own[0].coefficient), inner.coefficient),
         query,
         (*key, *free),
@@ -161,7 +155,7 @@ def _mixed(found: Read) -> bool:
 def _as_map(graph: Graph, found: Read) -> Graph:
     """The graph in which a map reads the values."""
     box, before = found.box, list[Step]()
-    assert isinstance(box.op, Box)
+    assert box.box is not None
     value = found.value
     if not value:
         ones = Tensor(fresh(graph, f"{box.name}.{graph.key}"), "constant", (str(graph.key),), ONES)
@@ -172,45 +166,40 @@ def _as_map(graph: Graph, found: Read) -> Graph:
     legs = tuple(leg for leg in used if leg not in found.features)
     name = f"{box.name}.map"
     before.append(Step(f"{name}.of", Contraction((Term(found.coefficient, (*found.query, *found.key)),)), legs))
-    keep = replace(box.op, kind="keep", numbers=(), operands=(("of", Use(f"{name}.of", legs)),))
+    keep = replace(box.box, kind="keep", numbers=(), operands=(("of", Use(f"{name}.of", legs)),))
     before.append(Step(name, keep, legs))
     return _placed(graph, found, before, Term(ONE, (Use(name, legs), *found.mix, *value)))
 
 
 def _priced(graph: Graph, found: Read, sizes: Mapping[str, int]) -> tuple[Graph | None, str]:
     """The graph with the kernel and the sentence for it, or None and why the scores are cheaper."""
-    sides = _sides(graph, found)
-    if isinstance(sides, str):
-        return None, sides
-    before, query, key, value, mix, legs = sides
-    box, own = found.box, [*(one for one in (value,) if one)]
-    assert isinstance(box.op, Box)
-    inside = Step(box.op.operand("of").name, Contraction((Term(ONE, (key, *own)),)), box.op.operand("of").legs)
-    read = Contraction((Term(ONE, (query, Use(box.name, box.legs), *(one for one in (mix,) if one))),))
-    name = f"{box.name}.read"
+    before, box, name = list[Step](), found.box, f"{found.box.name}.read"
+    parts = _recurrence(graph, found, before)
+    if isinstance(parts, str):
+        return None, parts
+    assert box.box is not None
+    (term,), of, legs = parts.terms, box.box.operand("of"), (*parts.heads, str(graph.query), *parts.own)
+    value, mix = (() if use is None else (use,) for use in (parts.value, parts.mix))
+    inside = Step(of.name, Contraction((Term(ONE, (*term.key, *value)),)), of.legs)
+    read = Contraction((Term(ONE, (*term.query, Use(box.name, box.legs), *mix)),))
     body = (inside, box, Step(name, read, legs))
-    before.append(Step(name, Kernel("states", outside(graph, before, body), body), legs))
+    before.append(Step(name, kernel("states", graph, before, body, parts), legs))
     made = _placed(graph, found, before, Term(found.coefficient, (Use(name, legs),)))
-    kernel = made.step[name]
     known = {leg.name: leg.size or 1 for leg in made.legs} | dict(sizes)
-    work = states_work(Scene(made, known), kernel)
+    work = states_work(Scene(made, known), made.step[name])
     linear = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
-    parts = states_of(made, kernel)
     heads = prod(known[leg] for leg in (str(graph.query), str(graph.key), *parts.heads, *parts.mixed))
     dense = heads * (prod(known[leg] for leg in parts.features) + prod(known[leg] for leg in parts.own))
     if linear > dense:
         return None, f"states would cost {human(linear)} instead of {human(dense)} multiply-adds"
-    how = f", in chunks of {states_chunk(made, parts, sizes)}" if CAUSAL in graph.masks(box) else ""
+    how = f", in chunks of {states_chunk(made, parts, sizes)}" if parts.causal(graph) else ""
     over = " and ".join(f"'{leg}'" for leg in parts.mixed)
     return made, f"{STATES}: the keys are summed first, and mixed over {over} before they are read{how}; {DENSE}"
 
 
-Parts = tuple[list[Step], Use, Use, "Use | None", "Use | None", tuple[str, ...]]
-
-
-def _sides(graph: Graph, found: Read) -> Parts | str:
-    """One use for query, key, values and mixture each, made `before`, and the legs of the result."""
-    before, name = list[Step](), found.box.name
+def _recurrence(graph: Graph, found: Read, before: list[Step]) -> Recurrence | str:
+    """The states with one use for query, key, values and mixture each, made `before`; or why they are none."""
+    name = found.box.name
     query, key = (
         _joined(fresh(graph, f"{name}.{side}"), uses, before) for side, uses in (("q", found.query), ("k", found.key))
     )
@@ -231,8 +220,17 @@ def _sides(graph: Graph, found: Read) -> Parts | str:
     )
     if not fits:
         return "queries, keys, values and mixture share heads in another way than states of few heads do"
-    legs = (*(leg for leg in query.legs if leg in heads), str(graph.query))
-    return before, query, key, value, mix, (*legs, *(leg for leg in (value.legs if value else ()) if leg in own))
+    term = ScoreTerm(ONE, (query,), (key,), width=tuple(leg for leg in key.legs if leg in features))
+    return Recurrence(
+        found.box,
+        (term,),
+        value,
+        tuple(leg for leg in query.legs if leg in heads),
+        tuple(leg for leg in found.box.legs if leg not in (graph.query, *features, *own)),
+        tuple(leg for leg in (value.legs if value else ()) if leg in own),
+        mixes=True,
+        mix=mix,
+    )
 
 
 def _joined(name: str, uses: tuple[Use, ...], before: list[Step], needed: set[str] | None = None) -> Use:
@@ -248,10 +246,6 @@ def _placed(graph: Graph, found: Read, before: list[Step], term: Term) -> Graph:
     """The graph in which a step of its own reads the state, and the reader takes its result."""
     others = tuple(replace(own, factors=(*found.query, *own.factors)) for own in found.terms)
     own = Step(fresh(graph, f"{found.box.name}.sum"), Contraction((term, *others)), found.legs)
-    new = Term(ONE, (Use(own.name, own.legs), *found.rest))
-    terms = list(found.reader.op.terms)  # type: ignore[union-attr]
-    terms[found.place] = new
-    steps = {found.reader.name: [*before, own, with_terms(found.reader, terms)]}
-    steps |= {step.name: [] for step in (found.box, found.between) if step is not None}
-    steps[found.box.op.operand("of").name] = []  # type: ignore[union-attr]
-    return with_steps(graph, steps)
+    reader = found.reader.with_terms([Term(ONE, (Use(own.name, own.legs), *found.rest))])
+    gone = (found.box, found.between, graph.step[found.box.op.uses[0].name])
+    return with_steps(graph, {step.name: [] for step in gone if step} | {reader.name: [*before, own, reader]})

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Term, Use
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, Negative, Number, evaluate, names
+from tensornet_attn.spec.arithmetic import Arith, Binary, Negative, Number, evaluate, names
+from tensornet_attn.spec.arithmetic import times as times
 
 Legs = tuple[str, ...]
 
@@ -69,10 +71,6 @@ def settled(before: Graph, after: Graph) -> Graph | None:
     if any(name in before.tensor and before.tensor[name].role != "constant" for name in gone):
         return None
     return replace(after, tensors=tuple(tensor for tensor in after.tensors if tensor.name not in gone))
-
-
-def times(a: Arith, b: Arith) -> Arith:
-    return b if a == ONE else a if b == ONE else Binary("*", a, b)
 
 
 def plain_number(graph: Graph, value: Arith) -> bool:
@@ -170,4 +168,4 @@ def plus(graph: Graph, a: Arith, b: Arith) -> Arith:
 
 def is_map(graph: Graph, step: Step | None) -> bool:
     """Whether a step is attention over keys: each query's row of it is a weighting of them."""
-    return step is not None and step.box is not None and step.box.kind in ATTENTION_BOXES and graph.masked(step)
+    return step is not None and step.name in attentions(graph)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tensornet_attn.graph.model import Box, Step, Use
+from tensornet_attn.graph.attention import Normalize, Softmax, weighting_of
+from tensornet_attn.graph.model import Step, Use
 from tensornet_attn.search.sketch import Legs, Sketch, T
 
-NORMALISERS = ("softmax", "normalize")
 KEEP_LEGS = ("map", "rope", "rmsnorm", "layernorm", "l1norm", "l2norm", "dropout")
 BETWEEN = (*KEEP_LEGS, "logsumexp", "max", "sum")  # boxes that may stand between the scores and their normaliser
 
@@ -59,14 +59,8 @@ def only(found: Iterable[T]) -> T | None:
 
 def maps(sketch: Sketch) -> list[Map]:
     """The maps whose scores hold a product of something on the query leg and something on the key leg."""
-    over_keys = (
-        step
-        for step in sketch.step.values()
-        if isinstance(step.op, Box)
-        and step.op.kind in NORMALISERS
-        and step.op.leg == sketch.key
-        and sketch.query in step.legs
-    )
+    steps = (step for step in sketch.step.values() if sketch.query in step.legs)
+    over_keys = (step for step in steps if isinstance(weighting_of(step, sketch.key), Softmax | Normalize))
     return [found for step in over_keys if (found := _map(sketch, step)) is not None]
 
 
@@ -74,8 +68,8 @@ def _map(sketch: Sketch, step: Step) -> Map | None:
     """Walks from the normaliser down to the product of its scores."""
     at: Step | None = sketch.step.get(step.op.uses[0].name)
     while at is not None:
-        if isinstance(at.op, Box):
-            at = sketch.step.get(at.op.uses[0].name) if at.op.kind in BETWEEN else None
+        if at.box is not None:
+            at = sketch.step.get(at.op.uses[0].name) if at.box.kind in BETWEEN else None
             continue
         product = only(_products(sketch, at))
         if product is not None:
@@ -127,12 +121,12 @@ def chain(sketch: Sketch, use: Use) -> list[str]:
     names, name = list[str](), use.name
     while name in sketch.step:
         names.append(name)
-        op = sketch.step[name].op
-        if isinstance(op, Box) and op.kind not in KEEP_LEGS:
+        step = sketch.step[name]
+        if step.box is not None and step.box.kind not in KEEP_LEGS:
             return []
-        if not isinstance(op, Box) and not len(op.uses) == len(sketch.terms_of(name)) == 1:
+        if step.box is None and not len(step.op.uses) == len(sketch.terms_of(name)) == 1:
             return names
-        name = op.uses[0].name
+        name = step.op.uses[0].name
     return []
 
 

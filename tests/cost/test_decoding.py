@@ -56,3 +56,22 @@ def test_moves_change_what_is_kept() -> None:
     assert fast is not None
     assert decoding_state(ta.build(latent), N) == N * 64
     assert decoding_state(ta.build(fast), N) == 2 * N * 512 + 8 * 64 * 64 + 8 * 64
+
+
+def test_a_map_of_scores_that_nothing_masks_keeps_all_keys_and_values() -> None:
+    design = {
+        "tensornet": 1,
+        "name": "laplacian",
+        "legs": {"n": "query", "m": "key", "f": 4, "d": 4},
+        "inputs": {"x": "n f"},
+        "weights": {"Wq": "f d", "Wk": "f d", "Wv": "f d"},
+        "diagram": {
+            "Q": "x[n f] Wq[f d] -> n d",
+            "K": "x[m f] Wk[f d] -> m d",
+            "V": "x[m f] Wv[f d] -> m d",
+            "S": {"map": "exp", "of": "Q[n d] K[m d] -> n m"},
+            "y": "S[n m] V[m d] -> n d",
+        },
+        "output": "y",
+    }
+    assert decoding_state(ta.build(ta.load(design)), N) == N * 2 * 4

@@ -142,11 +142,26 @@ COMPILER = (
         "A step takes the lesser of its work and its traffic.",
         ("cost/test_devices.py::test_a_balance_of_each",),
     ),
+    # Forms
+    Mutation(
+        "graph/attention.py",
+        "or bool({self.of.name, self.box.name} & self.graph.results)",
+        "",
+        "A map that is the output counts as read by the values alone.",
+        ("plan/test_ways.py::test_linear_memory_names_the_region_and_the_reasons",),
+    ),
+    Mutation(
+        "graph/attention.py",
+        "SIDES = ((True, False), (False, True),",
+        "SIDES = ((False, True), (True, False),",
+        "Factors of queries count as those of keys.",
+        ("graph/test_forms.py::test_the_fields_say_what_the_diagram_says",),
+    ),
     # Planning
     Mutation(
         "plan/fuse.py",
-        "box.masks,",
-        "(),",
+        "dropout, found.written,",
+        "dropout, (),",
         "Fused attention forgets the design's own mask.",
         ("plan/test_band.py::test_refused_with_the_reason_and_still_right[too wide]",),
     ),
@@ -166,13 +181,13 @@ COMPILER = (
     ),
     Mutation(
         "plan/linear.py",
-        "terms.append(Term(term.coefficient, tuple(uses)))",
-        "terms.append(Term(ONE, tuple(uses)))",
+        "terms.append(replace(term, query=",
+        "terms.append(replace(term, coefficient=ONE, query=",
         "Linear attention loses the coefficients of its scores.",
         (f"{SUMMED}[scaled, with eps-False]",),
     ),
     Mutation(
-        "plan/decay.py",
+        "graph/recurrence.py",
         "term if graph.key not in sides else negated(term)",
         "term",
         "Scores grow by the numbers of keys that they should decay by.",

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import tensornet_attn as ta
 from tensornet_attn.graph import Graph, build
+from tensornet_attn.graph.distance import POSITION
 from tensornet_attn.graph.model import Box, Kernel
 from tensornet_attn.nn.initial import initial
-from tensornet_attn.rewrite.distance import POSITION
 from tensornet_attn.rewrite.engine import CAP, Rule, Trace, everywhere, rewritten
 from tensornet_attn.rewrite.proof import prove
 from tensornet_attn.rewrite.table import RULES, SCORES

@@ -1,0 +1,316 @@
+"""Attention as the diagram has it: scores, how a box weighs them, masks, and who reads the map.
+
+A view of the graph, derived once and cached on it: the graph stays the only form of a diagram. A `Score` is a sum of
+products (`Terms`), a map of another one (`Map`), or what is left of one that is summed along a leg (`Reduce`). A
+`ScoreTerm` says which of its factors are of queries, of keys, of neither, and of both.
+
+    A: {softmax: m, scale: d ** -0.5, of: "C[h g] Q[n g d] K[m g d] + bias[n m h] -> h n m"}
+    y: A[h n m] V[m h d] -> n d
+
+    attentions(graph)["A"].weighting     Softmax(("m",), d ** -0.5, 0)
+    attentions(graph)["A"].terms         query Q, key K, core C; pairwise bias
+    attentions(graph)["A"].readers       y, with the values V
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeVar
+
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Term, Use
+from tensornet_attn.spec.arithmetic import Arith
+
+Legs = tuple[str, ...]
+View = TypeVar("View")
+LINEAR = frozenset({"dropout", "keep", "sum", "mean"})  # boxes that a linear mixing may stand around
+SIDES = ((True, False), (False, True), (False, False), (True, True))  # whether a factor has the query, and the key leg
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """The exponentials of the scores divided by their sum over `legs`: the key leg, perhaps components of a key.
+
+    `sink`: what is added to the sum and weighs no value, where there is one.
+    """
+
+    legs: Legs
+    scale: Arith
+    dropout: Arith
+    sink: Use | None = None
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """The scores divided by their sum over the keys, `eps` added to it."""
+
+    eps: Arith
+
+
+@dataclass(frozen=True)
+class Masked:
+    """The scores as they are, where the masks let a query see."""
+
+
+Weighting = Softmax | Normalize | Masked
+
+
+@dataclass(frozen=True)
+class ScoreTerm:
+    """A product in scores, its factors by what they have: the query leg, the key leg, neither (`core`), or both.
+
+    `decays`: of each factor exp(a - b), which `pairwise` then lacks, a of the queries and b of the keys. `groups`: the
+    features, which are legs that queries and keys share and scores lack, that the core has too; `width`: the others.
+    """
+
+    coefficient: Arith
+    query: tuple[Use, ...] = ()
+    key: tuple[Use, ...] = ()
+    core: tuple[Use, ...] = ()
+    pairwise: tuple[Use, ...] = ()
+    decays: tuple[tuple[Use, Use], ...] = ()
+    groups: Legs = ()
+    width: Legs = ()
+
+    @property
+    def factors(self) -> tuple[Use, ...]:
+        return (*self.query, *self.key, *self.core, *self.pairwise)
+
+    @property
+    def features(self) -> Legs:
+        return self.groups + self.width
+
+    @property
+    def decayed(self) -> Legs:
+        """The features that decay each in its own way."""
+        return self.features if any({*self.features} & {*use.legs} for pair in self.decays for use in pair) else ()
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Scores that are a sum of products."""
+
+    step: Step
+    terms: tuple[ScoreTerm, ...]
+
+
+@dataclass(frozen=True)
+class Map:
+    """Scores that a box makes of others, number by number or along a leg; `linear`: a mask or a dropout."""
+
+    step: Step
+    of: Use
+    linear: bool
+    function: Function | None
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Scores that a box makes of others by reducing `leg` away; `linear`: by a sum or a mean of it."""
+
+    step: Step
+    of: Use
+    linear: bool
+    leg: str
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is no step with scores inside: a tensor, or a box of several operands."""
+
+    use: Use
+
+
+Score = Terms | Map | Reduce | Given
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A use of a map: in a product with values, which have the key leg, and with others; or in a box, `term` None."""
+
+    step: Step
+    use: Use
+    term: int | None
+    values: tuple[Use, ...] = ()
+    others: tuple[Use, ...] = ()
+
+    @property
+    def product(self) -> Term:
+        """The product that the map is read in."""
+        assert self.step.contraction is not None
+        assert self.term is not None
+        return self.step.contraction.terms[self.term]
+
+    def with_terms(self, terms: Iterable[Term]) -> Step:
+        """The reader with others in the place of that product."""
+        assert self.step.contraction is not None
+        assert self.term is not None
+        every = list(self.step.contraction.terms)
+        every[self.term : self.term + 1] = terms
+        return replace(self.step, op=Contraction(tuple(every)))
+
+    def reading(self, result: Use) -> Step:
+        """The reader with a result in the place of the map and its values."""
+        kept = (use for use in self.product.factors if use not in self.values)
+        factors = tuple(result if use.name == self.use.name else use for use in kept)
+        return self.with_terms([replace(self.product, factors=factors)])
+
+
+@dataclass(frozen=True)
+class Attention:
+    """A softmax, normalize or keep over the keys, with the scores that it weighs and those who read the map.
+
+    `masks`: those that act; `written`: as they stand in the box.
+    """
+
+    graph: Graph = field(repr=False, compare=False)
+    box: Step
+    of: Use
+    weighting: Weighting
+    written: tuple[Function, ...]
+
+    @cached_property
+    def masks(self) -> tuple[Function, ...]:
+        return self.graph.masks(self.box)
+
+    @cached_property
+    def score(self) -> Score:
+        return score_of(self.graph, self.of)
+
+    @property
+    def terms(self) -> tuple[ScoreTerm, ...]:
+        """The products of scores that are a sum of them, under their own leg names; else none."""
+        return self.score.terms if isinstance(self.score, Terms) and self.of.legs == self.score.step.legs else ()
+
+    @property
+    def scores(self) -> Step | None:
+        """The step that the box is of, if it is one."""
+        return self.graph.step.get(self.of.name)
+
+    @property
+    def origin(self) -> str:
+        """What makes scores that are no sum of products, in words."""
+        if self.scores is None:
+            return "given"
+        return f"a '{self.scores.op.kind}' box" if isinstance(self.scores.op, Box) else "transposed"
+
+    @property
+    def compares(self) -> bool:
+        """Whether the map has a row for each query."""
+        return self.graph.query in self.of.legs
+
+    @property
+    def shared(self) -> bool:
+        """Whether the scores have other readers, or scores or map are wanted for themselves."""
+        return len(self.graph.readers[self.of.name]) > 1 or bool({self.of.name, self.box.name} & self.graph.results)
+
+    @cached_property
+    def readers(self) -> tuple[Reader, ...]:
+        return readers_of(self.graph, self.box.name)
+
+    @property
+    def unread(self) -> str:
+        """Why no product alone reads the map; empty where one does."""
+        if len(self.readers) != 1:
+            return f"the attention map is used {len(self.readers)} times"
+        return "a box stands between map and values" if self.readers[0].term is None else ""
+
+    def reader(self, none: str = "0 tensors") -> Reader | str:
+        """The product that reads values through the map, or why there is none; `none`: what no values are called."""
+        if self.unread:
+            return self.unread
+        (reader,) = self.readers
+        if reader.use.legs != self.box.legs:
+            return "the attention map is used under other leg names"
+        if self.graph.key in reader.step.legs:
+            return "the key leg stays beside the attention map"
+        if len(reader.values) != 1:
+            met = f"{len(reader.values)} tensors" if reader.values else none
+            return f"along the key leg the attention map meets {met}"
+        return "the values depend on the query" if self.graph.query in reader.values[0].legs else reader
+
+
+def cached(view: Callable[[Graph], View]) -> Callable[[Graph], View]:
+    """A view that is derived once for each graph, and kept on it."""
+
+    def found(graph: Graph) -> View:
+        name = f"view {view.__name__}"
+        if name not in graph.__dict__:
+            graph.__dict__[name] = view(graph)
+        known: View = graph.__dict__[name]
+        return known
+
+    return found
+
+
+@cached
+def attentions(graph: Graph) -> Mapping[str, Attention]:
+    """The attentions of a graph by the name of their box, in the order of the steps."""
+    found = {}
+    for step in graph.steps:
+        weighting = weighting_of(step, graph.key)
+        if step.box is not None and weighting is not None:
+            found[step.name] = Attention(graph, step, step.box.operand("of"), weighting, step.box.masks)
+    return found
+
+
+def weighting_of(step: Step, key: str | None) -> Weighting | None:
+    """How a box over the keys weighs scores; None where a step is no attention map."""
+    box = step.box
+    if box is None or box.leg is None or box.leg != key:
+        return None
+    if box.kind == "softmax":
+        beside = () if box.other is None else (box.other,)
+        return Softmax((str(box.leg), *beside), box.number("scale"), box.number("dropout"))
+    if box.kind == "normalize":
+        return Normalize(box.number("eps"))
+    return Masked() if box.kind == "keep" else None
+
+
+def score_of(graph: Graph, use: Use) -> Score:
+    """What makes scores. A node speaks of what is inside it by its uses, which this function takes in turn."""
+    step = graph.step.get(use.name)
+    if step is not None and step.contraction is not None:
+        return Terms(step, tuple(split(graph, term) for term in step.contraction.terms))
+    of = None if step is None or step.box is None else dict(step.box.operands).get("of")
+    if step is None or step.box is None or of is None:
+        return Given(use)
+    linear, reduced = step.box.kind in LINEAR, next((leg for leg in of.legs if leg not in step.legs), None)
+    return Map(step, of, linear, step.box.function) if reduced is None else Reduce(step, of, linear, reduced)
+
+
+def split(graph: Graph, term: Term) -> ScoreTerm:
+    """A product with its factors by the sequences that they have."""
+    parts: dict[tuple[bool, bool], list[Use]] = {}
+    for use in term.factors:
+        parts.setdefault((graph.query in use.legs, graph.key in use.legs), []).append(use)
+    query, key, core, pairwise = (tuple(parts.get(side, ())) for side in SIDES)
+    return ScoreTerm(term.coefficient, query, key, core, pairwise)
+
+
+def readers_of(graph: Graph, name: str) -> tuple[Reader, ...]:
+    """The uses of a map, or of what is made of maps."""
+    steps = {step.name: step for step, _ in graph.readers.get(name, ())}
+    return tuple(reader for step in steps.values() for reader in _readers(graph, step, name))
+
+
+def _readers(graph: Graph, step: Step, name: str) -> Iterator[Reader]:
+    if step.contraction is None:
+        yield from (Reader(step, use, None) for use in step.op.uses if use.name == name)
+        return
+    for number, term in enumerate(step.contraction.terms):
+        for place, use in enumerate(term.factors):
+            if use.name == name:
+                beside = (*term.factors[:place], *term.factors[place + 1 :])
+                values = tuple(own for own in beside if graph.key in own.legs)
+                yield Reader(step, use, number, values, tuple(own for own in beside if own not in values))
+
+
+def behind(graph: Graph, names: Iterable[str]) -> set[str]:
+    """Steps, and all that they are made of."""
+    found = {*names}
+    for step in reversed(graph.steps):
+        if step.name in found:
+            found |= {use.name for use in step.op.uses}
+    return found
