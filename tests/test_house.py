@@ -22,6 +22,7 @@ LAYERS = (
     "special",
     "rewrite",
     "cost",
+    "tiles",
     "plan",
     "emit",
     "runtime",
@@ -42,7 +43,7 @@ LAYERS = (
     "cli",
 )
 SAME_LAYER = {"reference_boxes": "reference", "reference_run": "reference"}  # one layer in three modules
-WITHOUT_TORCH = FREE | {"spec", "graph", "special", "rewrite", "cost", "plan", "emit", "draw", "report"}
+WITHOUT_TORCH = FREE | {"spec", "graph", "special", "rewrite", "cost", "tiles", "plan", "emit", "draw", "report"}
 TORCH_WHEN_NEEDED = {"compiler", "cli", "__init__"}  # inside functions only
 NETWORK = {"socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "requests", "httpx", "aiohttp", "urllib3"}
 RUNS_TEXT = f"{PACKAGE}/emit/load.py"  # the only module that runs generated text

@@ -17,9 +17,10 @@ from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.causal import looks_back
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Term, Use
-from tensornet_attn.plan.blockwise import block_of, drops, keys_of, leaf, made_inside, unbounded
+from tensornet_attn.plan.blockwise import block_of, drops, keys_of, leaf
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.spec.arithmetic import ONE, Binary, Number
+from tensornet_attn.tiles.legs import made_inside, unbounded
 
 _INDENT = "    "
 

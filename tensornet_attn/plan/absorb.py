@@ -16,7 +16,6 @@ from math import prod
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Attention, Graph, Kernel
 from tensornet_attn.plan.band import lower_band
-from tensornet_attn.plan.blockwise import quadratic
 from tensornet_attn.plan.figures import duration, instead
 from tensornet_attn.plan.fuse import lower_attention, reasons_against, softmax_boxes
 from tensornet_attn.plan.linear import lower_linear
@@ -27,6 +26,7 @@ from tensornet_attn.plan.target import TRAINING, Target
 from tensornet_attn.rewrite.absorb import CHAIN, KEY, RULES, VALUE
 from tensornet_attn.rewrite.engine import Rule, rewritten
 from tensornet_attn.rewrite.scores import RULES as SCORES
+from tensornet_attn.tiles.legs import quadratic
 
 ABSORBED = "absorbed weights"
 NEXT: tuple[Lower, ...] = (lower_band, lower_linear, lower_attention)

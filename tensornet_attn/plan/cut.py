@@ -15,7 +15,7 @@ from networkx.utils import UnionFind
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints
-from tensornet_attn.plan.blockwise import quadratic
+from tensornet_attn.tiles.legs import quadratic
 
 Slot = tuple[str, Wire]  # a leg of a tensor or of a step
 LINEAR = frozenset({"sum", "mean", "rope", "rel_shift", "keep"})  # boxes: of a sum they are the sum

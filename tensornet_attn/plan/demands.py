@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Attention, Box, Function, Graph, Kernel, Step
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.plan.blockwise import quadratic
 from tensornet_attn.plan.model import Plan, Region
 from tensornet_attn.spec.arithmetic import evaluate
+from tensornet_attn.tiles.legs import quadratic
 
 CAUSAL = Function("causal")
 OPAQUE = (

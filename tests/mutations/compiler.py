@@ -186,21 +186,21 @@ COMPILER = (
         ("plan/test_normalized.py::test_no_map_of_a_normalized_blend_is_made[with eps-False]",),
     ),
     Mutation(
-        "plan/tiles/derive.py",
+        "tiles/derive.py",
         "self.nodes.add([d, self.nodes.mul(self.minus, rows)])",
         "d",
         "The gradient of a softmax in tiles lacks the sum of A dA.",
         (f"{TILES}[19-mhsa]",),
     ),
     Mutation(
-        "plan/tiles/build.py",
+        "tiles/build.py",
         "Number(1 / self.heads[leg])",
         "Number(1)",
         "A mean over heads in tiles is a sum.",
         ("triton/test_regions.py::test_every_kind_of_call[less the mean of the heads]",),
     ),
     Mutation(
-        "plan/tiles/maps.py",
+        "tiles/maps.py",
         '"{d} * (1 - {y} * {y})"',
         '"{d} * (1 + {y} * {y})"',
         "The gradient of tanh in tiles has a wrong sign.",
@@ -236,7 +236,7 @@ COMPILER = (
         (f"{PLAIN}[transformer_xl-False-torch]", f"{PLAIN}[talking_heads-False-torch]"),
     ),
     Mutation(
-        "plan/tiles/derive.py",
+        "tiles/derive.py",
         "if variable not in node.heads:",
         "if variable not in node.heads and variable not in self.program.exit.index:",
         "The gradient of what heads share lacks the sum over the heads of the result.",

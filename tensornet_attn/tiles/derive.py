@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tensornet_attn.plan.tiles.model import ROWS, At, Node, Nodes, Program, Unfit, along_width, below, factored
 from tensornet_attn.spec.arithmetic import ONE, Negative
+from tensornet_attn.tiles.model import ROWS, At, Node, Nodes, Program, Unfit, along_width, below, factored
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
-from tensornet_attn.plan.blockwise import made_inside
-from tensornet_attn.plan.tiles.hidden import where_seen, with_hiding
-from tensornet_attn.plan.tiles.legs import RESERVED, relative, sides_of
-from tensornet_attn.plan.tiles.maps import MAPS
-from tensornet_attn.plan.tiles.model import (
+from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number, evaluate
+from tensornet_attn.tiles.hidden import where_seen, with_hiding
+from tensornet_attn.tiles.legs import RESERVED, made_inside, relative, sides_of
+from tensornet_attn.tiles.maps import MAPS
+from tensornet_attn.tiles.model import (
     ROWS,
     At,
     Axes,
@@ -23,7 +23,6 @@ from tensornet_attn.plan.tiles.model import (
     below,
     vanishes,
 )
-from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number, evaluate
 
 Index = Mapping[str, str]  # of a leg its index variable, empty where a program has one tile of it
 
