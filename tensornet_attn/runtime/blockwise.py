@@ -10,6 +10,7 @@ from tensornet_attn.runtime.operations import element, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
 FUNCTIONS: dict = {}  # name: (function, legs of each operand, place of the result's query leg): `block_function`'s
+GRADIENTS: dict = {}  # name: (its gradient, the names of the operands): `block_gradient`'s
 
 
 class Rows:
@@ -57,6 +58,20 @@ def block_function(
     return known
 
 
+def block_gradient(name: str):
+    """Makes a function the backward of the function of a block, f(rows: Rows, gradient, wanted, *operands).
+
+    It returns the gradient of each operand, None for those that have none. `wanted`: the names of those that are used.
+    """
+
+    def known(function):
+        code = function.__code__
+        GRADIENTS[name] = function, code.co_varnames[3 : code.co_argcount]
+        return function
+
+    return known
+
+
 def blockwise(
     tile: str,
     operands: list[Tensor | None],
@@ -91,10 +106,14 @@ def blockwise(
 
 def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
     """The function of these operands, under the autocast of the call."""
-    some = iter(given)
-    operands = [next(some) if is_there else None for is_there in call[0]]
     with torch.autocast(autocast_kind(given[0]), call[-1], call[-1] is not None, False):
-        return FUNCTIONS[tile][0](rows, *operands)
+        return FUNCTIONS[tile][0](rows, *operands_of(given, call))
+
+
+def operands_of(given: list[Tensor], call: tuple) -> list[Tensor | None]:
+    """Each operand, None where it was not given."""
+    some = iter(given)
+    return [next(some) if is_there else None for is_there in call[0]]
 
 
 def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
@@ -236,12 +255,22 @@ def blockwise_backward(
 
 def backward_of_block(own: Tensor, parts: list[Tensor], wanted: list[int], tile: str, call: tuple, rows: Rows) -> tuple:
     """The gradients of a block's operands at the places `wanted`; `own`: the gradient of its result."""
+    function, names = GRADIENTS[tile]
+    names_given = [name for name, is_there in zip(names, call[0], strict=True) if is_there]
+    with torch.autocast(autocast_kind(parts[0]), call[-1], call[-1] is not None, False):
+        every = function(rows, own, {names_given[i] for i in wanted}, *operands_of(parts, call))
+    found = [one for one, is_there in zip(every, call[0], strict=True) if is_there]
+    return tuple(torch.zeros_like(parts[i]) if found[i] is None else fitted(found[i], parts[i]) for i in wanted)
 
-    def again(*some):
-        return computed(tile, with_new(parts, wanted, some), call, rows)
 
-    part, pull = torch.func.vjp(again, *(parts[i] for i in wanted))
-    return pull(own if own.shape == part.shape else own.sum(FUNCTIONS[tile][2], keepdim=True))  # one part for all rows
+def fitted(gradient: Tensor, x: Tensor) -> Tensor:
+    """A gradient in the shape of x: added up over what x has one entry for, repeated where it has one itself."""
+    more = gradient.ndim - x.ndim
+    if more > 0:
+        gradient = gradient.sum(tuple(range(more)))
+    alone = [dim for dim in range(-1, -gradient.ndim - 1, -1) if x.shape[dim] == 1 != gradient.shape[dim]]
+    gradient = gradient.sum(alone, keepdim=True) if alone else gradient
+    return gradient.expand(x.shape)
 
 
 def with_new(parts: list[Tensor], places: list[int], new: tuple) -> list[Tensor]:

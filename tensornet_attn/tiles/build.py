@@ -33,11 +33,11 @@ def tile_program(graph: Graph, step: Step) -> Program:
     heads, whole, widths = sides_of(graph, op)
     places = relative(graph, op)
     order = (str(graph.query), str(graph.key), *places, *widths)
-    return _Builder(graph, step, op, heads, whole, widths, places, Nodes(order, RESERVED)).program()
+    return Builder(graph, step, op, heads, whole, widths, places, Nodes(order, RESERVED)).program()
 
 
 @dataclass
-class _Builder:
+class Builder:
     graph: Graph
     step: Step
     op: Kernel
