@@ -66,6 +66,8 @@ class BlockWriter(Writer):
         """The size of a leg in a block."""
         if leg == self.graph.query:
             return "rows.at.shape[0]"
+        if leg == self.graph.key:
+            return "rows.m"
         return "rows.at.shape[0] + rows.m - 1" if unbounded(self.graph, leg) else self.size(leg)
 
     @property
@@ -240,12 +242,16 @@ class RowsPrinter:
             return summed(self.value(factors[0]), want)
         a, b = (self.value(self._without_spread(x, other)) for x, other in (factors, factors[::-1]))
         pair = self.program.pair
-        if a.legs[-2:] == b.legs[-2:] == pair and not {*pair} & {
-            *want
-        }:  # as one leg: an einsum would lay both out anew
-            one, other = (replace(x, text=f"{x.atom}.flatten(-2)", legs=(*x.legs[:-2], "pair")) for x in (a, b))
-            return Value(einsum_text(one, other, want), want, a.batched or b.batched)
+        if a.legs[-2:] == b.legs[-2:] == pair and not {*pair} & {*want}:
+            return self._over_pairs(a, b, want)
         return product(self.writer, a, b, want)
+
+    def _over_pairs(self, a: Value, b: Value, want: Legs) -> Value:
+        """A sum over queries and keys, as one leg, and then over what else both have: no map is laid out anew."""
+        one, other = (replace(x, text=f"{x.atom}.flatten(-2)", legs=(*x.legs[:-2], "pair")) for x in (a, b))
+        more = tuple(leg for leg in one.legs[:-1] if leg in other.legs and leg not in want)
+        text = einsum_text(one, other, more + want)
+        return summed(Value(text, more + want, a.batched or b.batched), want)
 
     def _without_spread(self, x: Node, other: Node) -> Node:
         """A factor that is the same for each entry of what the other one has is not repeated for it."""
@@ -354,10 +360,9 @@ class RowsPrinter:
         read = dict(zip(step.op.uses, operands, strict=True))
         read[step.op.uses[0]] = Value(name, x.legs, x.batched)
         result = self._boxed(step, read, self.writer)
-        text = self.writer.call(
-            "gradient_of", f"lambda {name}: {result.text}", d.aligned(result.legs, whole=True).text, x.text
-        )
-        return Value(text, x.legs, x.batched)
+        gradient, legs = d.aligned(result.legs, whole=True).text, f"({len(result.legs)}, {len(x.legs)})"
+        text = self.writer.call("gradient_of", f"lambda {name}: {result.text}", gradient, x.text, legs)
+        return Value(text, x.legs, True)
 
 
 def mask_gradient(writer: BlockWriter, step: Step, d: Value) -> str:

@@ -16,17 +16,17 @@ GRADIENTS: dict = {}  # name: (its gradient, the names of the operands): `block_
 class Rows:
     """What a function of a block of rows knows beside its operands.
 
-    `at`: the positions of its rows, [block]; `n`: the queries of the whole call; `m`: the keys that the rows see, from
-    the first on; `batch`: the block's batch dimensions; `sizes`: sizes that no operand shows; `random`: the generator
-    to draw from.
+    `at`: the positions of its rows, [block]; `n`, `keys`: the queries and keys of the whole call; `m`: the keys that
+    the rows see, from the first on; `batch`: the block's batch dimensions; `sizes`: sizes that no operand shows;
+    `random`: the generator to draw from.
     """
 
     def __init__(self, piece: tuple, call: tuple, keys: int, random: torch.Generator | None, device: torch.device):
-        _, self.n, m, batch, _, self.training, self.sizes, _ = call
+        _, self.n, self.keys, batch, _, self.training, self.sizes, _ = call
         _, elements, first, count = piece
         self.m = keys
         self.batch = [elements, *batch[1:]] if batch else []
-        self.at = torch.arange(first + m - self.n, first + m - self.n + count, device=device)
+        self.at = torch.arange(first + self.keys - self.n, first + self.keys - self.n + count, device=device)
         self.random = random
 
 

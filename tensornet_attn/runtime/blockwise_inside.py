@@ -73,10 +73,15 @@ def softmax_gradient(weights: Tensor, gradient: Tensor, keep: Tensor | None = No
     return torch._softmax_backward_data(gradient, weights, dim, weights.dtype)
 
 
-def gradient_of(function, gradient: Tensor, x: Tensor) -> Tensor:
-    """The gradient of x, from that of function(x), which may lack entries that are alike."""
-    y, pull = torch.func.vjp(function, x)
-    return pull(fitted(gradient, y))[0]
+def gradient_of(function, gradient: Tensor, x: Tensor, legs: tuple[int, int]) -> Tensor:
+    """The gradient of x, from that of function(x), for each element of the batch; that may lack dimensions.
+
+    `legs`: how many dimensions of either are not of the batch.
+    """
+    last, own = legs
+    batch = torch.broadcast_shapes(gradient.shape[: gradient.ndim - last], x.shape[: x.ndim - own])
+    y, pull = torch.func.vjp(function, x.expand(*batch, *x.shape[x.ndim - own :]))
+    return pull(gradient.expand(y.shape))[0]
 
 
 def mask_gradient(gradient: Tensor, mask: Tensor, batch: int, others: int) -> Tensor:

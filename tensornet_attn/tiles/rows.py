@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
+from tensornet_attn.graph.model import MASKED_BOXES, Box, Graph, Step, Term, Use
 from tensornet_attn.spec.arithmetic import ONE, Arith, Binary
 from tensornet_attn.tiles.derive import RULES, Backward
 from tensornet_attn.tiles.legs import made_inside, unbounded
@@ -28,7 +28,7 @@ from tensornet_attn.tiles.maps import MAPS
 from tensornet_attn.tiles.model import At, Axes, Node, Nodes, below
 
 SLOPES = ("relu", "tanh", "sigmoid", "exp", "square")  # maps whose derivative is written out; of others torch knows it
-_UNBIASED = ("normalize", "keep")  # boxes to which a mask of the call adds nothing
+_BIASED = MASKED_BOXES - {"normalize", "keep"}  # boxes to whose operand a mask of the call is added
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _box(back: Backward, node: Node, d: Node) -> None:
     else:
         found = back.nodes.node("pull", (d, *node.args), x.axes, name, (step, At(x.heads)))
     back.give(x, found)
-    if step.op.leg == back.pair[1] and box.kind not in _UNBIASED and {*back.pair} <= {*x.axes}:
+    if step.op.leg == back.pair[1] and box.kind in _BIASED and {*back.pair} <= {*x.axes}:
         back.leaves[back.nodes.node("bias", (), x.axes, "mask", (step, At(x.heads)))] = found
 
 
