@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import einsum_text, product, scaled, summed
@@ -20,6 +21,7 @@ from tensornet_attn.tiles.rows import RowsProgram
 
 _INLINE = 64  # characters of an expression that may stand inside another
 _AROUND = ("add", "dropped")  # nodes that may hold such an expression, beside numbers of it and elementwise boxes
+_ROWS, _KEYS = 64, 1024  # of a block, where the sizes of tensors are compared
 _RELU = "torch.ops.aten.threshold_backward({d}, {x}, 0)"  # one pass, where a condition is two
 _ELEMENTWISE = ("map", "dropout", "hide")
 
@@ -103,7 +105,8 @@ class RowsPrinter:
             self.steps.setdefault(node, name)
         self.variable = writer.names.fresh("x")
         self.absorbed = {inner for node in self.order for inner in self._inside(node)}
-        legs = [own.legs for own in (*program.graph.steps, *program.graph.tensors)]
+        graph = program.graph
+        legs = [*(step.legs for step in graph.steps), *(tensor.legs for tensor in graph.tensors)]
         self.wide = {leg for own in legs if {*program.pair} <= {*own} for leg in own}
 
     def print(self) -> None:
@@ -217,14 +220,19 @@ class RowsPrinter:
         if self.uses[node] != 1 or "." not in self.steps.get(node, "."):
             return None
         _, factors = self._factors(node)
+        sizes = [self._room(factor) for factor in factors]
+        return sizes.index(min(sizes)) if len(sizes) == 2 and min(sizes) <= self._elements(node) else None
+
+    def _room(self, node: Node) -> int:
+        """The elements of the smallest tensor that a multiple of a node can be made of."""
+        place, (_, factors) = self._smallest(node), self._factors(node)
+        return self._elements(node) if place is None else self._room(factors[place])
+
+    def _elements(self, node: Node) -> int:
+        """The elements of a node, of some rows and many keys."""
         query, key = self.program.pair
-
-        def size(one: Node) -> int:
-            return (query in one.axes) + 2 * (key in one.axes)
-
-        if len(factors) == 1 or size(node) < min(map(size, factors)):
-            return None
-        return min(range(2), key=lambda i: size(factors[i]))
+        sides = {query: _ROWS, key: _KEYS}
+        return prod(self.program.nodes.sizes[leg] for leg in node.heads) * prod(sides.get(x, _KEYS) for x in node.axes)
 
     def _load(self, node: Node) -> Value:
         return self.writer.values[node.name]
@@ -244,6 +252,11 @@ class RowsPrinter:
         pair = self.program.pair
         if a.legs[-2:] == b.legs[-2:] == pair and not {*pair} & {*want}:
             return self._over_pairs(a, b, want)
+        big, small = (a, b) if len(a.legs) >= len(b.legs) else (b, a)
+        alike = {*want} < {*big.legs} and {*small.legs} <= {*big.legs}
+        if alike and big.legs[-1] in want and big.legs[-1] in small.legs:  # matmuls would be one for each entry of it
+            text = f"({big.atom} * {small.aligned(big.legs).atom})"
+            return summed(Value(text, big.legs, big.batched or small.batched), want)
         return product(self.writer, a, b, want)
 
     def _over_pairs(self, a: Value, b: Value, want: Legs) -> Value:

@@ -229,9 +229,9 @@ COMPILER = (
         (f"{PLAIN}[mhsa-True-torch]",),
     ),
     Mutation(
-        "emit/blockwise.py",
-        "coefficient = scale if first.coefficient == ONE",
-        "coefficient = ONE if first.coefficient == ONE",
+        "tiles/rows.py",
+        'scores = self.scaled(args[0], box.number("scale"), f"{step.name}.of")',
+        "scores = args[0]",
         "Attention in blocks of queries loses the scale of its softmax.",
         (f"{PLAIN}[transformer_xl-False-torch]", f"{PLAIN}[talking_heads-False-torch]"),
     ),
