@@ -37,9 +37,12 @@ class Operand:
     batched: bool = True
 
     @property
-    def own(self) -> int:
-        """Its dimensions that are not of the batch: none where it has no batch, -1 for a mask that may have one."""
-        return (-1 if self.name == "mask" else len(self.legs)) if self.batched else 0
+    def own(self) -> int | None:
+        """Its dimensions that are not of the batch: 0 where it has no batch, -1 for a mask that may have one.
+
+        None where all of them are.
+        """
+        return (-1 if self.name == "mask" else len(self.legs) or None) if self.batched else 0
 
     def place(self, leg: str | None) -> int:
         """The dimension of a leg, from the end; 0 where it has none."""

@@ -98,6 +98,7 @@ class RowsPrinter:
         self.uses.update(ends)
         self.reader = {arg: node for node in self.order for arg in node.args}
         self.values: dict[Node, Value] = {}
+        self.rooms: dict[Node, int] = {}
         self.steps: dict[Node, str] = {}
         self.named = {node: writer.names.fresh(f"d_{name}") for node, (name, _) in wanted.items()}
         self.lent: set[str] = set()  # names of steps that are printed as parts of others
@@ -225,8 +226,10 @@ class RowsPrinter:
 
     def _room(self, node: Node) -> int:
         """The elements of the smallest tensor that a multiple of a node can be made of."""
-        place, (_, factors) = self._smallest(node), self._factors(node)
-        return self._elements(node) if place is None else self._room(factors[place])
+        if node not in self.rooms:
+            place, (_, factors) = self._smallest(node), self._factors(node)
+            self.rooms[node] = self._elements(node) if place is None else self._room(factors[place])
+        return self.rooms[node]
 
     def _elements(self, node: Node) -> int:
         """The elements of a node, of some rows and many keys."""

@@ -44,8 +44,8 @@ def block_function(
     `rows`: of each operand the dimension, from the end, of its query leg, 0 where it has none; `spans`: that of a leg
     of relative positions, of which a block of b rows that see m keys has b + m - 1; `out`: that of the query leg of the
     result. `keys`: that of the key leg, told where no row sees a later key: a block then has the keys up to its last
-    row. `legs`: how many dimensions of each operand are not of the batch, -1 for a mask: all but its last two may be.
-    Not told, a block has the whole batch.
+    row. `legs`: how many dimensions of each operand are not of the batch, 0 where none is, None where all are, -1 for a
+    mask: all but its last two may be. Not told, a block has the whole batch.
     """
 
     def known(function):
@@ -147,9 +147,9 @@ def legs_of(tile: str, call: tuple) -> list[tuple[int, int, int, int]]:
     return [legs for legs, is_there in zip(FUNCTIONS[tile][1], call[0], strict=True) if is_there]
 
 
-def in_batch(x: Tensor, own: int, batch: list[int]) -> bool:
+def in_batch(x: Tensor, own: int | None, batch: list[int]) -> bool:
     """Whether an operand has an entry for each element of the first dimension of the batch."""
-    has = x.ndim > 2 if own < 0 else own > 0 and x.ndim == own + len(batch)
+    has = x.ndim > 2 if own == -1 else own != 0 and x.ndim == (own or 0) + len(batch)
     return bool(batch) and has and x.shape[0] > 1
 
 
