@@ -11,14 +11,14 @@ from tensornet_attn.emit.leaves import filled_text
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.rows import BlockWriter, RowsPrinter, mask_gradient
-from tensornet_attn.emit.values import Legs, Value, permuted
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.causal import looks_back
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Use
+from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.ir.values import Legs, Value, permuted
 from tensornet_attn.plan.blockwise import block_of, drops, keys_of, leaf
 from tensornet_attn.rewrite.hidden import hiding
-from tensornet_attn.spec.arithmetic import Number
 from tensornet_attn.tiles.legs import made_inside, unbounded
 from tensornet_attn.tiles.model import Node
 from tensornet_attn.tiles.rows import RowsProgram, rows_gradients, rows_program

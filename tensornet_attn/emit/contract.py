@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from string import ascii_letters
 
-from tensornet_attn.emit.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Contraction, Step, Term
-from tensornet_attn.spec.arithmetic import Arith, Negative
+from tensornet_attn.ir.arithmetic import Arith, Negative
+from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 
 
 def emit_contraction(writer: Writer, step: Step) -> None:

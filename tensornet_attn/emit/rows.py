@@ -11,9 +11,9 @@ from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import einsum_text, product, scaled, summed
 from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, seen_text
-from tensornet_attn.emit.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Box, Step, Use
+from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.ops import MAPS, OPS
 from tensornet_attn.tiles.legs import unbounded
 from tensornet_attn.tiles.model import Node, below

@@ -13,10 +13,10 @@ from math import prod
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import split_best
-from tensornet_attn.spec.arithmetic import ONE, evaluate
 from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
 
 BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU, 2 to 8 MB about alike

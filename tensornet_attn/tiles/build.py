@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number, evaluate
 from tensornet_attn.ops import OPS
-from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number, evaluate
 from tensornet_attn.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.tiles.legs import RESERVED, made_inside, relative, sides_of
 from tensornet_attn.tiles.model import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensornet_attn.spec.arithmetic import ONE, Negative
+from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.tiles.model import ROWS, At, Axes, Node, Nodes, Program, Unfit, along_width, below, factored
 
 Rule = Callable[[Any, Node, Node], None]  # what a node gives its arguments, of its gradient

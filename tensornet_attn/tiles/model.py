@@ -15,7 +15,7 @@ from math import log, prod
 from typing import Any
 
 from tensornet_attn.graph.model import Step, Use
-from tensornet_attn.spec.arithmetic import Arith, Call, Name, Number
+from tensornet_attn.ir.arithmetic import Arith, Call, Name, Number
 
 Axes = tuple[str, ...]
 ROWS = ("softmax", "normalize")  # nodes that divide by a sum over the keys

@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Arith, Binary
 from tensornet_attn.ops import MAPS, OPS
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary
 from tensornet_attn.tiles.derive import RULES, Backward
 from tensornet_attn.tiles.legs import made_inside, unbounded
 from tensornet_attn.tiles.model import At, Axes, Node, Nodes, below

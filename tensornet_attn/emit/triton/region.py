@@ -13,7 +13,7 @@ from tensornet_attn.emit.triton.kernel import KernelText
 from tensornet_attn.emit.triton.lines import source
 from tensornet_attn.emit.triton.nodes import Scope
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.spec.arithmetic import Arith, Negative, Number
+from tensornet_attn.ir.arithmetic import Arith, Negative, Number
 from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.legs import RESERVED
 from tensornet_attn.tiles.model import ROWS, At, Node, Program, vanishes
