@@ -18,19 +18,45 @@ from tensornet_attn.version import __version__
 
 if TYPE_CHECKING:
     from tensornet_attn.analyse.core import effective_heads
-    from tensornet_attn.analyse.eigen import Eigenvalues, map_eigenvalues, principal_components
-    from tensornet_attn.analyse.experts import Selections, expert_selections
-    from tensornet_attn.analyse.heads import HeadDistances, head_distances
-    from tensornet_attn.analyse.maps import Maps, attention_maps, attention_scores, max_maps, mean_maps
-    from tensornet_attn.analyse.plot_experts import plot_experts
-    from tensornet_attn.analyse.plot_layers import plot_eigenvalues, plot_induction, plot_max_maps
-    from tensornet_attn.analyse.plots import plot_maps, plot_ranks, plot_spectra
-    from tensornet_attn.analyse.ranks import map_rank, singular_values
-    from tensornet_attn.analyse.repeat import repeated_tokens
+    from tensornet_attn.analyse.maps import (
+        Maps,
+        Selections,
+        attention_maps,
+        attention_scores,
+        expert_selections,
+        max_maps,
+        mean_maps,
+    )
+    from tensornet_attn.analyse.measures import (
+        Eigenvalues,
+        HeadDistances,
+        head_distances,
+        induction_scores,
+        map_eigenvalues,
+        map_entropy,
+        map_rank,
+        map_reach,
+        principal_components,
+        singular_values,
+    )
+    from tensornet_attn.analyse.plots import (
+        plot_eigenvalues,
+        plot_experts,
+        plot_induction,
+        plot_maps,
+        plot_max_maps,
+        plot_ranks,
+        plot_spectra,
+    )
     from tensornet_attn.analyse.report import report, report_data
-    from tensornet_attn.analyse.rows import induction_scores, map_entropy, map_reach
-    from tensornet_attn.analyse.section import Call, Section, model_sections
-    from tensornet_attn.analyse.text import repeated_inputs, text_inputs
+    from tensornet_attn.analyse.section import (
+        Call,
+        Section,
+        model_sections,
+        repeated_inputs,
+        repeated_tokens,
+        text_inputs,
+    )
     from tensornet_attn.checkpoint import Checkpoint, read_checkpoint, restore, save
     from tensornet_attn.compare.report import compare
     from tensornet_attn.compiler import (
@@ -56,8 +82,8 @@ if TYPE_CHECKING:
     from tensornet_attn.search.start import search
     from tensornet_attn.spec import json_schema
     from tensornet_attn.special.lattice import special_cases
-    from tensornet_attn.train.layers import run_sections
     from tensornet_attn.train.start import train
+    from tensornet_attn.train.trained import run_sections
 
 __all__ = [
     "Call", "Checkpoint", "Design", "DesignError", "Eigenvalues", "Graph", "HeadDistances", "InputError", "Maps",
@@ -73,19 +99,12 @@ __all__ = [
 ]  # fmt: skip
 _PLACES = {
     "analyse.core": "effective_heads",
-    "analyse.experts": "Selections expert_selections",
-    "analyse.eigen": "Eigenvalues map_eigenvalues principal_components",
-    "analyse.heads": "HeadDistances head_distances",
-    "analyse.maps": "Maps attention_maps attention_scores max_maps mean_maps",
-    "analyse.plot_layers": "plot_eigenvalues plot_induction plot_max_maps",
-    "analyse.plot_experts": "plot_experts",
-    "analyse.plots": "plot_maps plot_ranks plot_spectra",
-    "analyse.ranks": "map_rank singular_values",
-    "analyse.repeat": "repeated_tokens",
+    "analyse.maps": "Maps Selections attention_maps attention_scores expert_selections max_maps mean_maps",
+    "analyse.measures": "Eigenvalues HeadDistances head_distances induction_scores map_eigenvalues map_entropy "
+    "map_rank map_reach principal_components singular_values",
+    "analyse.plots": "plot_eigenvalues plot_experts plot_induction plot_maps plot_max_maps plot_ranks plot_spectra",
     "analyse.report": "report report_data",
-    "analyse.rows": "induction_scores map_entropy map_reach",
-    "analyse.section": "Call Section model_sections",
-    "analyse.text": "repeated_inputs text_inputs",
+    "analyse.section": "Call Section model_sections repeated_inputs repeated_tokens text_inputs",
     "checkpoint": "Checkpoint read_checkpoint restore save",
     "compare.report": "compare",
     "compiler": "Design check compile cost draw emit_source explain hash_of kernels list_designs load match_parameters "
@@ -97,8 +116,8 @@ _PLACES = {
     "search.start": "search",
     "spec": "json_schema",
     "special.lattice": "special_cases",
-    "train.layers": "run_sections",
     "train.start": "train",
+    "train.trained": "run_sections",
     "version": "__version__",
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names.split()}

@@ -16,7 +16,7 @@ from tensornet_attn import compiler
 from tensornet_attn.compiler import BackendOptions
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
-from tensornet_attn.models.sources import load
+from tensornet_attn.models.read import load
 
 if TYPE_CHECKING:
     from tensornet_attn.models.model import Model

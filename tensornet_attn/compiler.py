@@ -163,7 +163,7 @@ def draw(design: Source, path: str | Path, format: str | None = None) -> None:
 
 def picture(design: Source, format: str = "svg") -> bytes:
     """The picture of a design as the bytes of a file: svg, png, dot, mmd (Mermaid) or txt. Raises InputError."""
-    from tensornet_attn.draw.write import content
+    from tensornet_attn.draw.render import content
 
     design = _design(design)
     return content(build(design), format, design.name, design.about or None)
@@ -187,7 +187,7 @@ def rewrites(design: Source, causal: bool | None = None) -> str:
     The text that `tensornet-attn explain --rewrites` prints. Raises DesignError.
 
     >>> print(rewrites("skip_left").splitlines()[1])
-      A.of: weights first: x[n f] Wc[f c] Wu[c d] -> x[n f] (Wc Wu)[f d]
+      A.of: weights first: Z = .. + c * X[held] Y[held] .. -> Z = .. + c * {X Y} .. if only place
     """
     from tensornet_attn.rewrite.table import shown
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from tensornet_attn.cost import device_named
-from tensornet_attn.cost.paper import TABLES, Comparison, compare
+from tensornet_attn.cost.paper import TABLES, Compared, Comparison, Row, Table, compare
+from tensornet_attn.cost.paper.compare import Split
 from tensornet_attn.graph import Graph
 from tensornet_attn.plan.order import split_best
 
@@ -14,6 +15,11 @@ FLOPS = device_named("flops")
 
 def split(graph: Graph, sizes: dict[str, int]) -> Graph:
     return split_best(graph, sizes, FLOPS)[0]
+
+
+def compare_row(row: Row, split: Split) -> tuple[Compared, ...]:
+    """Each count of a row."""
+    return compare(Table("row", "a test", "ours", (row,)), split).numbers
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from tensornet_attn.analyse.scores import Product, products
 from tensornet_attn.analyse.steps import attention_steps, compiled, evaluated
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.model import Box, Graph, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.nn.module import CompiledDesign, leaves
 
@@ -98,10 +99,7 @@ def _assembled(factors: list[tuple[Tensor, tuple[str, ...]]], rows: list[str], c
         place[leg] = len(number) + number[leg]
         arguments += [torch.eye(size[leg], dtype=torch.float64), [number[leg], place[leg]]]
     total = torch.einsum(*arguments, [*(number[leg] for leg in rows), *place.values()])
-    height = 1
-    for leg in rows:
-        height *= size[leg]
-    return total.reshape(height, -1)
+    return total.reshape(prod(size[leg] for leg in rows), -1)
 
 
 def _box(graph: Graph, name: str | None) -> Step:
@@ -118,9 +116,8 @@ def _box(graph: Graph, name: str | None) -> Step:
 
 
 def _product(graph: Graph, box: Step) -> Product:
-    assert isinstance(box.op, Box)
-    of = box.op.operand("of")
-    found = products(graph, of)
+    assert box.box is not None
+    found = products(graph, box.box.operand("of"))
     if not found:
         raise _refusal(graph, box, "its scores are no product of a query and a key side.")
     against = [product.against for product in found if product.against is not None]

@@ -11,12 +11,20 @@ from typing import Any
 import torch
 
 from tensornet_attn.analyse.core import core_matrix, stable_rank
-from tensornet_attn.analyse.eigen import TOP, VARIANCE, Eigenvalues, map_eigenvalues
-from tensornet_attn.analyse.experts import Selections, expert_selections
-from tensornet_attn.analyse.heads import HeadDistances, head_distances
-from tensornet_attn.analyse.maps import Maps, maps_and_scores
-from tensornet_attn.analyse.ranks import rank_of, singular_values
-from tensornet_attn.analyse.rows import induction_scores, map_entropy, map_reach
+from tensornet_attn.analyse.maps import Maps, Selections, expert_selections, maps_and_scores
+from tensornet_attn.analyse.measures import (
+    TOP,
+    VARIANCE,
+    Eigenvalues,
+    HeadDistances,
+    head_distances,
+    induction_scores,
+    map_eigenvalues,
+    map_entropy,
+    map_reach,
+    rank_of,
+    singular_values,
+)
 from tensornet_attn.analyse.section import Section
 from tensornet_attn.analyse.steps import attention_steps, compiled, topk_steps
 from tensornet_attn.errors import InputError
@@ -170,22 +178,10 @@ class LayerFigures:
         }
 
 
-def layer_figures(section: Section, band: int = BAND) -> LayerFigures:
-    """What there is to say on one section. Raises InputError."""
-    module, graph = section.module, section.module.plan.graph
-    maps, scores = maps_and_scores(module, section.inputs, None, **section.see)
-    again = section.repeated
-    repeated = maps_and_scores(module, again.inputs, None, **again.see)[0] if again is not None else {}
-    boxes = tuple(BoxFigures(section, maps[step], scores[step], repeated.get(step), band) for step in maps)
-    chosen = expert_selections(module, *section.inputs, **section.see)
-    experts = {name: found for name, found in chosen.items() if not graph.leg[found.leg].sequence}
-    return LayerFigures(section, boxes, experts)
-
-
 Given = Section | tuple[str, Any, Sequence[Tensor]]
 
 
-def all_figures(sections: Iterable[Given], band: int = BAND) -> list[LayerFigures]:
+def all_figures(sections: Iterable[Given], band: int) -> list[LayerFigures]:
     """The figures of sections, or of (title, module, inputs). Raises InputError where there is nothing to analyse."""
     parts = [part if isinstance(part, Section) else Section(part[0], part[1], tuple(part[2])) for part in sections]
     for part in parts:
@@ -197,7 +193,16 @@ def all_figures(sections: Iterable[Given], band: int = BAND) -> list[LayerFigure
             f"{names}: there is nothing to analyse: no attention box (softmax, normalize or keep over the key leg) and "
             "no topk."
         )
-    return [layer_figures(part, band) for part in parts]
+    layers = []
+    for part, graph in zip(parts, graphs, strict=True):
+        maps, scores = maps_and_scores(part.module, part.inputs, None, **part.see)
+        again = part.repeated
+        repeated = maps_and_scores(part.module, again.inputs, None, **again.see)[0] if again is not None else {}
+        boxes = tuple(BoxFigures(part, maps[step], scores[step], repeated.get(step), band) for step in maps)
+        chosen = expert_selections(part.module, *part.inputs, **part.see)
+        experts = {name: found for name, found in chosen.items() if not graph.leg[found.leg].sequence}
+        layers.append(LayerFigures(part, boxes, experts))
+    return layers
 
 
 def averages(layers: Iterable[LayerFigures]) -> dict[str, float | None]:

@@ -1,17 +1,27 @@
-"""Plots of maps, ranks, spectra and experts: matplotlib Figures, made without pyplot, so that no state is shared."""
+"""Plots of maps, spectra, layers and experts: matplotlib Figures, made without pyplot, so that no state is shared."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tensornet_attn.analyse.core import core_values
-from tensornet_attn.analyse.maps import Maps, as_maps, mean_maps
-from tensornet_attn.analyse.ranks import TOLERANCE, map_rank, singular_values
+from tensornet_attn.analyse.maps import Maps, Selections, as_maps, max_maps, mean_maps
+from tensornet_attn.analyse.measures import (
+    TOLERANCE,
+    TOP,
+    VARIANCE,
+    Eigenvalues,
+    induction_scores,
+    map_eigenvalues,
+    map_rank,
+    singular_values,
+)
 from tensornet_attn.errors import InputError, MissingPartError
 
 if TYPE_CHECKING:
@@ -19,8 +29,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Tensor = torch.Tensor
-HEADS = 16  # panels of one plot
-COLUMNS = 4
+Layers = Mapping[str, Any]
+HEADS = 16  # panels of one plot, and heads of a table of scores whose scores are written into it
+COLUMNS = 4  # panels side by side
+BINS = 25
+INDUCTION, CELL = 3.2, 0.36  # inches: a map, a score
+MAP, STRIP, EXPERT = 2.9, 0.75, 0.13  # inches: a map beside experts, the frame of a strip, one expert
 INK, BLUE, GREY = "#1f2933", "#2563a8", "#9aa5b1"
 
 
@@ -51,10 +65,7 @@ def plot_maps(maps: Maps | Tensor, heads: int = HEADS) -> Figure:
     for place, (axis, value) in enumerate(zip(axes, shown, strict=True)):
         image = axis.imshow(value.numpy(), interpolation="nearest", **scale)
         label(axis, maps.labels[place], maps.legs[-1], maps.legs[-2])
-    if len(shown):
-        bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=30)
-        bar.set_label("mean weight", fontsize=8, color=INK)
-        bar.ax.tick_params(labelsize=7, colors=INK)
+    _bar(figure, image, axes, "mean weight")
     return figure
 
 
@@ -97,31 +108,33 @@ def spectra_figure(maps: Maps, values: Tensor, core: Tensor | None, heads: int =
     """`values`: the singular values of the maps, [batch, heads, values]."""
     figure, axes = grid(1 if core is None else 2, 4.6, 2.9)
     lines = values.mean(0)[:heads].cpu()
-    for place, line in enumerate(lines):
-        shade = colour(0.1 + 0.75 * place / max(1, len(lines) - 1))
+    for line, shade in zip(lines, _shades(len(lines)), strict=True):
         axes[0].plot(range(1, len(line) + 1), line.clamp(min=1e-9).numpy(), lw=1.2, color=shade)
     axes[0].set_yscale("log")
     axes[0].axhline(TOLERANCE, color=GREY, lw=1, ls="--")
     label(axes[0], f"maps of {maps.step}, a line a head", "index", "singular value")
     if core is not None:
-        _core_spectrum(axes[1], core_values(core).cpu(), f"core of {maps.step}")
+        found = core_values(core).cpu()
+        largest, marker = float(found[:1].sum()) or 1.0, "o" if len(found) <= 64 else ""
+        axes[1].plot(range(1, len(found) + 1), (found / largest).numpy(), color=BLUE, lw=1.2, marker=marker, ms=3)
+        axes[1].set_ylim(0, 1.05)
+        axes[1].locator_params(axis="x", integer=True)
+        label(axes[1], f"core of {maps.step}", "index", "singular value / largest")
     return figure
 
 
-def _core_spectrum(axis: Axes, values: Tensor, title: str) -> None:
-    largest = float(values[0]) if len(values) else 0.0
-    marker = "o" if len(values) <= 64 else ""
-    axis.plot(range(1, len(values) + 1), (values / (largest or 1.0)).numpy(), color=BLUE, lw=1.2, marker=marker, ms=3)
-    axis.set_ylim(0, 1.05)
-    axis.locator_params(axis="x", integer=True)
-    label(axis, title, "index", "singular value / largest")
+def _shades(count: int) -> list[Any]:
+    """Colours for lines that stand in an order."""
+    import matplotlib
+
+    return [matplotlib.colormaps["viridis"](0.1 + 0.75 * place / max(1, count - 1)) for place in range(count)]
 
 
-def grid(count: int, width: float, height: float, columns: int = COLUMNS) -> tuple[Figure, list[Axes]]:
+def grid(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """A figure of small multiples, each `width` by `height` inches. Raises InputError, MissingPartError."""
     if count < 1:
         raise InputError("there is nothing to plot.")
-    columns = min(count, columns)
+    columns = min(count, COLUMNS)
     rows = math.ceil(count / columns)
     figure = blank(width * columns + 0.9, height * rows + 0.3)
     axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
@@ -147,8 +160,192 @@ def label(axis: Axes, title: str, across: str, down: str) -> None:
     axis.tick_params(labelsize=7, colors=INK)
 
 
-def colour(shade: float) -> Any:
-    """A colour of a scale from 0 to 1."""
-    import matplotlib
+def plot_eigenvalues(eigenvalues: Eigenvalues | Maps | Tensor | Layers, top: int = TOP) -> Figure:
+    """Eigenvalues of the covariance of attention matrices: the largest ones as a histogram, and cumulative sums.
 
-    return matplotlib.colormaps["viridis"](shade)
+    Left: the histogram of the `top` largest eigenvalues. Middle and right: the cumulative sum of the `top` largest and
+    of all, as a part of the trace, with the number of components for 95 %. Takes what `map_eigenvalues` gives or takes;
+    of a mapping {layer: ...}, a line a layer, and in black the mean over the layers, by index. Returns a matplotlib
+    Figure. Raises InputError, MissingPartError. Source: after Nguyen et al., FiSHformer (NeurIPS 2022), fig. 2.
+    """
+    given = _layers(eigenvalues).values()
+    found = [value if isinstance(value, Eigenvalues) else map_eigenvalues(value) for value in given]
+    shortest = min(len(each.values) for each in found)  # the mean is by index, of as many eigenvalues as all have
+    values = torch.stack([each.values[:shortest].cpu() for each in found]).mean(0)
+    mean = Eigenvalues(values, min(each.matrices for each in found))
+    figure, (left, middle, right) = grid(3, 3.3, 2.9)
+    if mean.values.any():
+        counts, edges = mean.histogram(top, BINS)
+        left.stairs(counts.numpy(), edges.numpy(), fill=True, color=BLUE)
+        left.set_xscale("log")
+        left.locator_params(axis="y", integer=True)
+    shown = min(top, len(mean.values))
+    averaged = ", mean of layers" if len(found) > 1 else ""
+    label(left, f"the {shown} largest eigenvalues{averaged}", "eigenvalue", "count")
+    for axis, count in ((middle, shown), (right, len(mean.values))):
+        for each, shade in zip(found, _shades(len(found)), strict=True):
+            _line(axis, each, count, color=shade, lw=1.1)
+        if len(found) > 1:
+            _line(axis, mean, count, color="black", lw=1.8)
+        axis.axhline(VARIANCE, color=GREY, lw=1, ls="--")
+        axis.set_ylim(0, 1.04)
+        axis.locator_params(axis="x", integer=True, nbins=6)
+    label(middle, f"cumulative sum, first {shown}", "components", "part of the trace")
+    components = mean.components()
+    right.axvline(components, color=GREY, lw=1, ls="--")
+    words = f"cumulative sum, all {len(mean.values)}\n{components} components for {VARIANCE:.0%}"
+    words += " of the mean" if len(found) > 1 else ""
+    label(right, words, "components", "part of the trace")
+    return figure
+
+
+def _line(axis: Axes, eigenvalues: Eigenvalues, count: int, **style: Any) -> None:
+    values = eigenvalues.cumulative[:count].cpu()
+    axis.plot(range(1, len(values) + 1), values.numpy(), **style)
+
+
+def plot_max_maps(maps: Maps | Tensor | Layers, batch: int = 0) -> Figure:
+    """The maximum over all heads of the maps of one sequence, queries downwards and keys to the right.
+
+    Of a mapping {layer: maps}, a panel a layer with one colour scale for all. `batch` chooses the sequence. Returns a
+    matplotlib Figure. Raises InputError, MissingPartError. Source: after Csordas et al., Few Heads Are Enough
+    (EPA; later SwitchHead), figs. 2, 3 and 4.
+    """
+    given = {name: as_maps(value) for name, value in _layers(maps).items()}
+    shown = {name: _sequence(max_maps(value).double(), batch) for name, value in given.items()}
+    figure, axes = grid(len(shown), 2.5, 2.5)
+    scale = scale_of(torch.cat([value.flatten() for value in shown.values()]))
+    for axis, (name, value) in zip(axes, shown.items(), strict=True):
+        image = axis.imshow(value.numpy(), interpolation="nearest", **scale)
+        label(axis, name or given[name].step, given[name].legs[-1], given[name].legs[-2])
+    _bar(figure, image, axes, "largest weight of all heads")
+    return figure
+
+
+def plot_induction(maps: Maps | Tensor | Layers, period: int | None = None, batch: int = 0) -> Figure:
+    """Induction scores by layer and head, and beside them the map of the head with the largest score.
+
+    `maps` are those of repeated random tokens, as `induction_scores` takes them; of a mapping {layer: maps}, a row a
+    layer. The map is that of the sequence `batch`; that of an induction head has a line period - 1 left of the
+    diagonal. Returns a matplotlib Figure. Raises InputError, MissingPartError. Source: after Csordas et al.,
+    Few Heads Are Enough (EPA; later SwitchHead), fig. 6.
+    """
+    given = {name: as_maps(value) for name, value in _layers(maps).items()}
+    scores = [induction_scores(value, period).flatten().cpu() for value in given.values()]
+    heads = max(len(row) for row in scores)
+    table = torch.full((len(scores), heads), math.nan, dtype=torch.float64)
+    for place, row in enumerate(scores):
+        table[place, : len(row)] = row
+    wide = max(2.4, CELL * min(heads, HEADS)) + 1.6
+    figure = blank(wide + INDUCTION + 0.9, max(INDUCTION, CELL * len(scores) + 0.8))
+    left, right = figure.subplots(1, 2, width_ratios=(wide, INDUCTION))
+    aspect = "equal" if heads <= HEADS else "auto"
+    left.imshow(table.numpy(), interpolation="nearest", aspect=aspect, cmap="Blues", vmin=0, vmax=1)
+    left.set_yticks(range(len(given)), [name or value.step for name, value in given.items()])
+    label(left, "induction score", "head", "")
+    left.locator_params(axis="x", integer=True)
+    for y, x in table.isnan().logical_not().nonzero().tolist() if heads <= HEADS else ():
+        ink = "white" if table[y, x] > 0.6 else INK
+        left.text(x, y, f"{table[y, x]:.2f}", ha="center", va="center", fontsize=6.5, color=ink)
+    layer, head = divmod(int(table.nan_to_num(-1).argmax()), heads)
+    name, found = list(given.items())[layer]
+    chosen = _sequence(found.by_head[:, head].double(), batch)
+    image = right.imshow(chosen.numpy(), interpolation="nearest", **scale_of(chosen))
+    words = ", ".join(part for part in (name or found.step, found.labels[head]) if part)
+    label(right, f"{words}\nscore {table[layer, head]:.2f}", found.legs[-1], found.legs[-2])
+    _bar(figure, image, [right], "weight")
+    return figure
+
+
+def _bar(figure: Figure, image: Any, axes: list[Axes], words: str) -> None:
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=30)
+    bar.set_label(words, fontsize=8, color=INK)
+    bar.ax.tick_params(labelsize=7, colors=INK)
+
+
+def _layers(value: Any) -> dict[str, Any]:
+    """Layers by name; one without a name where it stands alone. Raises InputError for none."""
+    found = dict(value) if isinstance(value, Mapping) else {"": value}
+    if not found:
+        raise InputError("there is nothing to plot.")
+    return found
+
+
+def _sequence(values: Tensor, batch: int, legs: int = 2) -> Tensor:
+    """One of [batch..., legs], on the CPU. Raises InputError."""
+    flat = values.detach().cpu().reshape(-1, *values.shape[values.ndim - legs :])
+    if not 0 <= batch < len(flat):
+        raise InputError(f"batch is {batch}; there are {len(flat)} sequences.")
+    return flat[batch]
+
+
+def plot_experts(
+    selections: Selections | Mapping[str, Selections], maps: Maps | None = None, batch: int = 0, heads: int = 4
+) -> Figure:
+    """Which experts each position of one sequence chose, beside the attention map: a row of panels a head.
+
+    Colours are gates, white where an expert was not chosen. Selections by query stand at the right of the map, their
+    positions downwards like its rows; selections by key under it, like its columns. Head legs that a selection lacks
+    are averaged over in the map. `batch` chooses the sequence. Returns a matplotlib Figure. Raises InputError,
+    MissingPartError. Source: after Csordas et al., Few Heads Are Enough (EPA; later SwitchHead), fig. 2.
+    """
+    several = [selections] if isinstance(selections, Selections) else list(selections.values())
+    query = None if maps is None else maps.legs[-2]
+    right = [found for found in several if query is None or found.position in (None, query)]
+    under = [found for found in several if found not in right]
+    sizes: dict[
+        str, int
+    ] = {}  # of the legs that are no positions: a block of panels for each combination of their places
+    for found in (*right, *under):
+        sizes |= {leg: size for leg, size in zip(found.legs, found.sizes, strict=True) if leg != found.position}
+    rows = [dict(zip(sizes, place, strict=True)) for place in product(*map(range, sizes.values()))][:heads]
+    if not several or not rows:
+        raise InputError("there is nothing to plot.")
+    widths = [MAP] * (maps is not None) + [STRIP + EXPERT * found.size for found in right]
+    heights = [MAP] + [STRIP + EXPERT * found.size for found in under]
+    across = min(2, len(rows))
+    down = math.ceil(len(rows) / across)
+    figure = blank(across * sum(widths) + 0.4, down * sum(heights))
+    blocks = figure.subfigures(down, across, squeeze=False).flatten().tolist()
+    for block, row in zip(blocks, rows, strict=False):
+        grid = block.add_gridspec(len(heights), len(widths), width_ratios=widths, height_ratios=heights)
+        if maps is not None:
+            _draw_map(block.add_subplot(grid[0, 0]), maps, row, batch)
+        for column, found in enumerate(right, len(widths) - len(right)):
+            _draw_strip(block.add_subplot(grid[0, column]), found, row, batch, across=False)
+        for line, found in enumerate(under, 1):
+            _draw_strip(block.add_subplot(grid[line, 0]), found, row, batch, across=True)
+    return figure
+
+
+def _draw_map(axis: Axes, maps: Maps, row: dict[str, int], batch: int) -> None:
+    value = _sequence(maps.values.double(), batch, len(maps.legs))
+    over = [place for place, leg in enumerate(maps.legs[:-2]) if leg not in row]
+    value = value[tuple(row[leg] if leg in row else slice(None) for leg in maps.legs[:-2])]
+    value = value.mean(tuple(range(len(over)))) if over else value
+    axis.imshow(value.numpy(), interpolation="nearest", aspect="auto", **scale_of(value))
+    averaged = ", ".join(maps.legs[place] for place in over)
+    title = ", ".join([_named(maps, row), *([f"mean over {averaged}"] if averaged else [])])
+    label(axis, title, maps.legs[-1], maps.legs[-2])
+
+
+def _draw_strip(axis: Axes, found: Selections, row: dict[str, int], batch: int, across: bool) -> None:
+    """Gates over positions and experts, each shade a part of the largest gate."""
+    place = tuple(slice(None) if leg == found.position else row[leg] for leg in found.legs)
+    dense, chosen = (
+        torch.atleast_2d(_sequence(value, batch, len(found.legs) + 1)[place])
+        for value in (found.dense.double(), found.chosen)
+    )
+    scale = scale_of(dense) if dense.amin() < 0 else {"cmap": "Oranges", "vmin": 0, "vmax": float(dense.amax()) or 1.0}
+    dense = dense.where(chosen, math.nan)  # drawn as nothing
+    axis.imshow((dense.T if across else dense).numpy(), interpolation="nearest", aspect="auto", **scale)
+    legs = (found.position or "", found.leg)
+    most = f"gates to {float(dense[chosen].abs().amax()):.2g}"
+    between = ", " if across else "\n"
+    label(axis, f"{_named(found, row)}{between}{most}", *(legs if across else legs[::-1]))
+    (axis.set_yticks if across else axis.set_xticks)(range(0, found.size, max(1, found.size // 8)))
+
+
+def _named(found: Maps | Selections, row: dict[str, int]) -> str:
+    """A step with the places of its heads, as `A, h 0`."""
+    return ", ".join([found.step, *(f"{leg} {place}" for leg, place in row.items() if leg in found.legs)])

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
-from tensornet_attn.analyse.box_report import box_report
-from tensornet_attn.analyse.experts import Selections
-from tensornet_attn.analyse.figures import BAND, BoxFigures, Given, LayerFigures, all_figures, averages
-from tensornet_attn.analyse.maps import Maps
-from tensornet_attn.analyse.overview import overview
-from tensornet_attn.analyse.plot_experts import plot_experts
-from tensornet_attn.analyse.plots import need_matplotlib
+from tensornet_attn.analyse.core import stable_rank
+from tensornet_attn.analyse.figures import BAND, BoxFigures, Given, LayerFigures, Measured, all_figures, averages
+from tensornet_attn.analyse.maps import Maps, Selections
+from tensornet_attn.analyse.measures import VARIANCE
+from tensornet_attn.analyse.plots import (
+    HEADS,
+    need_matplotlib,
+    plot_eigenvalues,
+    plot_experts,
+    plot_induction,
+    plot_maps,
+    plot_max_maps,
+    ranks_figure,
+    spectra_figure,
+)
 from tensornet_attn.analyse.section import Section
-from tensornet_attn.analyse.steps import attention_steps
 from tensornet_attn.draw.text import step_lines
-from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.report.page import Block, Table, page, picture, plot
 
-SHOWN = 16  # rows of a table of experts
+SHOWN = 16  # rows of a table of heads or experts, but for its last line, the mean over all heads
+COLUMNS = {
+    "effective_heads": "effective heads",
+    "distance_mean": "distance between heads: mean",
+    "distance_variance": "variance",
+    "principal_components": f"components for {VARIANCE:.0%}: maps",
+    "score_principal_components": "scores",
+    "largest_induction": "largest induction score",
+}
 
 
 def report(
@@ -40,15 +56,9 @@ def report(
     True
     """
     need_matplotlib()
-    return page_of(all_figures(sections, band), title, notes)
-
-
-def page_of(layers: Sequence[LayerFigures], title: str, notes: Sequence[str]) -> str:
-    """The page on figures that have been computed."""
-    several = sum(len(layer.boxes) for layer in layers) > 1
-    return page(
-        "analyse.html", title, notes=notes, several=several, overview=overview(layers), layers=list(map(_layer, layers))
-    )
+    layers = all_figures(sections, band)
+    several, head = sum(len(layer.boxes) for layer in layers) > 1, overview(layers)
+    return page("analyse.html", title, notes=notes, several=several, overview=head, layers=list(map(_layer, layers)))
 
 
 def report_data(
@@ -67,13 +77,64 @@ def report_data(
     """
     layers = all_figures(sections, band)
     parts = [layer.as_dict() for layer in layers]
-    return {
-        "tensornet_attn_analyse": 1,
-        "title": title,
-        "notes": list(notes),
-        "means": averages(layers),
-        "sections": parts,
-    }
+    told = {"title": title, "notes": list(notes), "means": averages(layers), "sections": parts}
+    return {"tensornet_attn_analyse": 1, **told}
+
+
+def overview(layers: Sequence[LayerFigures]) -> list[Block]:
+    """The head of a report: all boxes in one table with their means, the maximum over heads, induction heads."""
+    boxes = [box for layer in layers for box in layer.boxes]
+    if not boxes:
+        return []
+    named = dict(zip(_names(boxes), boxes, strict=True))
+    blocks: list[Block] = []
+    if len(boxes) > 1:
+        words = (
+            "Eigenvalues of the covariance of all maps of a layer, a line a layer; black is the mean over the layers, "
+            f"by index. The dashed lines are at {VARIANCE:.0%} of the trace."
+        )
+        blocks = [_table(layers, boxes)]
+        blocks.append(plot(plot_eigenvalues({name: box.eigenvalues for name, box in named.items()}), words))
+    words = "The maximum over all heads of the maps of the first sequence, one colour scale for all."
+    blocks.append(plot(plot_max_maps({name: box.maps for name, box in named.items()}), words))
+    repeated = {name: box.repeated for name, box in named.items() if box.induction.value is not None}
+    if repeated:
+        first = next(iter(repeated.values()))
+        words = (
+            f"Induction scores on {len(first.by_head)} sequences of {first.values.shape[-1] // 2} random tokens, each "
+            "repeated once: how much a token at its second occurrence attends to the token after its first occurrence, "
+            "on average. At the right the map of the head with the largest score, on the first of these sequences."
+        )
+        blocks.append(plot(plot_induction(repeated), words))
+    return blocks
+
+
+def _names(boxes: Sequence[BoxFigures]) -> list[str]:
+    """Short titles for panels: the step is left out where each section has one box."""
+    titles = [box.section.title for box in boxes]
+    if len(set(titles)) < len(titles):
+        titles = [box.title for box in boxes]
+    if len(set(titles)) < len(titles):  # sections of the same title
+        titles = [f"{place}: {title}" for place, title in enumerate(titles, 1)]
+    return titles
+
+
+def _table(layers: Sequence[LayerFigures], boxes: Sequence[BoxFigures]) -> Table:
+    rows = [[box.title, *(_of_all(key, box.summary[key]) for key in COLUMNS)] for box in boxes]
+    means = averages(layers)
+    rows.append([f"mean of {len(boxes)} boxes", *(_of_all(key, means[key], mean=True) for key in COLUMNS)])
+    caption = (
+        "Every attention box; below, the means over the boxes, as tables 8 and 9 of FiSHformer average over layers."
+    )
+    return Table(("attention box", *COLUMNS.values()), rows, caption, total=True)
+
+
+def _of_all(key: str, value: float | None, mean: bool = False) -> str:
+    if value is None or math.isnan(value):
+        return "–"
+    if "components" in key:
+        return f"{value:.1f}" if mean else f"{value:.0f}"
+    return f"{value:.2f}" if key == "effective_heads" else f"{value:.3g}"
 
 
 def _layer(layer: LayerFigures) -> dict[str, Any]:
@@ -83,22 +144,25 @@ def _layer(layer: LayerFigures) -> dict[str, Any]:
     blocks.append(picture(design, f"Tensor diagram of {design.name}."))
     if not layer.boxes:
         blocks.append("This design has no attention box, so there are no maps.")
-    written = {step.name: text for step, text in _written(part.module)}
+    lines = {line.partition("[")[0]: " ".join(line.split()) for line in step_lines(part.module.plan.graph)}
     boxes = [
-        {"step": box.maps.step, "written": written[box.maps.step], "blocks": box_report(box)} for box in layer.boxes
+        {"step": box.maps.step, "written": _line(lines, box.maps.step), "blocks": box_report(box)}
+        for box in layer.boxes
     ]
-    experts = _experts(layer.experts, layer.boxes) if layer.experts else []
+    experts: list[Block] = list(map(_usage, layer.experts.values()))
+    if layer.experts:
+        beside = layer.boxes[0].maps if layer.boxes else None
+        words = "What the first sequence chose: gates in colour, white where an expert was not chosen."
+        words += " Selections by query at the right of the attention map, selections by key under it." if beside else ""
+        experts.append(plot(plot_experts(layer.experts, beside), words))
     return {"title": part.title, "about": design.about, "blocks": blocks, "boxes": boxes, "experts": experts}
 
 
-def _written(module: CompiledDesign) -> Iterable[tuple[Any, str]]:
-    """Each attention box with its line of the diagram; one nested in another step has the line of that step."""
-    lines = {line.partition("[")[0]: " ".join(line.split()) for line in step_lines(module.plan.graph)}
-    for step in attention_steps(module.plan.graph):
-        name = step.name
-        while name not in lines:
-            name = name.rpartition(".")[0]
-        yield step, lines[name]
+def _line(lines: dict[str, str], step: str) -> str:
+    """The line of a step in the diagram; one nested in another step has the line of that step."""
+    while step not in lines:
+        step = step.rpartition(".")[0]
+    return lines[step]
 
 
 def _facts(part: Section) -> str:
@@ -114,28 +178,77 @@ def _facts(part: Section) -> str:
     return f"Design {graph.name}: {sizes}; {count:,} parameters; {causal}. Inputs: {shapes}."
 
 
-def _experts(chosen: dict[str, Selections], boxes: Sequence[BoxFigures]) -> list[Block]:
-    beside: Maps | None = boxes[0].maps if boxes else None
-    words = "What the first sequence chose: gates in colour, white where an expert was not chosen."
-    words += " Selections by query at the right of the attention map, selections by key under it." if beside else ""
-    return [*map(_usage, chosen.values()), plot(plot_experts(chosen, beside), words)]
+def box_report(box: BoxFigures) -> list[Block]:
+    """The tables, plots and sentences on one box: figures by head and between heads, spectra, ranks and mean maps."""
+    maps, columns, core = box.maps, _columns(box), box.core.value
+    first = f"; the first {HEADS} of {len(maps.labels)} heads" if len(maps.labels) > HEADS else ""
+    blocks: list[Block] = [_between(box), _by_head(maps, columns)]
+    blocks += [f"No {title}: {found.why}" for title, (found, _) in columns.items() if found.why]
+    words = f"Singular values of the maps, averaged over the batch{first}; ranks count those above the dashed line."
+    words += "" if core is None else " At the right those of the core, divided by the largest."
+    blocks.append(plot(spectra_figure(maps, box.spectra[0], core), words))
+    words = "How the ranks of all maps, of every head and sequence, are distributed: whole, and with diagonals removed."
+    blocks.append(plot(ranks_figure(box.ranks, min(maps.values.shape[-2:])), words))
+    words = "Eigenvalues of the covariance of all maps, of every head and sequence: a histogram of the largest ones, "
+    words += f"their cumulative sum, and that of all. The dashed lines are at {VARIANCE:.0%} of the trace."
+    blocks.append(plot(plot_eigenvalues(box.eigenvalues), words))
+    return [*blocks, plot(plot_maps(maps), f"Maps averaged over the batch, one colour scale for all{first}.")]
+
+
+def _between(box: BoxFigures) -> Table:
+    """The figures of the box as a whole."""
+    heads, sequences = len(box.maps.labels), len(box.maps.by_head)
+    rank = f"{stable_rank(box.core.value):.2f} of {heads}" if box.core.value is not None else box.core.why
+    rows = [["effective heads: stable rank of the core", rank]]
+    if (found := box.distances) is not None:
+        rows += [
+            ["L2 distance between two heads' maps: mean, variance", f"{found.mean:.3f}, {found.variance:.3g}"],
+            ["least and largest distance", f"{found.min:.3f}, {found.max:.3f}"],
+        ]
+    of = f"of {box.eigenvalues.matrices}"
+    rows.append([f"principal components for {VARIANCE:.0%}, maps", f"{box.eigenvalues.components()} {of}"])
+    scores = box.score_eigenvalues
+    told = f"{scores.value.components()} {of}" if scores.value is not None else scores.why
+    rows.append([f"principal components for {VARIANCE:.0%}, scores before the box", told])
+    caption = f"The heads together, averaged over the batch; components are those of all {sequences} x {heads} matrices"
+    return Table(("figure", "value"), rows, caption)
+
+
+def _columns(box: BoxFigures) -> dict[str, tuple[Measured, int]]:
+    """Figures by head, [heads] each, by their title, with the number of decimals."""
+    titles = {0: "rank", box.band: f"rank without {box.band} diagonals"}
+    columns = {title: (Measured(box.ranks[each].double().mean(0)), 1) for each, title in titles.items()}
+    columns |= {"entropy (nats)": (box.entropy, 2), "reach (positions)": (box.reach, 2)}
+    return columns | ({"induction score": (box.induction, 3)} if box.repeated is not None else {})
+
+
+def _by_head(maps: Maps, columns: dict[str, tuple[Measured, int]]) -> Table:
+    heads, (n, m) = len(maps.labels), maps.values.shape[-2:]
+    rows = [
+        [label or "the only one", *(_cell(*column, place) for column in columns.values())]
+        for place, label in enumerate(maps.labels[:SHOWN])
+    ]
+    caption = f"Each head, averaged over the batch. The largest rank is {min(n, m)}, the largest entropy log {m} = "
+    caption += f"{math.log(m):.2f}" + (f"; the first {SHOWN} of {heads} heads" if heads > SHOWN else "")
+    if heads > 1:
+        rows.append(["mean of all heads", *(_cell(*column, None) for column in columns.values())])
+    return Table(("head", *columns), rows, caption, heads > 1)
+
+
+def _cell(figure: Measured, decimals: int, place: int | None) -> str:
+    if figure.value is None:
+        return "–"
+    value = float(figure.value.mean() if place is None else figure.value[place])
+    return "–" if math.isnan(value) else f"{value:.{decimals}f}"
 
 
 def _usage(found: Selections) -> Table:
-    usage = found.usage.double().cpu()
+    usage, k = found.usage.double().cpu(), found.indices.shape[-1]
     others = [leg for leg in found.legs if leg != found.position]
-    flat = usage.reshape(-1, found.size)[:SHOWN]
-    k = found.indices.shape[-1]
-    names = [_place(others, usage.shape[:-1], place) for place in range(len(flat))]
-    rows = [[name, *(f"{part:.0%}" for part in row.tolist())] for name, row in zip(names, flat, strict=True)]
+    places = product(*map(range, usage.shape[:-1]))
+    names = [", ".join(f"{leg} {i}" for leg, i in zip(others, place, strict=True)) or "all" for place in places]
+    flat = usage.reshape(-1, found.size)[:SHOWN].tolist()
+    rows = [[name, *(f"{part:.0%}" for part in row)] for name, row in zip(names, flat, strict=False)]
     caption = f"{found.step}: part of positions that chose each of the {found.size} experts; {k} are chosen each time"
     caption += f" ({k / found.size:.0%} each if even)."
     return Table(["head" if others else "", *(f"{found.leg} {i}" for i in range(found.size))], rows, caption)
-
-
-def _place(legs: list[str], sizes: Sequence[int], index: int) -> str:
-    words = []
-    for leg, size in zip(reversed(legs), reversed(list(sizes)), strict=True):
-        words.append(f"{leg} {index % size}")
-        index //= size
-    return ", ".join(reversed(words)) or "all"

@@ -1,10 +1,12 @@
-"""The layers that a report is about: compiled designs with the inputs of a call, alone or as they stand in a model."""
+"""What a report looks at: compiled designs with the inputs of a call, from a text, or as they stand in a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import codecs
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -12,9 +14,12 @@ from torch import nn
 
 from tensornet_attn.analyse.steps import attention_steps, topk_steps
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.runtime.positions import sinusoid
 
 Tensor = torch.Tensor
+LENGTH, BATCH = 128, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +76,14 @@ def joined_sections(parts: Sequence[Sequence[Section]]) -> list[Section]:
     The calls have the same titles in the same order, as `model_sections` gives them; parts follow along the first
     dimension. What has no batch dimension is that of the first part.
     """
-    return [_joined(calls) for calls in zip(*parts, strict=True)]
-
-
-def _joined(calls: tuple[Section, ...]) -> Section:
-    first = calls[0]
-    inputs, see = _concatenated(first.module, [Call(section.inputs, section.see) for section in calls])
-    repeated = [section.repeated for section in calls if section.repeated is not None]
-    again = Call(*_concatenated(first.module, repeated)) if repeated else None
-    return replace(first, inputs=inputs, see=see, repeated=again)
+    joined = []
+    for first, *others in zip(*parts, strict=True):
+        calls = [Call(section.inputs, section.see) for section in (first, *others)]
+        inputs, see = _concatenated(first.module, calls)
+        repeated = [section.repeated for section in (first, *others) if section.repeated is not None]
+        again = Call(*_concatenated(first.module, repeated)) if repeated else None
+        joined.append(replace(first, inputs=inputs, see=see, repeated=again))
+    return joined
 
 
 def _concatenated(module: CompiledDesign, calls: list[Call]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
@@ -100,60 +104,157 @@ def _concatenated(module: CompiledDesign, calls: list[Call]) -> tuple[tuple[Tens
 
 @torch.no_grad()
 def _called(model: nn.Module, *inputs: Any, **named: Any) -> list[Section]:
-    """What each design was given in one call of the model."""
+    """What each design with an attention box or a topk was given in one call of the model, in evaluation mode."""
     found: dict[str, Section] = {}
+    names = {module: path.removesuffix("design").removesuffix(".") for path, module in model.named_modules()}
 
-    def record(name: str, module: CompiledDesign, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def record(module: CompiledDesign, given: tuple[Any, ...], options: dict[str, Any]) -> None:
         see = {key: options[key] for key in ("mask", "key_mask") if options.get(key) is not None}
-        rest = {key: value for key, value in options.items() if key not in ("mask", "key_mask", "noise")}
-        title = f"{name}: {module.design.name}" if name else module.design.name
-        title = _free(title, found)
+        flags = {"mask", "key_mask", "noise", "losses"} - {name for name, _, _ in module._signature.inputs}
+        rest = {key: value for key, value in options.items() if key not in flags}
+        title = f"{names[module]}: {module.design.name}" if names[module] else module.design.name
+        again = (f"{title} (call {number})" for number in count(2))
+        title = next(free for free in chain([title], again) if free not in found)
         found[title] = Section(title, module, module._signature.ordered(given, rest), see=see)
 
-    with _recording(model, record), _evaluating(model):
-        model(*inputs, **named)
-    return list(found.values())
-
-
-def _free(title: str, taken: dict[str, Section]) -> str:
-    calls = 1
-    free = title
-    while free in taken:
-        calls += 1
-        free = f"{title} (call {calls})"
-    return free
-
-
-@contextmanager
-def _recording(model: nn.Module, record: Any) -> Iterator[None]:
-    """Calls `record(name, module, inputs, options)` before each call of a design; names lose their last `.design`."""
-    handles = []
-    for path, module in model.named_modules():
-        if isinstance(module, CompiledDesign) and _has_something(module):
-            name = path.removesuffix("design").removesuffix(".")
-
-            def hook(module: Any, given: Any, options: Any, name: str = name) -> None:
-                record(name, module, given, options)
-
-            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+    designs = [module for module in names if isinstance(module, CompiledDesign)]
+    looked_at = [each for each in designs if attention_steps(each.plan.graph) or topk_steps(each.plan.graph)]
+    handles = [module.register_forward_pre_hook(record, with_kwargs=True) for module in looked_at]
+    modes = {module: module.training for module in names}
     try:
-        yield
+        model.eval()
+        model(*inputs, **named)
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _has_something(module: CompiledDesign) -> bool:
-    return bool(attention_steps(module.plan.graph) or topk_steps(module.plan.graph))
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards each module is in the mode it was in."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
         for module, training in modes.items():
             module.training = training
+    return list(found.values())
+
+
+def repeated_tokens(vocabulary: int | Sequence[int], period: int, batch: int = 8, seed: int = 0) -> Tensor:
+    """Sequences of random tokens, each repeated once: [batch, 2 * period] int64.
+
+    `vocabulary`: the number of tokens, or the tokens to choose from. The `period` tokens of a sequence are drawn evenly
+    without repetition, so that each has one first occurrence. Raises InputError.
+
+    >>> tokens = repeated_tokens(100, period=4, batch=2)
+    >>> tokens.shape, torch.equal(tokens[:, :4], tokens[:, 4:])
+    (torch.Size([2, 8]), True)
+    """
+    known = torch.tensor(range(vocabulary) if isinstance(vocabulary, int) else vocabulary, dtype=torch.int64)
+    if not 2 <= period <= len(known):
+        raise InputError(f"period is {period!r}; with {len(known)} tokens to choose from it is from 2 to {len(known)}.")
+    if batch < 1:
+        raise InputError(f"batch is {batch!r}; it is a whole number from 1.")
+    generator = torch.Generator().manual_seed(seed)
+    once = torch.stack([torch.randperm(len(known), generator=generator)[:period] for _ in range(batch)])
+    return known[torch.cat([once, once], 1)]
+
+
+def text_inputs(
+    module: CompiledDesign,
+    path: str,
+    length: int | None = None,
+    batch: int = BATCH,
+    seed: int = 0,
+    embedding: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The inputs of a design, made from a text file: one [batch, length, f] for each input that has no default.
+
+    The text is read as UTF-8 and cut into windows of `length` bytes (128, or the largest length of the design); as many
+    as there are, at most `batch` for each input. A second input, such as the memory of cross, gets the window after the
+    first's, the last one the first. A byte is its row of `embedding` [256, f], or of one drawn from N(0, 1) with
+    `seed`; sinusoids of the position are added. Raises InputError, OSError.
+    """
+    widths = _widths(module)
+    wanted = _length(module.plan.graph, length)
+    windows = cut(read_text(path, wanted * (batch + 1)), wanted, batch + 1, path)
+    chosen = [windows.roll(-place, 0)[:batch] for place in range(len(widths))]
+    return _embedded(module, chosen, widths, seed, embedding)
+
+
+def repeated_inputs(
+    module: CompiledDesign,
+    length: int | None = None,
+    batch: int = BATCH,
+    seed: int = 0,
+    embedding: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The inputs of a design for `induction_scores`: random bytes, embedded as by `text_inputs`, repeated once.
+
+    [batch, 2 * period, f] for each input that has no default, the same sequences for all; period is half of `length`
+    (128, or the largest length of the design), at most 256. No inputs where the length has no room for two tokens
+    twice. Raises InputError.
+    """
+    widths = _widths(module)
+    period = min(_length(module.plan.graph, length) // 2, 256)
+    if period < 2:
+        return ()
+    tokens = repeated_tokens(256, period, batch, seed)
+    return _embedded(module, [tokens] * len(widths), widths, seed, embedding)
+
+
+def _embedded(
+    module: CompiledDesign, windows: Sequence[Tensor], widths: Sequence[int], seed: int, embedding: Tensor | None
+) -> tuple[Tensor, ...]:
+    """[batch, length, width] for each of some windows of bytes [batch, length]."""
+    like = next(module.parameters(), torch.zeros(()))
+    inputs = []
+    for bytes_, width in zip(windows, widths, strict=True):
+        if embedding is not None and tuple(embedding.shape) != (256, width):
+            shape = list(embedding.shape)
+            raise InputError(f"the checkpoint's embedding has shape {shape}; a byte needs [256, {width}].")
+        drawn = torch.Generator().manual_seed(seed)
+        table = torch.randn(256, width, generator=drawn) if embedding is None else embedding.detach().float()
+        value = table[bytes_] + sinusoid(torch.arange(bytes_.shape[1]), width, torch.float32)
+        inputs.append(value.to(like.device, like.dtype))
+    return tuple(inputs)
+
+
+def _widths(module: CompiledDesign) -> list[int]:
+    """The width of each input that has no default: that of the one leg beside the sequence leg. Raises InputError."""
+    graph, found = module.plan.graph, []
+    for leaf in (tensor for tensor in graph.of_role("input") if tensor.default is None):
+        sizes = [graph.leg[leg].size for leg in leaf.legs[1:]]
+        if len(leaf.legs) != 2 or not graph.leg[leaf.legs[0]].sequence or sizes[0] is None:
+            shape = " ".join(leaf.legs)
+            raise InputError(
+                f"{graph.name}: input '{leaf.name}' has legs '{shape}'; text goes on a sequence leg and one more."
+            )
+        found.append(sizes[0])
+    return found
+
+
+def read_text(path: str, size: int) -> bytes:
+    """The first bytes of a text file. Raises InputError where they are not UTF-8 or none, OSError."""
+    with open(os.fspath(path), "rb") as file:
+        data = file.read(size)
+        last = not file.read(1)
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(data, last)  # a character may be cut at the end
+    except UnicodeDecodeError as error:
+        raise InputError(f"'{path}': byte {error.start} is not UTF-8; save it as UTF-8 text.") from error
+    if not data:
+        raise InputError(f"'{path}' is empty: there is no text to look at.")
+    return data
+
+
+def cut(data: bytes, length: int, batch: int, path: str = "text") -> Tensor:
+    """Windows of bytes: [windows, length]; a text shorter than one window is one of its own length.
+
+    >>> cut(b"abcdefgh", 3, 8).tolist()
+    [[97, 98, 99], [100, 101, 102]]
+    """
+    length = min(length, len(data))
+    count = min(len(data) // length, batch)
+    return torch.tensor(list(data[: count * length])).reshape(count, length)
+
+
+def _length(graph: Graph, length: int | None) -> int:
+    maxima = [leg.maximum for leg in graph.legs if leg.sequence and leg.maximum is not None]
+    if length is None:
+        return min([LENGTH, *maxima])
+    if length < 1:
+        raise InputError(f"length is {length}; a window has at least one byte.")
+    return length

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from tensornet_attn import compiler
-from tensornet_attn.bench.gpu import is_gpu
+from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.sizes import dtype_bytes, lengths_of, whole
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.plan.target import TargetOptions
-from tensornet_attn.spec import Design, library
+from tensornet_attn.spec import Design, arithmetic, library
 
 Tensor = torch.Tensor
 FORWARD, TRAINING = "forward", "forward+backward"
@@ -98,14 +98,9 @@ class Case:
     @property
     def random(self) -> bool:
         """Whether a training call draws noise or dropout, or changes a state: two such calls differ."""
-        dropping = any(number != 0 for number in self._dropouts())
-        return bool(self.graph.of_role("noise") or self.graph.of_role("state") or dropping)
-
-    def _dropouts(self) -> list[float]:
-        from tensornet_attn.spec import arithmetic
-
         trees = [tree for s in self.graph.steps for name, tree in getattr(s.op, "numbers", ()) if name == "dropout"]
-        return [arithmetic.evaluate(tree, self.graph.values | self.lengths) for tree in trees]
+        dropping = any(arithmetic.evaluate(tree, self.graph.values | self.lengths) for tree in trees)
+        return bool(self.graph.of_role("noise") or self.graph.of_role("state") or dropping)
 
     @cached_property
     def weights(self) -> dict[str, Tensor]:
@@ -122,9 +117,7 @@ class Case:
 
     def cotangent(self) -> Tensor:
         """What the backward starts from: numbers of N(0, 1) with the shape of the output."""
-        generator = torch.Generator().manual_seed(self.seed + 2)
-        legs = self.graph.legs_of(self.graph.output)
-        return self._normal(legs, generator)
+        return self._normal(self.graph.legs_of(self.graph.output), torch.Generator().manual_seed(self.seed + 2))
 
     def _normal(self, legs: tuple[str, ...], generator: torch.Generator) -> Tensor:
         """[batch, legs], drawn in float64 from N(0, 1), rounded to the dtype."""
@@ -140,25 +133,23 @@ class Case:
     def at(self, n: int) -> Case:
         return replace(self, n=n)
 
+    def of_softmax(self, **legs: int) -> Case:
+        """The same for multi-head attention of these sizes."""
+        return replace(self, design=compiler.load("mhsa", legs=legs), causal=self.graph.causal)
+
 
 def leaves(module: nn.Module, inputs: list[Tensor]) -> dict[str, Tensor]:
     """What gradients are taken of: inputs and trainable weights."""
-    named: Mapping[str, Tensor] = dict(module.named_parameters())
-    weights = {name.removeprefix("_orig_mod."): value for name, value in named.items() if value.requires_grad}
+    named = {name.removeprefix("_orig_mod."): value for name, value in module.named_parameters()}
+    weights = {name: value for name, value in named.items() if value.requires_grad}
     return {f"input {place}": x for place, x in enumerate(inputs)} | weights
 
 
 def runner(module: nn.Module, case: Case, inputs: list[Tensor], kind: str) -> Callable[[], list[Tensor | None]]:
     """One forward in evaluation without gradients, or one in training with gradients of inputs and weights."""
+    module.train(kind != FORWARD)
     if kind == FORWARD:
-        module.eval()
-
-        def forward() -> list[Tensor | None]:
-            with torch.no_grad():
-                return [module(*inputs)]
-
-        return forward
-    module.train()
+        return torch.no_grad()(lambda: [module(*inputs)])
     wanted = list(leaves(module, inputs).values())
     start = case.cotangent()
 

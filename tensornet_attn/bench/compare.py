@@ -10,7 +10,7 @@ from torch import nn
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.case import FORWARD, Case, leaves, runner
-from tensornet_attn.bench.guard import reference_bytes
+from tensornet_attn.bench.memory import reference_bytes
 
 Tensor = torch.Tensor
 Values = dict[str, Tensor]
@@ -54,17 +54,14 @@ def oracle(case: Case, limit: float) -> Oracle:
         while n > 1 and reference_bytes(case.at(n)) > limit:
             n //= 2
         try:
-            return _oracle(case.at(n))
+            exact, own = (reference_values(case.at(n), dtype) for dtype in ("float64", case.dtype))
         except torch.OutOfMemoryError:
             if n == 1:
                 raise
-        n //= 2
-
-
-def _oracle(case: Case) -> Oracle:
-    exact, own = reference_values(case, "float64"), reference_values(case, case.dtype)
-    allowed = {name: max(FLOOR[case.dtype], SLACK * error) for name, error in errors(own, exact).items()}
-    return Oracle(case.n, exact, allowed)
+            n //= 2
+        else:
+            allowed = {name: max(FLOOR[case.dtype], SLACK * error) for name, error in errors(own, exact).items()}
+            return Oracle(n, exact, allowed)
 
 
 def reference_values(case: Case, dtype: str) -> Values:
@@ -75,22 +72,17 @@ def reference_values(case: Case, dtype: str) -> Values:
     wide = replace(case, dtype=dtype)
     module = case.loaded(compiler.reference(case.design, case.causal)).to(wide.torch_dtype).eval()
     start, inputs = case.cotangent().to(wide.torch_dtype), [x.detach().to(wide.torch_dtype) for x in case.inputs()]
-    parts = [
-        _sequence(module, [x[b : b + 1].requires_grad_() for x in inputs], start[b : b + 1]) for b in range(case.batch)
-    ]
-    return {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
-
-
-def _sequence(module: nn.Module, inputs: list[Tensor], start: Tensor) -> Values:
-    """Values of one sequence, float64."""
-    y = module(*inputs)
-    wanted = list(leaves(module, inputs).values())
-    return named(module, inputs, [y, *torch.autograd.grad(y, wanted, start, allow_unused=True)])
-
-
-def _joined(name: str, parts: list[Tensor]) -> Tensor:
-    """Values of sequences as those of the batch."""
-    return torch.cat(parts) if name == "output" or name.startswith("input ") else torch.stack(parts).sum(0)
+    found: dict[str, list[Tensor]] = {}
+    for b in range(case.batch):
+        sequence = [x[b : b + 1].requires_grad_() for x in inputs]
+        y, wanted = module(*sequence), list(leaves(module, sequence).values())
+        grads = torch.autograd.grad(y, wanted, start[b : b + 1], allow_unused=True)
+        for name, value in named(module, sequence, [y, *grads]).items():
+            found.setdefault(name, []).append(value)
+    return {
+        name: torch.cat(parts) if name == "output" or name.startswith("input ") else torch.stack(parts).sum(0)
+        for name, parts in found.items()
+    }
 
 
 def named(module: nn.Module, inputs: list[Tensor], results: list[Tensor | None]) -> Values:

@@ -2,29 +2,114 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 
 import torch
+from torch import nn
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.baselines import LAYERS, layer_of
-from tensornet_attn.bench.baselines.attend import Attend, Flex, eager, sdpa
-from tensornet_attn.bench.baselines.fmm import FastWeights, in_chunks
+from tensornet_attn.bench.baselines.kernels import FastWeights, in_chunks
+from tensornet_attn.bench.baselines.layer import Attend, Flex, eager, sdpa
 from tensornet_attn.bench.case import FORWARD, Case
-from tensornet_attn.bench.contestant import Contestant, SkippedError, need_compiler, within
-from tensornet_attn.bench.guard import pair_bytes
-from tensornet_attn.bench.ours import OURS, fused, ours
+from tensornet_attn.bench.measure import is_gpu
+from tensornet_attn.bench.memory import pair_bytes
+from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.match import parameters
+from tensornet_attn.graph.model import Attention
+from tensornet_attn.plan.target import target_from
 
+OURS = ("auto", "torch", "inductor", "triton")
+ALMOST_FREE = Device("almost free arithmetic", rate=10**18, bandwidth=10**9)
 HEADS = 8  # of the yardstick, where the design has no leg h; of the dense layer
 WIDE = 8  # what a dense head's width is a multiple of: attention of other widths is padded to it
+
+
+class SkippedError(Exception):
+    """A contestant cannot run a case; the message says why."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A module that is ready to run, the case that it computes, and a note on what it is."""
+
+    module: nn.Module
+    case: Case
+    note: str = ""
 
 
 def contestant(name: str, case: Case, kind: str, limit: float) -> Contestant:
     """Raises SkippedError where it cannot run the case, or is predicted to need more than `limit` bytes."""
     return MAKERS[name](case, kind, limit)
+
+
+def within(size: float, limit: float) -> None:
+    if size > limit:
+        raise SkippedError(
+            f"its tensors over pairs of positions would take about {size / 2**30:.1f} GiB, above the limit of "
+            f"{limit / 2**30:.1f} GiB (--memory)."
+        )
+
+
+def need_kernels(case: Case) -> None:
+    """Raises SkippedError where the kernels of backend triton cannot run."""
+    from tensornet_attn.runtime.triton.target import interpreting, reasons_against
+
+    reasons = reasons_against(case.torch_dtype)
+    if not reasons and not case.on_gpu and not interpreting():
+        reasons = ["Triton kernels run on a GPU: --device cuda"]
+    if reasons:
+        raise SkippedError(f"{'; '.join(reasons)}.")
+
+
+def need_compiler(device: str) -> None:
+    """Raises SkippedError where torch.compile has nothing to compile with."""
+    if is_gpu(device):
+        if find_spec("triton") is None:
+            raise SkippedError("torch.compile needs triton on a GPU, and it is not installed.")
+    elif not any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))):
+        raise SkippedError("torch.compile needs a C++ compiler on the CPU, and none of g++ and clang++ is on the PATH.")
+
+
+def ours(backend: str, case: Case, kind: str, limit: float) -> Contestant:
+    """A design compiled on one of the backends."""
+    if backend == "inductor":
+        need_compiler(case.device)
+    if backend == "triton":
+        need_kernels(case)
+    module = compiler.compile(case.design, backend, case.causal, **case.wanted(kind))
+    within(pair_bytes(module.plan.schedule, case, kind != FORWARD), limit)
+    found = case.loaded(module)
+    plan = module.plan
+    if plan.backend == "triton" and case.tune:
+        from tensornet_attn.nn.tune import tune_design  # it needs triton
+
+        tune_design(module)
+    # what it leaves to another backend, plain products and boxes aside
+    others = [f"'{region.name}'" for region in plan.regions if region.backend != plan.backend and not region.plain]
+    notes = [plan.backend if backend == "auto" else "", f"{', '.join(others)} on torch" if others else ""]
+    return Contestant(found, case, ", ".join(filter(None, notes)))
+
+
+def fused(case: Case, kind: str, limit: float) -> Contestant:
+    """Our torch backend as it would be if arithmetic were free: every call of attention that rewriting allows.
+
+    It keeps a ratio from being won by a plan of `torch` that was a mistake.
+    """
+    wanted = {**case.wanted(kind), "device_costs": ALMOST_FREE}
+    plan, usual = (compiler.plan_of(case.graph, "torch", target_from(**w)) for w in (wanted, case.wanted(kind)))
+    if not any(isinstance(step.op, Attention) for step in plan.schedule.steps):
+        raise SkippedError(f"no rewriting of '{case.design.name}' at n = {case.n} is a call of attention.")
+    if plan.schedule.to_text() == usual.schedule.to_text():
+        raise SkippedError("it is what 'torch' does.")
+    module = compiler.compile(case.design, "torch", case.causal, **wanted)  # type: ignore[arg-type]
+    within(pair_bytes(module.plan.schedule, case, kind != FORWARD), limit)
+    return Contestant(case.loaded(module), case)
 
 
 def reference(case: Case, kind: str, limit: float) -> Contestant:
@@ -50,6 +135,12 @@ def compiled(case: Case, kind: str, limit: float) -> Contestant:
     return replace(found, module=torch.compile(found.module, dynamic=False))
 
 
+def one_call(case: Case) -> None:
+    """Raises SkippedError where no single call of attention computes the design."""
+    if case.shipped and (why := LAYERS[case.design.name][0].mixed):
+        raise SkippedError(f"'{case.design.name}' {why}: no call of attention computes it. 'softmax' is a yardstick.")
+
+
 def by_sdpa(case: Case, kind: str, limit: float) -> Contestant:
     one_call(case)
     return by_hand(case, kind, limit, sdpa)
@@ -57,7 +148,7 @@ def by_sdpa(case: Case, kind: str, limit: float) -> Contestant:
 
 def by_flex(case: Case, kind: str, limit: float) -> Contestant:
     one_call(case)
-    if kind != FORWARD and torch.device(case.device).type == "cpu":
+    if kind != FORWARD and not case.on_gpu:
         raise SkippedError("flex_attention has no backward on the CPU.")
     need_compiler(case.device)
     return by_hand(case, kind, limit, Flex())
@@ -71,8 +162,7 @@ def yardstick(case: Case, kind: str, limit: float) -> Contestant:
     if not isinstance(width, int):
         raise SkippedError(f"'{case.design.name}' has no leg 'f', whose width softmax attention would take.")
     heads = next(h for h in (case.sizes.get("h"), HEADS, 1) if isinstance(h, int) and width % h == 0)
-    design = compiler.load("mhsa", legs={"f": width, "h": heads})
-    plain = replace(case, design=design, causal=case.graph.causal)
+    plain = case.of_softmax(f=width, h=heads)
     return Contestant(by_sdpa(plain, kind, limit).module, plain, f"mhsa of f {width}, h {heads}: another function")
 
 
@@ -83,8 +173,7 @@ def dense(case: Case, kind: str, limit: float) -> Contestant:
         raise SkippedError(f"'{case.design.name}' has no key leg and leg 'f', of which a dense layer would be made.")
     own = parameters(case.graph)
     size = max(WIDE, WIDE * round(own / (4 * width * HEADS * WIDE)))  # mhsa has four weights f h d
-    design = compiler.load("mhsa", legs={"f": width, "h": HEADS, "d": size})
-    plain = replace(case, design=design, causal=case.graph.causal)
+    plain = case.of_softmax(f=width, h=HEADS, d=size)
     note = f"mhsa of f {width}, h {HEADS}, d {size}: {parameters(plain.graph):,} parameters, here {own:,}"
     return Contestant(by_sdpa(plain, kind, limit).module, plain, note)
 
@@ -104,7 +193,7 @@ def by_fla(case: Case, kind: str, limit: float) -> Contestant:
 
 
 MAKERS: dict[str, Callable[[Case, str, float], Contestant]] = {
-    **{backend: ours(backend) for backend in OURS},
+    **{backend: partial(ours, backend) for backend in OURS},
     "reference": reference,
     "eager": by_hand,
     "compile": compiled,
@@ -116,9 +205,3 @@ MAKERS: dict[str, Callable[[Case, str, float], Contestant]] = {
     "fla": by_fla,
 }
 AGAINST = tuple(name for name in MAKERS if name not in OURS)
-
-
-def one_call(case: Case) -> None:
-    """Raises SkippedError where no single call of attention computes the design."""
-    if case.shipped and (why := LAYERS[case.design.name][0].mixed):
-        raise SkippedError(f"'{case.design.name}' {why}: no call of attention computes it. 'softmax' is a yardstick.")

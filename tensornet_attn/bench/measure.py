@@ -1,4 +1,8 @@
-"""Times calls in turns: each round calls every contestant once, each round begins with the next one."""
+"""Times calls in turns: each round calls every contestant once, each round begins with the next one.
+
+On a GPU by its own events, with its cache emptied before each call. What needs a GPU to run stands in `on_device`;
+`by_events` is tested with events that are counted.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
 
 Call = Callable[[], object]
 Clock = Callable[[], float]
@@ -15,6 +22,8 @@ LEAST_ROUNDS = 3  # whatever the time budget says: fewer have no quartiles
 SAMPLE = 0.005  # seconds; faster calls are repeated until one sample takes as long
 MOST_CALLS = 200
 SHORT = 0.2  # seconds: of such a call the first may be far from the rest
+FLUSH = 1 << 28  # bytes written between calls: more than the L2 of any GPU holds, and what triton.testing takes
+WARM = 0.5  # seconds of rounds that do not count: clocks of a GPU at rest rise within them
 
 
 @dataclass
@@ -65,18 +74,6 @@ def interleaved(
     return found
 
 
-def by_clock(clock: Clock) -> Sample:
-    """Times calls one after another, from the first's start to the last's end."""
-
-    def sample(call: Call, calls: int) -> float:
-        start = clock()
-        for _ in range(calls):
-            call()
-        return (clock() - start) / calls
-
-    return sample
-
-
 def _rounds(
     calls: Mapping[str, Call],
     found: dict[str, Timed],
@@ -101,13 +98,11 @@ def _once_more(call: Call, timed: Timed, sample: Sample) -> None:
 
 
 def _warmed(call: Call, sample: Sample) -> Timed:
-    try:
-        once = sample(call, 1)
-        if once < SHORT:
-            once = sample(call, 1)
-    except Exception as error:
-        return Timed(failed=bare(error))
-    return Timed(calls_for(once))
+    timed = Timed()
+    _once_more(call, timed, sample)
+    if timed.failed is None and timed.seconds[0] < SHORT:
+        _once_more(call, timed, sample)
+    return Timed(calls_for(timed.seconds[-1])) if timed.failed is None else Timed(failed=timed.failed)
 
 
 def calls_for(seconds: float) -> int:
@@ -125,3 +120,69 @@ def bare(error: Exception) -> Exception:
     while link is not None:
         link.__traceback__, link = None, link.__cause__ or link.__context__
     return error
+
+
+def by_clock(clock: Clock) -> Sample:
+    """Times calls one after another, from the first's start to the last's end."""
+
+    def sample(call: Call, calls: int) -> float:
+        start = clock()
+        for _ in range(calls):
+            call()
+        return (clock() - start) / calls
+
+    return sample
+
+
+class Event(Protocol):
+    def record(self) -> object: ...
+
+    def elapsed_time(self, end: Event, /) -> float: ...
+
+
+def by_events(event: Callable[[], Event], synchronize: Call, flush: Call) -> Sample:
+    """Seconds between two events around each call. The cache is emptied before the first of them, outside of the time.
+
+    `synchronize` waits until all is done: only then do events have times. While the device empties its cache, the host
+    has time to launch what follows, as it has in a training step.
+    """
+
+    def sample(call: Call, calls: int) -> float:
+        pairs = []
+        for _ in range(calls):
+            flush()
+            start, end = event(), event()
+            start.record()
+            call()
+            end.record()
+            pairs.append((start, end))
+        synchronize()
+        return sum(start.elapsed_time(end) for start, end in pairs) / 1e3 / calls  # milliseconds
+
+    return sample
+
+
+def is_gpu(device: str) -> bool:
+    return torch.device(device).type == "cuda"
+
+
+def sample_of(device: str) -> Sample | None:
+    """How calls on a device are timed; None: by the clock."""
+    return on_device(device) if is_gpu(device) else None
+
+
+def on_device(device: str) -> Sample:
+    cache = torch.empty(FLUSH, dtype=torch.int8, device=device)
+    return by_events(lambda: torch.cuda.Event(enable_timing=True), lambda: torch.cuda.synchronize(device), cache.zero_)
+
+
+def clock_of(device: str) -> Clock:
+    """Seconds, once the device has done all it was asked for."""
+    if not is_gpu(device):
+        return time.perf_counter
+
+    def clock() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return clock

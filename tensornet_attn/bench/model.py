@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.case import FORWARD, Case
-from tensornet_attn.bench.rates import Rates
+from tensornet_attn.bench.machine import Rates
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import dtype_bytes, sizes_at
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph import Graph
-from tensornet_attn.graph.model import Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.target import target_from
 
@@ -45,13 +44,12 @@ def flops_of(schedule: Graph, case: Case, kind: str) -> int:
     """Operations of the multiply-adds of a schedule, over the whole batch."""
     graph = split_products(schedule)
     scene = Scene(graph, sizes_at(graph, case.lengths), case.batch)
-    times = {step.name: 3 if kind != FORWARD and step.name in scene.learned else 1 for step in graph.steps}
-    return sum(2 * times[step.name] * _macs(scene, step) for step in graph.steps)
-
-
-def _macs(scene: Scene, step: Step) -> int:
-    batch = scene.batch if step.name in scene.batched else 1
-    return batch * sum(count * seen(scene, legs) for legs, count in products(scene, step).items())
+    total = 0
+    for step in graph.steps:
+        times = 3 if kind != FORWARD and step.name in scene.learned else 1
+        batch = scene.batch if step.name in scene.batched else 1
+        total += 2 * times * batch * sum(count * seen(scene, legs) for legs, count in products(scene, step).items())
+    return total
 
 
 def seen(scene: Scene, legs: Iterable[str]) -> int:
@@ -67,10 +65,9 @@ def bytes_of(case: Case, kind: str) -> int:
     """Bytes that have to be read and written, whatever computes the pass."""
     graph = case.graph
     scene = Scene(graph, sizes_at(graph, case.lengths), case.batch)
-    given = [tensor.name for tensor in graph.of_role("input") if tensor.default is None]
-    trained = [tensor.name for tensor in graph.of_role("weight") if not tensor.frozen]
-    fixed = [tensor.name for tensor in graph.of_role("weight") if tensor.frozen]
-    learned, constant = (sum(scene.stored[name] for name in names) for names in ([*given, *trained], fixed))
+    given, weights = [x for x in graph.of_role("input") if x.default is None], graph.of_role("weight")
+    learned = sum(scene.stored[x.name] for x in (*given, *weights) if not x.frozen)
+    constant = sum(scene.stored[x.name] for x in weights if x.frozen)
     output = case.batch * scene.size(graph.legs_of(graph.output))
     numbers = learned + constant + output
     if kind != FORWARD:

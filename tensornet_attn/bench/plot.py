@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensornet_attn.analyse.plots import GREY, blank, label
-from tensornet_attn.bench.results import MEASURED, Entry, Result
+from tensornet_attn.bench.results import Entry, Result
 from tensornet_attn.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,49 +23,37 @@ def figure(results: Sequence[Result]) -> Figure:
     Over lengths, lines with quartiles; at one length, bars. Raises InputError where nothing was measured,
     MissingPartError without matplotlib.
     """
-    found = [result for result in results if any(entry.status == MEASURED for entry in result.entries)]
+    found = [result for result in results if any(entry.measured for entry in result.entries)]
     if not found:
         raise InputError("there is nothing to plot: no contestant was measured.")
     designs, kinds = _hoisted(r.design for r in found), _hoisted(r.kind for r in found)
-    names = _hoisted(entry.name for r in found for entry in r.entries if entry.status == MEASURED)
+    names = _hoisted(entry.name for r in found for entry in r.entries if entry.measured)
     panels = [(kind, *measure) for measure in MEASURES for kind in kinds]
     picture = blank(2.9 * len(panels) + 0.6, 2.3 * len(designs) + 0.5)
     axes = picture.subplots(len(designs), len(panels), squeeze=False)
     for design, row in zip(designs, axes, strict=True):
         own = [result for result in found if result.design == design]
+        several = len({result.n for result in own}) > 1
         for (kind, measure, unit), axis in zip(panels, row, strict=True):
-            _panel(axis, [result for result in own if result.kind == kind], names, measure)
-            label(axis, f"{design}, {kind}", *_axes(own, unit))
+            (_lines if several else _bars)(axis, [result for result in own if result.kind == kind], names, measure)
+            axis.grid(color=GREY, alpha=0.3, lw=0.5)
+            axis.set_axisbelow(True)
+            label(axis, f"{design}, {kind}", *(("n", unit) if several else (unit, "")))
     lines = {
         name: handle for axis in picture.axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     if lines:
         wanted = [name for name in names if name in lines]
-        picture.legend(
-            [lines[name] for name in wanted], wanted, loc="outside upper center", ncols=8, fontsize=8, frameon=False
-        )
+        handles = [lines[name] for name in wanted]
+        picture.legend(handles, wanted, loc="outside upper center", ncols=8, fontsize=8, frameon=False)
     return picture
-
-
-def _axes(results: Sequence[Result], unit: str) -> tuple[str, str]:
-    return ("n", unit) if _several(results) else (unit, "")
-
-
-def _several(results: Sequence[Result]) -> bool:
-    return len({result.n for result in results}) > 1
-
-
-def _panel(axis: Axes, results: Sequence[Result], names: Sequence[str], measure: str) -> None:
-    (_lines if _several(results) else _bars)(axis, results, names, measure)
-    axis.grid(color=GREY, alpha=0.3, lw=0.5)
-    axis.set_axisbelow(True)
 
 
 def _lines(axis: Axes, results: Sequence[Result], names: Sequence[str], measure: str) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for place, name in enumerate(names):
-        pairs = [(r.n, _value(e, measure)) for r in results for e in r.entries if e.name == name and _measured(e)]
+        pairs = [(r.n, _value(e, measure)) for r in results for e in r.entries if e.name == name and e.measured]
         if pairs:
             lengths, values = zip(*sorted(pairs), strict=True)
             middle, below, above = zip(*values, strict=True)
@@ -74,25 +62,20 @@ def _lines(axis: Axes, results: Sequence[Result], names: Sequence[str], measure:
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(_hoisted(result.n for result in results))
-    axis.xaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter("{x:g}")
     for line in (axis.xaxis, axis.yaxis):
+        line.set_major_formatter("{x:g}")
         line.set_minor_formatter(NullFormatter())
 
 
 def _bars(axis: Axes, results: Sequence[Result], names: Sequence[str], measure: str) -> None:
-    entries = [entry for result in results for entry in result.entries if _measured(entry)]
+    entries = [entry for result in results for entry in result.entries if entry.measured]
     for place, entry in enumerate(entries):
         middle, below, above = _value(entry, measure)
         colour = COLOURS[names.index(entry.name) % len(COLOURS)]
         axis.barh(place, middle, xerr=[[below], [above]], color=colour, capsize=2, error_kw={"lw": 0.8})
     axis.set_yticks(range(len(entries)), [entry.name for entry in entries])
     axis.invert_yaxis()
-
-
-def _measured(entry: Entry) -> bool:
-    return entry.status == MEASURED
 
 
 def _value(entry: Entry, measure: str) -> tuple[float, float, float]:
@@ -104,5 +87,6 @@ def _value(entry: Entry, measure: str) -> tuple[float, float, float]:
     return median, max(0.0, median - low), max(0.0, high - median)
 
 
-def _hoisted(values: Any) -> list[Any]:
+def _hoisted(values: Iterable[Any]) -> list[Any]:
+    """Each once, in the order of their first."""
     return list(dict.fromkeys(values))

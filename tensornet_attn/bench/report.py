@@ -1,24 +1,101 @@
-"""The targets as text: what was aimed at and reached, the model beside it, who was left out and why, the rates."""
+"""Results as text: a block for each design, length and pass; the targets, what was reached of them, and the rates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tensornet_attn.bench.outcome import Outcome
-from tensornet_attn.bench.rates import Rates
-from tensornet_attn.bench.results import MEASURED, Result
-from tensornet_attn.bench.table import bytes_of, seconds
-from tensornet_attn.bench.targets import Target
+from tensornet_attn.bench.machine import Rates
+from tensornet_attn.bench.results import Entry, Result
+from tensornet_attn.bench.targets import Outcome, Target
 from tensornet_attn.cost.sizes import human
+from tensornet_attn.report.words import aligned, in_bytes
 
+HEAD = ("", "median", "quartiles", "ratio", "quartiles", "peak", "error")
+UNITS = (
+    "median and quartiles of one call; ratio: how many times as long as {ours}, of medians, with quartiles round by\n"
+    "round; peak: memory beyond inputs and weights; error: root mean square, of the reference's size."
+)
 CRITERIA = ("design", "n", "against", "target", "reached", "quartiles")
 MODEL = ("design", "n", "pass", "operations", "bytes", "floor", "ours", "achieved")
-UNITS = (
-    "ours: {ours}. A ratio says how many times as long the other took; best: the fastest of all that could run. Share:",
-    "forward, of the measured rate of matrix products; growth: time over that at half the length. operations, bytes:",
-    "what the pass needs at least; floor: the time for them at the measured rates; achieved: floor over ours.",
+TARGET_UNITS = (
+    "ours: {ours}. A ratio says how many times as long the other took; best: the fastest of all that could run. Share:"
+    "\nforward, of the measured rate of matrix products; growth: time over that at half the length. operations, bytes:"
+    "\nwhat the pass needs at least; floor: the time for them at the measured rates; achieved: floor over ours."
 )
 DRIFT = 0.05  # of a rate, from before a run to after it, that is told
+
+
+def text(results: Sequence[Result]) -> str:
+    """All blocks, and what the columns mean."""
+    return "\n\n".join([*map(block, results), UNITS.format(ours=results[0].ours if results else "torch")])
+
+
+def block(result: Result) -> str:
+    """The table of one result.
+
+    >>> from tensornet_attn.bench.results import Entry, Result, Spread
+    >>> spread = Spread(0.012, 0.011, 0.0131)
+    >>> entries = [Entry("torch", seconds=spread, peak_bytes=2_000_000, error=3e-7), Entry("flex", "skipped", "why.")]
+    >>> fixed = ("mhsa", "forward", 512, 4, "float32", "cpu", False, {"f": 256, "n": 512}, {}, "torch", entries)
+    >>> print(block(Result(*fixed)))
+    mhsa, f 256, n 512, batch 4, float32, cpu: forward
+             median   quartiles        ratio  quartiles  peak     error
+      torch  12.0 ms  11.0 to 13.1 ms                    2.00 MB  3e-07
+      flex   skipped: why.
+    """
+    sizes = [f"{name} {value}" for name, value in {**result.legs, **result.settings}.items()]
+    facts = [result.design, *sizes, f"batch {result.batch}", result.dtype, *["causal"] * result.causal, result.device]
+    lines = aligned([HEAD, *(row(entry, result.n) for entry in result.entries)])
+    model = result.model
+    if model is not None and model.floor is not None:
+        took = "" if result.share is None else f"; {result.ours} achieves {result.share:.0%} of it"
+        figures = f"{human(model.flops)} operations, {in_bytes(model.bytes)}"
+        lines.append(f"at least {figures}: {seconds(model.floor)}{took}")
+    return "\n".join([f"{', '.join(facts)}: {result.kind}", *(f"  {line}" for line in lines)])
+
+
+def row(entry: Entry, n: int) -> list[str]:
+    """name, median, quartiles, ratio, its quartiles, peak, error; or name and what is the matter."""
+    if not entry.measured or entry.seconds is None or entry.peak_bytes is None:
+        return [entry.name, f"{entry.status}: {entry.reason}"]
+    unit, factor = ("ms", 1e3) if entry.seconds.median < 1 else ("s", 1.0)
+    median, low, high = (three(factor * x) for x in (entry.seconds.median, entry.seconds.low, entry.seconds.high))
+    ratios = ["", ""]
+    if entry.ratio is not None:
+        ratios = [f"{entry.ratio.median:.2f}", f"{entry.ratio.low:.2f} to {entry.ratio.high:.2f}"]
+    error = "" if entry.error is None else f"{entry.error:.0e}"
+    last = "; ".join([error, *filter(None, (_shorter(entry, n), entry.note))])
+    return [entry.name, f"{median} {unit}", f"{low} to {high} {unit}", *ratios, in_bytes(entry.peak_bytes), last]
+
+
+def _shorter(entry: Entry, n: int) -> str:
+    return "" if entry.checked_n in (n, None) else f"compared at n {entry.checked_n}"
+
+
+def seconds(x: float) -> str:
+    """
+    >>> seconds(0.01234), seconds(2.0)
+    ('12.3 ms', '2.00 s')
+    """
+    return f"{three(1e3 * x)} ms" if x < 1 else f"{three(x)} s"
+
+
+def three(x: float) -> str:
+    """Three digits.
+
+    >>> [three(x) for x in (0.0123, 1.234, 12.34, 123.4, 1234.0)]
+    ['0.0123', '1.23', '12.3', '123', '1234']
+    """
+    return f"{x:#.3g}".rstrip(".") if x < 1000 else f"{x:.0f}"
+
+
+def target_text(pairs: Sequence[tuple[Target, Result]], found: Iterable[Outcome], rates: Sequence[Rates]) -> str:
+    """All of it, as a run on a GPU prints it: targets, the model beside them, who was left out and why, the rates."""
+    ours = pairs[0][1].ours if pairs else ""
+    results = [result for _, result in pairs]
+    models = aligned([MODEL, *(_model_row(target, result) for target, result in pairs)])
+    parts = [target_table(found, peaks=True), "\n".join(models), remarks(results), left_out(results), rates_text(rates)]
+    return "\n\n".join([*filter(None, parts), TARGET_UNITS.format(ours=ours)])
 
 
 def target_table(found: Iterable[Outcome], peaks: bool = False) -> str:
@@ -27,17 +104,17 @@ def target_table(found: Iterable[Outcome], peaks: bool = False) -> str:
     With `peaks` of memory; reasons are then in short, as those of `left_out` stand below.
     """
     more = ("peak, ours", "peak, other") if peaks else ()
-    return aligned([(*CRITERIA, *more, ""), *(target_row(outcome, peaks) for outcome in found)])
+    return "\n".join(aligned([(*CRITERIA, *more, ""), *(target_row(outcome, peaks) for outcome in found)]))
 
 
 def target_row(outcome: Outcome, peaks: bool = False) -> tuple[str, ...]:
     first = (outcome.target, str(outcome.n), outcome.over, f"{'<= ' * (outcome.kind == 'growth')}{figure(outcome)}")
-    memory = tuple(map(_peak, (outcome.peak_ours, outcome.peak_other))) if peaks else ()
+    sizes = (outcome.peak_ours, outcome.peak_other) if peaks else ()
+    memory = ("-" if size is None else in_bytes(size) for size in sizes)
     if outcome.reached is None:
         return (*first, "-", "-", *memory, outcome.reason.partition(":")[0] if peaks else outcome.reason)
-    median, low, high = (
-        figure(outcome, x) for x in (outcome.reached.median, outcome.reached.low, outcome.reached.high)
-    )
+    reached = (outcome.reached.median, outcome.reached.low, outcome.reached.high)
+    median, low, high = (figure(outcome, x) for x in reached)
     return (*first, median, f"{low} to {high}", *memory, "reached" if outcome.met else "missed")
 
 
@@ -51,20 +128,12 @@ def figure(outcome: Outcome, value: float | None = None) -> str:
     return f"{100 * value:.1f} %" if outcome.kind == "share" else f"{value:.2f}"
 
 
-def _peak(size: int | None) -> str:
-    return "-" if size is None else bytes_of(size)
-
-
-def model_table(pairs: Iterable[tuple[Target, Result]]) -> str:
-    """A line a result: operations, bytes, floor, the time of ours, and what of the floor it achieves."""
-    return aligned([MODEL, *(_model_row(target, result) for target, result in pairs)])
-
-
 def _model_row(target: Target, result: Result) -> tuple[str, ...]:
+    """Operations, bytes, floor, the time of ours, and what of the floor it achieves."""
     mine, model = result.entry(result.ours), result.model
     flops, moved, floor = ("-",) * 3
     if model is not None:
-        flops, moved = human(model.flops), bytes_of(model.bytes)
+        flops, moved = human(model.flops), in_bytes(model.bytes)
         floor = "-" if model.floor is None else seconds(model.floor)
     took = "-" if mine.seconds is None else seconds(mine.seconds.median)
     share = "-" if result.share is None else f"{100 * result.share:.1f} %"
@@ -76,7 +145,7 @@ def left_out(results: Iterable[Result]) -> str:
     found: dict[str, dict[str, None]] = {}
     for result in results:
         for entry in result.entries:
-            if entry.status != MEASURED:
+            if not entry.measured:
                 found.setdefault(f"{entry.name} {entry.status}: {entry.reason}", {})[result.design] = None
     return "\n".join(f"{', '.join(designs)}: {reason}" for reason, designs in found.items())
 
@@ -86,8 +155,7 @@ def remarks(results: Iterable[Result]) -> str:
     found: dict[str, dict[str, None]] = {}
     for result in results:
         for entry in result.entries:
-            shorter = "" if entry.checked_n in (result.n, None) else f"compared at n {entry.checked_n}"
-            for note in filter(None, (entry.note, shorter)) if entry.status == MEASURED else ():
+            for note in filter(None, (entry.note, _shorter(entry, result.n))) if entry.measured else ():
                 found.setdefault(f"{result.design} n {result.n}: {note}", {})[entry.name] = None
     return "\n".join(f"{text} ({', '.join(names)})" for text, names in found.items())
 
@@ -96,31 +164,11 @@ def rates_text(rates: Sequence[Rates]) -> str:
     """What the machine reached, and how far that had moved when the run was over."""
     if not rates:
         return ""
-    first = rates[0]
+    first, last = rates[0], rates[-1]
     told = (
         f"measured rates: {human(int(first.flops))} operations a second in a product of {first.side} x {first.side} "
         f"numbers, {first.dtype}; {human(int(first.bandwidth))}B a second in a copy of {human(first.copied)}B"
     )
-    last = rates[-1]
     moved = [last.flops / first.flops - 1, last.bandwidth / first.bandwidth - 1]
     drift = f"; after the run {moved[0]:+.0%} and {moved[1]:+.0%}" if max(map(abs, moved)) > DRIFT else ""
     return f"{told}{drift}."
-
-
-def target_text(pairs: Sequence[tuple[Target, Result]], found: Iterable[Outcome], rates: Sequence[Rates]) -> str:
-    """All of it, as a run on a GPU prints it."""
-    ours = pairs[0][1].ours if pairs else ""
-    results = [result for _, result in pairs]
-    parts = [
-        target_table(found, peaks=True),
-        model_table(pairs),
-        remarks(results),
-        left_out(results),
-        rates_text(rates),
-    ]
-    return "\n\n".join([*filter(None, parts), "\n".join(UNITS).format(ours=ours)])
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median, quantiles
 from typing import Any
 
+from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.model import Model
-from tensornet_attn.bench.rates import Rates
-from tensornet_attn.bench.ratios import Spread
 
 MEASURED, SKIPPED, FAILED, WRONG = "measured", "skipped", "failed", "wrong"
 VERSION = 2  # of the JSON form
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The middle of some numbers and the quarters on either side."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and quartiles; between two values the quartile is interpolated.
+
+    >>> spread([4.0, 1.0, 3.0, 2.0, 5.0])
+    Spread(median=3.0, low=2.0, high=4.0)
+    """
+    if len(values) == 1:
+        return Spread(*values * 3)
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return Spread(median(values), low, high)
+
+
+def ratio(other: Sequence[float], ours: Sequence[float]) -> Spread:
+    """How many times as long the other took: the ratio of medians, and quartiles of the ratios round by round.
+
+    Both of a pair stand in one round, moments apart, so that what slows the machine down slows both.
+
+    >>> ratio([4.0, 8.0, 6.0], [2.0, 2.0, 3.0])
+    Spread(median=3.0, low=2.0, high=3.0)
+    """
+    pairs = spread([a / b for a, b in zip(other, ours, strict=True)])
+    return Spread(median(other) / median(ours), pairs.low, pairs.high)
 
 
 @dataclass
@@ -34,8 +67,9 @@ class Entry:
     error: float | None = None
     checked_n: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return {key: _plain(value) for key, value in vars(self).items()}
+    @property
+    def measured(self) -> bool:
+        return self.status == MEASURED
 
 
 @dataclass
@@ -66,13 +100,11 @@ class Result:
         return next(entry for entry in self.entries if entry.name == name)
 
     def as_dict(self) -> dict[str, Any]:
-        fields = {key: value for key, value in vars(self).items() if key not in ("kind", "entries", "model")}
+        fields = {key: value for key, value in asdict(self).items() if key not in ("kind", "entries", "model")}
         return fields | {
             "pass": self.kind,
-            "legs": dict(self.legs),
-            "settings": dict(self.settings),
-            "model": self.model and vars(self.model) | {"share": self.share},
-            "contestants": [entry.as_dict() for entry in self.entries],
+            "model": self.model and asdict(self.model) | {"share": self.share},
+            "contestants": [asdict(entry) for entry in self.entries],
         }
 
 
@@ -108,13 +140,9 @@ class Run:
             "command": self.command,
             "machine": dict(self.machine),
             "load": self.load,
-            "rates": [rates.as_dict() for rates in self.rates],
+            "rates": [asdict(rates) for rates in self.rates],
             "options": dict(self.options),
             "finished": self.finished,
             "results": [result.as_dict() for result in self.results],
             "aims": list(self.criteria),
         }
-
-
-def _plain(value: Any) -> Any:
-    return vars(value) if isinstance(value, Spread) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,16 +9,12 @@ import torch
 
 from tensornet_attn.bench.case import PASSES, Case, runner
 from tensornet_attn.bench.compare import Oracle, WrongError, oracle, values_of
-from tensornet_attn.bench.contestant import Contestant, SkippedError
-from tensornet_attn.bench.contestants import AGAINST, contestant
-from tensornet_attn.bench.gpu import WARM, is_gpu, sample_of, tidy
-from tensornet_attn.bench.measure import interleaved
+from tensornet_attn.bench.contestants import AGAINST, OURS, Contestant, SkippedError, contestant
+from tensornet_attn.bench.machine import Rates, tidy
+from tensornet_attn.bench.measure import WARM, clock_of, interleaved, is_gpu, sample_of
 from tensornet_attn.bench.memory import peak_bytes
 from tensornet_attn.bench.model import model_of
-from tensornet_attn.bench.ours import OURS
-from tensornet_attn.bench.rates import Rates
-from tensornet_attn.bench.ratios import ratio, spread
-from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result
+from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, ratio, spread
 from tensornet_attn.errors import InputError, nearest
 
 GIB = 2**30
@@ -112,8 +107,15 @@ class Bench:
     def time(self, result: Result, ready: dict[str, Contestant], kind: str) -> None:
         """Times and peaks of memory, into the entries."""
         calls = {name: runner(c.module, c.case, c.case.inputs(), kind) for name, c in ready.items()}
-        how = {"sample": sample_of(result.device), "warm": WARM if is_gpu(result.device) else 0.0}
-        timed = interleaved(calls, self.options.repeats, self.options.seconds, clock_of(result.device), **how)
+        warm = WARM if is_gpu(result.device) else 0.0
+        timed = interleaved(
+            calls,
+            self.options.repeats,
+            self.options.seconds,
+            clock_of(result.device),
+            sample_of(result.device),
+            warm,
+        )
         for name, call in calls.items():
             entry, found = result.entry(name), timed[name]
             try:
@@ -132,7 +134,7 @@ class Bench:
 
 def hint(case: Case) -> str:
     """What else may explain other numbers than the reference's."""
-    if any(getattr(step.op, "kind", "") == "topk" for step in case.graph.steps):
+    if any(step.box is not None and step.box.kind == "topk" for step in case.graph.steps):
         return " A topk may choose otherwise where gates are nearly equal: try another --seed."
     return ""
 
@@ -140,30 +142,9 @@ def hint(case: Case) -> str:
 def blank(case: Case, kind: str, ours: str) -> Result:
     lengths = {leg: case.lengths.get(leg, size) for leg, size in case.design.legs.items()}
     legs = {leg: size for leg, size in lengths.items() if size is not None}
-    return Result(
-        case.design.name,
-        kind,
-        case.n,
-        case.batch,
-        case.dtype,
-        case.device,
-        case.graph.causal,
-        legs,
-        {name: case.graph.values[name] for name in case.design.settings},
-        ours,
-    )
-
-
-def clock_of(device: str) -> Callable[[], float]:
-    """Seconds, once the device has done all it was asked for."""
-    if torch.device(device).type != "cuda":
-        return time.perf_counter
-
-    def clock() -> float:
-        torch.cuda.synchronize(device)
-        return time.perf_counter()
-
-    return clock
+    settings = {name: case.graph.values[name] for name in case.design.settings}
+    how = (case.n, case.batch, case.dtype, case.device, case.graph.causal)
+    return Result(case.design.name, kind, *how, legs, settings, ours)
 
 
 def sentence(error: Exception) -> str:

@@ -1,15 +1,19 @@
-"""The speed that is aimed at: on two CPU cores in float32, on a GPU in bfloat16, each forward and backward."""
+"""The speed that is aimed at, on two CPU cores in float32 and on a GPU in bfloat16, and what was reached of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tensornet_attn.bench.case import FORWARD, TRAINING
+from tensornet_attn.bench.machine import Rates
+from tensornet_attn.bench.results import Entry, Result, Spread
 from tensornet_attn.errors import InputError, nearest
 
 BATCH = 4
+SHARE, GROWTH, BEST = "the matmul rate", "half of n", "best"  # what an outcome is over
+NOT_YET = "not measured yet."
 
 
 @dataclass(frozen=True)
@@ -125,3 +129,99 @@ def targets_of(designs: Sequence[str] = (), gpu: bool = False) -> tuple[Target, 
         if name not in known:
             raise InputError(f"there is no target for '{name}': {nearest(name, known)}")
     return tuple(target for target in targets if not designs or target.design in designs)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One criterion of one target. `kind`: ratio, share or growth; `wanted` the least of it, of a growth the most.
+
+    `over`: whose time, or what, the figure is over. `reached` None: there is no figure, and `reason` says why.
+    Peaks are bytes of ours and of whom the ratio is over.
+    """
+
+    target: str
+    n: int
+    kind: str
+    wanted: float
+    over: str
+    reached: Spread | None = None
+    peak_ours: int | None = None
+    peak_other: int | None = None
+    reason: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        if self.reached is None:
+            return None
+        return self.reached.median <= self.wanted if self.kind == "growth" else self.reached.median >= self.wanted
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self) | {"met": self.met}
+
+
+def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> list[Outcome]:
+    """The outcome of every criterion of the targets whose results are there, all of a target's results together."""
+    found: dict[int, tuple[Target, list[Result]]] = {}
+    for target, result in pairs:
+        found.setdefault(id(target), (target, []))[1].append(result)
+    return [
+        outcome(criterion, target, results, rates)
+        for target, results in found.values()
+        for criterion in target.criteria
+    ]
+
+
+def outcome(criterion: Criterion, target: Target, results: Sequence[Result], rates: Rates | None) -> Outcome:
+    longest = max(result.n for result in results)
+    there = {(result.n, result.kind): result for result in results}
+    training = there.get((longest, TRAINING))
+    if isinstance(criterion, Share):
+        empty = Outcome(target.label, longest, "share", criterion.least, SHARE)
+        return _share(empty, there.get((longest, FORWARD)), rates)
+    if isinstance(criterion, Growth):
+        empty = Outcome(target.label, longest, "growth", criterion.most, GROWTH)
+        return _growth(empty, training, there.get((longest // 2, TRAINING)))
+    over = criterion.against[0] if len(criterion.against) == 1 else BEST
+    return _ratio(Outcome(target.label, longest, "ratio", criterion.least, over), criterion, training)
+
+
+def _ratio(empty: Outcome, criterion: Ratio, result: Result | None) -> Outcome:
+    if result is None:
+        return replace(empty, reason=NOT_YET)
+    mine = result.entry(result.ours)
+    others = [entry for entry in result.entries if entry.name in criterion.against and entry.name != result.ours]
+    timed = [(entry.seconds.median, entry) for entry in others if entry.seconds is not None]
+    if not mine.measured or not timed:
+        return _without(empty, *(others if mine.measured else [mine]))
+    best = min(timed, key=lambda pair: pair[0])[1]
+    over = best.name if len(criterion.against) == 1 else f"{BEST}: {best.name}"
+    return replace(empty, over=over, reached=best.ratio, peak_ours=mine.peak_bytes, peak_other=best.peak_bytes)
+
+
+def _share(empty: Outcome, result: Result | None, rates: Rates | None) -> Outcome:
+    if result is None:
+        return replace(empty, reason=NOT_YET)
+    mine = result.entry(result.ours)
+    if mine.seconds is None:
+        return _without(empty, mine)
+    if rates is None or result.model is None:
+        return replace(empty, reason="the rates of the machine were not measured.")
+    part = [result.model.flops / rates.flops / x for x in (mine.seconds.median, mine.seconds.high, mine.seconds.low)]
+    return replace(empty, reached=Spread(*part), peak_ours=mine.peak_bytes)
+
+
+def _growth(empty: Outcome, whole: Result | None, half: Result | None) -> Outcome:
+    """The quartiles are of the two times, which were measured apart: the low one over the high one, and so on."""
+    if whole is None or half is None:
+        return replace(empty, reason=NOT_YET)
+    long, short = whole.entry(whole.ours), half.entry(half.ours)
+    a, b = long.seconds, short.seconds
+    if a is None or b is None:
+        return _without(empty, long if a is None else short)
+    reached = Spread(a.median / b.median, a.low / b.high, a.high / b.low)
+    return replace(empty, reached=reached, peak_ours=long.peak_bytes)
+
+
+def _without(empty: Outcome, *entries: Entry) -> Outcome:
+    reasons = [f"{entry.name} {entry.status}: {entry.reason}" for entry in entries if not entry.measured]
+    return replace(empty, reason=" ".join(reasons) or "there is nobody to compare with.")

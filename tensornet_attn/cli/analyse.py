@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensornet_attn.cli.options import Causal, Json, Legs, Output, Settings, load
+from tensornet_attn.cli.options import Causal, Json, Legs, Number, Output, Settings, Text, load, option
+from tensornet_attn.cli.output import as_json_text, write
 from tensornet_attn.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,60 +17,33 @@ if TYPE_CHECKING:
     from tensornet_attn.checkpoint import Checkpoint
     from tensornet_attn.nn.module import CompiledDesign
 
-Subject = Annotated[
-    str,
-    typer.Argument(
-        metavar="SUBJECT", help="A design, a file that ta.save wrote, or the folder of a run that 'train' wrote."
-    ),
-]
-Text = Annotated[
-    str | None,
-    typer.Option("--text", metavar="FILE", help="UTF-8 text; its bytes are what a design sees.", show_default=False),
-]
-Length = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Bytes of a window; 128, or the design's largest. Of a language model's run: tokens of a sample; all.",
-        show_default=False,
-    ),
-]
-Batch = Annotated[int, typer.Option(min=1, help="Windows of the text, or samples of a run's task, at most.")]
-Band = Annotated[int, typer.Option(min=1, help="Diagonals removed before a rank is counted.")]
-Seed = Annotated[int, typer.Option(help="Of random bytes and tokens, and of the weights of a design.")]
-Split = Annotated[
-    str | None, typer.Option(help="Of a run's task: train, validation or test; validation.", show_default=False)
-]
-Step = Annotated[
-    str | None,
-    typer.Option("--checkpoint", metavar="STEP", help="Of a run: a step or a folder; the last.", show_default=False),
-]
-
-SINUSOIDS = "Sinusoids of the position are added."
-
-
-@dataclass(frozen=True)
-class Subjects:
-    """What the report is about: its title, its sections, and notes on weights and inputs."""
-
-    title: str
-    sections: list[Section]
-    notes: list[str]
+    Subjects = tuple[list[Section], str, list[str]]  # sections of a report, its title, notes on weights and inputs
 
 
 def analyse(
-    subject: Subject,
-    text: Text = None,
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="SUBJECT", help="A design, a file that ta.save wrote, or the folder of a run that 'train' wrote."
+        ),
+    ],
+    text: Annotated[Text, option("UTF-8 text; its bytes are what a design sees.", "FILE")] = None,
     output: Output = "-",
     causal: Causal = None,
     legs: Legs = None,
     settings: Settings = None,
-    length: Length = None,
-    batch: Batch = 8,
-    band: Band = 5,
-    seed: Seed = 0,
-    split: Split = None,
-    checkpoint: Step = None,
+    length: Annotated[
+        Number,
+        option(
+            "Bytes of a window; 128, or the design's largest. Of a language model's run: tokens of a sample; all.",
+            min=1,
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Windows of the text, or samples of a run's task, at most.")] = 8,
+    band: Annotated[int, typer.Option(min=1, help="Diagonals removed before a rank is counted.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of random bytes and tokens, and of the weights of a design.")] = 0,
+    split: Annotated[Text, option("Of a run's task: train, validation or test; validation.")] = None,
+    checkpoint: Annotated[Text, option("Of a run: a step or a folder; the last.", "STEP")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a report on attention maps, heads, cores, induction heads and experts.
@@ -80,7 +53,6 @@ def analyse(
     """
     from tensornet_attn.analyse.plots import need_matplotlib
     from tensornet_attn.analyse.report import report, report_data
-    from tensornet_attn.cli.output import as_json_text, write
 
     if not as_json:
         need_matplotlib()
@@ -94,10 +66,11 @@ def analyse(
             told = f"there is no folder '{subject}' of a run, and a design or checkpoint looks at a text: name a file."
             raise typer.BadParameter(told, param_hint="'--text'")
         found = _layer(subject, text, causal, legs, settings, length, batch, seed)
+    sections, title, notes = found
     if as_json:
-        write(output, as_json_text(report_data(found.sections, found.title, band, found.notes)))
+        write(output, as_json_text(report_data(sections, title, band, notes)))
     else:
-        write(output, report(found.sections, found.title, band, found.notes))
+        write(output, report(sections, title, band, notes))
 
 
 def _refuse(given: Mapping[str, object], reason: str) -> None:
@@ -109,8 +82,7 @@ def _refuse(given: Mapping[str, object], reason: str) -> None:
 
 def _run(subject: str, checkpoint: str | None, split: str, samples: int, seed: int, length: int | None) -> Subjects:
     """All layers of a run. Raises InputError."""
-    from tensornet_attn.train.layers import sections_of
-    from tensornet_attn.train.trained import open_run
+    from tensornet_attn.train.trained import open_run, sections_of
 
     trained = open_run(subject, checkpoint, "cpu")
     sections = sections_of(trained, split, samples, seed, length)
@@ -120,7 +92,7 @@ def _run(subject: str, checkpoint: str | None, split: str, samples: int, seed: i
         f"Inputs: the first {len(sections[0].inputs[0])} samples of the {split} split of {task.name}, "
         f"{length or task.length} tokens each.",
     ]
-    return Subjects(f"Report on {trained.spec.name}, trained on {task.name}", sections, notes)
+    return sections, f"Report on {trained.spec.name}, trained on {task.name}", notes
 
 
 def _layer(
@@ -134,25 +106,27 @@ def _layer(
     seed: int,
 ) -> Subjects:
     """One design, or the one in a checkpoint. Raises InputError, DesignError, OSError."""
-    from tensornet_attn.analyse.section import Call, Section
-    from tensornet_attn.analyse.text import repeated_inputs, text_inputs
+    from tensornet_attn.analyse.section import Call, Section, repeated_inputs, text_inputs
 
     module, found = _module(subject, causal, legs, settings, seed)
     embedding = found.extra.get("embedding") if found else None
     inputs = text_inputs(module, text, length, batch, seed, embedding)
     repeated = repeated_inputs(module, length, batch, seed, embedding)
-    windows, size = _sizes(inputs[0])
-    notes = [_weights(subject, found, seed)]
-    notes.append(f"Inputs: {windows} windows of {size} bytes of {Path(text).name}.")
-    notes.append(_embedding(embedding is not None, seed))
+    windows: Any = inputs[0]
+    weights = f"as initialised with seed {seed}; nothing here is trained."
+    embedded = f"numbers drawn from N(0, 1) with seed {seed}: an embedding that was not trained."
+    if found:
+        weights = f"those of the checkpoint {Path(subject).name}."
+    if embedding is not None:
+        embedded = "the embedding in the checkpoint."
+    notes = [
+        f"Weights: {weights}",
+        f"Inputs: {len(windows)} windows of {windows.shape[1]} bytes of {Path(text).name}.",
+        f"Each byte is embedded by {embedded} Sinusoids of the position are added.",
+    ]
     name = module.design.name
     section = Section(name, module, inputs, repeated=Call(repeated) if repeated else None)
-    return Subjects(f"Report on {name}, looking at {Path(text).name}", [section], notes)
-
-
-def _sizes(windows: Any) -> tuple[int, int]:
-    """How many windows there are and how long they are."""
-    return len(windows), windows.shape[1]
+    return [section], f"Report on {name}, looking at {Path(text).name}", notes
 
 
 def _module(
@@ -180,18 +154,3 @@ def _module(
     design = load(subject, legs, settings)
     torch.manual_seed(seed)
     return compiler.compile(design, causal=causal), None
-
-
-def _weights(subject: str, found: Checkpoint | None, seed: int) -> str:
-    if found:
-        return f"Weights: those of the checkpoint {Path(subject).name}."
-    return f"Weights: as initialised with seed {seed}; nothing here is trained."
-
-
-def _embedding(given: bool, seed: int) -> str:
-    if given:
-        return f"Each byte is embedded by the embedding in the checkpoint. {SINUSOIDS}"
-    return (
-        f"Each byte is embedded by numbers drawn from N(0, 1) with seed {seed}: an embedding that was not trained. "
-        f"{SINUSOIDS}"
-    )

@@ -6,21 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli import (
-    analyse,
-    bench,
-    check,
-    compare,
-    cost,
-    doctor,
-    files,
-    lattice,
-    reports,
-    search,
-    space,
-    train,
-    trained,
-)
+from tensornet_attn.cli import analyse, bench, check, cost, designs, doctor, search, train
 
 # Plain help: rich's costs 70 ms at every start and breaks lines at boxes where it is piped.
 app = typer.Typer(
@@ -50,21 +36,21 @@ def _options(version: Version = False) -> None:
     pass
 
 
-app.command("list")(reports.list_designs)
-app.command("show")(reports.show)
+app.command("list")(designs.list_designs)
+app.command("show")(designs.show)
 app.command("check")(check.check)
 app.command("cost")(cost.cost)
-app.command("draw")(files.draw)
-app.command("compile")(files.compile_design)
-app.command("explain")(reports.explain)
-app.command("schema")(files.schema)
+app.command("draw")(designs.draw)
+app.command("compile")(designs.compile_design)
+app.command("explain")(designs.explain)
+app.command("schema")(designs.schema)
 app.command("analyse")(analyse.analyse)
 app.command("bench")(bench.bench)
-app.command("lattice")(lattice.lattice)
+app.command("lattice")(designs.lattice)
 app.command("train")(train.train)
-app.command("evaluate")(trained.evaluate)
-app.command("sample")(trained.sample)
-app.command("compare")(compare.compare)
-app.command("space")(space.space)
+app.command("evaluate")(train.evaluate)
+app.command("sample")(train.sample)
+app.command("compare")(train.compare)
+app.command("space")(search.space)
 app.command("search")(search.search)
 app.command("doctor")(doctor.doctor)

@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import io
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensornet_attn.cli.options import Causal, Json, Legs, Settings, load
+from tensornet_attn.cli.options import Causal, Json, Legs, Number, Real, Settings, Text, flag, load, option
+from tensornet_attn.cli.output import as_json_text, print_json, write
 from tensornet_attn.errors import TensornetError
 
 if TYPE_CHECKING:
-    from tensornet_attn.bench.results import Run
-    from tensornet_attn.bench.target_runs import Setting
-
-Designs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="DESIGN", help="Shipped names or patterns such as 'epa*', or YAML files."),
-]
-Lengths = Annotated[str, typer.Option("--n", metavar="N,...", help="Lengths.")]
-Against = Annotated[
-    str,
-    typer.Option(metavar="NAME,...", help="reference, eager, compile, sdpa, softmax, flex, fused, dense, fla."),
-]
-Backends = Annotated[
-    str, typer.Option("--backend", metavar="NAME,...", help="Ours: auto, torch, inductor, triton, or several.")
-]
-File = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the results as JSON.")]
-Plot = Annotated[str | None, typer.Option(metavar="FILE", help="Draw the results: svg, png or pdf.")]
-Batch = Annotated[int, typer.Option(min=1, help="Sequences of one call.")]
-Dtype = Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads of torch; as torch has them.")]
-Repeats = Annotated[int, typer.Option(min=3, help="Rounds at most.")]
-Seconds = Annotated[float, typer.Option(min=0, help="Of timing for each pass at each length; three rounds at least.")]
-Memory = Annotated[
-    float | None,
-    typer.Option(min=0, metavar="GIB", help="Leave out what is predicted to need more: 8, half of a GPU's."),
-]
-Seed = Annotated[int, typer.Option(min=0, help="Of weights and inputs.")]
-Targets = Annotated[
-    bool,
-    typer.Option("--targets", help="Measure the speed that is aimed at, of these designs or of all that have one."),
-]
-Rehearse = Annotated[
-    bool,
-    typer.Option(
-        "--rehearse", help="The targets of a GPU on this CPU, at a small --n: whether they run, not how fast."
-    ),
-]
-CostsOf = Annotated[
-    str | None,
-    typer.Option(
-        "--costs", metavar="NAME", help="What ours is planned for: measured (on a GPU), or a device of the cost table."
-    ),
-]
-Tune = Annotated[bool, typer.Option("--tune", help="Tune our Triton kernels before they are measured; needs a GPU.")]
+    from tensornet_attn.bench.session import Setting
 
 OF_CASES = ("against", "legs", "settings", "causal")
 OF_LENGTHS = ("n", "backend", "batch", "dtype")
@@ -67,27 +24,46 @@ GPU_BACKENDS, GPU_DTYPE = ("auto", "triton", "torch"), "bfloat16"  # on a CPU to
 
 def bench(
     context: typer.Context,
-    designs: Designs = None,
-    n: Lengths = "512",
-    against: Against = "eager,compile,sdpa",
-    backend: Backends = "torch",
-    output: File = None,
-    plot: Plot = None,
-    batch: Batch = 1,
+    designs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="DESIGN", help="Shipped names or patterns such as 'epa*', or YAML files."),
+    ] = None,
+    n: Annotated[str, typer.Option(metavar="N,...", help="Lengths.")] = "512",
+    against: Annotated[
+        str, typer.Option(metavar="NAME,...", help="reference, eager, compile, sdpa, softmax, flex, fused, dense, fla.")
+    ] = "eager,compile,sdpa",
+    backend: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Ours: auto, torch, inductor, triton, or several.")
+    ] = "torch",
+    output: Annotated[Text, typer.Option("-o", "--output", metavar="FILE", help="Write the results as JSON.")] = None,
+    plot: Annotated[Text, option("Draw the results: svg, png or pdf.", "FILE")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of one call.")] = 1,
     legs: Legs = None,
     settings: Settings = None,
     causal: Causal = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    threads: Threads = None,
-    repeats: Repeats = 20,
-    seconds: Seconds = 10.0,
-    memory: Memory = None,
-    seed: Seed = 0,
-    targets: Targets = False,
-    rehearse: Rehearse = False,
-    costs: CostsOf = None,
-    tune: Tune = False,
+    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    threads: Annotated[Number, option("Threads of torch; as torch has them.", min=1)] = None,
+    repeats: Annotated[int, typer.Option(min=3, help="Rounds at most.")] = 20,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Of timing for each pass at each length; three rounds at least.")
+    ] = 10.0,
+    memory: Annotated[
+        Real, option("Leave out what is predicted to need more: 8, half of a GPU's.", "GIB", min=0)
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights and inputs.")] = 0,
+    targets: Annotated[
+        bool,
+        flag("--targets", "Measure the speed that is aimed at, of these designs or of all that have one."),
+    ] = False,
+    rehearse: Annotated[
+        bool,
+        flag("--rehearse", "The targets of a GPU on this CPU, at a small --n: whether they run, not how fast."),
+    ] = False,
+    costs: Annotated[
+        Text, option("What ours is planned for: measured (on a GPU), or a device of the cost table.", "NAME")
+    ] = None,
+    tune: Annotated[bool, flag("--tune", "Tune our Triton kernels before they are measured; needs a GPU.")] = False,
     as_json: Json = False,
 ) -> None:
     """Measure designs beside hand-written PyTorch.
@@ -102,31 +78,37 @@ def bench(
     _writable(output, plot)
     import torch
 
-    from tensornet_attn.bench import session
     from tensornet_attn.bench.case import Case
     from tensornet_attn.bench.run import Options
-    from tensornet_attn.bench.target_runs import Setting
+    from tensornet_attn.bench.session import Setting, of_cases, of_targets
     from tensornet_attn.bench.targets import targets_of
 
     if threads is not None:
         torch.set_num_threads(threads)
-    how = session.How(device, dtype, seed, costs, tune, memory, repeats, seconds)
+    setting = Setting(device, dtype, seed, costs, tune, memory, repeats, seconds)
     if aimed:
-        setting = Setting(device=device, seed=seed, tune=tune)
         if gpu:
-            setting = _for_gpu(context, setting, n, backend, batch, dtype)
-        made = session.of_targets(targets_of(designs or (), gpu), setting, how, _say, gpu)
+            setting = _for_gpu(context, setting, n, backend, batch)
+        made = of_targets(targets_of(designs or (), gpu), setting, _say, gpu)
     else:
         names, given = Options(listed(against), listed(backend)), lengths(n)
         loaded = [load(name, legs, settings) for name in spelled_out(designs or [])]
         cases = [Case(design, length, batch, causal, dtype, device, seed) for design in loaded for length in given]
-        made = session.of_cases(cases, names, how, _say)
+        made = of_cases(cases, names, setting, _say)
     made.run.command = command_line(context)
-    for _ in made.measured():
-        _write(output, made.run)
+    for _ in made.measured():  # what was measured outlives an interruption
+        if output is not None:
+            write(output, as_json_text(made.run.as_dict()))
     if plot is not None:
-        _plot(made.run, plot)
-    print(_json(made.run) if as_json else made.text())
+        from tensornet_attn.bench.plot import figure
+
+        picture = io.BytesIO()
+        figure(made.run.results).savefig(picture, format=Path(plot).suffix[1:])
+        write(plot, picture.getvalue())
+    if as_json:
+        print_json(made.run.as_dict())
+    else:
+        print(made.text())
     if made.run.wrong:
         raise TensornetError("\n".join(["numbers that are not the reference's, so not timed:", *made.run.wrong]))
 
@@ -143,20 +125,22 @@ def _usage(context: typer.Context, designs: list[str] | None, aimed: bool, gpu: 
         raise typer.BadParameter("kernels are tuned on a GPU alone: --device cuda.", param_hint="'--tune'")
 
 
-def _for_gpu(context: typer.Context, setting: Setting, n: str, backend: str, batch: int, dtype: str) -> Setting:
+def _for_gpu(context: typer.Context, setting: Setting, n: str, backend: str, batch: int) -> Setting:
     """What the targets of a GPU are measured under: as they say, but for the options that were given."""
     from dataclasses import replace
 
     given = lengths(n) if _given(context, "n") else [None]
     if len(given) > 1:
         raise typer.BadParameter("the targets take one length, in the place of their own.", param_hint="'--n'")
-    usual = (GPU_BACKENDS, GPU_DTYPE) if setting.device.partition(":")[0] == "cuda" else (("torch", "triton"), dtype)
+    usual: tuple[tuple[str, ...], str] = (GPU_BACKENDS, GPU_DTYPE)
+    if setting.device.partition(":")[0] != "cuda":
+        usual = ("torch", "triton"), setting.dtype
     return replace(
         setting,
         n=given[0],
         backends=tuple(listed(backend)) if _given(context, "backend") else usual[0],
         batch=batch if _given(context, "batch") else setting.batch,
-        dtype=dtype if _given(context, "dtype") else usual[1],
+        dtype=setting.dtype if _given(context, "dtype") else usual[1],
     )
 
 
@@ -168,17 +152,17 @@ def _given(context: typer.Context, name: str) -> bool:
 def command_line(context: typer.Context) -> str:
     """The command that gives these results, with the options that were given."""
     words = ["tensornet-attn", "bench"]
-    for option in context.command.params:
-        if option.name is None or not _given(context, option.name):
+    for one in context.command.params:
+        if one.name is None or not _given(context, one.name):
             continue
-        value = context.params[option.name]
+        value = context.params[one.name]
         values = value if isinstance(value, list | tuple) else [value]
         if isinstance(value, bool):
-            words.append(option.opts[0] if value else option.secondary_opts[0])
-        elif option.param_type_name == "argument":
+            words.append(one.opts[0] if value else one.secondary_opts[0])
+        elif one.param_type_name == "argument":
             words += map(str, values)
         else:
-            words += [word for each in values for word in (option.opts[0], str(each))]
+            words += [word for each in values for word in (one.opts[0], str(each))]
     return shlex.join(words)
 
 
@@ -189,14 +173,13 @@ def listed(text: str) -> list[str]:
 
 def lengths(text: str) -> list[int]:
     """The numbers of `512,2048`."""
-    found = []
-    for word in listed(text):
+    words = listed(text)
+    if not words:
+        raise typer.BadParameter("give a length, e.g. --n 512,2048.", param_hint="'--n'")
+    for word in words:
         if not (word.isascii() and word.isdigit() and int(word)):
             raise typer.BadParameter(f"'{word}' is no length, e.g. --n 512,2048.", param_hint="'--n'")
-        found.append(int(word))
-    if not found:
-        raise typer.BadParameter("give a length, e.g. --n 512,2048.", param_hint="'--n'")
-    return found
+    return list(map(int, words))
 
 
 def spelled_out(names: list[str]) -> list[str]:
@@ -235,26 +218,3 @@ def _say(text: str) -> None:
     """Tells whoever waits at a terminal what is being done."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
-
-
-def _write(output: str | None, run: Run) -> None:
-    """The results so far: what was measured outlives an interruption."""
-    from tensornet_attn.cli.output import write
-
-    if output is not None:
-        write(output, _json(run) + "\n")
-
-
-def _json(run: Run) -> str:
-    return json.dumps(run.as_dict(), indent=2, ensure_ascii=False)
-
-
-def _plot(run: Run, path: str) -> None:
-    import io
-
-    from tensornet_attn.bench.plot import figure
-    from tensornet_attn.cli.output import write
-
-    picture: Any = io.BytesIO()
-    figure(run.results).savefig(picture, format=Path(path).suffix[1:])
-    write(path, picture.getvalue())

@@ -14,7 +14,7 @@ INTERRUPTED, BROKEN_PIPE = 128 + 2, 128 + 13  # what a shell says of a process t
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line; every command's errors end here."""
+    """Runs one command line, by default the process's own, and returns its exit code; all errors end here."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a sign gets its number
@@ -36,7 +36,8 @@ def guarded(action: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except OSError as error:
-        return _say(f"{_subject(error)}{error.strerror or error}.", WRONG_INPUT)
+        subject = f"'{error.filename}': " if error.filename is not None else ""
+        return _say(f"{subject}{error.strerror or error}.", WRONG_INPUT)
 
 
 def message_of(error: TensornetError) -> str:
@@ -70,7 +71,3 @@ def _command(arguments: Sequence[str]) -> int:
 def _say(message: str, code: int) -> int:
     print(f"error: {message}", file=sys.stderr)
     return code
-
-
-def _subject(error: OSError) -> str:
-    return f"'{error.filename}': " if error.filename is not None else ""

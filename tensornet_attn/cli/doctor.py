@@ -6,9 +6,8 @@ import shutil
 import subprocess
 from typing import Annotated, Any
 
-import typer
-
-from tensornet_attn.cli.options import Json
+from tensornet_attn.cli.options import Json, flag
+from tensornet_attn.cli.output import print_json
 from tensornet_attn.errors import InputError, MissingPartError
 
 REQUIRED = ("torch", "pydantic", "networkx", "opt_einsum", "ruamel.yaml", "graphviz", "typer", "rich")
@@ -16,21 +15,28 @@ REQUIRED = ("torch", "pydantic", "networkx", "opt_einsum", "ruamel.yaml", "graph
 
 def doctor(
     as_json: Json = False,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this CPU, for '--device this' of other commands.")
-    ] = False,
+    calibrate: Annotated[bool, flag("--calibrate", "Measure this CPU, for '--device this' of other commands.")] = False,
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="Compile the Triton kernels written by hand: a table of what they use.")
+        bool, flag("--kernels", "Compile the Triton kernels written by hand: a table of what they use.")
     ] = False,
 ) -> None:
     """Report versions, devices and what optional parts lack."""
-    from tensornet_attn.cli.output import print_json
+    if kernels:  # minutes of work, for which no GPU is needed
+        from tensornet_attn.compiler import need_triton
 
-    if kernels:
-        print(_kernels())
+        need_triton()
+        from tensornet_attn.runtime.triton.survey import FAMILIES, survey, tables
+
+        print(tables({family: survey(family) for family in FAMILIES}))
         return
     if calibrate:
-        _calibrate()
+        from tensornet_attn.cost.devices import remember
+
+        try:
+            from tensornet_attn.nn.calibrate import calibrate as measured
+        except (ImportError, OSError) as error:
+            raise MissingPartError(f"torch does not import: {str(error).splitlines()[0]}") from None
+        remember(measured())
     report = examine()
     if as_json:
         print_json(report)
@@ -40,27 +46,6 @@ def doctor(
         width = max(map(len, entries))
         for name, value in entries.items():
             print(f"  {name:<{width}}  {value}")
-
-
-def _calibrate() -> None:
-    """Measures and keeps the rates of this machine."""
-    from tensornet_attn.cost.devices import remember
-
-    try:
-        from tensornet_attn.nn.calibrate import calibrate
-    except (ImportError, OSError) as error:
-        raise MissingPartError(f"torch does not import: {str(error).splitlines()[0]}") from None
-    remember(calibrate())
-
-
-def _kernels() -> str:
-    """What each Triton kernel uses of a GPU, as Markdown; minutes of work, for which no GPU is needed."""
-    from tensornet_attn.compiler import need_triton
-
-    need_triton()
-    from tensornet_attn.runtime.triton.survey import FAMILIES, survey, tables
-
-    return tables({family: survey(family) for family in FAMILIES})
 
 
 def examine() -> dict[str, dict[str, str]]:

@@ -16,16 +16,32 @@ if TYPE_CHECKING:
     from tensornet_attn.models.read import ModelSpec
     from tensornet_attn.spec import Design
 
+Pairs = list[str] | None
+Text = str | None
+Number = int | None
+Real = float | None
+
+
+def option(help_text: str, metavar: str | None = None, **others: Any) -> Any:
+    """An option whose help says what holds where it is absent."""
+    return typer.Option(help=help_text, metavar=metavar, show_default=False, **others)
+
+
+def flag(names: str, help_text: str) -> Any:
+    """An option that is given or not, or `--one/--other`."""
+    return typer.Option(names, help=help_text)
+
+
 DesignName = Annotated[str, typer.Argument(metavar="DESIGN", help="A shipped name, a YAML file, or - for stdin.")]
 Named = Annotated[
     str, typer.Argument(metavar="NAME", help="A design or a model: a shipped name, a YAML file, or - for stdin.")
 ]
 Mixer = Annotated[str | None, typer.Option("--design", metavar="DESIGN", help="Of a model: the mixer of every layer.")]
-Pairs = list[str] | None
 Legs = Annotated[Pairs, typer.Option("--legs", metavar="LEG=SIZE,...", help="Replace leg sizes, e.g. f=256,h=4.")]
 Settings = Annotated[Pairs, typer.Option("--set", metavar="NAME=VALUE,...", help="Replace settings, e.g. k=2.")]
 Causal = Annotated[bool | None, typer.Option("--causal/--no-causal", help="Override the design's own `causal`.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TaskOptions = Annotated[Pairs, typer.Option("--options", metavar="NAME=VALUE,...", help="Options of the task.")]
+Json = Annotated[bool, flag("--json", "Print JSON.")]
 Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The file to write; - is stdout.")]
 Backend = Annotated[str, typer.Option(help="reference, torch, inductor, triton or auto.")]
 Workload = Annotated[str, typer.Option(help="What it is planned for: training, prefill or decoding.")]
@@ -39,15 +55,14 @@ Batch = Annotated[int, typer.Option(min=0, help="Number of sequences.")]
 Memory = Annotated[
     str | None, typer.Option(metavar="BYTES", help="What the predicted peak may reach, e.g. 2GiB or 500MB.")
 ]
-Linear = Annotated[bool, typer.Option("--linear-memory", help="Refuse tensors with both a query and a key leg.")]
+Linear = Annotated[bool, flag("--linear-memory", "Refuse tensors with both a query and a key leg.")]
 
 
 def workload_of(workload: str, bucket: str | None) -> str:
     """The workload. Its old option, --bucket, works with a warning on standard error."""
-    if bucket is None:
-        return workload
-    print("warning: --bucket is now called --workload.", file=sys.stderr)
-    return bucket
+    if bucket is not None:
+        print("warning: --bucket is now called --workload.", file=sys.stderr)
+    return workload if bucket is None else bucket
 
 
 _NEXT = re.compile(r",(?=\s*[A-Za-z]\w*\s*=)")  # a comma inside min(a, b) does not start the next pair
@@ -97,7 +112,7 @@ def model_of(source: str, design: str | None, legs: Pairs, settings: Pairs) -> M
     if not document.data and reporter.failed:
         raise DesignError(reporter.problems())
     if "model" in document.data:
-        from tensornet_attn.models.sources import load  # reading a design needs far less
+        from tensornet_attn.models.read import load  # reading a design needs far less
 
         return load(source, **changes(design, overrides(legs, "--legs"), overrides(settings, "--set")))
     if design is not None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from tensornet_attn.files import write_whole
+from typing import Any
 
 
 def print_json(value: object) -> None:
@@ -18,17 +17,26 @@ def as_json_text(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
+def show(value: Any, as_json: bool, page: str | None = None, drawn: Callable[[], str] | None = None) -> None:
+    """Prints a finding as text or JSON, and writes its page; a page on standard output stands alone."""
+    if page is not None and drawn is not None:
+        write(page, drawn())
+    if page == "-":
+        return
+    if as_json:
+        print_json(value.as_dict())
+    else:
+        print(value.to_text().rstrip("\n"))
+
+
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table for people on a terminal; aligned columns without a header where another program reads."""
-    if sys.stdout.isatty():
-        _print_rich(header, rows)
+    if not sys.stdout.isatty():
+        from tensornet_attn.report.words import aligned
+
+        for line in aligned(rows):
+            print(line)
         return
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
-    for row in rows:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _print_rich(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -43,6 +51,8 @@ def write(path: str, content: str | bytes) -> None:
     """Writes a file, whole or not at all; `-` is standard output."""
     data = content.encode() if isinstance(content, str) else content
     if path != "-":
+        from tensornet_attn.files import write_whole  # what it needs takes milliseconds
+
         write_whole(Path(path), data)
         return
     sys.stdout.flush()

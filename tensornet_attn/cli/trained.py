@@ -90,7 +90,7 @@ def sample(
     checkpoint: Checkpoint = None,
 ) -> None:
     """Let the language model of a run go on with a text."""
-    from tensornet_attn.train.sample import sample as text_of
     from tensornet_attn.train.trained import open_run
+    from tensornet_attn.train.trained import sample as text_of
 
     print(text_of(open_run(run, checkpoint, "cpu"), prompt, tokens, temperature, top_k, seed))

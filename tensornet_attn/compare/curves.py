@@ -10,8 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from tensornet_attn.analyse.plots import blank
-from tensornet_attn.compare.section import Row, Section
-from tensornet_attn.compare.table import words
+from tensornet_attn.compare.section import Row, Section, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

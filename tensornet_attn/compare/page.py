@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from tensornet_attn.analyse.plots import need_matplotlib
 from tensornet_attn.compare.curves import curves, style
-from tensornet_attn.compare.rows import designs_of
-from tensornet_attn.compare.section import Row, Section
-from tensornet_attn.compare.table import NOTE, cells, head
+from tensornet_attn.compare.section import NOTE, Row, Section, cells, head
 from tensornet_attn.report import page as pages
 from tensornet_attn.report.page import Table
 from tensornet_attn.report.words import counted
+from tensornet_attn.spec import Design
 
 WIDE = 180  # of the column of intervals, in pixels
 
@@ -26,10 +25,21 @@ def page(sections: Sequence[Section], title: str) -> str:
     designs = []
     for design, labels in designs_of(sections):
         sizes = ", ".join(f"{leg} {size}" for leg, size in design.legs.items() if size is not None)
-        designs.append((design, sizes, labels if list(labels) != [design.name] else []))
+        designs.append((design, sizes, labels if labels != [design.name] else []))
     tasks = [_task(section) for section in sections]
     note = f"{NOTE[0].upper()}{NOTE[1:]}."
     return pages.page("compare.html", title, counts=_counts(sections), tasks=tasks, designs=designs, note=note)
+
+
+def designs_of(sections: Iterable[Section]) -> list[tuple[Design, list[str]]]:
+    """Each design once, by name and sizes, and the labels of the rows and unfinished runs that have it."""
+    found: dict[str, tuple[Design, list[str]]] = {}
+    for section in sections:
+        for label, record in [*((row.label, row.records[0]) for row in section.rows), *section.unfinished]:
+            for design in record.designs.values():
+                _, labels = found.setdefault(design.to_yaml(), (design, []))
+                labels += [label] if label not in labels else []
+    return list(found.values())
 
 
 def _counts(sections: Sequence[Section]) -> str:
@@ -86,11 +96,9 @@ def _tables(section: Section) -> Iterator[Table]:
 def _commands(section: Section) -> str:
     """How each run was made."""
     records = [record for row in section.rows for record in row.records] + [record for _, record in section.unfinished]
-    return "\n".join(f"# {record.path}\n{_written((record.summary or {}).get('command'))}" for record in records)
-
-
-def _written(command: object) -> str:
-    """A command line, given as text or as its words."""
-    if isinstance(command, (list, tuple)):
-        return shlex.join(map(str, command))
-    return str(command or "not finished")
+    lines = []
+    for record in records:
+        command = (record.summary or {}).get("command") or "not finished"  # as text, or as its words
+        words = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
+        lines.append(f"# {record.path}\n{words}")
+    return "\n".join(lines)

@@ -7,16 +7,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.models.config import STACKS
-from tensornet_attn.models.read import ModelSpec
-from tensornet_attn.models.sources import load
+from tensornet_attn.models.read import ModelSpec, load
 from tensornet_attn.spec import Design
-from tensornet_attn.train.config import MACHINE, SIZES, Run
-from tensornet_attn.train.read import read
+from tensornet_attn.train.config import MACHINE, SIZES, Run, read
 
 CONFIG, METRICS, SUMMARY = "run.yaml", "metrics.jsonl", "summary.json"
 NEEDED = ("eval", "macs_per_token", "parameters", "peak_memory_bytes", "tokens_per_second")  # of a summary
@@ -60,10 +59,10 @@ class Record:
     @cached_property
     def designs(self) -> dict[str, Design]:
         """The designs of the model by name, in the order of its layers; the first of each name."""
-        places = [part for blocks in self.spec.stacks.values() for block in blocks for part in block.values()]
         found: dict[str, Design] = {}
-        for part in places:
-            found.setdefault(part.design.name, part.design)
+        for block in chain.from_iterable(self.spec.stacks.values()):
+            for part in block.values():
+                found.setdefault(part.design.name, part.design)
         return found
 
     def curve(self, key: str) -> dict[int, float]:

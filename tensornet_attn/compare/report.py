@@ -1,17 +1,20 @@
-"""Runs in folders, compared: read once, then told as text, as data, or as a page."""
+"""Runs in folders, compared: a section a task, in it a row for all runs that differ in their seed alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tensornet_attn.compare.record import record
-from tensornet_attn.compare.rows import sections
-from tensornet_attn.compare.section import Section
-from tensornet_attn.compare.table import to_text
-from tensornet_attn.errors import InputError
+from tensornet_attn.compare.record import Record
+from tensornet_attn.compare.record import record as read
+from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, Row, Section, cells, head
+from tensornet_attn.compare.spread import Mean, mean_of
+from tensornet_attn.errors import InputError, nearest
+
+SMALLER = ("loss", *UNITS)  # measures of which less is better, by how their names end
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +24,9 @@ class Comparison:
     sections: tuple[Section, ...]
 
     def to_text(self) -> str:
-        """A table a task."""
-        return to_text(self.sections)
+        """A table a task, one after another, and what the columns mean."""
+        blocks = ["\n".join(_lines(section)) for section in self.sections]
+        return "\n\n".join([*blocks, NOTE] if any(section.rows for section in self.sections) else blocks)
 
     def as_dict(self) -> dict[str, Any]:
         """All numbers as data, scores with the ends of their intervals and the values of each seed."""
@@ -35,6 +39,19 @@ class Comparison:
         return page(self.sections, title)
 
 
+def _lines(section: Section) -> Iterator[str]:
+    """The lines of one task."""
+    yield section.task
+    table = [head(section), *(cells(section, row) for row in section.rows)] if section.rows else []
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for first, *rest in table:
+        yield "  " + "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
+    if section.verdict():
+        yield f"  {section.verdict()}"
+    for label, run in section.unfinished:
+        yield f"  unfinished: {label}, seed {run.seed}, step {run.last_step} of {run.run.steps}: {run.path}"
+
+
 def compare(runs: Iterable[str | Path], by: str | None = None) -> Comparison:
     """The comparison of the runs in some folders, which `tensornet-attn train --out FOLDER` writes.
 
@@ -44,4 +61,82 @@ def compare(runs: Iterable[str | Path], by: str | None = None) -> Comparison:
     paths = list(dict.fromkeys(Path(path) for path in runs))
     if not paths:
         raise InputError("there are no runs to compare: give folders that 'tensornet-attn train --out' has written.")
-    return Comparison(sections((record(path) for path in paths), by))
+    return Comparison(sections((read(path) for path in paths), by))
+
+
+def sections(records: Iterable[Record], by: str | None = None) -> tuple[Section, ...]:
+    """The runs by task, in the order given. Raises InputError for two runs of one seed, and for an unknown measure."""
+    tasks: dict[str, list[Record]] = {}
+    for record in records:
+        tasks.setdefault(repr((record.run.task, sorted(record.run.options.items()))), []).append(record)
+    firsts = [own[0].run for own in tasks.values()]
+    titles = labelled([run.task for run in firsts], [run.options for run in firsts])
+    return tuple(_section(title, own, by) for title, own in zip(titles, tasks.values(), strict=True))
+
+
+def _section(task: str, records: Sequence[Record], by: str | None) -> Section:
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(repr(sorted(record.recipe.items())), []).append(record)
+    firsts = [own[0] for own in groups.values()]
+    labels = labelled([record.spec.name for record in firsts], list(map(_facts, firsts)))
+    rows, waiting = [], []
+    measure = _measure([record for record in records if record.summary], by)
+    for label, own in zip(labels, groups.values(), strict=True):
+        done = sorted((record for record in own if record.summary), key=lambda record: record.seed)
+        waiting += [(label, record) for record in own if not record.summary]
+        for one, other in pairwise(done):
+            if one.seed == other.seed:
+                raise InputError(
+                    f"'{one.path}' and '{other.path}' are one run twice: {label} with seed {one.seed}; leave one out."
+                )
+        if done:
+            rows.append(Row(label, tuple(done), measure))
+    rows.sort(key=lambda row: row.score.value, reverse=not measure.partition("/")[0].endswith(SMALLER))
+    compared = tuple(replace(row, difference=_difference(row, rows[0])) for row in rows)
+    return Section(task, records[0].run.options, measure, compared, tuple(waiting))
+
+
+def labelled(names: Sequence[str], facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names; where several are alike, with the facts that tell them apart.
+
+    >>> labelled(["a", "a", "b"], [{"lr": 1, "h": 2}, {"lr": 3, "h": 2}, {"lr": 3, "h": 4}])
+    ['a (lr 1)', 'a (lr 3)', 'b']
+    """
+    found = []
+    for name, own in zip(names, facts, strict=True):
+        alike = [other for one, other in zip(names, facts, strict=True) if one == name]
+        unlike = [f"{fact} {own[fact]}" for fact in own if any(other.get(fact) != own[fact] for other in alike)]
+        found.append(f"{name} ({', '.join(unlike)})" if unlike else name)
+    return [label if found.count(label) == 1 else f"{label} ({place})" for place, label in enumerate(found, 1)]
+
+
+def _measure(records: Sequence[Record], by: str | None) -> str:
+    """What to sort by. Raises InputError where a run was not judged by it."""
+    if by is None:
+        fine = (key for key in DEFAULT if all(record.scores.get(key) is not None for record in records))
+        by = next(fine, DEFAULT[-1])
+    for record in records:
+        if record.scores.get(by) is None:
+            known = [key for key, value in record.scores.items() if value is not None]
+            raise InputError(f"'{record.path}' has no number '{by}' in its last validation; {nearest(by, known)}")
+    return by
+
+
+def _difference(row: Row, first: Row) -> Mean | None:
+    """The differences from the first row, seed by seed; None where they share none."""
+    theirs = {record.seed: record.scores[row.by] for record in first.records}
+    pairs = [(record.scores[row.by], theirs.get(record.seed)) for record in row.records]
+    found = [float(own) - float(other) for own, other in pairs if own is not None and other is not None]
+    return mean_of(found) if found and row is not first else None
+
+
+def _facts(record: Record) -> dict[str, str]:
+    """What distinguishes models of one name: their sizes, those of their designs, and the recipe."""
+    model = record.recipe["model"] | {stack: len(blocks) for stack, blocks in record.spec.stacks.items()}
+    parts: dict[str, Any] = {}
+    for design in record.designs.values():
+        sizes = {name: size for name, size in design.legs.items() if size is not None}
+        parts |= {name: value for name, value in (sizes | dict(design.settings)).items() if name not in parts}
+    recipe = {name: value for name, value in record.recipe.items() if name not in ("model", "blocks", "options")}
+    return {name: str(value) for name, value in (parts | model | recipe).items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -11,10 +11,19 @@ from typing import Any, get_args
 
 from tensornet_attn.compare.record import Record
 from tensornet_attn.compare.spread import Mean, mean_of
-from tensornet_attn.tasks.measure import Measure
+from tensornet_attn.cost.sizes import human
+from tensornet_attn.report.words import in_bytes, joined
+from tensornet_attn.tasks.recipe import Measure
 
 UNITS = tuple(f"eval_{measure}" for measure in get_args(Measure))  # of a language model's loss: less is better
 DEFAULT = (*UNITS, "eval_accuracy", "eval_loss")  # what rows are sorted by: the first that all runs of a section have
+
+COSTS = {"macs_per_token": "MACs/token", "parameters": "parameters", "peak_memory_bytes": "peak memory",
+         "tokens_per_second": "tokens/s"}  # fmt: skip
+NOTE = (
+    "mean ± half the 95 % interval (Student's t) over seeds; difference: from the first row, seed by seed; "
+    "costs: medians"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +58,13 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         first = self.records[0]
-        costs = ("macs_per_token", "parameters", "peak_memory_bytes", "tokens_per_second")
         return {
             "label": self.label,
             "designs": list(first.designs),
             "seeds": self.seeds,
             "measures": {key: self.mean(key).as_dict() for key in first.scores if self.has(key)},
             "difference": self.difference.as_dict() if self.difference else None,
-            **{key: self.cost(key) for key in costs},
+            **{key: self.cost(key) for key in COSTS},
             "runs": [record.path for record in self.records],
         }
 
@@ -100,9 +108,9 @@ class Section:
             return f"{self.best.label} is the best: its interval does not meet that of any other."
         meeting = [row.label for row in self.tied if row.score.half is not None]
         if self.rows[0].score.half is not None and len(meeting) > 1:
-            return f"A tie: the interval of {meeting[0]} meets that of {_listed(meeting[1:])}."
+            return f"A tie: the interval of {meeting[0]} meets that of {joined(meeting[1:])}."
         alone = [row.label for row in self.tied if row.score.half is None]
-        return f"No best: one seed gives no interval ({_listed(alone)})."
+        return f"No best: one seed gives no interval ({joined(alone)})."
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -120,5 +128,24 @@ class Section:
         }  # fmt: skip
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+def head(section: Section) -> list[str]:
+    """The columns of a task."""
+    names = [words(key) for key in section.measures]
+    return ["", *names, "difference", "seeds", *COSTS.values()]
+
+
+def words(key: str) -> str:
+    """A measure of a validation as text: `eval_bits_per_character` is bits per character."""
+    return key.removeprefix("eval_").replace("_", " ")
+
+
+def cells(section: Section, row: Row) -> list[str]:
+    """A row as text, costs with their units."""
+    means = [row.mean(key).to_text() for key in section.measures]
+    difference = row.difference.to_text(sign=True) if row.difference else ""
+    costs = []
+    for key in COSTS:
+        value = row.cost(key)
+        unit = in_bytes if key == "peak_memory_bytes" else human
+        costs.append("-" if value is None else unit(round(value)))
+    return [row.label, *means, difference, str(len(row.seeds)), *costs]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.read import read_trained
-from tensornet_attn.convert.trained import Trained
+from tensornet_attn.convert.families import Trained
+from tensornet_attn.convert.table import read_trained
 from tensornet_attn.convert.values import Bias, Turn, Weights, fill, lifted, lost
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
@@ -72,7 +72,11 @@ def made_from(
 ) -> CompiledDesign:
     """The design with the weights of a trained attention, checked against them. Raises InputError."""
     like = trained.weights["Wq"]
-    trained = replace(trained, weights=_exact(trained.weights), biases=_exact(trained.biases))
+    # in float64, so that scales and mixtures of weights are rounded once, at the end
+    weights, biases = (
+        {key: value.cpu().double() for key, value in held.items()} for held in (trained.weights, trained.biases)
+    )
+    trained = replace(trained, weights=weights, biases=biases)
     general = compiler.load(design, legs=legs, settings=settings)
     source, below = base_of(trained, general)
     wanted, above = carried(general, source, below, trained.causal)
@@ -82,11 +86,6 @@ def made_from(
     fill(out, values)
     agree(final, values, *gained(source, below, trained, False), trained.causal)
     return out
-
-
-def _exact(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """In float64, so that scales and mixtures of weights are rounded once, at the end."""
-    return {name: value.double() for name, value in values.items()}
 
 
 def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
@@ -106,17 +105,12 @@ def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
     shapes = {} if plain == "mhsa" else {"Wq": (f, g, h // g, d), "Wo": (g, h // g, d, f)}
     values = {key: value.reshape(shapes.get(key, value.shape)) for key, value in trained.weights.items()}
     turned = ("Wq", "Wk") if trained.rope_base is not None and not rotary else ()
-    return design, Weights(values, _biases(trained, values), {key: Turn(values[key].ndim - 1, d) for key in turned})
-
-
-def _biases(trained: Trained, values: Mapping[str, Tensor]) -> dict[str, Bias]:
-    """Biases of queries, keys and values: the weights' legs but f."""
-    pairs = (("Wq", "bq"), ("Wk", "bk"), ("Wv", "bv"))
-    return {
-        weight: Bias(0, trained.biases[bias].reshape(values[weight].shape[1:]))
-        for weight, bias in pairs
-        if bias in trained.biases
+    biases = {
+        f"W{key}": Bias(0, trained.biases[f"b{key}"].reshape(values[f"W{key}"].shape[1:]))  # the weight's legs but f
+        for key in "qkv"
+        if f"b{key}" in trained.biases
     }
+    return design, Weights(values, biases, {key: Turn(values[key].ndim - 1, d) for key in turned})
 
 
 def carried(general: Design, source: Design, below: Weights, causal: bool) -> tuple[Design, Weights]:

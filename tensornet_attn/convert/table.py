@@ -8,62 +8,39 @@ from typing import Any
 
 from torch import nn
 
-from tensornet_attn.convert.families.bert import read_albert, read_bert, read_bert_cross, read_bert_self
-from tensornet_attn.convert.families.gpt2 import read_gpt2
-from tensornet_attn.convert.families.llama import read_llama, read_vit
-from tensornet_attn.convert.families.torch_mha import read_multihead
-from tensornet_attn.convert.trained import Trained
+from tensornet_attn.convert import families
+from tensornet_attn.convert.families import Trained, refusal
 from tensornet_attn.convert.wrap import Swapped, SwappedEncoder, SwappedGPT2, SwappedLlama, SwappedTorch
-from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.errors import InputError
 
 
 @dataclass(frozen=True)
 class Family:
-    """Classes of one kind by name, so that no other package is imported; a subclass that keeps `forward` counts too."""
+    """Classes of one kind by name, so that no other package is imported; a subclass that keeps `forward` counts too.
+
+    `behind`: where a module has what lies behind its attention and stays, dropout and LayerNorm.
+    """
 
     classes: tuple[str, ...]
     read: Callable[[Any, str], Trained]
-    swap: Callable[[Any, CompiledDesign, Trained], Swapped]
-
-
-def swap_bert(module: Any, design: CompiledDesign, trained: Trained) -> Swapped:
-    return SwappedEncoder(design, trained.where, trained.causal, module.output.dropout, module.output.LayerNorm)
-
-
-def swap_albert(module: Any, design: CompiledDesign, trained: Trained) -> Swapped:
-    return SwappedEncoder(design, trained.where, trained.causal, module.output_dropout, module.LayerNorm)
-
-
-def swap_alone(module: Any, design: CompiledDesign, trained: Trained) -> Swapped:
-    return SwappedEncoder(design, trained.where, trained.causal)
-
-
-def swap_gpt2(module: Any, design: CompiledDesign, trained: Trained) -> Swapped:
-    return SwappedGPT2(design, trained.where, trained.causal, module.resid_dropout)
-
-
-def swap_llama(module: Any, design: CompiledDesign, trained: Trained) -> Swapped:
-    made = SwappedLlama(design, trained.where, trained.causal)
-    assert trained.rope_base is not None
-    made.base = trained.rope_base
-    return made
-
-
-def swap_torch(module: Any, design: CompiledDesign, trained: Trained) -> Swapped:
-    made = SwappedTorch(design, trained.where, trained.causal)
-    made.batch_first, made.embed_dim, made.num_heads = module.batch_first, module.embed_dim, module.num_heads
-    return made
+    swap: type[Swapped]
+    behind: tuple[str, ...] = ()
 
 
 FAMILIES = (
-    Family(("MultiheadAttention",), read_multihead, swap_torch),
-    Family(("BertAttention", "RobertaAttention"), read_bert, swap_bert),
-    Family(("BertSelfAttention", "RobertaSelfAttention"), read_bert_self, swap_alone),
-    Family(("BertCrossAttention", "RobertaCrossAttention"), read_bert_cross, swap_alone),
-    Family(("AlbertAttention",), read_albert, swap_albert),
-    Family(("GPT2Attention",), read_gpt2, swap_gpt2),
-    Family(("ViTAttention",), read_vit, swap_alone),
-    Family(("LlamaAttention",), read_llama, swap_llama),
+    Family(("MultiheadAttention",), families.read_multihead, SwappedTorch),
+    Family(
+        ("BertAttention", "RobertaAttention"),
+        families.read_bert,
+        SwappedEncoder,
+        ("output.dropout", "output.LayerNorm"),
+    ),
+    Family(("BertSelfAttention", "RobertaSelfAttention"), families.read_bert_self, SwappedEncoder),
+    Family(("BertCrossAttention", "RobertaCrossAttention"), families.read_bert_cross, SwappedEncoder),
+    Family(("AlbertAttention",), families.read_albert, SwappedEncoder, ("output_dropout", "LayerNorm")),
+    Family(("GPT2Attention",), families.read_gpt2, SwappedGPT2, ("resid_dropout",)),
+    Family(("ViTAttention",), families.read_vit, SwappedEncoder),
+    Family(("LlamaAttention",), families.read_llama, SwappedLlama),
 )
 
 
@@ -78,6 +55,32 @@ def family_of(module: nn.Module) -> Family | None:
     return None
 
 
-def named_class(module: nn.Module, family: Family) -> type:
-    """The class through which a module belongs to a family."""
-    return next(kin for kin in type(module).__mro__ if kin.__name__ in family.classes)
+def read_trained(module: nn.Module, where: str = "") -> Trained:
+    """Weights by the letters of the diagrams, copied; `where` is the module's path in its model, for errors.
+
+    Raises InputError, naming path and class, for a module of no known kind and for what no design can carry.
+
+    >>> trained = read_trained(nn.MultiheadAttention(12, 3), "encoder.self_attn")
+    >>> trained.where
+    'encoder.self_attn (MultiheadAttention)'
+    >>> [f"{name} {list(value.shape)}" for name, value in trained.weights.items()]
+    ['Wq [12, 3, 4]', 'Wk [12, 3, 4]', 'Wv [12, 3, 4]', 'Wo [3, 4, 12]']
+    """
+    if not isinstance(module, nn.Module):
+        raise InputError(f"a {type(module).__name__} is no attention: give an nn.Module.")
+    place, family = place_of(module, where), family_of(module)
+    if family is None:
+        known = ", ".join(name for row in FAMILIES for name in row.classes if "Cross" not in name)
+        raise InputError(f"{place} is no attention that can be read; known: {known}.")
+    if "forward" in vars(module):
+        raise refusal(place, "its forward was replaced on this instance, by a hook or a patch")
+    named: Any = next(kin for kin in type(module).__mro__ if kin.__name__ in family.classes)
+    if type(module).forward is not named.forward:
+        raise refusal(place, "its class overrides forward, so it computes something of its own")
+    return family.read(module, place)
+
+
+def place_of(module: nn.Module, where: str) -> str:
+    """`encoder.layer.0.attention (BertAttention)`, the class alone without a path."""
+    name = type(module).__name__
+    return f"{where} ({name})" if where else name

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from tensornet_attn.spec import arithmetic
 from tensornet_attn.spec.expression import SumText, TermText, UseText
 from tensornet_attn.special import Embedding
 from tensornet_attn.special.value import Shaped, Value, legs_of, matrix_shape, place_of, renamed_sizes, stored
+
+Factor = tuple[Tensor, list[str]]  # and the names of its legs
 
 
 @dataclass(frozen=True)
@@ -78,14 +81,13 @@ def fill(module: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def _evaluated(made: Embedding, name: str, value: Value, tensors: Mapping[str, Tensor]) -> Tensor:
-    like = next(iter(tensors.values()))
-    coefficient = arithmetic.evaluate(value.coefficient, made.numbers)
-    if isinstance(value.source, str):
-        return coefficient * _tensor(made, value.source, tensors)
-    if isinstance(value.source, Function):
-        start = _start(value.source, list(stored(made.graph, name)), made.numbers)
-        return coefficient * start.to(device=like.device, dtype=like.dtype)
-    return coefficient * _sum(made, value.source, made.shaped(name), tensors, like)
+    coefficient, text = arithmetic.evaluate(value.coefficient, made.numbers), value.source
+    if isinstance(text, str):
+        return coefficient * _tensor(made, text, tensors)
+    if isinstance(text, Function):
+        return coefficient * _start(text, list(stored(made.graph, name)), made.numbers)
+    factor = partial(_factor, made, text, tensors)
+    return coefficient * _sum(made, text.terms, factor, made.shaped(name))
 
 
 def _start(function: Function, shape: list[int], numbers: Mapping[str, int | float]) -> Tensor:
@@ -99,44 +101,36 @@ def _start(function: Function, shape: list[int], numbers: Mapping[str, int | flo
     return filled(function, shape, numbers)
 
 
-def _sum(made: Embedding, text: SumText, shaped: Shaped, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor:
-    """A sum of products over tensors of the special case; result legs that a term lacks are broadcast."""
-    total = torch.zeros(shaped.sizes, device=like.device, dtype=like.dtype)
-    for term in text.terms:
-        factors = [(_factor(made, text, use, tensors, like), legs_of(use)) for use in term.factors]
-        total = total + _product(made, term, factors, shaped, like)
-    return total
-
-
-def _factor(made: Embedding, text: SumText, use: UseText, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor:
+def _factor(made: Embedding, text: SumText, tensors: Mapping[str, Tensor], use: UseText) -> Factor:
+    legs = legs_of(use)
     if use.name == "eye":
         sizes = renamed_sizes(text, made.special_graph, made.sizes)
-        return torch.eye(*(sizes[leg] for leg in legs_of(use)), device=like.device, dtype=like.dtype)
-    return _tensor(made, use.name, tensors)
+        return torch.eye(*(sizes[leg] for leg in legs), dtype=torch.float64), legs
+    return _tensor(made, use.name, tensors), legs
 
 
-def _product(
-    made: Embedding, term: TermText, factors: list[tuple[Tensor, list[str]]], shaped: Shaped, like: Tensor
-) -> Tensor:
-    """coefficient * product, with size 1 on the result legs that it lacks."""
-    coefficient = arithmetic.evaluate(term.coefficient, made.numbers)
-    names = [name for name, _ in shaped.legs or ()]
-    number = {leg: place for place, leg in enumerate(dict.fromkeys(leg for _, own in factors for leg in own))}
-    if not factors:
-        return torch.full([1] * len(names), coefficient, device=like.device, dtype=like.dtype)
-    operands = [part for value, own in factors for part in (value, [number[leg] for leg in own])]
-    kept = [leg for leg in names if leg in number]
-    value = torch.einsum(*operands, [number[leg] for leg in kept])
-    return coefficient * value.reshape([value.shape[kept.index(leg)] if leg in number else 1 for leg in names])
+def _sum(made: Embedding, terms: Iterable[TermText], factor: Callable[[UseText], Factor], shaped: Shaped) -> Tensor:
+    """A sum of products over tensors of the special case; result legs that a term lacks are broadcast."""
+    total, names = torch.zeros(shaped.sizes, dtype=torch.float64), [name for name, _ in shaped.legs or ()]
+    for term in terms:
+        factors = [factor(use) for use in term.factors]
+        number = {leg: place for place, leg in enumerate(dict.fromkeys(leg for _, own in factors for leg in own))}
+        value = torch.ones((), dtype=torch.float64)
+        if factors:
+            operands = [part for tensor, own in factors for part in (tensor, [number[leg] for leg in own])]
+            value = torch.einsum(*operands, [number[leg] for leg in names if leg in number])
+        sizes = iter(value.shape)
+        along = value.reshape([next(sizes) if leg in number else 1 for leg in names])
+        total = total + arithmetic.evaluate(term.coefficient, made.numbers) * along
+    return total
 
 
 def _tensor(made: Embedding, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
     """A weight or state by its given value, a constant by its own."""
     if name in tensors:
         return tensors[name]
-    graph, like = made.special_graph, next(iter(tensors.values()))
-    init = graph.tensor[name].init or Function("zeros")
-    return filled(init, list(stored(graph, name)), graph.values).to(device=like.device, dtype=like.dtype)
+    graph = made.special_graph
+    return filled(graph.tensor[name].init or Function("zeros"), list(stored(graph, name)), graph.values)
 
 
 def _factors(made: Embedding, value: Value) -> list[tuple[str, list[str]]]:
@@ -170,20 +164,17 @@ def _bias(made: Embedding, name: str, value: Value, below: Weights) -> Bias | No
     if isinstance(value.source, str):
         return Bias(axis, coefficient * given.reshape(rest))
     assert isinstance(value.source, SumText)
+    # a term without the weight adds nothing where the input is the constant 1
+    terms = [term for term in value.source.terms if any(use.name == weight for use in term.factors)]
+    if any(leg in legs_of(use) for term in terms for use in term.factors if use.name != weight):
+        return None
+    plain = partial(_factor, made, value.source, below.values)
+
+    def factor(use: UseText) -> Factor:
+        return (given, [own for own in legs_of(use) if own != leg]) if use.name == weight else plain(use)
+
     rest_legs = Shaped(tuple(pair for pair in shaped.legs or () if pair[0] != leg))
-    total = torch.zeros(rest_legs.sizes, device=given.device, dtype=given.dtype)
-    for term in value.source.terms:
-        if not any(use.name == weight for use in term.factors):
-            continue  # adds nothing where the input is the constant 1
-        factors = []
-        for use in term.factors:
-            mine = use.name == weight
-            tensor = given if mine else _factor(made, value.source, use, below.values, given)
-            factors.append((tensor, [own for own in legs_of(use) if not (mine and own == leg)]))
-        if any(leg in own for _, own in factors):
-            return None
-        total = total + _product(made, term, factors, rest_legs, given)
-    return Bias(axis, coefficient * total.reshape(rest))
+    return Bias(axis, coefficient * _sum(made, terms, factor, rest_legs).reshape(rest))
 
 
 def _turn(made: Embedding, name: str, value: Value, below: Weights) -> Turn | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tensornet_attn.convert.masks import arguments, of_hugging_face, of_torch
-from tensornet_attn.convert.positions import check_positions
+from tensornet_attn.convert.families import Trained
+from tensornet_attn.convert.masks import arguments, check_positions, of_hugging_face, of_torch
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign
 
-Tensor = torch.Tensor
 Output = tuple[Tensor, Tensor | None]
 
 # What a call may not ask for: argument -> what is wrong with it.
@@ -31,22 +30,16 @@ REFUSED = {
 class Swapped(nn.Module):
     """The design and what of the old module lay behind it: dropout, then LayerNorm over the sum with the input.
 
-    `where` names it in errors. Subclasses give the signature of a family's attention.
+    `dropout` and `norm` say where the old module has these; where absent, there are none. Subclasses give the signature
+    of a family's attention.
     """
 
-    def __init__(
-        self,
-        design: CompiledDesign,
-        where: str,
-        causal: bool,
-        dropout: nn.Module | None = None,
-        norm: nn.Module | None = None,
-    ):
+    def __init__(self, design: CompiledDesign, trained: Trained, module: nn.Module, dropout: str = "", norm: str = ""):
         super().__init__()
-        self.design, self.where, self.causal = design, where, causal
-        self.dropout = nn.Identity() if dropout is None else dropout
-        if norm is not None:
-            self.LayerNorm = norm
+        self.design, self.where, self.causal = design, trained.where, trained.causal
+        self.dropout = module.get_submodule(dropout) if dropout else nn.Identity()
+        if norm:
+            self.LayerNorm = module.get_submodule(norm)
 
     def attend(self, x: Tensor, mask: Any, given: dict[str, Any]) -> Output:
         """The attention of x [batch, n, f], and its maps [batch, heads, n, n] where the call asks for them."""
@@ -96,7 +89,10 @@ class SwappedGPT2(Swapped):
 class SwappedLlama(Swapped):
     """In the place of LlamaAttention; `base` is that of the rotary positions."""
 
-    base: float
+    def __init__(self, design: CompiledDesign, trained: Trained, module: nn.Module):
+        super().__init__(design, trained, module)
+        assert trained.rope_base is not None
+        self.base = trained.rope_base
 
     def forward(
         self,
@@ -118,9 +114,10 @@ class SwappedTorch(Swapped):
 
     in_proj_bias = None
     _qkv_same_embed_dim = False
-    batch_first: bool
-    embed_dim: int
-    num_heads: int
+
+    def __init__(self, design: CompiledDesign, trained: Trained, module: Any):
+        super().__init__(design, trained, module)
+        self.batch_first, self.embed_dim, self.num_heads = module.batch_first, module.embed_dim, module.num_heads
 
     def forward(
         self,

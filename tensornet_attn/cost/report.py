@@ -17,7 +17,7 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.sizes import dtype_bytes as bytes_of
 from tensornet_attn.cost.sizes import human, lengths_of, sizes_at, whole
 from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
-from tensornet_attn.graph.model import Attention, Graph, Kernel, Step
+from tensornet_attn.graph.model import Attention, Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.rewrite.duplicate import beside_output
 
@@ -169,8 +169,19 @@ class Report:
         }
 
     def to_text(self) -> str:
-        """The table people read."""
-        return _text(self)
+        """The table people read; the totals of both ways stand below each other."""
+        lengths = (f"{leg} = {length}" for leg, length in self.lengths)
+        parts = [(word, cost) for word, cost in (("as written", self.written), ("as planned", self.planned)) if cost]
+        wide = max(len(label) for _, cost in parts for label in _labels(cost)) + 2
+        lines = [f"{self.name}: {', '.join([*lengths, f'batch {self.batch}', self.dtype])}", ""]
+        for word, cost in parts:
+            lines += [*_part(word, cost, max(wide, len(word))), ""]
+        frozen = f", and {human(self.written.frozen)} frozen" if self.written.frozen else ""
+        lines.append(f"parameters: {human(self.parameters)}{frozen}")
+        if self.decoding_state:
+            tokens = self.lengths[-1][1]
+            lines.append(f"decoding keeps {self.decoding_state:,} floats of {tokens:,} tokens, for one sequence")
+        return "\n".join([*lines, *UNITS])
 
 
 def cost(graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: int = 4) -> Cost:
@@ -228,11 +239,10 @@ def cost_of(
 
 def _fused(step: Step, row: str) -> tuple[str, ...]:
     """What else of the diagram a fused operation does: the scores, and the product with the values."""
-    if isinstance(step.op, Kernel):
-        return tuple(name for name in step.op.steps if name != row)
-    if not isinstance(step.op, Attention):
+    if step.fused is None:
         return ()
-    return (*(name for name in step.op.steps if name != row), f"{row} {step.op.value.name}")
+    values = [f"{row} {step.op.value.name}"] if isinstance(step.op, Attention) else []
+    return (*(name for name in step.fused.steps if name != row), *values)
 
 
 def _row(step: Step) -> str:
@@ -240,17 +250,6 @@ def _row(step: Step) -> str:
     if isinstance(step.op, Attention):
         return step.op.steps[-1]
     return re.sub(r"\.p\d+$", "", step.name)
-
-
-def _text(report: Report) -> str:
-    """The whole report; the totals of both ways stand below each other."""
-    where = ", ".join([*(f"{leg} = {length}" for leg, length in report.lengths), f"batch {report.batch}", report.dtype])
-    parts = [(word, cost) for word, cost in (("as written", report.written), ("as planned", report.planned)) if cost]
-    wide = max(len(label) for _, cost in parts for label in _labels(cost)) + 2
-    lines = [f"{report.name}: {where}", ""]
-    for word, cost in parts:
-        lines += [*_part(word, cost, max(wide, len(word))), ""]
-    return "\n".join([*lines, _parameters(report.written), *_decoding(report), *UNITS])
 
 
 def _part(word: str, cost: Cost, wide: int) -> Iterable[str]:
@@ -285,14 +284,3 @@ def _bytes(number: int) -> str:
 def _label(row: StepCost) -> str:
     notes = ([f"with {', '.join(row.fused)}"] if row.fused else []) + ["in training"] * row.training
     return f"{row.step} ({'; '.join(notes)})" if notes else row.step
-
-
-def _decoding(report: Report) -> Iterable[str]:
-    if report.decoding_state:
-        tokens = report.lengths[-1][1]
-        yield f"decoding keeps {report.decoding_state:,} floats of {tokens:,} tokens, for one sequence"
-
-
-def _parameters(cost: Cost) -> str:
-    frozen = f", and {human(cost.frozen)} frozen" if cost.frozen else ""
-    return f"parameters: {human(cost.parameters)}{frozen}"

@@ -135,8 +135,15 @@ class Swept:
         }
 
     def to_text(self) -> str:
-        """A table a measure: ratios, or values where there is no other design."""
-        return _text(self)
+        """A table a measure: ratios, or values where there is no other design.
+
+        The head says which sizes are fixed, and how everything is counted.
+        """
+        lines = [head(self)]
+        for measure in self.sweep.measures:
+            divided = f", divided by those of {self.against}" if self.against else ""
+            lines += ["", f"{measure}: {MEASURES[measure]}{divided}", *_rows(self, measure)]
+        return "\n".join(lines) + "\n"
 
 
 def swept(sweep: Sweep, load: Load, price: Price) -> Swept:
@@ -260,15 +267,6 @@ def _arithmetic(leg: str, text: int | float | str, known: Mapping[str, int]) -> 
     return value
 
 
-def _text(found: Swept) -> str:
-    """The head says which sizes are fixed, and how everything is counted."""
-    lines = [head(found)]
-    for measure in found.sweep.measures:
-        divided = f", divided by those of {found.against}" if found.against else ""
-        lines += ["", f"{measure}: {MEASURES[measure]}{divided}", *_rows(found, measure)]
-    return "\n".join(lines) + "\n"
-
-
 def head(found: Swept) -> str:
     """`gfish against mhsa, beside mlp: g = 2; batch 1, float32, as planned`."""
     sweep = found.sweep
@@ -280,11 +278,8 @@ def head(found: Swept) -> str:
     sizes = ", ".join(f"{name} = {size}" for name, size in {**sweep.legs, **sweep.settings, **given}.items())
     own = ", ".join(f"{name} = {size}" for name, size in sweep.against_legs.items())
     other = f"; {found.against} {own}" if own else ""
-    return f"{names}{against}{beside}: {f'{sizes}{other}; ' if sizes or other else ''}{_counted(found)}"
-
-
-def _counted(found: Swept) -> str:
-    return f"batch {found.sweep.batch}, {found.sweep.dtype}, {ORDERS[found.sweep.order]}"
+    counted = f"batch {sweep.batch}, {sweep.dtype}, {ORDERS[sweep.order]}"
+    return f"{names}{against}{beside}: {f'{sizes}{other}; ' if sizes or other else ''}{counted}"
 
 
 def _rows(found: Swept, measure: str) -> Iterable[str]:

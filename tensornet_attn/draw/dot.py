@@ -7,14 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from tensornet_attn.draw.flatten import flatten
-from tensornet_attn.draw.layers import Edge, edges
-from tensornet_attn.draw.layout import layout_of
-from tensornet_attn.draw.legend import Legend, legend_of
-from tensornet_attn.draw.looks import EDGES, FRAMES, node_look
-from tensornet_attn.draw.metrics import FONT, text_width
-from tensornet_attn.draw.places import Layout, Spot
-from tensornet_attn.draw.scene import Scene
-from tensornet_attn.draw.sizes import DOUBLED, LEG, NODE, TITLE
+from tensornet_attn.draw.layout import Layout, Spot, layout_of
+from tensornet_attn.draw.looks import EDGES, FRAMES, Legend, legend_of, node_look
+from tensornet_attn.draw.scene import Edge, Scene, edges
+from tensornet_attn.draw.sizes import DOUBLED, FONT, LEG, NODE, TITLE, text_width
 from tensornet_attn.draw.words import plain
 from tensornet_attn.errors import MissingPartError
 from tensornet_attn.graph.model import Graph
@@ -32,8 +28,11 @@ _NODE = {"fontname": FONT, "fontsize": f"{NODE:g}", "shape": "ellipse", "style":
 _EDGE = {"penwidth": "1.2"}
 
 
-def dot_source(graph: Graph, title: str | None = None, about: str | None = None, dots: int | None = None) -> str:
-    """DOT text of a diagram; `dots` per inch are set for pictures made of pixels."""
+def to_dot(graph: Graph, title: str | None = None, about: str | None = None, dots: int | None = None) -> str:
+    """DOT source of a diagram; `dots` per inch are set for pictures made of pixels.
+
+    Raises MissingPartError where the graphviz package is not installed.
+    """
     graphviz = graphviz_module()
     scene, wires = edges(flatten(graph))
     layout = layout_of(scene, wires, WIDTH)

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tensornet_attn.draw.core import core
-from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire
-from tensornet_attn.draw.split import drawn_apart
+from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Kernel, Leg, Loss, Step, Term, Use
 from tensornet_attn.spec.arithmetic import ONE, Arith, to_text

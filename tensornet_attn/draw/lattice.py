@@ -12,8 +12,8 @@ from typing import Any
 import networkx as nx
 
 from tensornet_attn.draw.dot import graphviz_module
-from tensornet_attn.draw.metrics import FONT
 from tensornet_attn.draw.render import layout
+from tensornet_attn.draw.sizes import FONT
 
 _NODE = {"shape": "box", "style": "rounded,filled", "fontname": FONT, "fontsize": "11", "margin": "0.12,0.06"}
 _GRAPH = {"fontname": FONT, "fontsize": "11", "nodesep": "0.1", "ranksep": "0.6", "rankdir": "LR"}

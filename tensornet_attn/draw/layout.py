@@ -1,21 +1,158 @@
 """Places for everything in a picture: each frame is laid out by itself, then stands as one block in what is around it.
 
-Wires keep to the rows and channels of their frame, so no wire runs through a text, a node or a border.
+Wires keep to the rows and channels of their frame, so no wire runs through a text, a node or a border: they are upright
+where they leave, arrive and pass a row, and bent only between rows. All is in points, and y grows downwards.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import sqrt
 
-from tensornet_attn.draw.bends import STUB, Curves
-from tensornet_attn.draw.layers import Edge
-from tensornet_attn.draw.levels import Level, level_of
-from tensornet_attn.draw.order import ordered
-from tensornet_attn.draw.places import Layout, Spot
-from tensornet_attn.draw.scene import Scene
-from tensornet_attn.draw.sizes import Size, label_size, node_size, title_size
-from tensornet_attn.draw.spread import GAP, spread
+from tensornet_attn.draw.levels import GAP, Arrow, Level, Order, level_of, spread
+from tensornet_attn.draw.scene import Edge, Node, Scene
+from tensornet_attn.draw.sizes import FIXED, FLAT, Size, label_size, node_size, title_size
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A rectangle by its middle; y grows downwards."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def moved(self, x: float, y: float) -> Spot:
+        return replace(self, x=self.x + x, y=self.y + y)
+
+    @property
+    def bottom(self) -> float:
+        return self.y + self.height / 2
+
+    @property
+    def top(self) -> float:
+        return self.y - self.height / 2
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A piece of an edge as Bezier points, 3 n + 1 of them, from `tail` to `head` (nodes, or a label)."""
+
+    edge: Edge
+    tail: str
+    head: str
+    points: tuple[Point, ...]
+
+
+@dataclass
+class Layout:
+    width: float = 0.0
+    height: float = 0.0
+    nodes: dict[str, Spot] = field(default_factory=dict)
+    frames: dict[str, Spot] = field(default_factory=dict)
+    titles: dict[str, Spot] = field(default_factory=dict)
+    labels: dict[str, tuple[Spot, Edge]] = field(default_factory=dict)
+    curves: list[Curve] = field(default_factory=list)
+
+    def take(self, other: Layout, x: float, y: float) -> None:
+        """Everything of another layout, moved."""
+        self.nodes |= {name: spot.moved(x, y) for name, spot in other.nodes.items()}
+        self.frames |= {name: spot.moved(x, y) for name, spot in other.frames.items()}
+        self.titles |= {name: spot.moved(x, y) for name, spot in other.titles.items()}
+        self.labels |= {name: (spot.moved(x, y), edge) for name, (spot, edge) in other.labels.items()}
+        self.curves += [replace(curve, points=tuple((a + x, b + y) for a, b in curve.points)) for curve in other.curves]
+
+
+STUB = 12.0  # of open ends below their frame
+
+
+class Curves:
+    """The wires of one level, once all that they join has its place."""
+
+    def __init__(
+        self,
+        made: Layout,
+        home: dict[str, Node],
+        level: Level,
+        x: dict[str, float],
+        bands: dict[str, tuple[float, float]],
+    ):
+        self.made, self.home, self.x, self.bands = made, home, x, bands
+        self.out: dict[str, list[Arrow]] = defaultdict(list)
+        self.into: dict[str, list[Arrow]] = defaultdict(list)
+        for arrow in level.arrows:
+            self.out[arrow.port or arrow.tail].append(arrow)
+            self.into[arrow.head].append(arrow)
+
+    def curve(self, chain: tuple[Arrow, ...]) -> Curve:
+        """The curve of a chain of arrows, from the node that it leaves to the one that it enters."""
+        x, bands = self.x, self.bands
+        tail, head = chain[0].port or chain[0].tail, chain[-1].head
+        points = [self.start(chain[0], tail)]
+        if bands[chain[0].tail][1] > points[0][1] + 1:
+            points += _line(points[-1], (points[-1][0], bands[chain[0].tail][1]))
+        for arrow in chain[:-1]:
+            top, bottom = bands[arrow.head]
+            points += _bend(points[-1], (x[arrow.head], top))
+            points += _line(points[-1], (x[arrow.head], bottom))
+        end = self.end(chain[-1], head)
+        top = min(bands[head][0], end[1])
+        points += _bend(points[-1], (end[0], top))
+        if end[1] > top + 1:
+            points += _line(points[-1], end)
+        if head in self.home and self.home[head].look == "open":
+            points += _line(points[-1], (end[0], end[1] + STUB))
+        return Curve(chain[0].edge, tail, head, tuple(_joined(points)))
+
+    def start(self, arrow: Arrow, node: str) -> Point:
+        return self.at(node, arrow, sorted(self.out[node], key=lambda a: self.x[a.head]), 1)
+
+    def end(self, arrow: Arrow, node: str) -> Point:
+        into = sorted(self.into[node], key=lambda a: self.made.nodes[a.port].x if a.port else self.x[a.tail])
+        return self.at(node, arrow, into, -1)
+
+    def at(self, node: str, arrow: Arrow, beside: list[Arrow], way: int) -> Point:
+        """Where an arrow meets the outline of a node, below (1) or above (-1); `beside`: all that do, from the left.
+
+        Wires at one side of a node stand a little apart; those of a leg meet.
+        """
+        spot = self.made.nodes[node] if node in self.made.nodes else self.made.labels[node][0]
+        look, count = self.home[node].look if node in self.home else "leg", len(beside)
+        shift, reach = 0.0, spot.height / 2
+        if count > 1 and look not in ("leg", "point", "port", "pass"):
+            shift = min(8.0, spot.width * 0.62 / (count - 1)) * (beside.index(arrow) - (count - 1) / 2)
+        if look not in (*FLAT, *FIXED, "leg", "ones") and spot.width:
+            reach *= sqrt(1 - (2 * shift / spot.width) ** 2)
+        return spot.x + shift, spot.y + way * reach
+
+
+def _bend(one: Point, other: Point) -> list[Point]:
+    """A curve that leaves and arrives upright."""
+    middle = (one[1] + other[1]) / 2
+    return [(one[0], middle), (other[0], middle), other]
+
+
+def _joined(points: list[Point]) -> list[Point]:
+    """The same curve with straight upright pieces that follow each other as one."""
+    found = points[:1]
+    for place in range(1, len(points), 3):
+        piece = points[place : place + 3]
+        if all(abs(x - points[place - 1][0]) < 0.05 for x, _ in [*found[-4:], *piece]) and len(found) > 1:
+            found[-3:] = _line(found[-4], piece[-1])
+        else:
+            found += piece
+    return found
+
+
+def _line(one: Point, other: Point) -> list[Point]:
+    third = ((other[0] - one[0]) / 3, (other[1] - one[1]) / 3)
+    return [(one[0] + third[0], one[1] + third[1]), (one[0] + 2 * third[0], one[1] + 2 * third[1]), other]
+
 
 MARGIN = 7.0  # between a frame and what it holds
 CHANNEL = 9.0  # between two rows whose wires are straight
@@ -29,7 +166,6 @@ class Places:
     def __init__(self, scene: Scene, edges: Iterable[Edge]):
         self.scene = scene
         self.home = {node.id: node for node in scene.nodes}
-        self.up = {frame.id: frame.parent for frame in scene.frames}
         self.frames = {frame.id: frame for frame in scene.frames}
         self.legs = self.leaving()
         self.edges: dict[str | None, list[Edge]] = defaultdict(list)
@@ -73,7 +209,7 @@ class Places:
         """A node of a frame itself, or the inner frame that it stands in."""
         inside, here = node, self.home[node].frame
         while here is not None and here != frame:
-            inside, here = here, self.up[here]
+            inside, here = here, self.frames[here].parent
         return inside
 
     def leaving(self) -> dict[str, int]:
@@ -85,11 +221,6 @@ class Places:
                     found[end] = self.scene.order.index(wire.leg.name)
         return found
 
-    def side(self, legs: set[str]) -> int:
-        """-1 for the left, with the query leg, 1 for the right, with the key leg."""
-        query, key = self.scene.sequences
-        return (key in legs) - (query in legs)
-
     def placed(self, level: Level, sizes: dict[str, Size], blocks: dict[str, Layout], bordered: bool) -> Layout:
         """Every thing of a level in its row, and the wires between the rows."""
         offsets = {n: spot.x - block.width / 2 for block in blocks.values() for n, spot in block.nodes.items()}
@@ -99,11 +230,12 @@ class Places:
             if arrow.edge.wire >= 0:
                 for end in (arrow.tail, arrow.head):
                     legs[end].add(self.scene.wires[arrow.edge.wire].leg.name)
-        sides = {thing: self.side(legs[thing]) for row in level.rows for thing in row}
+        query, key = self.scene.sequences  # what has them stands on the left and on the right
+        sides = {thing: (key in legs[thing]) - (query in legs[thing]) for row in level.rows for thing in row}
         start = [sorted(row, key=lambda thing: sides[thing]) for row in level.rows]
         if bordered:
             start[-1] = list(level.rows[-1])  # the legs' own order
-        rows = ordered(start, level.arrows, ports, sides, fixed=bordered)
+        rows = Order(start, level.arrows, ports, sides, fixed=bordered).best()
         widths = {thing: sizes[thing][0] for row in rows for thing in row}
         x = spread(rows, level, widths, offsets)
         made = Layout(width=max((x[t] + widths[t] / 2 for t in x), default=0.0))

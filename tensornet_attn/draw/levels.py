@@ -1,13 +1,17 @@
-"""One frame's own content as rows from data to result: what stands in which row, before anything has a place."""
+"""One frame's own content as rows from data to result: what stands in which row, in which order, and where."""
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from math import fsum
 
-from tensornet_attn.draw.layers import Edge
+import networkx as nx
+
+from tensornet_attn.draw.scene import Edge
 
 LINES = 8  # one below the other, into which a row may be cut
 
@@ -114,7 +118,8 @@ def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors
     for arrow in arrows:
         heads[arrow.tail].append(arrow.head)
         tails[arrow.head].append(arrow.tail)
-    order = _sorted([*things, *last], heads)
+    joined = nx.DiGraph({thing: heads[thing] for thing in reversed([*things, *last])})
+    order = [*nx.dfs_postorder_nodes(joined)][::-1]  # what is above before what is below, else as given
     rank: dict[str, int] = {}
     for thing in order:
         rank[thing] = max([floors.get(thing, 0), *(rank[tail] + 1 for tail in tails[thing])])
@@ -127,17 +132,174 @@ def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors
     return {thing: row - first for thing, row in rank.items()}
 
 
-def _sorted(things: list[str], heads: Mapping[str, list[str]]) -> list[str]:
-    """Things with what is above before what is below, else as given."""
-    done: dict[str, None] = {}
-    for thing in reversed(things):
-        stack = [(thing, iter(heads[thing]))]
-        while stack:
-            here, below = stack[-1]
-            head = next((h for h in below if h not in done), None)
-            if head is None:
-                done.setdefault(here)
-                stack.pop()
-            else:
-                stack.append((head, iter(heads[head])))
-    return list(reversed(done))
+SWEEPS = 6
+Rows = list[list[str]]
+
+
+class Order:
+    """Rows given in an order to start from, to be put in another with fewer crossings.
+
+    `ports`: where on its block, from 0 to 1, an arrow leaves it. `sides`: how far to the right a thing belongs; what
+    no arrow comes into keeps to it. `fixed`: the last row stays as it is.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Sequence[str]],
+        arrows: Sequence[Arrow],
+        ports: Mapping[str, float],
+        sides: Mapping[str, float],
+        fixed: bool,
+    ):
+        self.rows = [list(row) for row in rows]
+        self.ports, self.sides = ports, sides
+        self.free = len(rows) - fixed  # rows that may change
+        self.up: dict[str, list[Arrow]] = defaultdict(list)
+        self.down: dict[str, list[Arrow]] = defaultdict(list)
+        for arrow in arrows:
+            self.up[arrow.head].append(arrow)
+            self.down[arrow.tail].append(arrow)
+        self.place = {thing: place for row in rows for place, thing in enumerate(row)}
+
+    def best(self) -> Rows:
+        """The rows with the fewest crossings that were found: queries on the left, keys on the right."""
+        best, least = [row[:] for row in self.rows], self.cost()
+        for sweep in range(SWEEPS):
+            self.sweep(down=sweep % 2 == 0)
+            self.swap()
+            cost = self.cost()
+            if cost < least:
+                best, least = [row[:] for row in self.rows], cost
+        return best
+
+    def cost(self) -> tuple[int, int]:
+        return sum(map(self.crossings, self.rows)), sum(map(self.turned, self.rows))
+
+    def turned(self, row: list[str]) -> int:
+        """Neighbours that stand the other way round than their sides say."""
+        return sum(self.sides[one] > self.sides[other] for one, other in pairwise(row))
+
+    def crossings(self, row: list[str]) -> int:
+        """Crossings between a row and the next: pairs of arrows that end the other way round than they begin."""
+        ends = sorted((self.above(arrow), self.place[arrow.head]) for thing in row for arrow in self.down[thing])
+        found, seen = 0, list[int]()
+        for _, group in groupby(ends, key=lambda end: end[0]):
+            heads = [head for _, head in group]
+            found += sum(len(seen) - bisect_right(seen, head) for head in heads)
+            for head in heads:
+                insort(seen, head)
+        return found
+
+    def above(self, arrow: Arrow) -> float:
+        """Where an arrow leaves its row."""
+        return self.place[arrow.tail] + (self.ports.get(arrow.port, 0.5) if arrow.port else 0.5)
+
+    def sweep(self, down: bool) -> None:
+        """Each thing to the mean place of what it is joined to in the row before."""
+        for index in range(1, self.free) if down else range(min(self.free, len(self.rows) - 1) - 1, -1, -1):
+            row, other = self.rows[index], self.rows[index - 1 if down else index + 1]
+            wanted = {thing: self.wanted(thing, spot / len(row) * len(other), down) for spot, thing in enumerate(row)}
+            self.rows[index] = self.kept(sorted(row, key=wanted.__getitem__))
+            self.place.update((thing, place) for place, thing in enumerate(self.rows[index]))
+
+    def wanted(self, thing: str, place: float, down: bool) -> float:
+        spots = (
+            [self.above(a) for a in self.up[thing]] if down else [self.place[a.head] + 0.5 for a in self.down[thing]]
+        )
+        return fsum(spots) / len(spots) if spots else place
+
+    def kept(self, row: list[str]) -> list[str]:
+        """A row in which what nothing comes into stands in the order of its sides, in the same places."""
+        sources = iter(sorted((thing for thing in row if not self.up[thing]), key=self.sides.__getitem__))
+        return [thing if self.up[thing] else next(sources) for thing in row]
+
+    def swap(self) -> None:
+        """Neighbours change places as long as that helps."""
+        for _ in range(SWEEPS):
+            helped = [self.swapped(row) for row in self.rows[: self.free]]
+            if not any(helped):
+                return
+
+    def swapped(self, row: list[str]) -> bool:
+        helped = False
+        for place in range(len(row) - 1):
+            one, other = row[place : place + 2]
+            turned = self.sides[other] - self.sides[one]
+            if turned > 0 and not self.up[one] and not self.up[other]:
+                continue
+            if (self.crossed(other, one), turned) < (self.crossed(one, other), 0):
+                row[place : place + 2] = [other, one]
+                self.place[one], self.place[other] = place + 1, place
+                helped = True
+        return helped
+
+    def crossed(self, left: str, right: str) -> int:
+        """Crossings of the arrows of two neighbours, if they stand like this."""
+        above = sum(self.above(a) > self.above(b) for a in self.up[left] for b in self.up[right])
+        below = [(self.place[a.head], self.place[b.head]) for a in self.down[left] for b in self.down[right]]
+        return above + sum(a > b for a, b in below)
+
+
+STRAIGHTENINGS = 80
+GAP = 10.0  # points between neighbours
+LOOSE, STIFF = 0.1, 3.0
+STILL = 0.02  # points that count as no move
+
+
+def spread(
+    rows: Sequence[Sequence[str]], level: Level, widths: Mapping[str, float], offsets: Mapping[str, float]
+) -> dict[str, float]:
+    """The middle of each thing; the leftmost edge of all is 0. `offsets`: of ports from the middles of their blocks."""
+    joined: dict[str, list[tuple[str, float, float]]] = defaultdict(list)
+
+    def join(one: str, other: str, offset: float, weight: float) -> None:
+        joined[other].append((one, offset, weight))
+        joined[one].append((other, -offset, weight))
+
+    bundled = {a.tail for a in level.arrows if a.edge.look == "bond"} & level.lines.keys()
+    for arrow in level.arrows:
+        straight = 1.0 + 2 * (arrow.tail in level.corners) + 2 * (arrow.head in level.corners)
+        offset = offsets.get(arrow.port, 0.0) if arrow.port else 0.0
+        join(arrow.tail, arrow.head, offset, LOOSE if arrow.tail in bundled else straight)
+    first = [next(thing for thing in row if thing in bundled) for row in rows if bundled & set(row)]
+    for one, other in pairwise(first):  # lines of terms begin below each other
+        join(one, other, (widths[other] - widths[one]) / 2, STIFF)
+    at: dict[str, float] = {}
+    gaps = [[(widths[a] + widths[b]) / 2 + GAP for a, b in pairwise(row)] for row in rows]
+    for row, gap in zip(rows, gaps, strict=True):
+        left = -fsum(gap) / 2
+        for thing, step in zip(row, [*gap, 0.0], strict=True):
+            at[thing], left = left, left + step
+    pairs = list(zip(rows, gaps, strict=True))
+    for sweep in range(STRAIGHTENINGS):
+        before = at.copy()
+        for row, gap in pairs if sweep % 2 else pairs[::-1]:
+            wanted = [_wanted(thing, joined[thing], at) for thing in row]
+            at.update(zip(row, _apart(wanted, gap), strict=True))
+        if all(abs(at[thing] - x) < STILL for thing, x in before.items()):
+            break
+    left = min((at[thing] - widths[thing] / 2 for thing in at), default=0.0)
+    return {thing: x - left for thing, x in at.items()}
+
+
+def _wanted(thing: str, joined: list[tuple[str, float, float]], at: dict[str, float]) -> tuple[float, float]:
+    """The place that would make a thing's wires straight, and how much that counts."""
+    total = fsum(weight for *_, weight in joined)
+    if not total:
+        return at[thing], 0.01
+    return fsum((at[other] + offset) * weight for other, offset, weight in joined) / total, total
+
+
+def _apart(wanted: list[tuple[float, float]], gaps: list[float]) -> list[float]:
+    """The places nearest to those wanted, by weighted squares, with at least the gaps between neighbours."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, count; pools that would overlap are merged
+    shift, shifts = 0.0, []
+    for (place, weight), gap in zip(wanted, [*gaps, 0.0], strict=True):
+        shifts.append(shift)
+        pools.append((place - shift, weight, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (m1, w1, c1), (m2, w2, c2) = pools[-2:]
+            pools[-2:] = [((m1 * w1 + m2 * w2) / (w1 + w2), w1 + w2, c1 + c2)]
+        shift += gap
+    means = [mean for mean, _, count in pools for _ in range(count)]
+    return [mean + shift for mean, shift in zip(means, shifts, strict=True)]

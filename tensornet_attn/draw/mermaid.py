@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tensornet_attn.draw.flatten import flatten
-from tensornet_attn.draw.layers import Edge, edges
 from tensornet_attn.draw.looks import CORE, GREY, TRAINED_CORE, kinds
-from tensornet_attn.draw.scene import Node, Scene
+from tensornet_attn.draw.scene import Edge, Node, Scene, edges
 from tensornet_attn.draw.words import KINDS, plain
 from tensornet_attn.graph.model import Graph
 
@@ -46,7 +45,7 @@ _CLASSES = {
 }
 
 
-def mermaid_source(graph: Graph, title: str | None = None, about: str | None = None) -> str:
+def to_mermaid(graph: Graph, title: str | None = None, about: str | None = None) -> str:
     """Mermaid flowchart text of a diagram."""
     scene, wires = _joined(*edges(flatten(graph)))
     name = _harmless(title or graph.name)
@@ -84,14 +83,9 @@ def _quoted(text: str) -> str:
 
 def _inside(scene: Scene, frame: str | None, indent: str) -> list[str]:
     lines = [f"{indent}{node.id}{_shape(node, node.label)}" for node in scene.held[frame]]
-    for inner in scene.frames:
-        if inner.parent == frame:
-            title = ", ".join(_quoted(word) for word in inner.words) or " "
-            lines += [
-                f'{indent}subgraph {inner.id}["{title}"]',
-                *_inside(scene, inner.id, indent + "  "),
-                f"{indent}end",
-            ]
+    for inner in scene.inner[frame]:
+        title = ", ".join(_quoted(word) for word in inner.words) or " "
+        lines += [f'{indent}subgraph {inner.id}["{title}"]', *_inside(scene, inner.id, indent + "  "), f"{indent}end"]
     return lines
 
 

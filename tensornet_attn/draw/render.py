@@ -1,20 +1,28 @@
-"""DOT source to SVG and PNG, by `dot` where it is on the PATH, else by the Graphviz in pygraphviz's wheels."""
+"""A picture as a file: its suffix says which kind, and nothing half-written is ever left.
+
+SVG and PNG are made by `dot` where it is on the PATH, else by the Graphviz in pygraphviz's wheels.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from hashlib import sha256
 from html import escape
 from importlib.util import find_spec
+from pathlib import Path
 
 from tensornet_attn.draw.core import core_words
-from tensornet_attn.draw.dot import dot_source
-from tensornet_attn.draw.text import step_lines
+from tensornet_attn.draw.dot import to_dot
+from tensornet_attn.draw.mermaid import to_mermaid
+from tensornet_attn.draw.text import diagram_text, step_lines
 from tensornet_attn.draw.words import plain
-from tensornet_attn.errors import MissingPartError, TensornetError
+from tensornet_attn.errors import InputError, MissingPartError, TensornetError, nearest
+from tensornet_attn.files import write_whole
 from tensornet_attn.graph.model import Graph
 
 SECONDS = 60  # for one layout
@@ -27,9 +35,9 @@ sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
 """
 
 
-def svg_text(graph: Graph, title: str | None = None, about: str | None = None) -> str:
-    """SVG of a diagram, with title and description for screen readers."""
-    source = dot_source(graph, title)
+def to_svg(graph: Graph, title: str | None = None, about: str | None = None) -> str:
+    """SVG of a diagram, with title and description for screen readers. Raises MissingPartError without Graphviz."""
+    source = to_dot(graph, title)
     drawn = layout(source, "svg").decode("utf-8")
     drawn = re.sub(r"<!--.*?-->|<title>[^<]*</title>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
     drawn = re.sub(r"\n\s*\n+", "\n", drawn)
@@ -43,16 +51,16 @@ def svg_text(graph: Graph, title: str | None = None, about: str | None = None) -
 
 def mark(graph: Graph, title: str | None = None, about: str | None = None) -> str:
     """What the ids in a picture end in: a digest of all that it was drawn from."""
-    return _digest(dot_source(graph, title), about)
+    return _digest(to_dot(graph, title), about)
 
 
 def _digest(source: str, about: str | None) -> str:
     return sha256(f"{source}{about}".encode()).hexdigest()[:8]
 
 
-def png_bytes(graph: Graph, title: str | None = None) -> bytes:
-    """PNG of a diagram, at 144 dots per inch."""
-    return layout(dot_source(graph, title, dots=144), "png")
+def to_png(graph: Graph, title: str | None = None) -> bytes:
+    """PNG of a diagram, at 144 dots per inch. Raises MissingPartError where no Graphviz is installed."""
+    return layout(to_dot(graph, title, dots=144), "png")
 
 
 def description(graph: Graph, about: str | None = None) -> str:
@@ -88,3 +96,47 @@ def layout(source: str, form: str) -> bytes:
             f"Graphviz could not draw this diagram ({said}); draw to '.dot', '.mmd' or '.txt' instead."
         )
     return done.stdout
+
+
+FORMATS: dict[str, Callable[[Graph, str | None, str | None], str | bytes]] = {
+    "dot": to_dot,
+    "mmd": to_mermaid,
+    "png": lambda graph, title, about: to_png(graph, title),
+    "svg": to_svg,
+    "txt": diagram_text,
+}
+
+
+def draw(
+    graph: Graph,
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    *,
+    title: str | None = None,
+    about: str | None = None,
+) -> Path:
+    """Writes a picture and returns its path.
+
+    The suffix chooses svg, png, dot, mmd (Mermaid) or txt; `format` overrides it. The file appears whole or not at
+    all. Raises InputError for an unknown format or a place that cannot be written, MissingPartError where SVG or PNG
+    is asked for and no Graphviz is installed.
+    """
+    target = Path(path)
+    name = (target.suffix.lower() if format is None else format).removeprefix(".")
+    if name not in FORMATS:
+        wrong = f"no picture format '{name}'" if name else "no suffix that names a picture format"
+        raise InputError(f"cannot draw to '{target}': {wrong}; {nearest(name, FORMATS)}")
+    if not target.parent.is_dir():
+        raise InputError(f"cannot write '{target}': there is no directory '{target.parent}'.")
+    picture = content(graph, name, title, about)
+    try:
+        write_whole(target, picture)
+    except OSError as error:
+        raise InputError(f"cannot write '{target}': {error.strerror or error}.") from error
+    return target
+
+
+def content(graph: Graph, form: str, title: str | None, about: str | None) -> bytes:
+    """The bytes of a picture in one of FORMATS."""
+    made = FORMATS[form](graph, title, about)
+    return made if isinstance(made, bytes) else made.encode("utf-8")

@@ -1,11 +1,185 @@
-"""A sweep of costs as SVG: a panel a measure, a curve for what else varies than the first axis."""
+"""Panels of curves as SVG written here, such as sweeps of costs: the same numbers give the same bytes anywhere.
+
+The horizontal axis is logarithmic. The vertical one is linear around its values where these stay below 10, with a line
+at 1, else logarithmic. Curves differ in colour, dashes and markers; on a logarithmic axis, where they often coincide,
+in width as well, so that each is seen under the next. A panel whose curves are all the same draws one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil, floor, log10
 
 from tensornet_attn.cost.sweep import MEASURES, Point, Swept, cell, head
-from tensornet_attn.draw.curves import Curve, Panel, curves
+
+WIDE, HIGH, LEFT, GAP, TOP, BETWEEN = 290, 190, 66, 94, 58, 262  # of a panel, its place, and from one to the next
+LINE, SIGN = 20, 8  # height of a line of the legend; width of a letter
+SUFFIXES = ("", " k", " M", " G", " T", " P", " E")
+# Dark to light, each with dashes and a marker of its own, so that curves part in greyscale too.
+STYLES = (
+    ("#12356b", "", "circle"),
+    ("#c25b12", "8 4", "square"),
+    ("#1d7a4c", "2 3", "diamond"),
+    ("#8a2f7d", "10 3 2 3", "triangle"),
+    ("#7a7a1f", "5 2", "circle"),
+    ("#2a8fa8", "1 4", "square"),
+    ("#a83a3a", "12 4", "diamond"),
+    ("#5b5b5b", "3 5", "triangle"),
+)
+SHAPES = {
+    "circle": "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z",
+    "square": "M-3 -3h6v6h-6z",
+    "diamond": "M0 -4l4 4l-4 4l-4 -4z",
+    "triangle": "M0 -4l4 7h-8z",
+}
+_HEAD = """<svg role="img" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" width="{0}" height="{1}" \
+font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#222">"""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A named curve; None where it has no value."""
+
+    name: str
+    xs: tuple[int, ...]
+    ys: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes. `along` is what the horizontal one shows; `one` names the curve where all are the same."""
+
+    title: str
+    along: str
+    curves: tuple[Curve, ...]
+    one: str = "the same for all"
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """Where values are drawn: `bottom` and `top` bound y, in powers of ten where it is logarithmic."""
+
+    left: float
+    upper: float
+    first: int
+    last: int
+    bottom: float
+    top: float
+    step: float | None = None  # between the lines of a linear axis
+
+    def x(self, value: int) -> float:
+        wide = log10(self.last / self.first) or 1.0
+        return self.left + WIDE * log10(value / self.first) / wide
+
+    def y(self, value: float) -> float:
+        level = log10(value) if self.step is None else value
+        return self.upper + HIGH * (self.top - level) / (self.top - self.bottom)
+
+
+def curves(panels: Sequence[Panel], title: str, about: str) -> str:
+    """SVG of the panels, two beside each other, under one legend."""
+    names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
+    legend, height = _legend(names)
+    rows = ceil(len(panels) / 2)
+    wide = LEFT + WIDE + 20 + (GAP + WIDE if len(panels) > 1 else 0)
+    high = TOP + height + BETWEEN * rows - 4
+    body = [_HEAD.format(wide, high), f"<title>{escape(title)}</title>", f"<desc>{escape(about)}</desc>"]
+    body += [f'<rect width="{wide}" height="{high}" fill="#fff"/>']
+    body += [f'<text x="{LEFT}" y="22" font-weight="bold">{escape(title)}</text>', *legend]
+    for i, panel in enumerate(panels):
+        axes = _axes(panel, LEFT + (i % 2) * (WIDE + GAP), TOP + height + (i // 2) * BETWEEN)
+        body += [*_frame(panel, axes), *_drawn(panel, axes, names)]
+    return "\n".join([*body, "</svg>", ""])
+
+
+def _axes(panel: Panel, left: float, upper: float) -> _Axes:
+    xs = [x for curve in panel.curves for x in curve.xs]
+    ys = [y for curve in panel.curves for y in curve.ys if y is not None and y > 0] or [1.0]
+    if max(ys) < 10:
+        step = _step(max(ys) - min(ys))
+        bottom, top = floor(min(ys) / step + 1e-9), ceil(max(ys) / step - 1e-9)
+        return _Axes(left, upper, min(xs), max(xs), bottom * step, max(top, bottom + 1) * step, step)
+    low, high = floor(log10(min(ys))), ceil(log10(max(ys)))
+    return _Axes(left, upper, min(xs), max(xs), low, max(high, low + 1))
+
+
+def _step(span: float) -> float:
+    """From one line of a linear axis to the next: 1, 2 or 5 times a power of ten, six of them or so."""
+    power = 10.0 ** floor(log10(max(span, 1e-3) / 6))
+    return next(power * digit for digit in (1, 2, 5, 10) if max(span, 1e-3) / (power * digit) <= 6)
+
+
+def _frame(panel: Panel, axes: _Axes) -> Iterable[str]:
+    left, upper = axes.left, axes.upper
+    yield f'<text x="{left}" y="{upper - 10}" font-weight="bold">{escape(panel.title)}</text>'
+    for value, label in _ticks(axes):
+        y = axes.y(value)
+        stroke = "#999" if value == 1 and axes.step is not None else "#e4e4e4"
+        yield f'<path d="M{left} {y:.1f}h{WIDE}" stroke="{stroke}"/>'
+        yield f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
+    yield f'<rect x="{left}" y="{upper}" width="{WIDE}" height="{HIGH}" fill="none" stroke="#888"/>'
+    for value in sorted({x for curve in panel.curves for x in curve.xs}):
+        x = axes.x(value)
+        yield f'<path d="M{x:.1f} {upper + HIGH}v5" stroke="#888"/>'
+        yield f'<text x="{x:.1f}" y="{upper + HIGH + 19}" text-anchor="middle">{value}</text>'
+    yield f'<text x="{left + WIDE / 2:.1f}" y="{upper + HIGH + 38}" text-anchor="middle">{escape(panel.along)}</text>'
+
+
+def _ticks(axes: _Axes) -> Iterable[tuple[float, str]]:
+    if axes.step is None:
+        every = 1 + int(axes.top - axes.bottom) // 8
+        for power in range(int(axes.bottom), int(axes.top) + 1, every):
+            suffix = SUFFIXES[power // 3] if power >= 0 else ""
+            yield 10.0**power, f"{10 ** (power % 3)}{suffix}" if power >= 0 else f"{10.0**power:g}"
+        return
+    step = axes.step
+    for i in range(round(axes.bottom / step), round(axes.top / step) + 1):
+        yield round(i * step, 9), f"{i * step:.6g}"
+
+
+def _drawn(panel: Panel, axes: _Axes, names: Sequence[str]) -> Iterable[str]:
+    alike = len(panel.curves) > 1 and len({(curve.xs, curve.ys) for curve in panel.curves}) == 1
+    if alike:
+        yield from _curve(panel.curves[0], axes, ("#222", "", "circle"), 2)
+        place = f'x="{axes.left + WIDE}" y="{axes.upper - 10}"'
+        yield f'<text {place} text-anchor="end" font-style="italic">{escape(panel.one)}</text>'
+        return
+    for i, curve in enumerate(panel.curves):
+        width = 2 if axes.step is not None else max(1.5, 4.5 - i)
+        yield from _curve(curve, axes, STYLES[names.index(curve.name) % len(STYLES)], width)
+
+
+def _curve(curve: Curve, axes: _Axes, style: tuple[str, str, str], width: float) -> Iterable[str]:
+    places = [(axes.x(x), axes.y(y)) for x, y in zip(curve.xs, curve.ys, strict=True) if y is not None and y > 0]
+    if not places:
+        return
+    colour, dashes, shape = style
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    yield f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashed}/>'
+    for x, y in places:
+        yield f'<path d="{SHAPES[shape]}" transform="translate({x:.1f} {y:.1f})" fill="{colour}"/>'
+
+
+def _legend(names: Sequence[str]) -> tuple[list[str], int]:
+    """The lines of the legend and their height; a curve alone needs none."""
+    if len(names) < 2:
+        return [], 0
+    found, x, y, most = [], LEFT, 46, LEFT + 2 * WIDE + GAP
+    for i, name in enumerate(names):
+        colour, dashes, shape = STYLES[i % len(STYLES)]
+        wide = 42 + SIGN * len(name)
+        if x > LEFT and x + wide > most:
+            x, y = LEFT, y + LINE
+        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+        found.append(f'<path d="M{x} {y - 4}h30" stroke="{colour}" stroke-width="2"{dashed}/>')
+        found.append(f'<path d="{SHAPES[shape]}" transform="translate({x + 15} {y - 4})" fill="{colour}"/>')
+        found.append(f'<text x="{x + 36}" y="{y}">{escape(name)}</text>')
+        x += wide + 14
+    return found, y - 46 + LINE + 6
+
 
 AXES = {"n": "length n", "m": "length m"}  # others are sizes
 
@@ -16,14 +190,14 @@ def sweep_svg(found: Swept) -> str:
     panels = []
     for measure in found.sweep.measures:
         ratio = f", ratio to {found.against}" if found.against else ""
-        drawn = tuple(_curve(name, points, axes[0], measure) for name, points in found.series().items())
+        drawn = tuple(_swept_curve(name, points, axes[0], measure) for name, points in found.series().items())
         several = [*(["designs"] if len(found.sweep.designs) > 1 else []), *axes[1:]]
         same = f"the same for all {' and '.join(several)}"
         panels.append(Panel(f"{measure}{ratio}", AXES.get(axes[0], f"size of {axes[0]}"), drawn, same))
     return curves(panels, head(found), _about(found))
 
 
-def _curve(name: str, points: Sequence[Point], axis: str, measure: str) -> Curve:
+def _swept_curve(name: str, points: Sequence[Point], axis: str, measure: str) -> Curve:
     return Curve(name, tuple(p.sizes[axis] for p in points), tuple(p.displayed(measure) for p in points))
 
 

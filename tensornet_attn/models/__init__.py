@@ -8,34 +8,24 @@ from typing import TYPE_CHECKING, Any
 from tensornet_attn.keywords import checked
 
 if TYPE_CHECKING:
-    from tensornet_attn.models.classifier import SequenceClassifier
+    from tensornet_attn.models.config import json_schema
     from tensornet_attn.models.cost import ModelCost
     from tensornet_attn.models.initial import INITIALISATIONS
-    from tensornet_attn.models.kinds import make
-    from tensornet_attn.models.language import LanguageModel
-    from tensornet_attn.models.memory import Memory
+    from tensornet_attn.models.kinds import LanguageModel, Memory, Seq2Seq, SequenceClassifier, make
     from tensornet_attn.models.model import Model
-    from tensornet_attn.models.read import ModelSpec
-    from tensornet_attn.models.schema import json_schema
-    from tensornet_attn.models.seq2seq import Seq2Seq
-    from tensornet_attn.models.sources import check, list_models, load
+    from tensornet_attn.models.read import ModelSpec, check, list_models, load
 
 __all__ = [
     "INITIALISATIONS", "LanguageModel", "Memory", "Model", "ModelCost", "ModelSpec", "Seq2Seq", "SequenceClassifier",
     "check", "json_schema", "list_models", "load", "make",
 ]  # fmt: skip
 _PLACES = {
-    "classifier": "SequenceClassifier",
+    "config": "json_schema",
     "cost": "ModelCost",
     "initial": "INITIALISATIONS",
-    "kinds": "make",
-    "language": "LanguageModel",
-    "sources": "check list_models load",
-    "memory": "Memory",
+    "kinds": "LanguageModel Memory Seq2Seq SequenceClassifier make",
     "model": "Model",
-    "read": "ModelSpec",
-    "schema": "json_schema",
-    "seq2seq": "Seq2Seq",
+    "read": "ModelSpec check list_models load",
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names.split()}
 

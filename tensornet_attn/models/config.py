@@ -1,18 +1,20 @@
-"""What a model file says under `model:`, as pydantic models, before any design is looked up."""
+"""What a model file says under `model:`, as pydantic models and as a JSON schema, before any design is looked up."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 from tensornet_attn import limits
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.boxes import Arithmetic
+from tensornet_attn.spec.places import Path
+from tensornet_attn.spec.report import Reporter, printable
 
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["none", "learned", "sinusoid"]
@@ -26,24 +28,17 @@ def _design(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _part(value: Any) -> Any:
-    """`mhsa` is short for `{design: mhsa}`."""
-    if isinstance(value, (str, os.PathLike, Design)):
-        return {"design": value}
-    if not isinstance(value, (Mapping, Part)):
-        raise PydanticCustomError("part", "a design is wanted here, or a mapping with 'design', 'legs', 'settings'")
-    return value
+def _short(kind: Any, key: str) -> Callable[[Any], Any]:
+    """`mhsa` is short for `{design: mhsa}` in a part, and for `{mixer: mhsa}` in a layer."""
 
+    def spelled_out(value: Any) -> Any:
+        if isinstance(value, (str, os.PathLike, Design)):
+            return {key: value}
+        if not isinstance(value, (Mapping, _Data)):
+            raise PydanticCustomError(kind, "a design is wanted here, or a mapping")
+        return value
 
-def _layer(value: Any) -> Any:
-    """`mhsa` is short for `{mixer: mhsa}`."""
-    if isinstance(value, (str, os.PathLike, Design)):
-        return {"mixer": value}
-    if not isinstance(value, (Mapping, Layer)):
-        raise PydanticCustomError(
-            "layer", "a layer is wanted here: a design, or a mapping with 'mixer', 'mlp', 'repeat'"
-        )
-    return value
+    return spelled_out
 
 
 def _whole(value: Any) -> Any:
@@ -78,7 +73,7 @@ class Part(_Data):
     causal: StrictBool | None = Field(None, description="Overrides what the design says.")
 
 
-ShortPart = Annotated[Part, BeforeValidator(_part, json_schema_input_type=Part | str)]
+ShortPart = Annotated[Part, BeforeValidator(_short("part", "design"), json_schema_input_type=Part | str)]
 Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=Annotated[int, Field(ge=1)])]
 Rows = Annotated[int, BeforeValidator(_rows, json_schema_input_type=Annotated[int, Field(ge=0)])]
 Share = Annotated[float, BeforeValidator(_share, json_schema_input_type=Annotated[float, Field(ge=0, lt=1)])]
@@ -98,7 +93,7 @@ class DecoderLayer(Layer):
     cross: ShortPart = Field(description="Any design with a second input, such as 'cross'.")
 
 
-ShortLayer = Annotated[Layer, BeforeValidator(_layer, json_schema_input_type=Layer | str)]
+ShortLayer = Annotated[Layer, BeforeValidator(_short("layer", "mixer"), json_schema_input_type=Layer | str)]
 
 
 class Config(_Data):
@@ -147,3 +142,97 @@ CONFIGS: dict[str, type[LanguageModelConfig] | type[SequenceClassifierConfig] | 
 }
 STACKS = ("layers", "encoder", "decoder")
 PARTS = ("mixer", "cross", "mlp")  # in the order in which a block has them
+
+
+def json_schema() -> dict[str, Any]:
+    """What a model file may hold. A design that stands inline has a schema of its own, `ta.json_schema()`."""
+    model = TypeAdapter(LanguageModelConfig | SequenceClassifierConfig | Seq2SeqConfig).json_schema(mode="validation")
+    definitions = model.pop("$defs")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A tensornet_attn model",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["tensornet", "model"],
+        "properties": {
+            "tensornet": {"const": 1, "description": "Version of the language."},
+            "name": {"type": "string"},
+            "about": {"type": "string", "description": "One sentence about the model."},
+            "source": {"type": "string", "description": "Paper, year, section."},
+            "model": model,
+        },
+        "$defs": definitions,
+    }
+
+
+TOP = ("tensornet", "name", "about", "source", "model")
+_EXAMPLES = {
+    "vocabulary": "vocabulary: 256",
+    "length": "length: 128",
+    "width": "width: 64",
+    "layers": "layers: [{mixer: mhsa, mlp: mlp, repeat: 2}]",
+    "encoder": "encoder: [{mixer: mhsa, mlp: mlp}]",
+    "decoder": "decoder: [{mixer: mhsa, cross: cross, mlp: mlp}]",
+    "classes": "classes: 10",
+    "mixer": "mixer: mhsa",
+    "cross": "cross: cross",
+    "design": "design: mhsa",
+}
+_WANTED = {
+    "whole": ("a whole number from 1 is wanted here", "e.g. 64."),
+    "share": ("a number from 0 up to but not including 1 is wanted here", "e.g. 0.1."),
+    "number": ("a finite number or arithmetic is wanted here", "e.g. 0.5 or 'width ** 0.5'."),
+    "bool_type": ("true or false is wanted here", "e.g. true."),
+    "list_type": ("a list of layers is wanted here", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
+    "too_short": ("at least one layer is wanted here", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
+    "dict_type": ("a mapping of names to numbers is wanted here", "e.g. {h: 4}."),
+    "design": ("a design is wanted here", "a shipped name, a path, or the design itself."),
+    "part": ("a design is wanted here", "e.g. mhsa, or {design: mhsa, legs: {h: 4}}."),
+    "layer": ("a layer is wanted here", "e.g. {mixer: mhsa, mlp: mlp}."),
+    "model_type": ("a layer is wanted here", "e.g. {mixer: mhsa, cross: cross, mlp: mlp}."),
+}
+_OTHER = ("another value is wanted here", "compare with docs/models.md.")
+
+
+def report_config(error: ValidationError, reporter: Reporter, kind: str) -> None:
+    """Reports each complaint at its place under `model`."""
+    for raw in error.errors(include_url=False, include_context=True, include_input=False):
+        path: Path = ("model", *raw["loc"])
+        last = str(path[-1])
+        if raw["type"] == "extra_forbidden":
+            hint = reporter.nearest(last, _known(path, kind))
+            reporter.error("unknown-key", f"there is no key '{printable(last)}' here.", path, key=True, hint=hint)
+        elif raw["type"] == "missing":
+            hint = f"e.g. '{_EXAMPLES[last]}'."
+            reporter.error("missing-key", f"the key '{last}' is missing.", path, key=True, hint=hint)
+        elif raw["type"] == "literal_error":
+            given = written(reporter.document.value(path))
+            hint = f"one of {raw['ctx']['expected'].replace(chr(39), '').replace(' or ', ', ')}."
+            reporter.error("wrong-value", f"{given} is no value of '{last}'.", path, hint=hint)
+        else:
+            what, hint = _WANTED.get(raw["type"], _OTHER)
+            given = written(reporter.document.value(path))
+            reporter.error("wrong-type", f"{what}, {given} given.", path, hint=hint)
+
+
+def _known(path: Path, kind: str) -> list[str]:
+    """The keys that may stand where an unknown one does."""
+    if len(path) == 2:
+        return list(CONFIGS[kind].model_fields)
+    model: type[BaseModel] = Part
+    if len(path) == 4:
+        model = DecoderLayer if path[1] == "decoder" else Layer
+    return list(model.model_fields)
+
+
+def written(value: Any) -> str:
+    """How a message shows a value."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"the text '{printable(value)}'"
+    if isinstance(value, (int, float)):
+        return printable(str(value)) if not isinstance(value, int) or value.bit_length() < 512 else "a very long number"
+    return {"dict": "a mapping", "list": "a list", "tuple": "a list"}.get(type(value).__name__, type(value).__name__)

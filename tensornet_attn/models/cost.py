@@ -93,20 +93,14 @@ def cost(name: str, config: Any, stacks: Stacks, n: int | None, batch: int, m: i
                 sees_more = role == "cross" or (role == "mixer" and config.kind == "language_model")
                 keys = m if part.context and sees_more else queries
                 if id(part) not in priced:
-                    priced[id(part)] = _price(part, queries, keys, batch, dtype)
-                report = priced[id(part)]
-                rows.append(_row(f"{stack}.{place}.{role}", part, report))
-    rows += [_norms(config, stacks), _output(config, n, batch)]
+                    priced[id(part)] = compiler.cost(part.design, queries, keys, batch, dtype, part.causal)
+                report, best = priced[id(part)], priced[id(part)].best
+                where, what = f"{stack}.{place}.{role}", part.design.name
+                rows.append(Row(where, what, report.macs, best.total.routed_macs, best.parameters, best.frozen))
+    norms = len(rows) - 1 + (0 if config.post_norm else len(stacks))  # one more at the end of each stack, or none
+    each = config.width * (2 if config.norm == "layernorm" else 1)
+    rows += [Row("norms", config.norm, parameters=norms * each), _output(config, n, batch)]
     return ModelCost(name, n, m, batch, tuple(rows))
-
-
-def _price(part: Fitted, n: int, m: int, batch: int, dtype: str) -> Report:
-    return compiler.cost(part.design, n, m if part.context else n, batch, dtype, part.causal)
-
-
-def _row(place: str, part: Fitted, report: Report) -> Row:
-    best = report.best
-    return Row(place, part.design.name, report.macs, best.total.routed_macs, best.parameters, best.frozen)
 
 
 def _embedding(config: Any, cls: bool, n: int, batch: int) -> Row:
@@ -114,22 +108,12 @@ def _embedding(config: Any, cls: bool, n: int, batch: int) -> Row:
 
     In place of a table of tokens numbers have a projection, with a bias.
     """
-    tokens, features = (
-        [config.vocabulary, getattr(config, "target_vocabulary", None)],
-        getattr(config, "features", None),
-    )
-    rows = sum(count for count in tokens if count is not None) + cls + (0 if features is None else features + 1)
+    features = getattr(config, "features", None)
+    rows = (config.vocabulary or 0) + (getattr(config, "target_vocabulary", None) or 0) + cls
+    rows += 0 if features is None else features + 1
     rows += (config.length + cls) * (config.positions == "learned") * (1 + (config.kind == "seq2seq"))
     macs = batch * n * (features or 0) * config.width
     return Row("embedding", config.positions, macs, macs, parameters=rows * config.width)
-
-
-def _norms(config: Any, stacks: Stacks) -> Row:
-    """One for each design and, where they stand before the designs, one at the end of each stack."""
-    count = sum(len(block) for blocks in stacks.values() for block in blocks)
-    count += 0 if config.post_norm else len(stacks)
-    each = config.width * (2 if config.norm == "layernorm" else 1)
-    return Row("norms", config.norm, parameters=count * each)
 
 
 def _output(config: Any, n: int, batch: int) -> Row:

@@ -1,22 +1,64 @@
-"""A design in a layer: the model's width on the leg of its input, and whether inputs and output fit the place."""
+"""A design in a layer: opened where the file says, the width put on the leg of its input, and whether it fits."""
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from tensornet_attn import compiler
 from tensornet_attn import graph as graphs
-from tensornet_attn.compiler import Design
 from tensornet_attn.errors import Problem
-from tensornet_attn.graph.model import Graph, Tensor
+from tensornet_attn.graph.model import Graph
 from tensornet_attn.models.config import Part
-from tensornet_attn.models.parts import opened
+from tensornet_attn.spec import Design
 from tensornet_attn.spec.places import Document, Path
 from tensornet_attn.spec.read import read_document
-from tensornet_attn.spec.report import Reporter
+from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sizes import Sizes
+from tensornet_attn.spec.sources import document_of, file_document, text_document
+
+
+def opened(value: Any, document: Document, path: Path) -> tuple[Document, Reporter]:
+    """A fresh document of the design at `path` of a model's document; without data where it cannot be had."""
+    if isinstance(value, Design):
+        return document_of(value)
+    if isinstance(value, Mapping):
+        inner = inside(document, path)
+        return inner, Reporter(inner)
+    if "\n" in value:
+        return text_document(value, "<text>", None)
+    folder = os.path.dirname(document.path or "")  # a path is relative to the model's file, as under `extends`
+    found, reporter = file_document(os.path.normpath(os.path.join(folder, value)) if is_path(value) else value)
+    if found.data and not {"tensornet", "extends"} & found.data.keys():  # show nothing of a file that is no design
+        found = Document({}, found.name)
+        reporter = Reporter(found)
+        hint = "a design starts with 'tensornet: 1'; check that file by itself."
+        reporter.error("unknown-design", f"'{printable(value)}' is no design.", (), hint=hint)
+    return found, reporter
+
+
+def shipped(value: Any) -> bool:
+    """Whether a part names a shipped design."""
+    return isinstance(value, str) and not is_path(value) and "\n" not in value
+
+
+def is_path(name: str) -> bool:
+    """Whether a name of a design or model is a path, not that of a shipped one."""
+    return "/" in name or os.sep in name or name.endswith((".yaml", ".yml"))
+
+
+def inside(document: Document, path: Path) -> Document:
+    """A part of a document as one of its own, which may be changed."""
+    depth, data = len(path), copy.deepcopy(document.value(path))
+    name = data.get("name") if isinstance(data, dict) else None
+    out = Document(data, document.name if document.values else printable(str(name or "design"), 64), path=document.path)
+    for places, own in ((document.keys, out.keys), (document.values, out.values)):
+        own.update({at[depth:]: place for at, place in places.items() if at[:depth] == path})
+    return out
 
 
 @dataclass(frozen=True)
@@ -27,7 +69,7 @@ class Fitted:
     `elements`: numbers in its weights and states.
     """
 
-    design: Design
+    design: compiler.Design
     causal: bool | None
     keyed: bool
     context: bool
@@ -60,7 +102,7 @@ def fit(place: Place) -> Fitted | None:
         place.refuse("this place of the model is causal.", "leave out 'causal: false'.", "causal")
         return None
     at = (*place.path, "design") if place.document.value((*place.path, "design")) is not None else place.path
-    reading = read_document(*opened(part.design, place.document, at), kind=Design)
+    reading = read_document(*opened(part.design, place.document, at), kind=compiler.Design)
     if reading.design is None or reading.reporter.failed:
         return _forward(place, reading.reporter.problems(), {})
     widths = _width_legs(place, reading.design)
@@ -68,7 +110,7 @@ def fit(place: Place) -> Fitted | None:
         return None
     legs: dict[str, Any] = {**dict.fromkeys(widths, place.width), **part.legs}
     causal = True if place.causal else part.causal
-    reading = read_document(*opened(part.design, place.document, at), legs, part.settings, Design)
+    reading = read_document(*opened(part.design, place.document, at), legs, part.settings, compiler.Design)
     graph = graphs.examine(reading, causal)
     if graph is None or reading.design is None:
         return _forward(place, reading.reporter.problems(), legs)
@@ -80,7 +122,7 @@ def fit(place: Place) -> Fitted | None:
     return Fitted(reading.design, causal, graph.key is not None, len(graph.of_role("input")) > 1, elements)
 
 
-def _width_legs(place: Place, design: Design) -> list[str]:
+def _width_legs(place: Place, design: compiler.Design) -> list[str]:
     """The legs of the inputs that run along no sequence: the width of the residual stream is put on them."""
     kinds = {
         leg.name: leg.kind
@@ -138,21 +180,17 @@ def _check(place: Place, graph: Graph) -> None:
     if len(inputs) > 2:
         names = ", ".join(tensor.name for tensor in inputs)
         place.refuse(f"'{graph.name}' has {len(inputs)} inputs: {names}.", "a design in a model has one or two.")
+    elif place.role == "cross" and len(inputs) != 2:
+        message = f"'{graph.name}' has one input; 'cross' looks from the target at the source."
+        place.refuse(message, "e.g. the shipped design 'cross'.")
     elif place.role == "cross":
-        _check_cross(place, graph, inputs)
+        if graph.tied or (inputs[0].legs[0], inputs[1].legs[0]) != (graph.query, graph.key):
+            message = f"'{graph.name}' does not keep its two inputs apart: one has the queries, the other the keys."
+            place.refuse(message, f"e.g. '{inputs[0].name}: n f' and '{inputs[1].name}: m f'.")
     elif len(inputs) == 2 and inputs[1].default != inputs[0].name:
         message = f"'{graph.name}' needs a second input '{inputs[1].name}', which a {place.role} is not given."
         place.refuse(message, "put it under 'cross' in a decoder, or choose a design of one sequence.")
     _check_lengths(place, graph)
-
-
-def _check_cross(place: Place, graph: Graph, inputs: tuple[Tensor, ...]) -> None:
-    if len(inputs) != 2:
-        message = f"'{graph.name}' has one input; 'cross' looks from the target at the source."
-        place.refuse(message, "e.g. the shipped design 'cross'.")
-    elif graph.tied or (inputs[0].legs[0], inputs[1].legs[0]) != (graph.query, graph.key):
-        message = f"'{graph.name}' does not keep its two inputs apart: one has the queries, the other the keys."
-        place.refuse(message, f"e.g. '{inputs[0].name}: n f' and '{inputs[1].name}: m f'.")
 
 
 def _check_lengths(place: Place, graph: Graph) -> None:

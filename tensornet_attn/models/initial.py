@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from tensornet_attn.graph.fan import summed_dims
-from tensornet_attn.graph.model import Contraction, Graph
-from tensornet_attn.models.block import Block
+from tensornet_attn.graph.model import Graph
 from tensornet_attn.runtime.draw import xavier_
 
 
@@ -67,13 +66,13 @@ def initialise(model: nn.Module) -> None:
     if model.output is not None:
         _draw(rule, model.output.weight, (1,), None)
     for stack in model.spec.stacks:
-        _stack(rule, list(getattr(model, stack)))
+        _stack(rule, getattr(model, stack))
     for module in model.modules():
         if rule.norms and isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
             module.weight.normal_(1, rule.norms)
 
 
-def _stack(rule: Initialisation, blocks: list[Block]) -> None:
+def _stack(rule: Initialisation, blocks: nn.ModuleList) -> None:
     designs = [getattr(block, role).design for block in blocks for role in block.roles]
     factors = {"1": 1.0, "S": len(designs) ** -0.5, "2/L": (2 / len(blocks)) ** 0.5}
     for design in designs:
@@ -113,12 +112,12 @@ def residual_outputs(graph: Graph) -> set[str]:
     found, waiting = set(), [(graph.output, graph.legs_of(graph.output)[-1])]
     while waiting:
         name, leg = waiting.pop()
-        op = graph.step[name].op
-        for use in op.uses:
+        step = graph.step[name]
+        for use in step.op.uses:
             if leg not in use.legs:
                 continue
             if use.name in graph.step:
                 waiting.append((use.name, graph.legs_of(use.name)[use.legs.index(leg)]))
-            elif graph.tensor[use.name].role == "weight" and isinstance(op, Contraction):
+            elif graph.tensor[use.name].role == "weight" and step.contraction is not None:
                 found.add(use.name)
     return found

@@ -1,21 +1,286 @@
-"""The module of a description, whatever its kind."""
+"""The kinds of model: language models, with memory of earlier segments, sequence classifiers, encoder and decoder."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
-from tensornet_attn.errors import nearest
-from tensornet_attn.models.classifier import SequenceClassifier
-from tensornet_attn.models.language import LanguageModel
-from tensornet_attn.models.model import Model
-from tensornet_attn.models.override import override_keys
-from tensornet_attn.models.read import ModelSpec
-from tensornet_attn.models.seq2seq import Seq2Seq
-from tensornet_attn.models.sources import load
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.models.model import (
+    Losses,
+    Model,
+    Positions,
+    WithLosses,
+    check_numbers,
+    check_tokens,
+    gathered,
+    last_norm_of,
+)
+from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.spec.sources import Source
 
-if TYPE_CHECKING:
-    import torch
+Tensor = torch.Tensor
+
+
+class Memory(NamedTuple):
+    """What a language model carries from one segment to the next, as in Transformer-XL: never hidden, never trained.
+
+    The last inputs of each layer with a context input, [batch, rows, width] each; detached.
+
+    `keep` [batch, rows] says which rows are no padding; None where all are.
+    """
+
+    states: tuple[Tensor, ...]
+    keep: Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.states[0].shape[1]
+
+
+def _check_memory(memory: Memory, layers: int, batch: int, width: int) -> None:
+    """Raises InputError for a memory of another model or another batch."""
+    if not isinstance(memory, Memory) or len(memory.states) != layers:
+        given = f"{len(memory.states)} states" if isinstance(memory, Memory) else f"a {type(memory).__name__}"
+        raise InputError(f"memory is {given}; give what the call before returned, or new_memory(batch).")
+    for state in memory.states:
+        if state.dim() != 3 or (state.shape[0], state.shape[2]) != (batch, width) or state.shape[1] != memory.rows:
+            raise InputError(
+                f"memory has a state of shape {list(state.shape)}; it needs [batch {batch}, rows, width {width}]."
+            )
+
+
+def _seen(memory: Memory, key_mask: Tensor | None, batch: int, n: int) -> Tensor | None:
+    """Which rows of memory and segment together are no padding, [batch, rows + n]; None where all are."""
+    if memory.keep is None and key_mask is None:
+        return None
+    device = memory.states[0].device
+    before = torch.ones(batch, memory.rows, dtype=torch.bool, device=device) if memory.keep is None else memory.keep
+    now = torch.ones(batch, n, dtype=torch.bool, device=device) if key_mask is None else key_mask.expand(batch, n)
+    return torch.cat([before, now], 1)
+
+
+class LanguageModel(Model):
+    """Logits of the next token at each position: [batch, n] -> [batch, n, vocabulary].
+
+    >>> model = LanguageModel(vocabulary=9, length=8, width=16, layers=["mhsa_rope"])
+    >>> model(torch.zeros(2, 5, dtype=torch.int64)).shape
+    torch.Size([2, 5, 9])
+    """
+
+    kind = "language_model"
+
+    def _make(self, **new: Any) -> None:
+        config = self.spec.config
+        self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
+        self.positions = Positions(config, config.length, **new)
+        self.norm = last_norm_of(config, **new)
+        self.rows = config.memory
+        self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False, **new)
+        self.output_bias = nn.Parameter(torch.zeros(config.vocabulary, **new)) if config.output_bias else None
+
+    def forward(
+        self,
+        tokens: Tensor,
+        key_mask: Tensor | None = None,
+        memory: Memory | None = None,
+        at: Tensor | None = None,
+        losses: bool = False,
+    ) -> Tensor | tuple[Any, ...]:
+        """tokens [batch, n] integers, key_mask [batch, n] (true = a token): logits [batch, n, vocabulary].
+
+        With `memory`, that of the call before or `new_memory(batch)`, (logits, memory). With `at` [k], places counted
+        through all rows (row * n + position), logits [k, vocabulary] of these alone. With `losses`, the auxiliary
+        losses by name, as `layers.0.mixer.balance`, stand last: (logits, losses), or (logits, memory, losses). Raises
+        InputError.
+        """
+        check_tokens("tokens", tokens, key_mask)
+        x = self.positions(self.embedding(tokens) * self.scale)
+        if memory is not None:
+            *made, found = self._remembering(x, key_mask, memory, at, losses)
+            return (*made, found) if losses else tuple(made)
+        x, found = self._through("layers", x, losses, key_mask)
+        return (self._logits(x, at), found) if losses else self._logits(x, at)
+
+    def new_memory(self, batch: int) -> Memory:
+        """The memory before the first segment. Raises InputError for a model without."""
+        self._check_rows()
+        weight = self.embedding.weight
+        return Memory(tuple(weight.new_zeros(batch, 0, weight.shape[1]) for _ in range(self._contexts)))
+
+    @property
+    def _contexts(self) -> int:
+        return sum(block.mixer.context for block in self.layers)
+
+    def _check_rows(self) -> None:
+        if not self.rows:
+            raise InputError(f"'{self.spec.name}' has no memory; give it rows, e.g. 'memory: 128' in its description.")
+
+    def _remembering(
+        self, x: Tensor, key_mask: Tensor | None, memory: Memory, at: Tensor | None, losses: bool
+    ) -> tuple[Tensor, Memory, Losses]:
+        self._check_rows()
+        batch, n, width = x.shape
+        _check_memory(memory, self._contexts, batch, width)
+        keep, states, contexts = _seen(memory, key_mask, batch, n), iter(memory.states), []
+        found: Losses = {}
+        for place, block in enumerate(self.layers):
+            if block.mixer.context:
+                contexts.append(torch.cat([next(states), x], 1))
+                made = block.after(contexts[-1], n, keep, key_mask, losses=losses)
+            else:
+                made = block(x, key_mask, losses=losses)
+            x = gathered(made, f"layers.{place}", found)
+        last = tuple(context[:, max(0, context.shape[1] - self.rows) :].detach() for context in contexts)
+        keep = None if keep is None else keep[:, max(0, keep.shape[1] - self.rows) :]
+        return self._logits(x, at), Memory(last, keep), found
+
+    def _logits(self, x: Tensor, at: Tensor | None) -> Tensor:
+        weight = self.embedding.weight if self.output is None else self.output.weight
+        x = x if at is None else x.flatten(0, 1).index_select(0, at)
+        return F.linear(self.norm(x), weight, self.output_bias)
+
+
+class SequenceClassifier(Model):
+    """Logits of the classes: [batch, n] -> [batch, classes]; of numbers [batch, n, features].
+
+    >>> model = SequenceClassifier(vocabulary=9, length=8, width=16, classes=3, layers=["mhsa"])
+    >>> model(torch.zeros(2, 5, dtype=torch.int64)).shape
+    torch.Size([2, 3])
+    >>> series = SequenceClassifier(features=4, length=8, width=16, classes=3, layers=["mhsa"], pooling="concat")
+    >>> series(torch.zeros(2, 8, 4)).shape
+    torch.Size([2, 3])
+    """
+
+    kind = "sequence_classifier"
+
+    def _make(self, **new: Any) -> None:
+        config = self.spec.config
+        cls = config.pooling == "cls"
+        self.features, self.length, self.pooling = config.features, config.length, config.pooling
+        if config.features is None:
+            self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
+        else:
+            self.projection = nn.Linear(config.features, config.width, **new)
+        self.cls = nn.Parameter(torch.zeros(config.width, **new)) if cls else None
+        self.positions = Positions(config, config.length + cls, **new)
+        self.norm = last_norm_of(config, **new)
+        rows = config.length if config.pooling == "concat" else 1
+        self.output = nn.Linear(rows * config.width, config.classes, **new)
+
+    def forward(self, tokens: Tensor, key_mask: Tensor | None = None, losses: bool = False) -> WithLosses:
+        """tokens [batch, n] integers, or [batch, n, features] numbers, and key_mask [batch, n], true where one stands.
+
+        Logits [batch, classes]; with `losses`, (logits, auxiliary losses by name, as `layers.0.mixer.balance`). Raises
+        InputError; also where `pooling: concat` is given another n than its length.
+        """
+        x = self._embedded(tokens, key_mask) * self.scale
+        if self.cls is not None:
+            x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
+            key_mask = None if key_mask is None else nn.functional.pad(key_mask, (1, 0), value=True)
+        x, found = self._through("layers", self.positions(x), losses, key_mask)
+        logits = self.output(self._pooled(self.norm(x), key_mask))
+        return (logits, found) if losses else logits
+
+    def _embedded(self, tokens: Tensor, key_mask: Tensor | None) -> Tensor:
+        if self.features is None:
+            check_tokens("tokens", tokens, key_mask)
+            x = self.embedding(tokens)
+        else:
+            check_numbers("tokens", tokens, key_mask, self.features)
+            x = self.projection(tokens.to(self.projection.weight.dtype))
+        if self.pooling == "concat" and x.shape[1] != self.length:
+            raise InputError(
+                f"{x.shape[1]} positions given; 'pooling: concat' takes {self.length}, the model's length."
+            )
+        return x
+
+    def _pooled(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        """[batch, n, width] -> [batch, width], or [batch, n width]; a sequence of padding alone gives zeros."""
+        if self.cls is not None:
+            return x[:, 0]
+        if self.pooling == "concat":
+            return (x if key_mask is None else torch.where(key_mask[..., None], x, 0)).flatten(1)
+        if key_mask is None:
+            return x.mean(1)
+        count = key_mask.sum(1, keepdim=True).clamp(min=1)
+        return torch.where(key_mask[..., None], x, 0).sum(1) / count
+
+
+class Seq2Seq(Model):
+    """Logits of the next token of the target: [batch, m], [batch, n] -> [batch, n, target_vocabulary].
+
+    Without a `target_vocabulary` source and target share vocabulary and embedding.
+
+    >>> layer = {"mixer": "mhsa", "cross": "cross"}
+    >>> model = Seq2Seq(vocabulary=9, length=8, width=16, encoder=["mhsa"], decoder=[layer])
+    >>> model(torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 4, dtype=torch.int64)).shape
+    torch.Size([2, 4, 9])
+    """
+
+    kind = "seq2seq"
+
+    def _make(self, **new: Any) -> None:
+        config = self.spec.config
+        own, out = config.target_vocabulary, config.target_vocabulary or config.vocabulary
+        self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
+        self.target_embedding = None if own is None else nn.Embedding(own, config.width, **new)
+        self.source_positions = Positions(config, config.length, **new)
+        self.target_positions = Positions(config, config.length, **new)
+        self.source_norm, self.norm = last_norm_of(config, **new), last_norm_of(config, **new)
+        self.output = None if config.tied else nn.Linear(config.width, out, bias=False, **new)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        losses: bool = False,
+    ) -> WithLosses:
+        """source [batch, m], target [batch, n] integers; masks of these shapes (true = a token).
+
+        With `losses`, (logits, auxiliary losses by name, as `encoder.0.mixer.balance`). Raises InputError.
+        """
+        if not losses:
+            return self.decode(self.encode(source, source_mask), target, source_mask, target_mask)
+        encoded, found = self.encode(source, source_mask, losses=True)
+        logits, own = self.decode(encoded, target, source_mask, target_mask, losses=True)
+        return logits, {**found, **own}
+
+    def encode(self, source: Tensor, source_mask: Tensor | None = None, losses: bool = False) -> WithLosses:
+        """What the decoder looks at: [batch, m, width]; with `losses`, (that, the encoder's losses)."""
+        check_tokens("source", source, source_mask, "source_mask")
+        x = self.source_positions(self.embedding(source) * self.scale)
+        x, found = self._through("encoder", x, losses, source_mask)
+        return (self.source_norm(x), found) if losses else self.source_norm(x)
+
+    def decode(
+        self,
+        encoded: Tensor,
+        target: Tensor,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        at: Tensor | None = None,
+        losses: bool = False,
+    ) -> WithLosses:
+        """Logits [batch, n, vocabulary] of a target after a source that `encode` has encoded; (logits, losses) too.
+
+        With `at` [k], places counted through all rows (row * n + position), logits [k, vocabulary] of these alone.
+        """
+        check_tokens("target", target, target_mask, "target_mask")
+        if target.shape[0] != encoded.shape[0]:
+            raise InputError(f"'target' has batch {target.shape[0]}, 'source' has {encoded.shape[0]}.")
+        table = self.embedding if self.target_embedding is None else self.target_embedding
+        x = self.target_positions(table(target) * self.scale)
+        x, found = self._through("decoder", x, losses, target_mask, encoded, source_mask)
+        x = x if at is None else x.flatten(0, 1).index_select(0, at)
+        logits = F.linear(self.norm(x), table.weight if self.output is None else self.output.weight)
+        return (logits, found) if losses else logits
+
 
 KINDS: dict[str, type[Model]] = {cls.kind: cls for cls in (LanguageModel, SequenceClassifier, Seq2Seq)}
 

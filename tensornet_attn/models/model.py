@@ -1,4 +1,4 @@
-"""What all models share: the description they are made of, their cost, and their first values."""
+"""What all models share: blocks of designs, positions, a description, cost, and first values."""
 
 from __future__ import annotations
 
@@ -8,19 +8,173 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
+from tensornet_attn import compiler
 from tensornet_attn.errors import InputError
-from tensornet_attn.models.block import Block, Losses, gathered
+from tensornet_attn.models.config import Config
 from tensornet_attn.models.cost import ModelCost
+from tensornet_attn.models.fit import Fitted
 from tensornet_attn.models.initial import initialise
-from tensornet_attn.models.read import ModelSpec
-from tensornet_attn.models.sources import load
+from tensornet_attn.models.read import ModelSpec, load
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.spec.sources import Source
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
 
 Tensor = torch.Tensor
+Losses = dict[str, Tensor]  # auxiliary losses by name, scalars
+WithLosses = Tensor | tuple[Tensor, Losses]
+NORMS = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
+
+
+def norm_of(config: Config, **new: Any) -> nn.Module:
+    """The norm of a model; eps is 1e-5 for either kind."""
+    return NORMS[config.norm](config.width, eps=1e-5, **new)
+
+
+def last_norm_of(config: Config, **new: Any) -> nn.Module:
+    """The norm at the end of a stack; none where each layer ends with one."""
+    return nn.Identity() if config.post_norm else norm_of(config, **new)
+
+
+class Sublayer(nn.Module):
+    """A design with its norm and dropout; the residual connection is around all three.
+
+    The norm stands before the design, x + dropout(design(norm(x))), or after, norm(x + dropout(design(x))).
+    """
+
+    def __init__(self, part: Fitted, config: Config, backend: str, **new: Any):
+        super().__init__()
+        self.norm, self.post_norm = norm_of(config, **new), config.post_norm
+        self.design = compiler.compile(part.design, backend, part.causal, n=config.length, **new)
+        self.dropout = nn.Dropout(config.dropout)
+        self.keyed, self.context = part.keyed, part.context
+
+    def forward(
+        self, x: Tensor, key_mask: Tensor | None = None, source: Tensor | None = None, losses: bool = False
+    ) -> WithLosses:
+        """x, and the result, [batch, n, width]; `source` [batch, m, width] is normed already; key_mask [batch, m].
+
+        `losses`: the result is (result, the design's losses).
+        """
+        into = x if self.post_norm else self.norm(x)
+        inputs = (into,) if source is None else (into, source)
+        return self._added(x, inputs, key_mask if self.keyed else None, losses)
+
+    def after(self, context: Tensor, n: int, key_mask: Tensor | None, losses: bool = False) -> WithLosses:
+        """The last n rows of a context [batch, m, width], each seeing the context; key_mask [batch, m]."""
+        into, x = context if self.post_norm else self.norm(context), context[:, context.shape[1] - n :]
+        return self._added(x, (into[:, into.shape[1] - n :], into), key_mask, losses)
+
+    def _added(self, x: Tensor, inputs: tuple[Tensor, ...], key_mask: Tensor | None, losses: bool) -> WithLosses:
+        made = self.design(*inputs, key_mask=key_mask, **({"losses": True} if losses else {}))
+        made, found = made if losses else (made, {})
+        x = x + self.dropout(made)
+        x = self.norm(x) if self.post_norm else x
+        return (x, found) if losses else x
+
+
+class Block(nn.Module):
+    """One layer of a model. Its parameters are named `mixer.design.Wq`, `mixer.norm.weight` and so on."""
+
+    def __init__(self, parts: dict[str, Fitted], config: Config, backend: str, **new: Any):
+        super().__init__()
+        self.roles = tuple(parts)
+        for role, part in parts.items():
+            self.add_module(role, Sublayer(part, config, backend, **new))
+
+    def forward(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        source: Tensor | None = None,
+        source_mask: Tensor | None = None,
+        losses: bool = False,
+    ) -> WithLosses:
+        """x, and the result, [batch, n, width]; key_mask [batch, n]; source [batch, m, width], its mask [batch, m].
+
+        `losses`: the result is (result, losses), named such as `mixer.balance`.
+        """
+        return self._rest(self.mixer(x, key_mask, losses=losses), key_mask, source, source_mask, losses)
+
+    def after(
+        self, context: Tensor, n: int, key_mask: Tensor | None, own_mask: Tensor | None, losses: bool = False
+    ) -> WithLosses:
+        """Like forward for the last n rows of a context, which the mixer sees as a whole."""
+        return self._rest(self.mixer.after(context, n, key_mask, losses), own_mask, None, None, losses)
+
+    def _rest(
+        self,
+        mixed: WithLosses,
+        key_mask: Tensor | None,
+        source: Tensor | None,
+        source_mask: Tensor | None,
+        losses: bool,
+    ) -> WithLosses:
+        found: Losses = {}
+        x = gathered(mixed, "mixer", found)
+        if "cross" in self.roles:
+            x = gathered(self.cross(x, source_mask, source, losses), "cross", found)
+        if "mlp" in self.roles:
+            x = gathered(self.mlp(x, key_mask, losses=losses), "mlp", found)
+        return (x, found) if losses else x
+
+
+def gathered(made: WithLosses, where: str, found: Losses) -> Tensor:
+    """A result without its losses, which go to those found so far, the place before their names."""
+    if isinstance(made, Tensor):
+        return made
+    found |= {f"{where}.{name}": value for name, value in made[1].items()}
+    return made[0]
+
+
+class Positions(nn.Module):
+    """Adds positions, learned or sinusoid, where the model has them, and drops out."""
+
+    def __init__(self, config: Config, length: int, **new: Any):
+        super().__init__()
+        self.kind, self.length = config.positions, length
+        self.dropout = nn.Dropout(config.dropout)
+        if self.kind == "learned":
+            self.table = nn.Parameter(torch.zeros(length, config.width, **new))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x, and the result, [batch, n, width]. Raises InputError."""
+        n = x.shape[1]
+        if self.kind == "learned":
+            if n > self.length:
+                raise InputError(f"{n} positions given; the model has learned {self.length}.")
+            x = x + self.table[:n]
+        elif self.kind == "sinusoid":
+            x = x + sinusoid(torch.arange(n, device=x.device), x.shape[2], x.dtype)
+        return self.dropout(x)
+
+
+def check_tokens(name: str, tokens: Tensor, key_mask: Tensor | None, mask_name: str = "key_mask") -> None:
+    """[batch, n], integers, and a boolean mask of the same shape. Raises InputError."""
+    if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
+        raise InputError(f"'{name}' is {_given(tokens)}; give [batch, n], torch.int64.")
+    _check_mask(mask_name, key_mask, tokens.shape)
+
+
+def check_numbers(name: str, numbers: Tensor, key_mask: Tensor | None, features: int) -> None:
+    """[batch, n, features], floating point, and a boolean mask [batch, n]. Raises InputError."""
+    right = isinstance(numbers, torch.Tensor) and numbers.dim() == 3 and numbers.shape[2] == features
+    if not right or not numbers.is_floating_point():
+        raise InputError(f"'{name}' is {_given(numbers)}; give [batch, n, {features}], torch.float32.")
+    _check_mask("key_mask", key_mask, numbers.shape[:2])
+
+
+def _check_mask(name: str, mask: Tensor | None, shape: torch.Size) -> None:
+    if mask is None:
+        return
+    if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool or mask.shape != shape:
+        raise InputError(f"'{name}' is {_given(mask)}; give {list(shape)}, torch.bool, true = a token.")
+
+
+def _given(value: object) -> str:
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 class Model(nn.Module, ABC):
@@ -59,12 +213,12 @@ class Model(nn.Module, ABC):
     def _make(self, **new: Any) -> None:
         """Makes what is no stack: embeddings, final norms, output."""
 
-    def _through(self, stack: str, x: Tensor, found: Losses | None, *seen: Tensor | None) -> Tensor:
-        """x after all blocks of a stack, which see masks and a source; `found` takes their losses, None for none."""
-        wanted, all_found = found is not None, {} if found is None else found
+    def _through(self, stack: str, x: Tensor, losses: bool, *seen: Tensor | None) -> tuple[Tensor, Losses]:
+        """x after all blocks of a stack, which see masks and a source, and their losses, none where not asked for."""
+        found: Losses = {}
         for place, block in enumerate(getattr(self, stack)):
-            x = gathered(block(x, *seen, losses=wanted), f"{stack}.{place}", all_found)
-        return x
+            x = gathered(block(x, *seen, losses=losses), f"{stack}.{place}", found)
+        return x, found
 
     def to_yaml(self, whole: bool = False) -> str:
         """The model as YAML text that reads back to the same model; see `ModelSpec.to_yaml`."""

@@ -1,39 +1,51 @@
-"""From a document to a ModelSpec: form, and every design in its place. Everything wrong is reported at once."""
+"""From a source to a checked model: its form, every design in its place, and what is to be otherwise in it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
 
 from tensornet_attn import limits
+from tensornet_attn.errors import DesignError, InputError, Problem, nearest
 from tensornet_attn.models.config import (
     CONFIGS,
     PARTS,
     STACKS,
+    TOP,
     LanguageModelConfig,
     Layer,
     Part,
     Seq2SeqConfig,
     SequenceClassifierConfig,
+    report_config,
+    written,
 )
 from tensornet_attn.models.cost import ModelCost, cost
-from tensornet_attn.models.fit import Fitted, Place, fit
-from tensornet_attn.models.parts import shipped
-from tensornet_attn.models.refuse import TOP, report_config, written
+from tensornet_attn.models.fit import Fitted, Place, fit, is_path, shipped
+from tensornet_attn.spec import library
+from tensornet_attn.spec import load as load_design
 from tensornet_attn.spec.arithmetic import evaluate, names, parse
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Document, Path
 from tensornet_attn.spec.report import Reporter, printable
+from tensornet_attn.spec.sources import Source, document_of
 from tensornet_attn.spec.tokens import Refusal
 from tensornet_attn.spec.yaml import dump
 from tensornet_attn.spec.yaml import parse as parse_yaml
 
 AnyConfig = LanguageModelConfig | SequenceClassifierConfig | Seq2SeqConfig
 Block = dict[str, Fitted]  # mixer, cross, mlp: those there are, in this order
+REPLACING = {  # by role: what replaces its design, its legs and its settings
+    "mixer": ("design", "legs", "settings"),
+    "mlp": ("mlp", "mlp_legs", "mlp_settings"),
+}
+MAPPINGS = tuple(name for _, *names in REPLACING.values() for name in names)
+OF_LAYERS = (*REPLACING["mixer"], *REPLACING["mlp"], "depth")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +91,12 @@ class ModelSpec:
 
         Shipped designs stay names, others are written out; with `whole` all are written out, with the sizes they have.
         """
-        return dump(self._as_dict(whole))
+        data = self.config.model_dump(exclude_unset=True, mode="python")
+        for block, layer, given in self._layers(data):
+            for role in [role for role in PARTS if layer.get(role) is not None]:
+                layer[role] = _part(getattr(given, role), block[role], whole)
+        about = {"about": self.about} if self.about else {}
+        return dump({"tensornet": 1, "name": self.name, **about, "model": {"kind": data.pop("kind"), **data}})
 
     def as_given(self) -> dict[str, Any]:
         """What the file says under `model`: its designs as they are named there, relative paths relative to `path`."""
@@ -88,14 +105,6 @@ class ModelSpec:
             for role in [role for role in PARTS if layer.get(role) is not None]:
                 layer[role]["design"] = getattr(given, role).design  # a Design stays one
         return data
-
-    def _as_dict(self, whole: bool) -> dict[str, Any]:
-        data = self.config.model_dump(exclude_unset=True, mode="python")
-        for block, layer, given in self._layers(data):
-            for role in [role for role in PARTS if layer.get(role) is not None]:
-                layer[role] = _part(getattr(given, role), block[role], whole)
-        about = {"about": self.about} if self.about else {}
-        return {"tensornet": 1, "name": self.name, **about, "model": {"kind": data.pop("kind"), **data}}
 
     def _layers(self, data: dict[str, Any]) -> Iterator[tuple[Block, dict[str, Any], Layer]]:
         """Each entry of each stack: as it was fitted, as it stands in `data`, and as it was given."""
@@ -124,14 +133,18 @@ def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
         return None
     _check_input(config, reporter)
     scale = _scale(config, reporter)
-    _check_memory(config, reporter)
+    memory = getattr(config, "memory", 0)
+    if memory and config.positions != "none":
+        message = f"'{config.positions}' positions start anew in each segment, and the memory stands before it."
+        hint = "write 'positions: none': a design with a context input counts distances itself."
+        reporter.error("no-fit", message, ("model", "positions"), hint=hint)
     _check_tables(config, reporter)
     stacks = {
         stack: tuple(_blocks(document, reporter, config, stack)) for stack in STACKS if getattr(config, stack, None)
     }
     if reporter.failed:
         return None
-    if getattr(config, "memory", 0) and not any(block["mixer"].context for block in stacks["layers"]):
+    if memory and not any(block["mixer"].context for block in stacks["layers"]):
         message = "no mixer of this model has a context input, which the memory is for."
         hint = "such an input is 'memory: {legs: m f, default: x}'; e.g. transformer_xl or epa_xl."
         reporter.error("no-fit", message, ("model", "memory"), hint=hint)
@@ -200,13 +213,6 @@ def _scale(config: AnyConfig, reporter: Reporter) -> float:
         return 1.0
 
 
-def _check_memory(config: AnyConfig, reporter: Reporter) -> None:
-    if getattr(config, "memory", 0) and config.positions != "none":
-        message = f"'{config.positions}' positions start anew in each segment, and the memory stands before it."
-        hint = "write 'positions: none': a design with a context input counts distances itself."
-        reporter.error("no-fit", message, ("model", "positions"), hint=hint)
-
-
 def _check_input(config: AnyConfig, reporter: Reporter) -> None:
     """A classifier of numbers has `features`, all other models a vocabulary."""
     features = getattr(config, "features", None)
@@ -237,21 +243,20 @@ def _blocks(document: Document, reporter: Reporter, config: AnyConfig, stack: st
         message = f"more than {limits.LAYERS} layers."
         reporter.error("too-large", message, ("model", stack), hint="a model needs far fewer.")
         return
+    causal = stack == "decoder" or config.kind == "language_model"
+    own, memory = config.length + (getattr(config, "pooling", "") == "cls"), getattr(config, "memory", 0)
     for index, layer in enumerate(layers):
-        path: Path = ("model", stack, index)
         parts = {role: getattr(layer, role) for role in PARTS if getattr(layer, role, None) is not None}
-        fitted = {role: fit(_place(document, reporter, config, path, role, part)) for role, part in parts.items()}
-        block = {role: found for role, found in fitted.items() if found is not None}
+        block: Block = {}
+        for role, part in parts.items():
+            path: Path = ("model", stack, index)
+            path = (*path, role) if document.value((*path, role)) is not None else path
+            rows = (own, own + (memory if role == "mixer" else 0))
+            place = Place(document, reporter, path, role, part, config.width, causal and role != "cross", rows)
+            if (fitted := fit(place)) is not None:
+                block[role] = fitted
         if len(block) == len(parts):
             yield from [block] * layer.repeat
-
-
-def _place(document: Document, reporter: Reporter, config: AnyConfig, path: Path, role: str, part: Part) -> Place:
-    causal = path[1] == "decoder" or config.kind == "language_model"
-    own = config.length + (getattr(config, "pooling", "") == "cls")
-    context = own + (getattr(config, "memory", 0) if role == "mixer" else 0)
-    at = (*path, role) if document.value((*path, role)) is not None else path
-    return Place(document, reporter, at, role, part, config.width, causal and role != "cross", (own, context))
 
 
 def _part(part: Part, fitted: Fitted, whole: bool) -> dict[str, Any]:
@@ -261,3 +266,119 @@ def _part(part: Part, fitted: Fitted, whole: bool) -> dict[str, Any]:
     design = parse_yaml(fitted.design.to_yaml(), fitted.design.name)[0].data
     causal = {} if part.causal is None else {"causal": part.causal}
     return {"design": design, **causal}
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The names of the shipped models that match a pattern.
+
+    >>> list_models("rope_*")
+    ['rope_244m', 'rope_45m']
+    """
+    return library.model_names(pattern)
+
+
+def load(source: Source | ModelSpec, **overrides: Any) -> ModelSpec:
+    """A checked model from a shipped name, a path, YAML text or a dict. Raises DesignError with everything wrong.
+
+    `overrides`: of the mixers `design`, `legs` and `settings`; of the MLPs `mlp`, `mlp_legs` and `mlp_settings`;
+    `depth`, how often the layers repeat; and the keys of `model:` by name. See `override`.
+
+    >>> load("wikitext_small").stacks["layers"][0]["mixer"].design.legs["d"]
+    16
+    >>> load("wikitext_small", design="mgk", legs={"h": 4}, depth=2, vocabulary=9).cost(n=8).parameters
+    1137040
+    """
+    if isinstance(source, ModelSpec):
+        return override(source, overrides)
+    spec, problems = _read(source)
+    wrong = [problem for problem in problems if problem.severity == "error"]
+    if spec is None or wrong:
+        raise DesignError(wrong, "model")
+    return override(spec, overrides)
+
+
+def check(source: Source) -> list[Problem]:
+    """Every problem of a model, warnings included; an empty list means that it is fine."""
+    return _read(source)[1]
+
+
+def _read(source: Source) -> tuple[ModelSpec | None, list[Problem]]:
+    document, reporter = document_of(source, "model")
+    spec = read_model(document, reporter) if document.data else None
+    return spec, reporter.problems()
+
+
+def override(spec: ModelSpec, changes: Mapping[str, Any]) -> ModelSpec:
+    """The model with some keys of its description changed, and its mixers and MLPs, those of all layers alike.
+
+    `design` takes the place of every mixer: the sizes that the model gives to legs stay where the new design has a leg
+    of that name, settings do not. `mlp` takes the place of every MLP, sizes and all; None or 'none' leaves it out.
+    `legs`, `settings`, `mlp_legs` and `mlp_settings` replace single ones. The model is then named after design and
+    model. Raises InputError for what is no key, and DesignError for what does not fit.
+    """
+    if not changes:
+        return spec
+    _check(spec, changes)
+    data = spec.as_given() | {key: value for key, value in changes.items() if key not in OF_LAYERS}
+    layers = [layer for stack in STACKS for layer in data.get(stack, ())]
+    for layer in layers:
+        _change(layer, changes)
+    for name in REPLACING["mlp"][1:]:
+        if changes.get(name) and not any("mlp" in layer for layer in layers):
+            raise InputError(f"'{name}' is for an MLP, and '{spec.name}' has none.")
+    document = Document({"tensornet": 1, "name": spec.name, "model": data}, spec.name, path=spec.path)
+    reporter = Reporter(document)
+    new = read_model(document, reporter)
+    if new is None or reporter.failed:
+        raise DesignError([problem for problem in reporter.problems() if problem.severity == "error"], "model")
+    (stack, *_) = new.stacks.values()
+    name = f"{stack[0]['mixer'].design.name}_{new.name}"
+    return replace(new, name=name) if "design" in changes and not identifier_problem(name) else new
+
+
+def override_keys() -> frozenset[str]:
+    """All keys that models of any kind let be overridden."""
+    own = {key for config in CONFIGS.values() for key in config.model_fields}
+    return frozenset({*OF_LAYERS, *own} - {"kind", *STACKS})
+
+
+def _check(spec: ModelSpec, changes: Mapping[str, Any]) -> None:
+    """Raises InputError for what is no key, and for changes of layers that are not of the right form."""
+    known = (*OF_LAYERS, *(key for key in CONFIGS[spec.kind].model_fields if key not in ("kind", *STACKS)))
+    for key, value in changes.items():
+        if key not in known:
+            raise InputError(f"a {spec.kind} has no '{key}' to override: {nearest(key, known)}")
+        if key in MAPPINGS and not isinstance(value, Mapping):
+            raise InputError(f"'{key}' is a mapping of names to numbers, e.g. {{'h': 4}}, not {type(value).__name__}.")
+    for stack in STACKS if "depth" in changes else ():
+        count = len(getattr(spec.config, stack, ()))
+        if count > 1:
+            raise InputError(f"'depth' repeats the one entry of '{stack}'; '{spec.name}' has {count} entries there.")
+
+
+def _change(layer: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Changes one entry of a stack."""
+    if "depth" in changes:
+        layer["repeat"] = changes["depth"]
+    for role, (design, legs, settings) in REPLACING.items():
+        if design in changes:
+            layer[role] = _replaced(role, layer.get(role) or {}, changes[design])
+        if layer.get(role) is None:
+            layer.pop(role, None)  # an MLP that there is not, or no longer
+            continue
+        for key, name in (("legs", legs), ("settings", settings)):
+            if name in changes:
+                layer[role][key] = layer[role].get(key, {}) | dict(changes[name])
+
+
+def _replaced(role: str, part: Mapping[str, Any], design: Any) -> dict[str, Any] | None:
+    """A part with another design; None where there is to be none."""
+    # A path that is given here is relative to the working directory, not to the model's file.
+    path = os.fspath(design) if isinstance(design, os.PathLike) else design
+    path = os.path.abspath(path) if isinstance(path, str) and "\n" not in path and is_path(path) else path
+    if role == "mlp":
+        return None if design is None or design == "none" else {"design": path}
+    known = load_design(design).legs
+    legs = {leg: size for leg, size in part.get("legs", {}).items() if leg in known}
+    causal = {"causal": part["causal"]} if "causal" in part else {}
+    return {"design": path, "legs": legs, **causal}

@@ -14,7 +14,7 @@ from tensornet_attn.plan.band import lower_band
 from tensornet_attn.plan.fuse import lower_attention
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.rewrite.duplicate import ATTENTION_BOXES
+from tensornet_attn.rewrite.change import ATTENTION_BOXES
 from tensornet_attn.spec.arithmetic import ONE, Arith, Binary
 
 UNLOCKS = (lower_band, lower_linear, lower_attention)

@@ -14,9 +14,7 @@ from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
 from tensornet_attn.plan.distribute import still_made
 from tensornet_attn.plan.duplicate import lower_duplicates
 from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.rewrite.change import fresh, kept, with_steps
-from tensornet_attn.rewrite.duplicate import ATTENTION_BOXES
-from tensornet_attn.rewrite.simplify import draws
+from tensornet_attn.rewrite.change import ATTENTION_BOXES, draws, fresh, kept, with_steps
 from tensornet_attn.spec.arithmetic import ONE
 
 HOISTS = "hoisted values"

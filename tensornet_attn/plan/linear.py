@@ -22,9 +22,8 @@ from tensornet_attn.plan.figures import counted, instead
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
-from tensornet_attn.rewrite.change import fresh, with_steps
+from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 from tensornet_attn.rewrite.distance import with_places
-from tensornet_attn.rewrite.simplify import without_dead
 from tensornet_attn.spec.arithmetic import ONE, Number
 
 LINEAR = "linear attention"

@@ -15,9 +15,8 @@ from tensornet_attn.plan.distribute import Blend, blend_of, still_made
 from tensornet_attn.plan.duplicate import lower_duplicates
 from tensornet_attn.plan.hoist import lower_hoists
 from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.rewrite.change import fresh, read_once, with_steps, with_terms
+from tensornet_attn.rewrite.change import ATTENTION_BOXES, fresh, read_once, with_steps, with_terms
 from tensornet_attn.rewrite.distance import with_places
-from tensornet_attn.rewrite.duplicate import ATTENTION_BOXES
 from tensornet_attn.spec.arithmetic import Number
 
 NORMALIZED = "rows of a blend"

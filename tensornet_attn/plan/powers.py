@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn import limits
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Term, Use
-from tensornet_attn.rewrite.change import plain_number, with_legs, with_steps, with_terms
-from tensornet_attn.rewrite.products import inlined
-from tensornet_attn.rewrite.simplify import without_dead
+from tensornet_attn.rewrite.change import plain_number, with_legs, with_steps, with_terms, without_dead
+from tensornet_attn.rewrite.inline import inlined
 from tensornet_attn.spec.arithmetic import ONE, evaluate
 
 

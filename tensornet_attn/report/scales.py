@@ -14,10 +14,6 @@ TICKS = 6  # about as many as an axis has
 EDGE = 0.04  # of the axis, left free at either end
 
 
-def _same(value: float) -> float:
-    return value
-
-
 def _rate(value: float) -> float:
     return -math.log10(1 - min(max(value, 0.0), 1.0) + ERROR)
 
@@ -45,7 +41,7 @@ def linear(values: Sequence[float], first: float, last: float, zero: bool = Fals
     >>> linear([0.0, 10.0], 0, 100, zero=True).ticks
     (0.0, 2.0, 4.0, 6.0, 8.0, 10.0)
     """
-    return _scale(_same, ([0.0] if zero else []) + list(values), first, last, _round_ticks, zero)
+    return _scale(float, ([0.0] if zero else []) + list(values), first, last, _round_ticks, zero)
 
 
 def cost(values: Sequence[float], first: float, last: float) -> Scale:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from tensornet_attn.cost.sizes import human
 
 UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -77,3 +79,25 @@ def drop(value: float) -> str:
     ('a drop of 0.0214', 'a rise of 0.0030')
     """
     return f"a {'drop' if value >= 0 else 'rise'} of {abs(value):.4f}"
+
+
+def in_bytes(size: int) -> str:
+    """
+    >>> in_bytes(18_200_000), in_bytes(512)
+    ('18.2 MB', '512 B')
+    """
+    text = human(size)
+    return f"{text}B" if " " in text else f"{text} B"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table on a terminal: entries aligned left, the last one of a row as long as it is.
+
+    >>> aligned([("a", "bc", "d"), ("long", "words that end a row",), ("e", "f", "g")])
+    ['a     bc  d', 'long  words that end a row', 'e     f   g']
+    """
+    widths = [
+        max((len(row[place]) for row in rows if len(row) > place + 1), default=0)
+        for place in range(max(map(len, rows), default=0))
+    ]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -5,17 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Leg, Step, Term, Use
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, names
+from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Term, Use
+from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, Negative, Number, evaluate, names
 
 Legs = tuple[str, ...]
+
+# What rules ask of a kind of box
+ATTENTION_BOXES = ("softmax", "normalize", "keep")
+ALONG_ONE = frozenset(
+    "map softmax normalize keep sum mean max logsumexp rmsnorm layernorm l1norm l2norm dropout".split()
+)
+NOT_MULTIPLIED = frozenset(
+    "sum mean keep rope rel_shift dropout topk delta_rule".split()
+)  # no entry is multiplied by a hidden one
+WHOLE_LEGS = ("delta_rule", "topk", "rel_shift")  # a leg of their operands cannot be apart
+
+
+def terms_of(step: Step | None) -> tuple[Term, ...]:
+    """The terms of a sum of products; none of any other step."""
+    return step.contraction.terms if step is not None and step.contraction is not None else ()
 
 
 def product(step: Step | None) -> Term | None:
     """The one term of a step that is a single product."""
-    return (
-        step.op.terms[0] if step is not None and isinstance(step.op, Contraction) and len(step.op.terms) == 1 else None
-    )
+    terms = terms_of(step)
+    return terms[0] if len(terms) == 1 else None
 
 
 def kept(graph: Graph, name: str) -> bool:
@@ -40,11 +54,10 @@ def with_terms(step: Step, terms: Iterable[Term]) -> Step:
 
 def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:
     """The step with every use changed."""
-    if isinstance(step.op, Contraction):
-        terms = (replace(term, factors=tuple(map(change, term.factors))) for term in step.op.terms)
-        return with_terms(step, terms)
-    assert isinstance(step.op, Box)
-    return replace(step, op=replace(step.op, operands=tuple((role, change(use)) for role, use in step.op.operands)))
+    if step.box is not None:
+        operands = tuple((role, change(use)) for role, use in step.box.operands)
+        return replace(step, op=replace(step.box, operands=operands))
+    return with_terms(step, (replace(term, factors=tuple(map(change, term.factors))) for term in terms_of(step)))
 
 
 def settled(before: Graph, after: Graph) -> Graph | None:
@@ -94,3 +107,67 @@ def with_legs(graph: Graph, legs: Iterable[Leg]) -> Graph:
 
 def legs_in(factors: Iterable[Use]) -> set[str]:
     return {leg for use in factors for leg in use.legs}
+
+
+def drop_dead(graph: Graph, place: str) -> Graph | None:
+    """Z = f(X), read by nothing   ->   gone"""
+    if place in graph.readers or kept(graph, place):
+        return None
+    return settled(graph, with_steps(graph, {place: []}))
+
+
+def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
+    """The graph without those steps, and what they alone read, that nothing reads; None where a weight would go too."""
+    for name in names:
+        gone = graph.step.get(name)
+        if gone is None or name in graph.readers or kept(graph, name):
+            continue
+        without = drop_dead(graph, name)
+        made = None if without is None else without_dead(without, (use.name for use in gone.op.uses))
+        if made is None:
+            return None
+        graph = made
+    return graph
+
+
+def draws(graph: Graph, step: Step) -> bool:
+    """Whether a step draws random numbers: two such are never the same."""
+    chance = dict(step.box.numbers).get("dropout") if step.box is not None else None
+    return chance is not None and not (plain_number(graph, chance) and evaluate(chance, graph.values) == 0)
+
+
+def read_instead(graph: Graph, place: str, name: str, order: tuple[int, ...]) -> Graph | None:
+    """The graph in which another step is read, its legs those of this one in this order; this one is gone.
+
+    None where a mask of the call would name other legs, or where nothing reads the step but a call.
+    """
+    if kept(graph, place) or place not in graph.readers:
+        return None
+
+    def change(use: Use) -> Use:
+        return Use(name, tuple(use.legs[i] for i in order)) if use.name == place else use
+
+    readers = {step.name: [with_uses(step, change)] for step, _ in graph.readers[place]}
+    if any(seen(graph, graph.step[name]) != seen(graph, new) for name, (new,) in readers.items()):
+        return None
+    return settled(graph, with_steps(graph, {**readers, place: []}))
+
+
+def seen(graph: Graph, step: Step) -> Legs:
+    """The legs that a run-time mask may name, in the order in which it names them; none where no mask acts."""
+    pair = (graph.query, graph.key)
+    if step.box is None or not graph.masked(step):
+        return ()
+    return tuple(leg for leg in step.box.operand("of").legs if leg not in pair)
+
+
+def plus(graph: Graph, a: Arith, b: Arith) -> Arith:
+    if not any(True for tree in (a, b) for _ in names(tree)):
+        total = evaluate(Binary("+", a, b), {})
+        return Number(total) if total >= 0 else Negative(Number(-total))
+    return Binary("+", a, b)
+
+
+def is_map(graph: Graph, step: Step | None) -> bool:
+    """Whether a step is attention over keys: each query's row of it is a weighting of them."""
+    return step is not None and step.box is not None and step.box.kind in ATTENTION_BOXES and graph.masked(step)

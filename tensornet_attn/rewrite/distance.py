@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Box, Function, Graph, Tensor, Term, Use
+from tensornet_attn.graph.model import Function, Graph, Tensor, Term, Use
 from tensornet_attn.spec.arithmetic import Negative
 
 ABSOLUTE, DISTANCE, POSITION = Function("abs"), Function("distance"), Function("position")
@@ -13,9 +13,9 @@ ABSOLUTE, DISTANCE, POSITION = Function("abs"), Function("distance"), Function("
 def gap_of(graph: Graph, use: Use, causal: bool) -> str | None:
     """The name of the constant, where a use is the distance, or where `causal` lets it be no less than 0 its size."""
     step = graph.step.get(use.name)
-    if causal and step is not None and isinstance(step.op, Box) and step.op.kind == "map":
-        inner = step.op.operand("of")
-        return gap_of(graph, inner, False) if (step.op.function, inner.legs) == (ABSOLUTE, use.legs) else None
+    if causal and step is not None and step.box is not None and step.box.function == ABSOLUTE:
+        inner = step.box.operand("of")
+        return gap_of(graph, inner, False) if inner.legs == use.legs else None
     tensor = graph.tensor.get(use.name)
     return use.name if tensor is not None and tensor.init == DISTANCE and use.legs == tensor.legs else None
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Use
-from tensornet_attn.rewrite.change import fresh, kept, with_steps, with_uses
+from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.rewrite.change import ATTENTION_BOXES, draws, fresh, kept, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
-from tensornet_attn.rewrite.simplify import draws
-
-ATTENTION_BOXES = ("softmax", "normalize", "keep")
 
 
 def behind(graph: Graph, names: Iterable[str]) -> set[str]:
@@ -33,11 +30,13 @@ def beside_output(graph: Graph) -> set[str]:
 
 def state_apart(graph: Graph, place: str) -> Graph | None:
     """L = Q K; A = f(L); s = g(L), a state or a loss   ->   L = Q K; A = f(L); L' = Q K; s = g(L')"""
-    step, apart = graph.step[place], beside_output(graph)
-    readers = {reader.name for reader, _ in graph.readers.get(place, ())}
-    if draws(graph, step) or place in apart or not readers & apart:
+    step, readers = graph.step[place], {reader.name for reader, _ in graph.readers.get(place, ())}
+    if graph.query not in step.legs or graph.key not in step.legs or draws(graph, step):
         return None
-    if not {graph.query, graph.key} <= {*step.legs}:
+    if len(readers) + (place == graph.output) < 2:
+        return None  # one makes the output, another does not
+    apart = beside_output(graph)
+    if place in apart or not readers & apart:
         return None
     return duplicated(graph, place, [readers & apart])
 
@@ -51,13 +50,12 @@ def scores_apart(graph: Graph, place: str) -> Graph | None:
 def maps_of(graph: Graph, place: str) -> tuple[str, ...]:
     """The attention maps of a product of queries and keys that others read too; none where it has one reader."""
     step, readers = graph.step[place], [step for step, _ in graph.readers.get(place, ())]
-    if not isinstance(step.op, Contraction) or not {graph.query, graph.key} <= {*step.legs}:
+    if step.contraction is None or not {graph.query, graph.key} <= {*step.legs}:
         return ()
     if len(readers) + kept(graph, place) < 2:
         return ()
-    return tuple(
-        dict.fromkeys(own.name for own in readers if isinstance(own.op, Box) and own.op.kind in ATTENTION_BOXES)
-    )
+    boxes = ((own.name, own.box) for own in readers)
+    return tuple(dict.fromkeys(name for name, box in boxes if box is not None and box.kind in ATTENTION_BOXES))
 
 
 def scores_of_their_own(graph: Graph, place: str, maps: Collection[str]) -> Graph:
@@ -80,5 +78,15 @@ def duplicated(graph: Graph, place: str, groups: Iterable[Collection[str]]) -> G
     return graph
 
 
-STATE_APART = Rule("state apart", "L = Q K; A = f(L); s = g(L) -> A = f(L); s = g(L'), L' = Q K", state_apart)
-SCORES_APART = Rule("duplicated scores", "S = Q K; A = f(S); L = g(S) -> A = f(S); L = g(S'), S' = Q K", scores_apart)
+STATE_APART = Rule(
+    "state apart",
+    "L = Q K; A = f(L); s = g(L) -> A = f(L); s = g(L'), L' = Q K",
+    state_apart,
+    "structural: readers of any kind",
+)
+SCORES_APART = Rule(
+    "duplicated scores",
+    "S = Q K; A = f(S); L = g(S) -> A = f(S); L = g(S'), S' = Q K",
+    scores_apart,
+    "structural: readers of any kind",
+)

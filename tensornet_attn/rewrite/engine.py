@@ -13,11 +13,16 @@ CAP = 64  # firings for one place; far more than any diagram needs
 
 @dataclass(frozen=True)
 class Rule:
-    """`before -> after`, and the function that does it at one place: the new graph, or None where it does not fit."""
+    """`before -> after`, and the function that does it at one place: the new graph, or None where it does not fit.
+
+    `names`: of a pattern, what its names stand for where it fires. `why`: of any other rule, why it is no pattern.
+    """
 
     name: str
     algebra: str
     apply: Callable[[Graph, str], Graph | None]
+    why: str = ""
+    names: Callable[[Graph, str], dict[str, str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,14 @@ def rewritten(graph: Graph, place: str, rules: Sequence[Rule]) -> tuple[Graph, T
 def everywhere(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, Trace]:
     """The same around every step, in the order of the graph, until the rules fire around none."""
     trace: list[Firing] = []
-    cap = CAP * max(1, len(graph.steps))
+    cap, quiet = CAP * max(1, len(graph.steps)), set[str]()  # where nothing fires in the graph as it is
     while True:
         before = len(trace)
         for place in [step.name for step in graph.steps]:
+            if place in quiet:
+                continue
             graph, fired = rewritten(graph, place, rules)
+            quiet = {place} if fired else quiet | {place}
             trace += fired
             if len(trace) > cap:
                 _refuse(trace[-1])

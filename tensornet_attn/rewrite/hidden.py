@@ -13,12 +13,11 @@ from math import inf
 
 from tensornet_attn.graph.boxes import finite
 from tensornet_attn.graph.hidden import EVERYTHING, looks
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Seen, Step, Use
-from tensornet_attn.rewrite.change import fresh, with_uses
+from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Use
+from tensornet_attn.rewrite.change import NOT_MULTIPLIED, fresh, terms_of, with_uses
 from tensornet_attn.spec.arithmetic import Number
 
 _EXP = Function("exp")
-_LINEAR = frozenset({"sum", "mean", "keep", "rope", "rel_shift", "dropout", "topk"})  # entries are not multiplied
 _FACTOR, _OPERAND = 0, 1  # what stands for hidden entries: at 1 every box is a number, and its derivative too
 _POWER = -inf  # of exp, which is zero then, and its derivative too
 
@@ -56,10 +55,10 @@ class _Hiding:
 
     def add(self, step: Step) -> None:
         """Adds a step, and what has to stand before it."""
-        if not isinstance(step.op, Contraction | Box) or self.graph.masked(step):
+        if step.fused is not None or self.graph.masked(step):
             self.steps.append(step)
             return
-        fill, harmful = self.fill(step.op), self.harmful(step)
+        fill, harmful = self.fill(step.box), self.harmful(step)
         new = []
         for use, look, harm in zip(step.op.uses, self.looks[step.name], harmful, strict=True):
             if use.name in self.doubtful and not harm:
@@ -68,20 +67,19 @@ class _Hiding:
         uses = iter(new)
         self.steps.append(with_uses(step, lambda use: next(uses)) if any(harmful) else step)
 
-    def fill(self, op: Contraction | Box) -> float:
-        if isinstance(op, Contraction):
+    def fill(self, box: Box | None) -> float:
+        if box is None:
             return _FACTOR
-        return _POWER if op.function == _EXP and not self.everywhere else _OPERAND
+        return _POWER if box.function == _EXP and not self.everywhere else _OPERAND
 
     def harmful(self, step: Step) -> list[bool]:
         """Of each use whether an infinite entry would do harm, and there may be one."""
-        if isinstance(step.op, Contraction):
-            many = [len(term.factors) > 1 for term in step.op.terms for _ in term.factors]
+        if step.box is None:
+            many = [len(term.factors) > 1 for term in terms_of(step) for _ in term.factors]
             return [more and self.infinite(use) for more, use in zip(many, step.op.uses, strict=True)]
-        assert isinstance(step.op, Box)
-        if step.op.kind in _LINEAR | {"delta_rule"}:
+        if step.box.kind in NOT_MULTIPLIED:
             return [False] * len(step.op.uses)
-        always = self.everywhere or not finite(self.graph, step.op)
+        always = self.everywhere or not finite(self.graph, step.box)
         return [always or self.infinite(use) for use in step.op.uses]
 
     def infinite(self, use: Use) -> bool:

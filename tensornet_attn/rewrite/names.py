@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Use
-from tensornet_attn.rewrite.change import kept, with_steps, with_uses
+from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.rewrite.change import kept, seen, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
-from tensornet_attn.rewrite.simplify import seen
 
 
 def own_names(graph: Graph, place: str) -> Graph | None:
@@ -54,15 +53,17 @@ def _count(graph: Graph, step: Step) -> int:
 
 def _swapped(graph: Graph, step: Step, one: str, other: str) -> Step | None:
     """The step with two names of legs exchanged: its wires are its own. None where others see the names."""
-    if not isinstance(step.op, Box | Contraction) or (kept(graph, step.name) and {one, other} & {*step.legs}):
+    if step.fused is not None or (kept(graph, step.name) and {one, other} & {*step.legs}):
         return None
     new = {one: other, other: one}
     made = with_uses(step, lambda use: Use(use.name, tuple(new.get(leg, leg) for leg in use.legs)))
-    if isinstance(made.op, Box):
-        leg, along = (new.get(str(leg), leg) for leg in (made.op.leg, made.op.other))
-        made = replace(made, op=replace(made.op, leg=leg, other=along))
+    if made.box is not None:
+        leg, along = (new.get(str(leg), leg) for leg in (made.box.leg, made.box.other))
+        made = replace(made, op=replace(made.box, leg=leg, other=along))
     made = replace(made, legs=tuple(new.get(leg, leg) for leg in step.legs))
     return made if seen(graph, made) == seen(graph, step) else None
 
 
-OWN_NAMES = Rule("own names", "B[k n m] = ..; y = B[h n m] V[m h d] -> y = B[k n m] V[m k d]", own_names)
+OWN_NAMES = Rule(
+    "own names", "B[k n m] = ..; y = B[h n m] V[m h d] -> y = B[k n m] V[m k d]", own_names, "structural: names of legs"
+)

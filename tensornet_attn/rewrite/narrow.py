@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
-from tensornet_attn.rewrite.change import kept, legs_in, plain_number, times, with_steps, with_terms
-from tensornet_attn.spec.arithmetic import Name, evaluate
-
-ALONG = frozenset("map softmax normalize keep sum mean max logsumexp rmsnorm layernorm l1norm l2norm dropout".split())
+from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
+from tensornet_attn.rewrite.change import ALONG_ONE, draws, kept, legs_in, terms_of, times, with_steps, with_terms
+from tensornet_attn.spec.arithmetic import Name
 
 
 def without_leg(graph: Graph, name: str, leg: str, masked: bool = False) -> Graph | None:
@@ -37,15 +35,15 @@ def _out(legs: tuple[str, ...], place: int) -> tuple[str, ...]:
 
 
 def _narrowed(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> Graph | None:
-    if isinstance(reader.op, Contraction):
-        return _in_sum(graph, reader, name, place, masked)
-    return _in_box(graph, reader, name, place, masked) if isinstance(reader.op, Box) else None
+    if reader.box is not None:
+        return _in_box(graph, reader, reader.box, name, place, masked)
+    return _in_sum(graph, reader, name, place, masked) if reader.contraction is not None else None
 
 
 def _in_sum(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> Graph | None:
     """A product that summed the leg over what is constant along it counts it instead."""
     terms, lost = list[Term](), set[str]()
-    for term in reader.op.terms:  # type: ignore[union-attr]
+    for term in terms_of(reader):
         gone = {use.legs[place] for use in term.factors if use.name == name}
         factors = tuple(Use(u.name, _out(u.legs, place)) if u.name == name else u for u in term.factors)
         coefficient = term.coefficient
@@ -64,18 +62,14 @@ def _in_sum(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> 
     return graph
 
 
-def _in_box(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> Graph | None:
+def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int, masked: bool) -> Graph | None:
     """A box that does the same for every entry of the leg does it once; one that draws does not do the same."""
-    box = reader.op
-    assert isinstance(box, Box)
-    if box.kind not in ALONG:
+    if box.kind not in ALONG_ONE:
         return None
     use = box.operand("of")
     leg = use.legs[place]
-    drop = dict(box.numbers).get("dropout")
-    draws = drop is not None and not (plain_number(graph, drop) and evaluate(drop, graph.values) == 0)
     seen = graph.masked(reader) and graph.query in use.legs and not masked
-    if draws or seen or leg in (box.leg, box.other) or leg not in reader.legs:
+    if draws(graph, reader) or seen or leg in (box.leg, box.other) or leg not in reader.legs:
         return None
     new = replace(reader, op=replace(box, operands=(("of", Use(name, _out(use.legs, place))),)))
     return without_leg(with_steps(graph, {reader.name: [new]}), reader.name, leg, masked)

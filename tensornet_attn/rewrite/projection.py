@@ -85,4 +85,6 @@ def _side_by_side(name: str, found: list[Projection], own: list[Legs], summed: L
     return Step(name, Kernel("join", tuple(uses.values()), tuple(parts)), (*summed, wide))
 
 
-PROJECTION = Rule("one projection", "x Wq; x Wk; x Wv -> parts of x [Wq, Wk, Wv]", one_projection)
+PROJECTION = Rule(
+    "one projection", "x Wq; x Wk; x Wv -> parts of x [Wq, Wk, Wv]", one_projection, "it joins any number of weights"
+)

@@ -18,8 +18,10 @@ from tensornet_attn.rewrite.change import (
     product,
     read_once,
     settled,
+    terms_of,
     times,
     with_steps,
+    with_terms,
 )
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.spec.arithmetic import ONE, Negative, evaluate
@@ -27,8 +29,8 @@ from tensornet_attn.spec.arithmetic import ONE, Negative, evaluate
 
 def relu_of_weight(graph: Graph, place: str) -> Graph | None:
     """sum over g of relu(P[g k] S[g n])   ->   relu(P)[g k] relu(S)[g n] + relu(-P)[g k] relu(-S)[g n]"""
-    box, reader = graph.step[place].op, read_once(graph, place)
-    if not isinstance(box, Box) or box.function is None or box.function.name != "relu" or reader is None:
+    box, reader = graph.step[place].box, read_once(graph, place)
+    if box is None or box.function is None or box.function.name != "relu" or reader is None:
         return None
     inner = graph.step.get(box.operand("of").name)
     term = product(inner)
@@ -57,10 +59,10 @@ def relu_of_weight(graph: Graph, place: str) -> Graph | None:
 def _into_reader(graph: Graph, name: str) -> Graph:
     """L = P X + N Z; y = W L   ->   y = W P X + W N Z, where W sums a leg of P and of N: the weights are multiplied"""
     step, reader = graph.step[name], read_once(graph, name)
-    if reader is None or not isinstance(reader.op, Contraction) or sum(u.name == name for u in reader.op.uses) > 1:
+    if reader is None or reader.contraction is None or sum(u.name == name for u in reader.op.uses) > 1:
         return graph
     many, terms = batched(graph), list[Term]()
-    for term in reader.op.terms:
+    for term in terms_of(reader):
         used = next((use for use in term.factors if use.name == name), None)
         if used is None:
             terms.append(term)
@@ -68,7 +70,7 @@ def _into_reader(graph: Graph, name: str) -> Graph:
         others = tuple(use for use in term.factors if use is not used)
         new, taken = dict(zip(step.legs, used.legs, strict=True)), {*used.legs, *legs_in(others), *reader.legs}
         summed = {*used.legs} & legs_in(use for use in others if use.name not in many) - {*reader.legs}
-        for part in step.op.terms:  # type: ignore[union-attr]
+        for part in terms_of(step):
             factors = tuple(Use(use.name, tuple(new.get(leg, leg) for leg in use.legs)) for use in part.factors)
             weights = legs_in(use for use in factors if use.name not in many)
             if not summed & weights or (legs_in(part.factors) - {*step.legs}) & taken:
@@ -79,11 +81,10 @@ def _into_reader(graph: Graph, name: str) -> Graph:
 
 def _whole(graph: Graph, reader: Step, place: str) -> Step | None:
     """The reader as a contraction, where it is one or a sum."""
-    if isinstance(reader.op, Contraction):
+    if reader.contraction is not None:
         return reader if sum(use.name == place for use in reader.op.uses) == 1 else None
-    if isinstance(reader.op, Box) and reader.op.kind == "sum":
-        return replace(reader, op=Contraction((Term(ONE, (reader.op.operand("of"),)),)))
-    return None
+    summed = reader.box is not None and reader.box.kind == "sum"
+    return with_terms(reader, [Term(ONE, reader.op.uses)]) if summed else None
 
 
 def _signed(graph: Graph, name: str, use: Use, box: Box) -> tuple[tuple[Use, Use], list[Step]]:
@@ -102,7 +103,7 @@ def _read(graph: Graph, whole: Step, place: str, pairs: list[tuple[Use, Use]]) -
     """The reader's terms, the one that reads the map once for each pair in its place."""
     names: Legs = graph.step[place].legs
     found: list[Term] = []
-    for term in whole.op.terms:  # type: ignore[union-attr]
+    for term in terms_of(whole):
         used = next((use for use in term.factors if use.name == place), None)
         if used is None:
             found.append(term)
@@ -115,5 +116,8 @@ def _read(graph: Graph, whole: Step, place: str, pairs: list[tuple[Use, Use]]) -
 
 
 RELU = Rule(
-    "relu of a weight", "sum_g relu(P[g k] S[g n]) -> relu(P) relu(S) + relu(-P) relu(-S), summed", relu_of_weight
+    "relu of a weight",
+    "sum_g relu(P[g k] S[g n]) -> relu(P) relu(S) + relu(-P) relu(-S), summed",
+    relu_of_weight,
+    "its reader is a sum of any kind, and is written out in what reads that",
 )

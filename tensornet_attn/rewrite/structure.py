@@ -8,14 +8,14 @@ that a run-time mask for each of them cannot be given any more: `SPLITS` stands 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.wires import WHOLE, Wire, joints
-from tensornet_attn.rewrite.change import fresh, kept, leg_like, with_legs
+from tensornet_attn.rewrite.change import WHOLE_LEGS, fresh, kept, leg_like, terms_of, with_legs
 from tensornet_attn.rewrite.engine import Rule
-from tensornet_attn.rewrite.simplify import fold_constant
+from tensornet_attn.rewrite.simplify import ONE_MAP
 from tensornet_attn.spec.arithmetic import Arith, Name, evaluate
 
 Slot = tuple[str, object]  # (tensor, its leg) or (step, wire)
@@ -32,11 +32,6 @@ def split_kron(graph: Graph, place: str) -> Graph | None:
             if made is not None:
                 return made
     return None
-
-
-def one_map(graph: Graph, place: str) -> Graph | None:
-    """S[h n m] = ones[h] Q[n] K[m]; A = softmax_m S   ->   S[n m] = Q[n] K[m]; A[n m] = softmax_m S"""
-    return fold_constant(graph, place, masked=True)
 
 
 @dataclass
@@ -82,7 +77,7 @@ def _leaves(function: Function) -> Iterator[Function]:
 def _parts(graph: Graph, tensor: Tensor, side: int) -> tuple[Part, ...]:
     """What the rows or columns of a kron constant are made of."""
     assert tensor.init is not None
-    found = []
+    found = list[Part]()
     for part in _leaves(tensor.init):
         own: Arith = (*part.arguments[side:], part.arguments[-1])[0]  # type: ignore[assignment]  # eye(a) is a x a
         name = own.name if isinstance(own, Name) and own.name in graph.leg else f"{tensor.legs[side]}{len(found)}"
@@ -131,12 +126,13 @@ class _Splits:
     def _step_fits(self, step: Step) -> bool:
         wires = [wire for joint in joints(step) for wire in joint.wires] + [Wire(leg) for leg in step.legs]
         split = {wire.leg for wire in wires if self.parts((step.name, wire))}
-        if not split or isinstance(step.op, Contraction):
+        if not split or step.contraction is not None:
             return not split or not (kept(self.old, step.name) and split & {*step.legs})
-        box = step.op
-        alone = isinstance(box, Box) and box.kind not in ("delta_rule", "topk", "rel_shift")
-        alone = alone and not any(use.name in self.old.tensor for use in box.uses)  # a constant may become two
-        return alone and not (split & {box.leg, box.other}) and not kept(self.old, step.name)  # type: ignore[union-attr]
+        box = step.box
+        if box is None or box.kind in WHOLE_LEGS:
+            return False
+        alone = not any(use.name in self.old.tensor for use in box.uses)  # a constant may become two
+        return alone and not (split & {box.leg, box.other}) and not kept(self.old, step.name)
 
     def graph(self) -> Graph:
         tensors = [part for tensor in self.old.tensors for part in self._tensor(tensor)]
@@ -196,19 +192,23 @@ class _Splits:
         return replace(step, legs=sum((names.get(Wire(leg), (leg,)) for leg in step.legs), ()), op=_with(step, uses))
 
 
-def _with(step: Step, uses: object) -> Contraction | Box:
+def _with(step: Step, uses: Callable[[Use, int], list[Use]]) -> Contraction | Box:
     """The operation with every use replaced by those that it is apart."""
-    if isinstance(step.op, Contraction):
-        terms = (
-            replace(term, factors=tuple(new for use in term.factors for new in uses(use, part)))  # type: ignore[operator]
-            for part, term in enumerate(step.op.terms, 1)
-        )
-        return Contraction(tuple(terms))
-    assert isinstance(step.op, Box)
-    return replace(step.op, operands=tuple((role, uses(use, WHOLE)[0]) for role, use in step.op.operands))  # type: ignore[operator]
+    if step.box is not None:
+        return replace(step.box, operands=tuple((role, uses(use, WHOLE)[0]) for role, use in step.box.operands))
+    terms = (
+        replace(term, factors=tuple(new for use in term.factors for new in uses(use, part)))
+        for part, term in enumerate(terms_of(step), 1)
+    )
+    return Contraction(tuple(terms))
 
 
 SPLITS = (
-    Rule("split", "kron(eye, ones)[r s] X[n s] -> eye[h g] ones[d e] X[n g e]", split_kron),
-    Rule("one map for all", "softmax_m of ones[h] S[n m] -> softmax_m of S[n m], once for every h", one_map),
+    Rule(
+        "split",
+        "kron(eye, ones)[r s] X[n s] -> eye[h g] ones[d e] X[n g e]",
+        split_kron,
+        "structural: legs all over the diagram",
+    ),
+    ONE_MAP,
 )

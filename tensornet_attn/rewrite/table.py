@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tensornet_attn.graph.model import Box, Graph
+from tensornet_attn.graph.model import Graph
 from tensornet_attn.rewrite import absorb, duplicate, names, products, projection, relu, scores, simplify, structure
 from tensornet_attn.rewrite.engine import Rule, Trace, everywhere, rewritten
 from tensornet_attn.rewrite.whole import simplified
@@ -43,22 +43,23 @@ def steps_of(graph: Graph) -> Iterator[tuple[Group, Graph, Trace]]:
     for group in CHOICES:
         yield group, simple, everywhere(simple, group.rules)[1]
     for step in simple.steps:
-        if isinstance(step.op, Box) and step.op.kind == "softmax" and simple.masked(step):
+        if step.box is not None and step.box.kind == "softmax" and simple.masked(step):
             yield SCORES, simple, rewritten(simple, step.name, SCORES.rules)[1]
 
 
 def shown(graph: Graph) -> str:
-    """The rewrites that fit a diagram, as text: the rule, the steps before (-) and after (+)."""
+    """The rewrites that fit a diagram, as text: rules, what their names stand for, steps before (-) and after (+)."""
     lines: list[str] = []
-    for group, start, trace in steps_of(graph):
-        known = _lines(start)
+    for group, before, trace in steps_of(graph):
         lines += [f"{group.name}: {group.about}"] if trace else []
         for firing in trace:
-            now = _lines(firing.graph)
-            lines += [f"  {firing.place}: {firing.rule.name}: {firing.rule.algebra}"]
+            known, now, rule = _lines(before), _lines(firing.graph), firing.rule
+            names = rule.names(before, firing.place) if rule.names is not None else {}
+            lines += [f"  {firing.place}: {rule.name}: {rule.algebra}"]
+            lines += [f"    {', '.join(f'{key} = {name}' for key, name in names.items())}"] if names else []
             lines += [f"    - {line}" for line in known if line not in now]
             lines += [f"    + {line}" for line in now if line not in known]
-            known = now
+            before = firing.graph
     return "\n".join(lines) or f"{graph.name}: no rewrite fits."
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from tensornet_attn import compiler, limits
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Box
 from tensornet_attn.search.moves import MOVES
-from tensornet_attn.search.sketch import Sketch, data_of, sketch_of
+from tensornet_attn.search.sketch import FIXED, Sketch, data_of, sketch_of
 from tensornet_attn.search.space import (
     SECTIONS,
     Choice,
@@ -25,7 +24,6 @@ from tensornet_attn.search.space import (
     to_text,
     with_alternative,
 )
-from tensornet_attn.search.wires import FIXED
 from tensornet_attn.spec import Design
 
 
@@ -141,7 +139,7 @@ def essence(sketch: Sketch, own: str) -> str:
     So grouped queries with one group are multi-query attention, and with one query a group multi-head attention.
     """
     gone = {leg for leg, size in sketch.sizes.items() if size == 1 and leg in sketch.declared}
-    boxes = [step.op for step in sketch.step.values() if isinstance(step.op, Box)]
+    boxes = [step.box for step in sketch.step.values() if step.box is not None]
     acting = {leg for box in boxes for leg in (box.leg, box.other)}  # a box needs its leg
     fixed = {leg for made in sketch.tensors.values() if made.role in KEPT for leg in made.legs}
     if not gone or gone & (acting | fixed):

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -34,9 +34,6 @@ class Identity:
     host: str
     pid: int
     began: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph import examine
-from tensornet_attn.models.parts import inside, opened
+from tensornet_attn.models.fit import inside, opened
 from tensornet_attn.search.moves import MOVES
 from tensornet_attn.search.space import COSTS, Alternative, Bounds, Space, Values, is_number, is_whole
 from tensornet_attn.spec import Design
@@ -24,7 +24,6 @@ TOP = ("space", "name", "about", "base", "legs", "settings", "alternatives", "mo
 SECTIONS = ("legs", "settings", "inputs", "weights", "constants", "noise", "state", "losses")
 LARGEST = 2**53  # whole numbers up to here are exact as decimals
 KEYS = ("choices", "range", "log", "divisors")  # of values
-Bases = dict[str, tuple[Document, Design]]
 
 
 def load(source: Source | Space) -> Space:
@@ -63,7 +62,7 @@ class _Reading:
 
     def __init__(self, document: Document, reporter: Reporter):
         self.document, self.reporter, self.data = document, reporter, document.data
-        self.bases: Bases = {}
+        self.bases: dict[str, Design] = {}
 
     def space(self) -> Space:
         self.top()
@@ -71,7 +70,7 @@ class _Reading:
         legs, settings = self.numbers("legs"), self.numbers("settings")
         alternatives, moves, bounds = self.alternatives(), self.moves(), self.bounds()
         most = self.whole(("most",), self.data.get("most", min(2, len(moves))), 0)
-        bases = {name: design.as_dict() for name, (_, design) in self.bases.items()}
+        bases = {name: design.as_dict() for name, design in self.bases.items()}
         name, about = self.data.get("name") or "space", self.data.get("about") or ""
         return Space(name, about, bases, legs, settings, alternatives, moves, min(most, len(moves)), bounds)
 
@@ -133,11 +132,11 @@ class _Reading:
                 message = f"two bases are called '{design.name}'."
                 self.error("name-taken", message, path, "give one of them another name.")
             else:
-                self.bases[design.name] = (design.document, design)
+                self.bases[design.name] = design
 
     def numbers(self, section: str) -> dict[str, Values]:
         """What legs or settings may be; each stands in some base."""
-        designs = [design for _, design in self.bases.values()]
+        designs = self.bases.values()
         known = [name for design in designs for name in (design.settings if section == "settings" else _sized(design))]
         found = {}
         for name, value in self.section((section,)).items():
@@ -162,9 +161,9 @@ class _Reading:
         """What may stand at a step in its place; each is valid in one base at least."""
         found: dict[str, dict[str, Alternative]] = {}
         for step, choices in self.section(("alternatives",)).items():
-            owners = [base for base, (_, design) in self.bases.items() if step in design.diagram]
+            owners = [base for base, design in self.bases.items() if step in design.diagram]
             if self.bases and not owners:
-                known = [name for _, design in self.bases.values() for name in design.diagram]
+                known = [name for design in self.bases.values() for name in design.diagram]
                 self.unknown(("alternatives", step), "no base has a step", known)
                 continue
             for name in self.section(("alternatives", step)) if choices is not None else ():
@@ -200,10 +199,8 @@ class _Reading:
         """The bases in which an alternative is valid; where there is none, what is wrong with it in the first."""
         refused: dict[str, list[Problem]] = {}
         for base in owners:
-            document, design = self.bases[base]
-            parent = Document(design.as_dict(), document.name, dict(document.keys), dict(document.values))
-            reporter = Reporter(child)
-            merged = merge(parent, child.copy({**child.data, "name": base}), reporter)
+            design, reporter = self.bases[base], Reporter(child)
+            merged = merge(design.document.copy(design.as_dict()), child.copy({**child.data, "name": base}), reporter)
             reading = read_document(merged, Reporter(merged))
             examine(reading)
             problems = _errors([*reporter.found, *reading.reporter.problems()])

@@ -1,4 +1,7 @@
-"""Designs as moves see them: sketches that moves edit, and that are written back to a design."""
+"""Designs as moves see them: sketches that moves edit, the wires through them, and what is written back to a design.
+
+A wire is all the places that a leg reaches from one place, through steps and tensors, up to where it is cut.
+"""
 
 from __future__ import annotations
 
@@ -81,15 +84,15 @@ class Sketch:
 
     def terms_of(self, step: str) -> tuple[Term, ...]:
         """The products that a step sums; none of a box."""
-        op = self.step[step].op
-        return op.terms if isinstance(op, Contraction) else ()
+        made = self.step[step].contraction
+        return () if made is None else made.terms
 
     def box_of(self, step: str, *kinds: str) -> Box:
         """The box of a step. Raises Nowhere where it is none of these kinds, or no box."""
-        op = self.step[step].op
-        if not isinstance(op, Box) or (kinds and op.kind not in kinds):
+        box = self.step[step].box
+        if box is None or (kinds and box.kind not in kinds):
             raise Nowhere
-        return op
+        return box
 
     def is_head(self, leg: str) -> bool:
         return str(self.declared[leg]).split()[0] == "head"
@@ -158,10 +161,10 @@ class Sketch:
     def change_uses(self, change: Callable[[Use], Use]) -> None:
         """Puts another use in place of each."""
         for name, step in self.step.items():
-            if isinstance(step.op, Contraction):
+            if step.box is None:
                 self.refactor(name, lambda factors: map(change, factors))
-            elif isinstance(step.op, Box):
-                self.rebox(name, operands=tuple((role, change(use)) for role, use in step.op.operands))
+            else:
+                self.rebox(name, operands=tuple((role, change(use)) for role, use in step.box.operands))
 
     def rename(self, new: Mapping[str, str]) -> None:
         """Gives steps other names."""
@@ -280,8 +283,8 @@ def _unnest(sketch: Sketch) -> None:
 def _nests(step: Step, sketch: Sketch, readers: Mapping[str, list[str]]) -> bool:
     """Whether a nested step has one reader, the box around it, which takes it as it is."""
     outer, _, role = step.name.rpartition(".")
-    box = sketch.step[outer].op if outer in sketch.step else None
-    if not isinstance(box, Box) or readers.get(step.name) != [outer]:
+    box = sketch.step[outer].box if outer in sketch.step else None
+    if box is None or readers.get(step.name) != [outer]:
         return False
     roles = {name for name, use in box.operands if use.name == step.name}
     return role in roles and roles <= {role, "by"} and box.operand(role).legs == step.legs
@@ -289,8 +292,8 @@ def _nests(step: Step, sketch: Sketch, readers: Mapping[str, list[str]]) -> bool
 
 def _value(step: Step, sketch: Sketch) -> Any:
     """A step as a diagram has it: an expression or a box, with the steps nested in it."""
-    if isinstance(step.op, Contraction):
-        return f"{sum_text(step.op)} -> {' '.join(step.legs)}".rstrip()
+    if step.contraction is not None:
+        return f"{sum_text(step.contraction)} -> {' '.join(step.legs)}".rstrip()
     box = sketch.box_of(step.name)
     model, numbers = BOXES[box.kind], {name: to_text(value) for name, value in box.numbers}
     opener = call_text(box.function) if box.function is not None else box.leg
@@ -331,3 +334,85 @@ def _words(data: Any) -> Iterator[str]:
             yield from _words(item)
     else:
         yield from _WORD.findall(str(data))
+
+
+Slot = tuple[str, int]  # a leg of a tensor or step, by its position
+Cut = frozenset[tuple[str, str]]  # (step, operand): the wire does not go on from this operand into this step
+FIXED = ("inputs", "state")  # what a move never changes the legs of
+
+
+@dataclass(frozen=True)
+class Wire:
+    """The slots that hang together; `inner`: the (step, leg) pairs in which they do."""
+
+    slots: frozenset[Slot]
+    inner: frozenset[tuple[str, str]]
+
+    @property
+    def owners(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.slots)
+
+
+def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire:
+    """The wire through these slots."""
+    at_slot: dict[Slot, list[tuple[str, str]]] = {}
+    at_inner: dict[tuple[str, str], list[Slot]] = {}
+    for step in sketch.step.values():
+        attached = (use for use in step.op.uses if (step.name, use.name) not in cut)
+        for name, legs in ((step.name, step.legs), *((use.name, use.legs) for use in attached)):
+            for position, leg in enumerate(legs):
+                at_slot.setdefault((name, position), []).append((step.name, leg))
+                at_inner.setdefault((step.name, leg), []).append((name, position))
+    slots, inner, waiting = set[Slot](), set[tuple[str, str]](), list(starts)
+    while waiting:
+        slot = waiting.pop()
+        if slot not in slots:
+            slots.add(slot)
+            fresh = [pair for pair in at_slot.get(slot, ()) if pair not in inner]
+            inner.update(fresh)
+            waiting += [other for pair in fresh for other in at_inner[pair]]
+    return Wire(frozenset(slots), frozenset(inner))
+
+
+def slot_of(sketch: Sketch, use: Use, leg: str) -> Slot:
+    """The slot that a leg of a use hangs on."""
+    return use.name, use.legs.index(leg)
+
+
+def free(sketch: Sketch, *found: Wire) -> bool:
+    """Whether a move may change these wires: no input, no state, no sequence is on them."""
+    owners = (sketch.tensors.get(name) for one in found for name in one.owners)
+    return not any(made is not None and made.role in FIXED for made in owners)
+
+
+def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
+    """Puts other legs in place of each wire's. Raises Nowhere where a box acts along one and cannot any more.
+
+    A use has the new legs where its slot is on the wire, also where the wire is cut right after it.
+    """
+    boxes = [(step.name, step.box) for step in sketch.step.values() if step.box is not None]
+    acting = {(name, leg) for name, box in boxes for leg in (box.leg, box.other)}
+    if any(len(new) != 1 and found.inner & acting for found, new in changes):
+        raise Nowhere
+    known = {name: size for name, size in sketch.sizes.items() if size is not None}
+    for name, box in boxes:  # none may choose more than there will be
+        news = [new[0] for found, new in changes if new and (name, box.leg) in found.inner]
+        need(box.kind != "topk" or all(evaluate(box.number("k"), known) <= sketch.size(new) for new in news))
+    slots = {slot: new for found, new in changes for slot in found.slots}
+    inner = {pair: new[0] for found, new in changes if new for pair in found.inner}
+
+    def change(name: str, legs: Legs) -> Legs:
+        made = tuple(new for position, leg in enumerate(legs) for new in slots.get((name, position), (leg,)))
+        need(len({*made}) == len(made))
+        return made
+
+    for name, box in boxes:
+        leg, other = (one and inner.get((name, one), one) for one in (box.leg, box.other))
+        sketch.rebox(name, leg=leg, other=other)
+    sketch.change_legs(change)
+
+
+def grow(sketch: Sketch, names: Iterable[str], leg: str) -> None:
+    """Puts one more leg, at the end, on each of these tensors and steps and on all their uses."""
+    more = frozenset(names)
+    sketch.change_legs(lambda name, legs: (*legs, leg) if name in more else legs)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -59,7 +59,7 @@ class Storage(_CachedStorage):
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         if template_trial is None and self.worker is not None:
-            template_trial = create_trial(state=TrialState.RUNNING, user_attrs={WORKER: self.worker.as_dict()})
+            template_trial = create_trial(state=TrialState.RUNNING, user_attrs={WORKER: asdict(self.worker)})
         trial_id = super().create_new_trial(study_id, template_trial)
         self.record_heartbeat(trial_id)
         return trial_id

@@ -181,7 +181,7 @@ def check_same(study: Study, there: Mapping[str, Any], where: str, hint: str) ->
     own = decisive(study)
     if own == there:
         return
-    from tensornet_attn.train.record import difference  # it brings torch, which takes seconds
+    from tensornet_attn.train.folder import difference  # it brings torch, which takes seconds
 
     found = difference(own, there)
     assert found is not None

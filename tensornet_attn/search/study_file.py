@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from tensornet_attn import compiler
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph import build
-from tensornet_attn.models.parts import is_path
-from tensornet_attn.models.refuse import written
+from tensornet_attn.models.config import written
+from tensornet_attn.models.fit import is_path
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space
 from tensornet_attn.search.study import Limit, Rung, Study, space_data
@@ -23,9 +23,8 @@ from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.yaml import plain
 from tensornet_attn.tasks import list_tasks, task_named
 from tensornet_attn.tasks.reading import read_bytes
-from tensornet_attn.train.config import SIZES, Run
-from tensornet_attn.train.read import file_document, refuse
-from tensornet_attn.train.read import read as read_run
+from tensornet_attn.train.config import SIZES, Run, file_document, refuse
+from tensornet_attn.train.config import read as read_run
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | None
 PAGE = "docs/search.md lists all keys."
@@ -113,10 +112,8 @@ def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, o
             known = INNER.get(str(path[0]), KEYS) if len(path) > 1 else KEYS
             wrong = "at least one is needed" if kind == "too_short" else raw["msg"][0].lower() + raw["msg"][1:]
             shown = "" if kind == "missing" else f", {written(raw['input'])} given"
-            in_file, last = (
-                bool(path) and path[0] in document.data and path[0] not in options,
-                str(path[-1:] and path[-1]),
-            )
+            in_file = bool(path) and path[0] in document.data and path[0] not in options
+            last = str(path[-1:] and path[-1])
             if in_file and kind == "extra_forbidden":
                 message, hint = f"there is no key '{printable(last)}' here.", reporter.nearest(last, known)
                 reporter.error("unknown-key", message, path, key=True, hint=hint)
@@ -135,12 +132,8 @@ def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, o
 SHORT = ("task", "options", "run", "rates", "measure", "score")  # of one rung, beside the study's own keys
 KEYS = (*Study.model_fields, *SHORT)
 INNER = {"rungs": tuple(Rung.model_fields), "bounds": tuple(Limit.model_fields)}
-TEXTS = (
-    "byte_lm",
-    "char_lm",
-    "image_generation",
-    "wikitext",
-)  # few guesses are right: the loss says more than accuracy
+# Few guesses are right in these tasks: the loss says more than accuracy.
+TEXTS = ("byte_lm", "char_lm", "image_generation", "wikitext")
 # What comes before a task that is longer: mqar, which tells designs apart that recall from those that do not.
 LENGTH = 64
 FIRST: Mapping[str, Any] = {"task": "mqar", "options": {"length": LENGTH}, "run": {"steps": 750, "mlp": "none"}}
@@ -193,13 +186,12 @@ def check_rungs(study: Study) -> None:
     """Raises InputError where a rung's task or run is none, as the trainer would say."""
     for place, rung in trained(study):
         try:
-            check_rung(rung)
+            _check_rung(rung)
         except InputError as error:
             raise InputError("\n".join(f"rung {place}: {line}" for line in str(error).splitlines())) from error
 
 
-def check_rung(rung: Rung) -> None:
-    """Raises InputError."""
+def _check_rung(rung: Rung) -> None:
     own = next((key for key in rung.run if key in OWN), None)
     if own is not None:
         raise InputError(f"'{own}' is not given under 'run': it comes from {OWN[own]}.")

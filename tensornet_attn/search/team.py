@@ -1,4 +1,7 @@
-"""The workers of one command: started as processes of their own, again when they are killed, and stopped with it."""
+"""The workers of one command: started as processes of their own, again when they are killed, and stopped with it.
+
+Meanwhile a study is told to whoever waits: by a live table on a terminal, by lines elsewhere; on standard error.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,106 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from tensornet_attn.errors import InputError, MissingPartError
-from tensornet_attn.search.claim import complete, wanted
 from tensornet_attn.search.process import GRACE, kill_group, last_line
-from tensornet_attn.search.store import Store
-from tensornet_attn.search.study import LOGS, Study
-from tensornet_attn.search.table import table
-from tensornet_attn.search.trial import Trial
-from tensornet_attn.search.worker import check_hope
+from tensornet_attn.search.rank import CONFIRM, confirmations
+from tensornet_attn.search.space import to_text
+from tensornet_attn.search.store import Running, Store
+from tensornet_attn.search.study import ARMS, LOGS, Study
+from tensornet_attn.search.trial import BOUND, COMPLETE, Trial
+from tensornet_attn.search.worker import check_hope, complete, wanted
+from tensornet_attn.train.metrics import clock, say
+
+SECONDS = 10.0  # between plain lines
+BAR = 40  # letters that the bar is wide
+Show = Callable[[Sequence[Trial], Sequence[Running]], None]
+
+
+@contextmanager
+def table(study: Study, workers: int) -> Iterator[Show]:
+    """What takes the finished trials and those that run, as often as there is something to show."""
+    if sys.stderr.isatty():
+        with Live(console=Console(stderr=True), refresh_per_second=4) as live:
+            yield lambda trials, running: live.update(picture(study, trials, running, workers))
+        return
+    last, known = -SECONDS, -1
+
+    def show(trials: Sequence[Trial], running: Sequence[Running]) -> None:
+        nonlocal last, known
+        now = time.monotonic()
+        if len(trials) != known and (now - last >= SECONDS or not running):
+            last, known = now, len(trials)
+            say("  ".join(words(study, trials, running, workers)))
+
+    yield show
+
+
+def picture(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> Group:
+    """What a terminal shows: how far it is, what runs, the best of each arm, and what failed."""
+    own = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("slot", "arm", "rung", "time", "design"):
+        own.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if name in ("slot", "time") else "left")
+    claims = sorted(((one.claim, one) for one in running if one.claim is not None), key=lambda pair: pair[0]["slot"])
+    for claim, one in claims:
+        slot = str(claim["slot"]) if claim["slot"] >= 0 else "again"
+        rung = f"{one.rung}: {study.rungs[one.rung - 1].task}" if one.rung > 0 else "checks"
+        own.add_row(slot, claim["arm"], rung, clock(one.seconds), claim["text"])
+    head, *rest = words(study, trials, running, workers)
+    first = Table.grid(padding=(0, 2))
+    first.add_row(ProgressBar(total=slots(study, trials), completed=len(trials), width=BAR), head, rest.pop())
+    return Group(first, own, *(Text(line, overflow="ellipsis", no_wrap=True) for line in rest))
+
+
+def words(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> list[str]:
+    """How far a study is, the best of each arm, failures by state, and the time left; each a few words."""
+    told = [f"{len(trials)}/{slots(study, trials)} trials"]
+    for arm in study.arms:
+        own = [one for one in trials if one.arm == arm and one.state == COMPLETE and one.quality is not None]
+        for best in sorted(own, key=lambda one: (-one.rung, -(one.quality or 0.0)))[:1]:
+            rung = f" on rung {best.rung}" if len(study.rungs) > 1 else ""
+            told.append(f"{arm}: {best.quality:.4f}{rung}, {to_text(best.path)}")
+    failed = Counter(one.state for one in trials if one.state not in (COMPLETE, BOUND))
+    told += [f"failed: {', '.join(f'{state} {count}' for state, count in failed.most_common())}"] if failed else []
+    seconds = left(study, trials, running, workers)
+    return [*told, "time left not known yet" if seconds is None else f"{clock(seconds)} left"]
+
+
+def slots(study: Study, trials: Sequence[Trial]) -> int:
+    """How many trials there will be: as many confirmations as there may be, until all proposals are finished."""
+    proposals = [one for one in trials if one.arm in ARMS]
+    if len(proposals) >= study.proposals or len(proposals) < len(trials):  # a small space may have fewer
+        return len(proposals) + len(confirmations(study, proposals))
+    return study.proposals + study.finalists * len(study.arms) * study.fresh_seeds
+
+
+def left(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> float | None:
+    """Seconds until the end, if trials go on to take what the median one has taken; None where none is finished."""
+    times = [one.seconds for one in trials if one.arm in ARMS]
+    if not times:
+        return None
+    first = (result for one in trials if one.same_as is None for result in one.results)
+    runs = [r.seconds / len(r.rates) for r in first if r.rung == len(study.rungs)]  # a confirmation is one such run
+    again = [one.seconds for one in trials if one.arm == CONFIRM] or runs or times
+    whole = slots(study, trials)
+    proposals = max(0, min(study.proposals, whole) - len(times)) if len(times) == len(trials) else 0
+    rest = max(0, whole - len(trials) - proposals)
+    work = proposals * median(times) + rest * median(again)
+    done = sum(one.seconds for one in running if one.claim is not None)
+    return max(0.0, work - done) / max(1, workers)
+
 
 PAUSE = 0.5  # seconds between looks at the store
 DEATHS = 5  # workers that may die one after the other, each without a trial finished in between

@@ -8,6 +8,8 @@ from math import inf, isnan, nan
 from statistics import fmean
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from tensornet_attn.search.space import COSTS, Path, Price, Space, as_data, from_data
 from tensornet_attn.search.study import Score, Study
 
@@ -15,7 +17,6 @@ from tensornet_attn.search.study import Score, Study
 COMPLETE, FAILED, DIVERGED, MEMORY, LATE, BOUND = (
     "complete", "failed", "not finite", "out of memory", "timed out", "out of bounds",
 )  # fmt: skip
-STATES = (COMPLETE, BOUND, DIVERGED, FAILED, MEMORY, LATE)
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,10 @@ class Trial:
 
 def trial_from(data: Mapping[str, Any]) -> Trial:
     """The trial of what `as_dict` gave."""
-    results = tuple(
-        Result(
-            r["rung"], tuple(r["quality"]), tuple(r["rates"]), r["seconds"], tuple(r["folders"]), r.get("score", "best")
-        )
-        for r in data["results"]
-    )
-    made = {"path": from_data(data["path"]), "price": Price(**data["price"]), "results": results}
-    return Trial(**{**data, **made, "parents": tuple(data["parents"])})
+    return _TRIALS.validate_python({**data, "path": from_data(data["path"])})
+
+
+_TRIALS = TypeAdapter(Trial)
 
 
 Point = tuple[float, ...]  # a value for each objective, smaller is better

@@ -1,7 +1,6 @@
 """Tasks to train and judge designs on: numbered samples and a score. Torch is imported when samples are made."""
 
 from tensornet_attn.tasks.recipe import Options, Recipe
-from tensornet_attn.tasks.registry import checked, describe, list_tasks, task_named
-from tensornet_attn.tasks.task import Task
+from tensornet_attn.tasks.task import Task, checked, describe, list_tasks, task_named
 
 __all__ = ["Options", "Recipe", "Task", "checked", "describe", "list_tasks", "task_named"]

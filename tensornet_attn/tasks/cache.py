@@ -81,16 +81,11 @@ def _read(path: Path, name: str) -> Arrays | None:
             body = file.read()
         if (header["mark"], header["key"]) != (MARK, name) or header["sha256"] != hashlib.sha256(body).hexdigest():
             return None
-        return _parts(header["fields"], body)
+        found, start = {}, 0
+        for field, kind, shape in header["fields"]:
+            values = np.frombuffer(body, kind, int(np.prod(shape)), start)
+            found[field] = values.reshape(shape)
+            start += values.nbytes
+        return found
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _parts(fields: list[Any], body: bytes) -> Arrays:
-    found: Arrays = {}
-    start = 0
-    for field, kind, shape in fields:
-        values = np.frombuffer(body, kind, int(np.prod(shape)), start)
-        found[field] = values.reshape(shape)
-        start += values.nbytes
-    return found

@@ -41,24 +41,19 @@ def read_table(path: Path, columns: Sequence[str], delimiter: str) -> list[tuple
     try:
         reader = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter)
         header = next(reader, [])
-        places = [_column(path, header, column) for column in columns]
-        return [(reader.line_num, _fields(path, reader.line_num, row, places)) for row in reader if row]
+        for column in columns:
+            if column not in header:
+                raise InputError(f"'{path}' has no column '{column}': {nearest(column, header)}")
+        places, found = [header.index(column) for column in columns], []
+        for row in filter(None, reader):
+            if len(row) <= max(places):
+                raise InputError(f"'{path}', line {reader.line_num}: {len(row)} columns; the header has more.")
+            found.append((reader.line_num, [row[place] for place in places]))
+        return found
     except csv.Error as error:
         raise InputError(f"'{path}' cannot be read as a table: {error}.") from error
     finally:
         csv.field_size_limit(old)
-
-
-def _column(path: Path, header: list[str], column: str) -> int:
-    if column not in header:
-        raise InputError(f"'{path}' has no column '{column}': {nearest(column, header)}")
-    return header.index(column)
-
-
-def _fields(path: Path, line: int, row: list[str], places: list[int]) -> list[str]:
-    if len(row) <= max(places):
-        raise InputError(f"'{path}', line {line}: {len(row)} columns; the header has more.")
-    return [row[place] for place in places]
 
 
 def the_file(folder: Path, pattern: str) -> Path:

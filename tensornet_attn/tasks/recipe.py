@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,15 +11,39 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
 from tensornet_attn.tasks.cache import Cache
 from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.measure import Measure
-from tensornet_attn.tasks.parallel import Parallel
 from tensornet_attn.tasks.splits import SPLITS, Make, Rows, settled
 
 Kind = Literal["language_model", "classification", "sequence_to_sequence"]
+Measure = Literal["perplexity", "bits_per_character", "bits_per_dimension"]
 BLOCK = 1024  # samples that are made and stored together
+
+
+def measured(measure: Measure, nats: float) -> float:
+    """A mean loss in nats as the measure: exp(nats) for words and subwords; nats / ln 2 for characters and pixels.
+
+    >>> round(measured("perplexity", math.log(50)), 9), measured("bits_per_character", math.log(32))
+    (50.0, 5.0)
+    """
+    if measure != "perplexity":
+        return nats / math.log(2)
+    return math.inf if nats > 709 else math.exp(nats)  # exp of more is no float64
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """What a translation is judged by.
+
+    `references`: for each split the target sentences as they stand in the files, by the number of the sample. `text`
+    makes a sentence of tokens. `edge`: the token that a decoder begins with and ends with.
+    """
+
+    references: Mapping[str, Sequence[str]]
+    text: Callable[[Sequence[int]], str]
+    edge: int
 
 
 class Options(BaseModel):
@@ -65,10 +90,6 @@ class Source:
     measure: Measure | None = None
     texts: Mapping[str, npt.NDArray[np.integer]] | None = field(default=None, repr=False)
     parallel: Parallel | None = field(default=None, repr=False)
-    causal: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "causal", self.kind == "language_model")
 
 
 @dataclass(frozen=True)
@@ -94,6 +115,9 @@ def drawn(make: Make) -> Callable[[Stream, Integers], Rows]:
     return lambda stream, index: settled(make, stream, index)
 
 
-def sizes_of(tables: Mapping[str, Any]) -> dict[str, int | None]:
-    """The size of each split of tables that hold all samples."""
+def sizes_of(task: str, tables: Mapping[str, Any], more: str = "give more data") -> dict[str, int | None]:
+    """The size of each split of tables that hold all samples. Raises InputError for one without."""
+    for split in SPLITS:
+        if not len(tables[split]):
+            raise InputError(f"task '{task}': split '{split}' has no samples; {more}.")
     return {split: len(tables[split]) for split in SPLITS}

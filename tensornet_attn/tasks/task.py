@@ -1,27 +1,32 @@
-"""A task: samples by number, the same on every machine and in every batch, and the score of an answer."""
+"""A task by name: samples by number, the same on every machine and in every batch, and the score of an answer."""
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.cache import Cache
+from tensornet_attn.tasks.cache import Cache, default_folder
 from tensornet_attn.tasks.chance import Integers, Stream
+from tensornet_attn.tasks.reading import MissingFile
 from tensornet_attn.tasks.recipe import BLOCK, Kind, Options, Recipe, Source
+from tensornet_attn.tasks.recipes import RECIPES
+from tensornet_attn.tasks.recipes.texts import Sliding
 from tensornet_attn.tasks.splits import SPLITS, Rows
-from tensornet_attn.tasks.windows import Sliding
 
 if TYPE_CHECKING:
     import torch
 
-    from tensornet_attn.tasks.batch import Batch
-    from tensornet_attn.tasks.score import Score
+    from tensornet_attn.tasks.batch import Batch, Score
 
 _HELD = 1 << 29  # bytes of blocks that are held in memory
 
@@ -77,7 +82,7 @@ class Task:
     @property
     def causal(self) -> bool:
         """Whether the answer at a place may use only the tokens up to it."""
-        return self.source.causal
+        return self.kind == "language_model"
 
     def as_dict(self) -> dict[str, Any]:
         """Task, version, seed and options: what fixes every sample of a drawn task."""
@@ -96,7 +101,8 @@ class Task:
 
         index = self._places(split, start, count)
         stream = Stream(self.name, self.recipe.version, split, self.seed)
-        rows = self._stored(stream, index) if self._in_blocks else self.source.rows(stream, index)
+        in_blocks = self.recipe.drawn and self.cache.folder is not None
+        rows = self._stored(stream, index) if in_blocks else self.source.rows(stream, index)
         return batch_of(rows, self.source.padding)
 
     def batches(self, split: str, count: int) -> Iterator[Batch]:
@@ -135,7 +141,7 @@ class Task:
         `at` [k]: places, counted through all rows, that `logits` [k vocabulary] are for; all that is scored is there.
         `smoothing`: the share of label smoothing, spread evenly over all answers.
         """
-        from tensornet_attn.tasks.score import loss
+        from tensornet_attn.tasks.batch import loss
 
         targets = batch.targets if at is None else batch.targets.flatten()[at]
         return loss(self._checked(logits, targets), targets, smoothing)
@@ -145,7 +151,7 @@ class Task:
 
         `at` as for `loss`.
         """
-        from tensornet_attn.tasks.score import score
+        from tensornet_attn.tasks.batch import score
 
         targets = batch.targets if at is None else batch.targets.flatten()[at]
         return score(self._checked(logits, targets), batch, self.source.groups, self.source.measure, at)
@@ -155,10 +161,6 @@ class Task:
         if list(logits.shape) != right:
             raise InputError(f"task '{self.name}': the logits have shape {list(logits.shape)}; {right} is asked for.")
         return logits
-
-    @property
-    def _in_blocks(self) -> bool:
-        return self.recipe.drawn and self.cache.folder is not None
 
     def _places(self, split: str, start: int, count: int) -> Integers:
         """The numbers of the samples in the order of the split: in training that of the epoch."""
@@ -197,11 +199,73 @@ class Task:
             key["options"] = {k: v for k, v in key["options"].items() if k not in SPLITS}  # sizes change no sample
             index = np.arange(number * BLOCK, (number + 1) * BLOCK)
             self.held[stream.split, number] = self.cache.keep(key, lambda: self.source.rows(stream, index))
-            while len(self.held) > 1 and sum(map(_bytes, self.held.values())) > _HELD:
-                self.held.popitem(last=False)
+            held = sum(values.nbytes for rows in self.held.values() for values in rows.values())
+            while len(self.held) > 1 and held > _HELD:
+                _, oldest = self.held.popitem(last=False)
+                held -= sum(values.nbytes for values in oldest.values())
         self.held.move_to_end((stream.split, number))
         return self.held[stream.split, number]
 
 
-def _bytes(rows: Rows) -> int:
-    return sum(values.nbytes for values in rows.values())
+def list_tasks(pattern: str = "*") -> list[Recipe]:
+    """The tasks whose name fits a pattern, by name.
+
+    >>> [recipe.name for recipe in list_tasks("*copy")]
+    ['copy', 'selective_copy']
+    """
+    return sorted((recipe for recipe in RECIPES if fnmatchcase(recipe.name, pattern)), key=lambda recipe: recipe.name)
+
+
+def task_named(
+    name: str | Recipe, *, seed: int = 0, cache: bool | str | os.PathLike[str] | None = None, **options: Any
+) -> Task:
+    """A task with its options, which its recipe lists: `list_tasks`. A recipe of your own stands for its name.
+
+    `cache` is the folder for samples that take long to make: None for the user's cache directory, False for none; a
+    folder, or True, stores the samples of every task that draws them. Raises InputError.
+
+    >>> task = task_named("mqar", length=64, pairs=8)
+    >>> task.samples("train", 0, 32).tokens.shape
+    torch.Size([32, 64])
+    """
+    known = {recipe.name: recipe for recipe in RECIPES}
+    if not isinstance(name, Recipe) and name not in known:
+        raise InputError(f"there is no task '{name}': {nearest(name, known)}")
+    recipe = name if isinstance(name, Recipe) else known[name]
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InputError(f"seed is {seed!r}; it is a whole number.")
+    chosen = checked(recipe, options)
+    folder = None
+    if cache is not False and (cache is not None or recipe.costly):
+        folder = default_folder() if cache in (None, True) else Path(os.fspath(cache))  # type: ignore[arg-type]
+    where = Cache(folder)
+    try:
+        source = recipe.open(chosen, where)
+    except MissingFile as error:
+        raise MissingFile(f"{error} Task '{recipe.name}': {recipe.files}" if recipe.files else str(error)) from error
+    return Task(recipe, chosen, seed, source, where)
+
+
+def checked(recipe: Recipe, options: dict[str, Any]) -> Options:
+    """The options of a recipe. Raises InputError with a line for each one that is wrong."""
+    try:
+        return recipe.options(**options)
+    except ValidationError as error:
+        lines = [_line(recipe, problem) for problem in error.errors(include_url=False)]
+        raise InputError("\n".join(lines)) from error
+
+
+def _line(recipe: Recipe, problem: Any) -> str:
+    name = str(problem["loc"][0]) if problem["loc"] else ""
+    if problem["type"] == "extra_forbidden":
+        return f"task '{recipe.name}' has no option '{name}': {nearest(name, recipe.options.model_fields)}"
+    if problem["type"] == "missing":
+        meaning = recipe.options.model_fields[name].description or "it has no default"
+        return f"task '{recipe.name}' needs option '{name}': {meaning}."
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    return f"task '{recipe.name}', option '{name}': {message}; it is {problem['input']!r}."
+
+
+def describe(recipes: Iterable[Recipe]) -> str:
+    """A line a task: its name and what it is."""
+    return "".join(f"{recipe.name:<20}{recipe.about}\n" for recipe in recipes)

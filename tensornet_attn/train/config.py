@@ -1,17 +1,25 @@
-"""What a training run is: its task, its model, its recipe, and where it runs."""
+"""What a training run is: its keys, and how a file and options become one, everything wrong told at its place."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from tensornet_attn.models.config import Initialisation, Norm, Pooling, Positions, Share
+from tensornet_attn.errors import DesignError, InputError, nearest
+from tensornet_attn.models.config import Initialisation, Norm, Pooling, Positions, Share, written
+from tensornet_attn.models.fit import inside, is_path
+from tensornet_attn.models.read import read_model
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.boxes import Arithmetic
+from tensornet_attn.spec.places import Document
+from tensornet_attn.spec.report import Reporter, printable
+from tensornet_attn.spec.sources import document_of, text_document
+from tensornet_attn.tasks.reading import read_bytes
 
 Precision = Literal["32", "bf16", "bf16-true"]
 Schedule = Literal["cosine", "linear", "constant"]
@@ -31,7 +39,7 @@ def _word(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Source = Annotated[Any, BeforeValidator(_source, json_schema_input_type=str | dict[str, Any] | None)]
+Chosen = Annotated[Any, BeforeValidator(_source, json_schema_input_type=str | dict[str, Any] | None)]
 Count = Annotated[int, Field(ge=1, lt=2**40)]
 Ratio = Annotated[float, Field(ge=0, lt=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -47,11 +55,11 @@ class Run(BaseModel):
     options: dict[str, Any] = Field({}, description="options of the task")
     task_version: int | None = Field(None, description="of the task, where samples of one version alone will do")
 
-    model: Source = Field(None, description="a shipped model by name, a model file, or what such a file holds")
-    design: Source = Field(None, description="the mixer of every layer, of the model or of a stack of its own")
+    model: Chosen = Field(None, description="a shipped model by name, a model file, or what such a file holds")
+    design: Chosen = Field(None, description="the mixer of every layer, of the model or of a stack of its own")
     legs: dict[str, Arithmetic] = Field({}, description="sizes of the design's legs")
     settings: dict[str, Arithmetic] = Field({}, description="settings of the design")
-    mlp: Source = Field("mlp", description="the design after each mixer, or none")
+    mlp: Chosen = Field("mlp", description="the design after each mixer, or none")
     mlp_legs: dict[str, Arithmetic] = Field({}, description="sizes of its legs")
     mlp_settings: dict[str, Arithmetic] = Field({}, description="its settings")
     depth: Count = Field(2, description="layers")
@@ -108,15 +116,13 @@ class Run(BaseModel):
         if self.model is None and given:
             raise PydanticCustomError("sizes", "the task says '{name}' itself: leave it out here", {"name": given[0]})
         if self.batch < self.accumulate:
-            raise PydanticCustomError("parts", "a batch of {batch} has no {parts} parts", _parts(self))
+            raise PydanticCustomError(
+                "parts", "a batch of {batch} has no {parts} parts", {"batch": self.batch, "parts": self.accumulate}
+            )
         return self
 
 
 RunKeys = TypedDict("RunKeys", dict.fromkeys(Run.model_fields, Any), total=False)  # keys of a run file, as options
-
-
-def _parts(run: Run) -> dict[str, Any]:
-    return {"batch": run.batch, "parts": run.accumulate}
 
 
 # What the task says of a stack of one design, and a model itself unless the run says otherwise.
@@ -133,3 +139,92 @@ MACHINE = (
     "checkpoint_activations", "save_every", "save_seconds", "keep", "accelerator", "devices", "nodes", "strategy",
     "threads", "cache", "tensorboard",
 )  # fmt: skip
+
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | None
+
+
+def read(source: Source, options: Mapping[str, Any]) -> Run:
+    """The run of a file or a mapping; `options` win over what it says.
+
+    Raises DesignError with all that is wrong in the file, InputError for what is wrong with the options.
+    """
+    document, reporter = _document(source)
+    if isinstance(document.data.get("model"), Mapping) and "model" not in options:  # it is told at its places
+        inner = Reporter(inside(document, ("model",)))
+        read_model(inner.document, inner)
+        reporter.found += inner.found
+    refuse(reporter, "run")
+    try:
+        return Run(**{**document.data, **options})
+    except ValidationError as error:
+        wrong = [_option(raw) for raw in error.errors() if not raw["loc"] or raw["loc"][0] not in document.data]
+        for raw in error.errors():
+            if raw["loc"] and raw["loc"][0] in document.data and raw["loc"][0] not in options:
+                _report(reporter, raw)
+        refuse(reporter, "run")
+        given = [_option(raw) for raw in error.errors() if raw["loc"] and raw["loc"][0] in options]
+        raise InputError("\n".join(dict.fromkeys(given + wrong))) from error
+
+
+def refuse(reporter: Reporter, kind: str) -> None:
+    """Raises DesignError where something is wrong with a file."""
+    if reporter.failed:
+        raise DesignError(reporter.problems(), kind)
+
+
+def _document(source: Source) -> tuple[Document, Reporter]:
+    """What the file says, its paths made absolute."""
+    if source is None or source == {}:
+        document = Document({}, "run")
+        return document, Reporter(document)
+    if isinstance(source, Mapping):
+        return document_of(source)
+    document, reporter = file_document(source, "run")
+    for key in ("model", "design"):
+        value = document.data.get(key)
+        if isinstance(value, str) and is_path(value):
+            document.data[key] = os.path.join(os.path.dirname(document.path or ""), value)
+    return document, reporter
+
+
+def file_document(source: str | os.PathLike[str], kind: str) -> tuple[Document, Reporter]:
+    """What a file says that begins with its kind and version, `run: 1`. Raises InputError for what is no such file."""
+    name = os.fspath(source)
+    document, reporter = text_document(read_bytes(Path(name)), name, os.path.abspath(name))
+    if {problem.code for problem in reporter.found} & {"empty", "not-a-mapping"}:
+        raise InputError(f"'{name}' holds no {kind}: it is a mapping that begins with '{kind}: 1'.")
+    if not reporter.failed and document.data.get(kind) != 1:
+        given = written(document.data.get(kind))
+        message = f"this package reads version 1 of {kind} files, {given} given."
+        reporter.error("version", message, (kind,), hint=f"write '{kind}: 1'.")
+    return document, reporter
+
+
+def _report(reporter: Reporter, raw: Any) -> None:
+    path = tuple(raw["loc"])
+    last = str(path[-1])
+    if raw["type"] == "extra_forbidden":
+        hint = reporter.nearest(last, Run.model_fields)
+        reporter.error("unknown-key", f"there is no key '{printable(last)}' here.", path, key=True, hint=hint)
+        return
+    given = written(reporter.document.value(path))
+    about = Run.model_fields[str(path[0])].description
+    reporter.error("wrong-value", f"{_sentence(raw)}, {given} given.", path, hint=f"'{path[0]}' is {about}.")
+
+
+def _option(raw: Any) -> str:
+    """What is wrong with an option, in one sentence."""
+    if not raw["loc"]:
+        return f"{raw['msg']}."
+    name = str(raw["loc"][0])
+    if raw["type"] == "extra_forbidden":
+        return f"a run has no option '{printable(name)}': {nearest(name, Run.model_fields)}"
+    about = Run.model_fields[name].description
+    if raw["type"] == "missing":
+        return f"a run needs '{name}': {about}."
+    return f"option '{name}': {_sentence(raw)}, {written(raw['input'])} given; it is {about}."
+
+
+def _sentence(raw: Any) -> str:
+    return raw["msg"][0].lower() + raw["msg"][1:]

@@ -1,19 +1,25 @@
-"""Samples of a step by number, spread over processes and parts, and the model's answer to them."""
+"""Samples by number, spread over processes and parts, the model's answer to them, and its score on a split."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.models.memory import Memory
-from tensornet_attn.tasks.batch import UNSCORED, Batch
+from tensornet_attn.models.kinds import Memory
+from tensornet_attn.tasks.batch import UNSCORED, Batch, Score
 from tensornet_attn.tasks.task import Task
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Tensor = torch.Tensor
 
@@ -48,15 +54,9 @@ class Share:
         rows = len(batch)
         start, stop = rows * self.rank // self.world, rows * (self.rank + 1) // self.world
         if start < stop:
-            return rows_of(batch, start, stop)
-        one = rows_of(batch, 0, 1)
+            return batch.rows(start, stop)
+        one = batch.rows(0, 1)
         return replace(one, targets=torch.full_like(one.targets, UNSCORED))
-
-
-def rows_of(batch: Batch, start: int, stop: int) -> Batch:
-    """Some of the samples of a batch."""
-    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return Batch(**{name: None if value is None else value[start:stop] for name, value in values.items()})
 
 
 def seed_part(seed: int, step: int, place: int) -> None:
@@ -66,6 +66,13 @@ def seed_part(seed: int, step: int, place: int) -> None:
     torch.manual_seed(number)
     np.random.seed(number & 0xFFFFFFFF)
     random.seed(number)
+
+
+def arguments(batch: Batch) -> tuple[Any, ...]:
+    """What a model of any kind is called with for a batch of its kind of task."""
+    if batch.source is not None:
+        return batch.source, batch.tokens, batch.source_mask, batch.key_mask
+    return batch.tokens, batch.key_mask
 
 
 def answer(
@@ -80,13 +87,8 @@ def answer(
     `at` [k]: what `scored_places` gave, for the logits [k vocabulary] of these places alone. `losses` takes the
     auxiliary losses by name, if given.
     """
-    wanted: dict[str, Any] = {} if losses is None else {"losses": True}
-    if batch.source is not None:
-        made = model(batch.source, batch.tokens, batch.source_mask, batch.key_mask, **wanted)
-    elif memory is not None:
-        made = model(batch.tokens, batch.key_mask, memory, at, **wanted)
-    else:
-        made = model(batch.tokens, batch.key_mask, **({} if at is None else {"at": at}), **wanted)
+    options = {"memory": memory, "at": at, "losses": None if losses is None else True}
+    made = model(*arguments(batch), **{name: value for name, value in options.items() if value is not None})
     if losses is not None:
         *parts, found = made
         losses |= found
@@ -117,3 +119,39 @@ def check_tokens(batch: Batch, task: Task) -> None:
         wrong = values[~free & ((values < 0) | (values >= bound))]
         if wrong.numel():
             raise InputError(f"task '{task.name}' gave {int(wrong[0])} among its {name}; they are 0 to {bound - 1}.")
+
+
+@torch.no_grad()
+def judge(
+    fabric: Fabric, model: nn.Module, module: Any, task: Task, batches: Iterable[Batch], samples: int | None = None
+) -> Score:
+    """Sums and counts over the first `samples` samples of batches of a task, or over all.
+
+    A language model computes logits where they are scored alone; one with a memory carries it from batch to batch.
+    """
+    share, total, seen = Share(fabric.global_rank, fabric.world_size, 1), Score({}), 0
+    memory, was = None, model.training
+    module.eval()
+    for whole in batches:
+        if samples is not None and seen >= samples:
+            break
+        if samples is not None and memory is None:
+            whole = whole.rows(0, samples - seen)
+        seen += len(whole)
+        own = share.judged(whole)
+        check_tokens(own, task)
+        at = scored_places(own)
+        own, at = own.to(fabric.device), None if at is None else at.to(fabric.device)
+        if getattr(model, "rows", 0) and (memory is None or memory.states[0].shape[0] != len(own)):
+            memory = model.new_memory(len(own))
+        logits, memory = answer(module, own, memory, at)
+        total = total + task.score(logits, own, at)
+    module.train(was)
+    if share.world > 1:
+        total = total.replaced(fabric.all_reduce(total.vector().to(fabric.device), reduce_op="sum"))
+    return total
+
+
+def eval_line(score: Score) -> dict[str, float | None]:
+    """The means of a score under the names that a metrics line has; null for what is not finite."""
+    return {f"eval_{name}": value if math.isfinite(value) else None for name, value in score.means().items()}

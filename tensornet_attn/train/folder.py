@@ -1,20 +1,99 @@
-"""Checkpoints as folders that appear whole or not at all: written aside, forced to disk, renamed, the last few kept."""
+"""The folder of a run: its lock, its configuration, and a session to a checkpoint and back."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STATE = "state.json"
+import torch
+from torch import nn
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.files import write_whole
+from tensornet_attn.models.kinds import Memory
+from tensornet_attn.spec.yaml import dump
+from tensornet_attn.train.config import LATER, MACHINE, SIZES, Run, read
+from tensornet_attn.train.session import Session
+
+Tensor = torch.Tensor
+CHECKPOINTS, CONFIG, STATE = "checkpoints", "run.yaml", "state.json"
+MODEL, OPTIMIZER, MEMORY = "model.safetensors", "optimizer.safetensors", "memory.safetensors"
+KEEP = "keep"  # of a memory, beside its states by number
 _NAME = re.compile(r"step-(\d{8,})\Z")
 _ASIDE = "."  # how the name of a folder begins that is being written or removed
+_LONG = 60  # characters of a value that a message shows
+
+
+@contextmanager
+def locked(out: Path, wanted: bool) -> Iterator[None]:
+    """Makes the folder and holds it. Raises InputError where another process does, OSError where it cannot be made."""
+    if not wanted:
+        yield
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another process trains in '{out}': wait for it, or choose another --out.") from None
+        yield
+
+
+def check_same(run: Run, out: Path) -> None:
+    """Raises InputError where the folder holds another run: the first difference, or more steps on a fixed schedule."""
+    if not (out / CONFIG).exists():
+        return
+    there = read(out / CONFIG, {})
+    found = difference(decisive(run), decisive(there))
+    if found is not None:
+        place, told = found
+        more = "" if place != "steps" else "; a schedule that ends cannot be lengthened, 'schedule: constant' could"
+        raise InputError(f"'{out}' holds another run: {told}{more}; choose another --out.")
+    if run.steps < there.steps:
+        raise InputError(
+            f"'{out}' holds a run of {there.steps} steps; {run.steps} are asked for: choose another --out."
+        )
+
+
+def difference(here: Any, there: Any) -> tuple[str, str] | None:
+    """The place of the first difference, and what to say of it; None where there is none.
+
+    >>> difference({"a": [1, 2], "b": 3}, {"a": [1, 5], "b": 3})
+    ('a[1]', "'a[1]' is 5 there and 2 here")
+    """
+    found = next(differences(here, there), None)
+    if found is None:
+        return None
+    place, *values = found
+    own, before = ("not given" if value is None else str(value) for value in values)
+    shown = [text if len(text) <= _LONG else text[: _LONG - 3] + "..." for text in (before, own)]
+    return place, f"'{place}' is {shown[0]} there and {shown[1]} here"
+
+
+def differences(here: Any, there: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(place, value here, value there) of all that differs, in order.
+
+    >>> list(differences({"a": [1, 2], "b": 3}, {"a": [1, 5], "b": 3}))
+    [('a[1]', 2, 5)]
+    """
+    if isinstance(here, Mapping) and isinstance(there, Mapping):
+        for name in [*here, *(name for name in there if name not in here)]:
+            yield from differences(here.get(name), there.get(name), f"{place}.{name}".lstrip("."))
+    elif isinstance(here, list) and isinstance(there, list) and len(here) == len(there):
+        for index, (one, other) in enumerate(zip(here, there, strict=True)):
+            yield from differences(one, other, f"{place}[{index}]")
+    elif here != there:
+        yield place, here, there
 
 
 @dataclass(frozen=True)
@@ -42,7 +121,10 @@ def write(folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str,
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
         for file, data in [*files.items(), (STATE, json.dumps(state, indent=1).encode())]:
-            _put(aside / file, data)
+            with (aside / file).open("wb") as handle:
+                handle.write(data)
+                handle.flush()
+                os.fsync(handle.fileno())
         _force(aside)
         os.rename(aside, path)
         _force(folder)
@@ -85,13 +167,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _put(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _force(folder: Path) -> None:
     """Forces the names in a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
@@ -99,3 +174,125 @@ def _force(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@torch.no_grad()
+def load_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Puts tensors into a model, sharded as it is. Raises InputError for those of another model."""
+    own = model.state_dict()
+    for name in [*own, *(name for name in tensors if name not in own)]:
+        if name not in tensors or name not in own or own[name].shape != tensors[name].shape:
+            shapes = [list(each[name].shape) if name in each else "missing" for each in (own, tensors)]
+            raise InputError(
+                f"'{path}' is a checkpoint of another model: '{name}' is {shapes[1]} there and {shapes[0]} here."
+            )
+        own[name].copy_(like(own[name], tensors[name]))
+
+
+def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Puts tensors into an optimizer, sharded as the parameters are."""
+    parameters = dict(model.named_parameters())
+    for path, value in tensors.items():
+        name, _, key = path.rpartition("/")
+        parameter = parameters[name]
+        optimizer.state[parameter][key] = value if key == "step" else like(parameter, value)
+
+
+def whole(value: Tensor) -> Tensor:
+    """A tensor that is sharded put together again, on the CPU; a copy, so that training may go on meanwhile."""
+    return gathered(value).detach().to("cpu", copy=True).contiguous()
+
+
+def gathered(value: Tensor) -> Tensor:
+    """A DTensor as a tensor, any other as it is. Every process calls it."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value  # importing DTensor takes a second
+
+
+def like(pattern: Tensor, value: Tensor) -> Tensor:
+    """A whole tensor placed as another one is: on its device, sharded as it."""
+    value = value.to(pattern.device)
+    if not hasattr(pattern, "full_tensor"):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value, pattern.device_mesh, pattern.placements, src_data_rank=None)
+
+
+def memory_rows(tensors: Mapping[str, Tensor], start: int, stop: int, device: torch.device) -> Memory:
+    """The memory of some rows of the batch."""
+    rows = {name: value[start:stop].to(device, copy=True) for name, value in tensors.items()}
+    keep = rows.pop(KEEP, None)
+    return Memory(tuple(rows[name] for name in sorted(rows, key=int)), keep)
+
+
+def save(session: Session, out: Path) -> None:
+    """Writes a checkpoint of what is so far. Every process calls it; the first one writes. Raises OSError."""
+    from safetensors.torch import save as packed
+
+    files = {
+        MODEL: {name: whole(value) for name, value in session.model.state_dict().items()},
+        OPTIMIZER: {
+            f"{name}/{key}": whole(value)
+            for name, parameter in session.model.named_parameters()
+            for key, value in session.optimizer.state.get(parameter, {}).items()
+        },
+        MEMORY: _memories(session),
+    }
+    if session.first:
+        facts = {  # samples and random numbers are functions of the seed and the step
+            "samples": session.step * session.run.batch,
+            "seed": session.run.seed,
+            "config": config_hash(session.run),
+            "seconds": session.seconds,
+            "peak_memory_bytes": session.peak,
+            "processes": session.share.world,
+            "model": session.spec.to_yaml(whole=True),
+        }
+        packets = {name: packed(tensors) for name, tensors in files.items() if tensors}
+        write(out / CHECKPOINTS, session.step, facts, packets, session.run.keep)
+
+
+def _memories(session: Session) -> dict[str, Tensor]:
+    """The memories of all parts, [rows of the batch, rows, width] each, in the order of the batch's rows."""
+    parts: dict[str, list[Tensor]] = {}
+    for memory in (memory for memory in session.memories if memory is not None):
+        named = {str(place): state for place, state in enumerate(memory.states)}
+        named |= {} if memory.keep is None else {KEEP: memory.keep}
+        for name, piece in named.items():
+            everyone = piece if session.share.world == 1 else session.fabric.all_gather(piece).flatten(0, 1)
+            parts.setdefault(name, []).append(everyone.cpu())
+    return {name: torch.cat(pieces).contiguous() for name, pieces in parts.items()}
+
+
+def resume(session: Session, saved: Saved) -> None:
+    """Puts a checkpoint into a session that has just begun. Raises InputError for one of another run or model."""
+    from safetensors.torch import load_file
+
+    if saved.state.get("config") != config_hash(session.run):
+        raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration is not that of {CONFIG}.")
+    load_model(session.model, load_file(saved.path / MODEL), saved.path)
+    load_optimizer(session.model, session.optimizer, load_file(saved.path / OPTIMIZER))
+    if (saved.path / MEMORY).exists():
+        held, share = load_file(saved.path / MEMORY), session.share
+        spans = [share.rows(part, session.run.batch) for part in range(share.parts)]
+        device = session.fabric.device
+        session.memories = [memory_rows(held, start, stop, device) for start, stop in spans]
+    session.step, session.seconds = saved.step, saved.state["seconds"]
+    session.peak = saved.state["peak_memory_bytes"]
+
+
+def config_hash(run: Run) -> str:
+    """A hash of all that decides what a run computes, but for the number of steps where the schedule ignores it."""
+    return hashlib.sha256(json.dumps(decisive(run), sort_keys=True).encode()).hexdigest()
+
+
+def decisive(run: Run) -> dict[str, Any]:
+    """What must be the same for a run to go on."""
+    free = {*MACHINE, "run"} | ({"steps"} if run.schedule == "constant" else set())
+    added = {name for name in LATER if getattr(run, name) == Run.model_fields[name].default}
+    return run.model_dump(mode="json", exclude=free | added)
+
+
+def write_config(run: Run, out: Path) -> None:
+    """Writes `run.yaml`: the run with nothing left to look up, its model written out."""
+    write_whole(out / CONFIG, dump(run.model_dump(mode="json", exclude_none=True, exclude={*SIZES, "design"})).encode())

@@ -1,11 +1,14 @@
-"""`metrics.jsonl`: a line an optimiser step and a line a validation, cut back to the checkpoint a run goes on from."""
+"""The metrics of a run: lines in metrics.jsonl, a bar or lines for whoever waits, and TensorBoard's event files."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,23 @@ from tensornet_attn.files import write_whole
 
 Line = dict[str, Any]
 FILE = "metrics.jsonl"
+Tell = Callable[[Mapping[str, Any]], None]
+_SECONDS = 10.0  # between plain lines
+_FIRST = 5  # steps, so that the first line comes early and knows the speed
 
 
 def read(path: Path) -> list[Line]:
     """The whole lines of a file, in order; a torn one ends it."""
-    return list(_lines(path.read_bytes())) if path.exists() else []
+    found: list[Line] = []
+    for text in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        try:
+            line = json.loads(text) if text.endswith(b"\n") else None
+        except ValueError:
+            break
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            break
+        found.append(line)
+    return found
 
 
 def cut(path: Path, step: int) -> list[Line]:
@@ -52,16 +67,99 @@ def median_speed(lines: list[Line]) -> float:
     return found[len(found) // 2] if found else math.nan
 
 
-def _lines(data: bytes) -> Iterator[Line]:
-    for text in data.splitlines(keepends=True):
-        try:
-            line = json.loads(text) if text.endswith(b"\n") else None
-        except ValueError:
-            return
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-            return
-        yield line
-
-
 def _written(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line, allow_nan=False).encode() + b"\n"
+
+
+@contextmanager
+def progress(name: str, steps: int, done: int, shown: bool) -> Iterator[Tell]:
+    """What takes the metrics of each step, and each validation."""
+    if not shown:
+        yield lambda line: None
+    elif sys.stderr.isatty():
+        with _bar(name, steps, done) as tell:
+            yield tell
+    else:
+        yield _lines(steps, done)
+
+
+def _lines(steps: int, done: int) -> Tell:
+    start, last = time.monotonic(), -_SECONDS
+
+    def tell(line: Mapping[str, Any]) -> None:
+        nonlocal last
+        now, step = time.monotonic(), line["step"]
+        judged = "eval_loss" in line
+        if not judged and (now - last < _SECONDS or step - done < _FIRST) and step < steps:
+            return
+        last = last if judged else now
+        left = (now - start) / max(1, step - done) * (steps - step)
+        say(f"step {step}/{steps}  {words(line)}  {clock(left)} left")
+
+    return tell
+
+
+@contextmanager
+def _bar(name: str, steps: int, done: int) -> Iterator[Tell]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[words]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=steps, completed=done, words="")
+
+        def tell(line: Mapping[str, Any]) -> None:
+            if "eval_loss" in line:
+                bar.console.print(f"step {line['step']}/{steps}  {words(line)}", highlight=False)
+            else:
+                bar.update(task, completed=line["step"], words=words(line))
+
+        yield tell
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def words(line: Mapping[str, Any]) -> str:
+    """The numbers of a line that people look at.
+
+    >>> words({"step": 3, "loss": 2.25, "tokens_per_second": 1234.5})
+    'loss 2.25  1,234 tokens/s'
+    """
+    found = []
+    for name, value in line.items():
+        if name == "tokens_per_second":
+            found.append(f"{value:,.0f} tokens/s")
+        elif name == "loss" or name.startswith("eval_"):
+            found.append(f"{name} {value:.4g}" if value is not None else f"{name} not finite")
+    return "  ".join(found)
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(3725)
+    '1:02:05'
+    """
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+@contextmanager
+def board(folder: Path, step: int, wanted: bool) -> Iterator[Tell]:
+    """What takes the metrics of each step; what was written after `step` is marked as gone."""
+    if not wanted:
+        yield lambda line: None
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder), purge_step=step + 1) as writer:
+
+        def tell(line: Mapping[str, Any]) -> None:
+            for name, value in line.items():
+                if name != "step" and value is not None:
+                    writer.add_scalar(name.replace("eval_", "eval/", 1), value, line["step"])
+
+        yield tell

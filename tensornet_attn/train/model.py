@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.models.read import ModelSpec
-from tensornet_attn.models.sources import load
+from tensornet_attn.models.read import ModelSpec, load
 from tensornet_attn.spec.yaml import parse
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train.config import SIZES, Run
@@ -21,10 +20,20 @@ KINDS = {
 
 def spec_of(run: Run, task: Task) -> ModelSpec:
     """The model, checked by itself and against the task. Raises DesignError, InputError."""
-    spec = _changed(run) if run.model is not None else _stack(run, task)
-    _check_kind(spec, task)
+    if run.model is None:
+        spec = _stack(run, task)
+    else:
+        given = {name: getattr(run, name) for name in ("design", *SIZES) if name in run.model_fields_set}
+        spec = load(run.model, **{name: value for name, value in given.items() if name == "mlp" or value is not None})
+    if spec.kind != KINDS[task.kind]:
+        raise InputError(f"task '{task.name}' needs a {KINDS[task.kind]}; '{spec.name}' is a {spec.kind}.")
     _check_sizes(spec, task)
-    _check_memory(spec, run)
+    # A memory is carried from batch to batch, so sample i must go on where sample i - batch ended.
+    if getattr(spec.config, "memory", 0) and run.options.get("streams") != run.batch:
+        raise InputError(
+            f"'{spec.name}' has a memory, so a batch goes on where the one before ended: give the task the option "
+            f"'streams: {run.batch}', the size of a batch, if it has that option."
+        )
     return spec
 
 
@@ -33,14 +42,6 @@ def resolved(run: Run, spec: ModelSpec, task: Task) -> Run:
     given = {name: getattr(run, name) for name in run.model_fields_set if name not in (*SIZES, "design")}
     model, chosen = parse(spec.to_yaml(whole=True), spec.name)[0].data, task.as_dict()
     return Run(**given | {"model": model, "options": chosen["options"], "task_version": chosen["version"]})
-
-
-def _changed(run: Run) -> ModelSpec:
-    """The model with all that the run gives besides it."""
-    given = [name for name in ("design", *SIZES) if name in run.model_fields_set]
-    return load(
-        run.model, **{name: getattr(run, name) for name in given if name == "mlp" or getattr(run, name) is not None}
-    )
 
 
 def _stack(run: Run, task: Task) -> ModelSpec:
@@ -54,12 +55,7 @@ def _stack(run: Run, task: Task) -> ModelSpec:
         "kind": KINDS[task.kind],
         **({"vocabulary": task.vocabulary} if task.features is None else {"features": task.features}),
         "length": task.length,
-        "width": run.width,
-        "positions": run.positions,
-        "norm": run.norm,
-        "dropout": run.dropout,
-        "init": run.init,
-        "embedding_scale": run.embedding_scale,
+        **{name: getattr(run, name) for name in ("width", "positions", "norm", "dropout", "init", "embedding_scale")},
         "layers": [{"mixer": mixer, **mlp, "repeat": run.depth}],
     }
     if task.kind == "classification":
@@ -68,18 +64,6 @@ def _stack(run: Run, task: Task) -> ModelSpec:
         model |= {"tied": run.tied, "memory": run.memory}
     spec = load({"tensornet": 1, "model": model})
     return replace(spec, name=spec.stacks["layers"][0]["mixer"].design.name)
-
-
-def designs_of(spec: ModelSpec) -> list[str]:
-    """The names of the designs of all places, each once."""
-    places = (part for blocks in spec.stacks.values() for block in blocks for part in block.values())
-    return list(dict.fromkeys(part.design.name for part in places))
-
-
-def _check_kind(spec: ModelSpec, task: Task) -> None:
-    wanted = KINDS[task.kind]
-    if spec.kind != wanted:
-        raise InputError(f"task '{task.name}' needs a {wanted}; '{spec.name}' is a {spec.kind}.")
 
 
 def _check_sizes(spec: ModelSpec, task: Task) -> None:
@@ -109,12 +93,3 @@ def _check_sizes(spec: ModelSpec, task: Task) -> None:
 
 def _change(key: str, value: int) -> str:
     return f"'{key}: {value}' in the run changes that."
-
-
-def _check_memory(spec: ModelSpec, run: Run) -> None:
-    """A memory is carried from batch to batch, so sample i must go on where sample i - batch ended."""
-    if getattr(spec.config, "memory", 0) and run.options.get("streams") != run.batch:
-        raise InputError(
-            f"'{spec.name}' has a memory, so a batch goes on where the one before ended: give the task the option "
-            f"'streams: {run.batch}', the size of a batch, if it has that option."
-        )

@@ -1,26 +1,86 @@
-"""A run as it stands between two steps: model, optimizer, memories, step."""
+"""A run as it stands between two steps: devices, model, optimizer, memories, step."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from tensornet_attn.errors import InputError
-from tensornet_attn.models.kinds import make
-from tensornet_attn.models.memory import Memory
+from tensornet_attn.errors import InputError, MissingPartError
+from tensornet_attn.models.kinds import Memory, make
+from tensornet_attn.models.model import Block
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train.config import Run
 from tensornet_attn.train.feed import Share, seed_part
-from tensornet_attn.train.memory import recompute
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "bf16-true": "bf16-true"}
+NEEDED = {"lightning_fabric": "lightning-fabric", "safetensors": "safetensors", "matplotlib": "matplotlib"}
 Tensor = torch.Tensor
+
+
+def need_parts(run: Run) -> None:
+    """Raises MissingPartError for what training needs and is not installed."""
+    needed = NEEDED | ({"tensorboard": "tensorboard"} if run.tensorboard else {})
+    missing = [package for module, package in needed.items() if find_spec(module) is None]
+    if missing:
+        raise MissingPartError(f"training needs {', '.join(missing)}: pip install 'tensornet-attn[train]'.")
+
+
+def fabric_of(run: Run) -> Fabric:
+    """The Fabric of a run, not yet launched. Under torchrun the processes are those that it has started."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy
+
+    if run.accelerator == "cuda" and not torch.cuda.is_available():
+        raise InputError("accelerator 'cuda': torch finds no GPU here; choose auto or cpu.")
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    devices, nodes = run.devices, run.nodes
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # set by torchrun, with the numbers below
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    strategy: Any = DDPStrategy() if devices * nodes > 1 or run.strategy == "ddp" else "auto"
+    if run.strategy == "fsdp":
+        strategy = ModelParallelStrategy(_sharded, data_parallel_size=devices * nodes, tensor_parallel_size=1)
+    return Fabric(
+        accelerator=found if run.accelerator == "auto" else run.accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy=strategy,
+        precision=PRECISIONS[run.precision],  # type: ignore[arg-type]
+    )
+
+
+def _sharded(model: nn.Module, mesh: Any) -> nn.Module:
+    """FSDP2: the weights of each block, and those of the rest, are gathered when they are used."""
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    for block in blocks(model):
+        fully_shard(block, mesh=mesh["data_parallel"])
+        register_fsdp_forward_method(block, "after")
+    return fully_shard(model, mesh=mesh["data_parallel"])
+
+
+def blocks(model: nn.Module) -> list[Block]:
+    """The layers of a model, of all its stacks."""
+    return [module for module in model.modules() if isinstance(module, Block)]
+
+
+def recompute(model: nn.Module) -> None:
+    """Makes every layer keep its inputs alone. Layers with a state are left out: a second call reads another one."""
+    for block in blocks(model):
+        if not any(True for _ in block.buffers()):
+            for call in ("forward", "after"):
+                setattr(block, call, partial(checkpoint, getattr(block, call), use_reentrant=False))
 
 
 @dataclass
@@ -49,11 +109,6 @@ class Session:
         """Whether this process is the one that writes."""
         return self.fabric.is_global_zero
 
-    @property
-    def rows(self) -> int:
-        """Rows of a memory; 0 for a model without."""
-        return getattr(self.spec.config, "memory", 0)
-
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
         return self.fabric.all_reduce(values, reduce_op="sum") if self.share.world > 1 else values
@@ -62,30 +117,23 @@ class Session:
 def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
     """The session before the first step; its weights are drawn from the run's seed. Raises InputError."""
     share = Share(fabric.global_rank, fabric.world_size, run.accumulate)
-    _check_parts(run, spec, share)
+    pieces, remembers = share.world * share.parts, bool(getattr(spec.config, "memory", 0))
+    if run.batch < pieces:
+        raise InputError(f"a batch of {run.batch} cannot be spread over {share.world} processes x {share.parts} parts.")
+    if remembers and run.batch % pieces:
+        raise InputError(
+            f"'{spec.name}' has a memory: its batch of {run.batch} must be a multiple of {share.world} processes x "
+            f"{share.parts} parts."
+        )
     seed_part(run.seed, 0, 0)
     model = make(spec, backend=run.backend)
     if run.checkpoint_activations:
         recompute(model)
     module = fabric.setup_module(torch.compile(model) if run.compile else model)
     optimizer = fabric.setup_optimizers(optimizer_of(run, model))
-    session = Session(run, task, spec, fabric, model, module, optimizer, share)
-    session.memories = [None] * run.accumulate
-    if session.rows:
-        spans = [share.rows(part, run.batch) for part in range(run.accumulate)]
-        session.memories = [model.new_memory(stop - start) for start, stop in spans]
-    return session
-
-
-def _check_parts(run: Run, spec: ModelSpec, share: Share) -> None:
-    pieces = share.world * share.parts
-    if run.batch < pieces:
-        raise InputError(f"a batch of {run.batch} cannot be spread over {share.world} processes x {share.parts} parts.")
-    if getattr(spec.config, "memory", 0) and run.batch % pieces:
-        raise InputError(
-            f"'{spec.name}' has a memory: its batch of {run.batch} must be a multiple of {share.world} processes x "
-            f"{share.parts} parts."
-        )
+    spans = [share.rows(part, run.batch) for part in range(run.accumulate)]
+    memories = [model.new_memory(stop - start) if remembers else None for start, stop in spans]
+    return Session(run, task, spec, fabric, model, module, optimizer, share, memories)
 
 
 def optimizer_of(run: Run, model: nn.Module) -> torch.optim.AdamW:

@@ -1,12 +1,15 @@
-"""From a configuration and a folder to a finished run: begun, gone on with, or found finished."""
+"""From a configuration and a folder to a finished run: begun, gone on with, or found finished, step after step."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,19 +19,15 @@ import torch
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks import task_named
 from tensornet_attn.tasks.task import Task
-from tensornet_attn.train import curves, folder, metrics, summary
-from tensornet_attn.train.board import board
-from tensornet_attn.train.config import Run, RunKeys
-from tensornet_attn.train.devices import fabric_of, need_parts
-from tensornet_attn.train.lock import locked
-from tensornet_attn.train.loop import loop
+from tensornet_attn.train import metrics, summary
+from tensornet_attn.train.config import Run, RunKeys, Source, read
+from tensornet_attn.train.feed import eval_line, judge
+from tensornet_attn.train.folder import CHECKPOINTS, check_same, checkpoints, clean, locked, resume, save, write_config
+from tensornet_attn.train.metrics import Tell, board, progress, say
 from tensornet_attn.train.model import resolved, spec_of
-from tensornet_attn.train.progress import progress, say
-from tensornet_attn.train.read import Source, read
-from tensornet_attn.train.record import check_same
-from tensornet_attn.train.save import CHECKPOINTS, resume, write_config
-from tensornet_attn.train.session import Session, begin
-from tensornet_attn.train.step import Diverged
+from tensornet_attn.train.session import Session, begin, fabric_of, need_parts
+from tensornet_attn.train.step import Diverged, optimise
+from tensornet_attn.train.summary import peak_bytes
 
 
 def train(
@@ -73,7 +72,7 @@ def task_of(run: Run) -> Task:
 
 def finished(run: Run, out: Path) -> dict[str, Any] | None:
     """The summary of a run that has taken all its steps."""
-    path = out / summary.FILE
+    path = out / summary.SUMMARY
     found = json.loads(path.read_bytes()) if path.exists() else None
     return found if found is not None and found["steps"] >= run.steps else None
 
@@ -81,10 +80,14 @@ def finished(run: Run, out: Path) -> dict[str, Any] | None:
 def _trained(session: Session, out: Path, command: str) -> dict[str, Any]:
     run, first = session.run, session.first
     with locked(out, first):
-        if first:
-            _prepare(run, out)
+        if first:  # what killed processes have left is removed, and what this run is written down
+            for path in out.glob(".*.*"):  # files that were being written
+                path.unlink()
+            (out / summary.SUMMARY).unlink(missing_ok=True)
+            clean(out / CHECKPOINTS)
+            write_config(run, out)
         session.fabric.barrier()
-        saved = folder.checkpoints(out / CHECKPOINTS)
+        saved = checkpoints(out / CHECKPOINTS)
         if saved:
             resume(session, saved[-1])
         if first:
@@ -94,26 +97,71 @@ def _trained(session: Session, out: Path, command: str) -> dict[str, Any]:
             board(out / "tensorboard", session.step, run.tensorboard and first) as events,
         ):
             loop(session, out, (bar, events))
-        return _finish(session, out, command)
+        return summary.finish(session, out, command)
 
 
-def _prepare(run: Run, out: Path) -> None:
-    """Removes what killed processes have left, and writes down what this run is."""
-    for path in out.glob(".*.*"):  # files that were being written
-        path.unlink()
-    (out / summary.FILE).unlink(missing_ok=True)
-    folder.clean(out / CHECKPOINTS)
-    write_config(run, out)
+def loop(session: Session, out: Path, tells: tuple[Tell, ...]) -> None:
+    """Takes all steps that are left.
+
+    Ctrl-C ends the step, writes a checkpoint and raises KeyboardInterrupt; a second one does not wait. Raises
+    InputError where loss or gradient are not finite, and OSError where the disk is full.
+    """
+    run, saved_at = session.run, time.monotonic()
+
+    def tell(line: Mapping[str, Any]) -> None:
+        if session.first:
+            metrics.append(out / metrics.FILE, line)
+            for each in tells:
+                each(line)
+
+    with _interrupts() as stop:
+        while session.step < run.steps:
+            late = session.first and time.monotonic() - saved_at > run.save_seconds
+            asked_to_save, asked_to_stop = _step(session, tell, (late, stop.is_set()))
+            if session.step % run.eval_every == 0 or session.step == run.steps:
+                batches = session.task.batches("validation", run.batch)
+                found = judge(session.fabric, session.model, session.module, session.task, batches, run.eval_samples)
+                tell({"step": session.step, **eval_line(found)})
+            if asked_to_save or asked_to_stop or session.step % run.save_every == 0 or session.step == run.steps:
+                metrics.force(out / metrics.FILE)
+                save(session, out)
+                saved_at = time.monotonic()
+            if asked_to_stop:
+                raise KeyboardInterrupt
 
 
-def _finish(session: Session, out: Path, command: str) -> dict[str, Any]:
-    lines = metrics.read(out / metrics.FILE)
-    told = summary.summary_of(session, lines, command) if session.first else {}
-    if session.first:
-        curves.draw(lines, f"{session.spec.name} on {session.task.name}", out / curves.FILE)
-        summary.write(out / summary.FILE, told)
-    session.fabric.barrier()
-    return told
+def _step(session: Session, tell: Callable[[Mapping[str, Any]], None], wishes: tuple[bool, ...]) -> tuple[int, ...]:
+    """One step and its line; the wishes that some process has had."""
+    start = time.perf_counter()
+    measured = optimise(session, wishes)
+    seconds = time.perf_counter() - start
+    session.seconds += seconds
+    session.peak = max(session.peak, peak_bytes(session.fabric.device))
+    losses = {f"loss/{name}": value for name, value in measured.losses.items()}
+    line = {"step": session.step, "loss": measured.loss, "lr": measured.lr, "grad_norm": measured.grad_norm}
+    speed = session.run.batch * session.task.length / seconds
+    tell({**line, **losses, "tokens_per_second": round(speed, 1), "seconds": round(session.seconds, 4)})
+    return measured.wishes
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """The first Ctrl-C is kept until a step has ended; the next one interrupts as ever."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(_number: int, _frame: Any) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -152,5 +200,5 @@ def _reporting(out: Path) -> Iterator[None]:
 
 
 def _last(out: Path) -> str:
-    saved = folder.checkpoints(out / CHECKPOINTS)
+    saved = checkpoints(out / CHECKPOINTS)
     return f"the last checkpoint is '{saved[-1].path}'" if saved else "there is no checkpoint yet"

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import nn
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.batch import UNSCORED, Batch
+from tensornet_attn.train.config import Run
 from tensornet_attn.train.feed import answer, check_tokens, scored_places, seed_part
-from tensornet_attn.train.schedule import rate
+from tensornet_attn.train.folder import gathered
 from tensornet_attn.train.session import Session
-from tensornet_attn.train.state import gathered
-from tensornet_attn.train.watch import culprit
 
 Tensor = torch.Tensor
+
+
+def rate(run: Run, step: int) -> float:
+    """The learning rate of a step, counted from 1: a straight rise, then what the schedule says.
+
+    >>> run = Run(task="copy", design="mhsa", steps=300, warmup=100, lr=1.0)
+    >>> [round(rate(run, step), 3) for step in (1, 100, 200, 300)]
+    [0.01, 1.0, 0.5, 0.0]
+    """
+    if step <= run.warmup:
+        return run.lr * step / run.warmup
+    if run.schedule == "constant":
+        return run.lr
+    done = (step - run.warmup) / max(1, run.steps - run.warmup)
+    left = (1 + math.cos(math.pi * done)) / 2 if run.schedule == "cosine" else 1 - done
+    return run.min_lr + (run.lr - run.min_lr) * left
 
 
 class Diverged(InputError):
@@ -51,7 +69,7 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
         group["lr"] = lr
     session.optimizer.zero_grad()
     parts = [_part(session, part, *of_part, weight) for part, of_part in enumerate(zip(batches, places, strict=True))]
-    norm = _clipped(session)
+    norm = gathered(torch.nn.utils.clip_grad_norm_(session.model.parameters(), run.clip or math.inf))
     told = torch.tensor([0.0, *wishes], dtype=torch.float64, device=norm.device)
     told[0] = sum(loss for loss, _ in parts) / scored.clamp(min=1)
     told = session.sum(torch.cat([told, sum(auxiliary for _, auxiliary in parts)]))
@@ -111,12 +129,6 @@ def _average_states(session: Session, rows: int) -> None:
             state.copy_(session.sum(state * (rows / everyone).to(state.dtype)))
 
 
-def _clipped(session: Session) -> Tensor:
-    """The norm of the gradient, which is scaled down to what the run allows."""
-    norm = torch.nn.utils.clip_grad_norm_(session.model.parameters(), session.run.clip or math.inf)
-    return gathered(norm)
-
-
 def _stopped(session: Session, batches: list[Batch], losses: dict[str, float], grad_norm: float) -> str:
     """Which number is not finite and where that began: the parts are computed again, and looked at."""
     named = {f"the loss '{name}'" if name else "the loss": value for name, value in losses.items()}
@@ -136,3 +148,40 @@ def _stopped(session: Session, batches: list[Batch], losses: dict[str, float], g
         torch.distributed.all_gather_object(everyone, found)
         found = [text for texts in everyone for text in texts]
     return f"step {session.step + 1}: {what}; {min(found, key=lambda text: not text.startswith('the first'))}"
+
+
+def culprit(model: nn.Module, call: Callable[[], Any]) -> str:
+    """Calls a model once more, and says in words which layer gave the first output that is not finite.
+
+    Where all are finite, the first parameter with a gradient that is not.
+    """
+    found: list[str] = []
+
+    def look(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            if not found and not all(torch.isfinite(value).all() for value in _floats(output)):
+                found.append(name)
+
+        return hook
+
+    handles = [module.register_forward_hook(look(name)) for name, module in model.named_modules() if name]
+    try:
+        with torch.no_grad():
+            call()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if found:
+        return f"the first output that is not finite is that of '{found[0]}'"
+    for name, value in model.named_parameters():
+        own = getattr(value.grad, "_local_tensor", value.grad)
+        if own is not None and not torch.isfinite(own).all():
+            return f"all outputs are finite, and the gradient of '{name}' is not"
+    return "the outputs of all layers are finite, and the loss or the norm of the gradient is not"
+
+
+def _floats(output: Any) -> list[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        return [output] if output.is_floating_point() else []
+    parts = output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
+    return [value for part in parts for value in _floats(part)]

@@ -1,4 +1,4 @@
-"""A run that was trained, or is still: its model with the weights of a checkpoint, to judge it or to write with it."""
+"""A run that was trained, or is still: its model, to judge it, to write with it, and to look at its layers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
+from tensornet_attn.analyse.section import Section, joined_sections, model_sections, repeated_tokens
 from tensornet_attn.errors import InputError
 from tensornet_attn.models.kinds import make
 from tensornet_attn.models.read import ModelSpec
-from tensornet_attn.tasks.batch import Batch
-from tensornet_attn.tasks.score import Score
+from tensornet_attn.tasks.batch import Batch, Score
 from tensornet_attn.tasks.task import Task
-from tensornet_attn.train import folder, state
-from tensornet_attn.train.config import Run
-from tensornet_attn.train.devices import fabric_of, need_parts
-from tensornet_attn.train.folder import Saved
-from tensornet_attn.train.judge import judge
+from tensornet_attn.train.config import Run, read
+from tensornet_attn.train.feed import arguments, judge
+from tensornet_attn.train.folder import CHECKPOINTS, CONFIG, MODEL, Saved, checkpoints, config_hash, load_model
 from tensornet_attn.train.model import spec_of
-from tensornet_attn.train.read import read
-from tensornet_attn.train.save import CHECKPOINTS, CONFIG, config_hash
+from tensornet_attn.train.session import fabric_of, need_parts
 from tensornet_attn.train.start import task_of
+
+Tensor = torch.Tensor
+SAMPLES = 8
+PART = 8  # samples of a call of the model: the logits of all samples at once can be more than there is memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +87,13 @@ def open_run(out: str | os.PathLike[str], checkpoint: str | None = None, acceler
     from safetensors.torch import load_file
 
     model = make(spec, backend=run.backend)
-    state.load_model(model, load_file(saved.path / state.MODEL), saved.path)
+    load_model(model, load_file(saved.path / MODEL), saved.path)
     return Trained(run, task, spec, model.eval(), saved)
 
 
 def _saved(path: Path, checkpoint: str | None) -> Saved:
     """The last checkpoint, or that of a step or of a folder."""
-    found = folder.checkpoints(path)
+    found = checkpoints(path)
     if not found:
         raise InputError(f"'{path}' holds no whole checkpoint.")
     if checkpoint is None:
@@ -101,3 +103,75 @@ def _saved(path: Path, checkpoint: str | None) -> Saved:
             return saved
     steps = ", ".join(str(saved.step) for saved in found)
     raise InputError(f"'{path}' has no checkpoint '{checkpoint}'; there are those of steps {steps}.")
+
+
+@torch.no_grad()
+def sample(
+    trained: Trained, prompt: str, tokens: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
+) -> str:
+    """The prompt and what a language model goes on with. `temperature` 0 takes the most probable token each time.
+
+    Raises InputError for a model of another kind, and for a prompt that is empty or not in the vocabulary.
+    """
+    if trained.task.kind != "language_model":
+        raise InputError(f"'{trained.spec.name}' is a {trained.spec.kind}; sample takes a language model.")
+    alphabet = trained.task.alphabet
+    found = alphabet.encode(prompt)
+    if not found:
+        raise InputError("the prompt is empty; give a character or word to begin with.")
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(tokens):
+        logits = trained.model(torch.tensor([found[-trained.task.length :]]))[0, -1]
+        found.append(draw(logits.float(), temperature, top_k, generator))
+    return alphabet.decode(found)
+
+
+def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:
+    """One token of logits [vocabulary]: of the `top_k` most probable ones."""
+    if temperature == 0:
+        return int(logits.argmax())
+    if top_k is not None and top_k < len(logits):
+        least = logits.topk(top_k).values[-1]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    return int(torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator))
+
+
+def run_sections(
+    out: str | os.PathLike[str],
+    checkpoint: str | None = None,
+    split: str = "validation",
+    samples: int = SAMPLES,
+    seed: int = 0,
+    length: int | None = None,
+) -> list[Section]:
+    """A section for each attention layer of a run, for `ta.report`: the folder that `tensornet-attn train --out` wrote.
+
+    The model has the weights of the last checkpoint, or of the one named, a step or a folder, and looks at the first
+    `samples` samples of a split of its task. The layers of a language model also get the call that `induction_scores`
+    needs: as many sequences of random tokens of its vocabulary, drawn with `seed`, padding left out. `length` cuts the
+    samples of a language model to their first tokens. Raises InputError.
+    """
+    return sections_of(open_run(out, checkpoint, "cpu"), split, samples, seed, length)
+
+
+def sections_of(trained: Trained, split: str, samples: int, seed: int, length: int | None = None) -> list[Section]:
+    """The sections of a run that has been opened. Raises InputError."""
+    task = trained.task
+    if length is not None and task.kind != "language_model":
+        told = f"the samples of '{task.name}' cannot be cut: it is no task of a language model. Leave the length out."
+        raise InputError(told)
+    if length is not None and length > task.length:
+        raise InputError(f"length {length} is more than the {task.length} tokens of a sample of '{task.name}'.")
+    size = task.size(split)
+    batch = task.samples(split, 0, samples if size is None else min(samples, size))
+    tokens = [token for token in range(task.vocabulary) if token != task.source.padding]
+    period, repeated = min((length or task.length) // 2, len(tokens)), None
+    if task.kind == "language_model" and period >= 2:
+        repeated = repeated_tokens(tokens, period, len(batch), seed)
+    parts = []
+    for start in range(0, len(batch), PART):
+        given = arguments(batch.rows(start, start + PART))
+        again = None if repeated is None else repeated[start : start + PART]
+        cut = [value if value is None else value[:, :length] for value in given]
+        parts.append(model_sections(trained.model, *cut, repeated=again))
+    return joined_sections(parts)

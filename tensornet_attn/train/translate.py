@@ -9,8 +9,8 @@ from importlib.util import find_spec
 import torch
 
 from tensornet_attn.errors import InputError, MissingPartError
-from tensornet_attn.models.seq2seq import Seq2Seq
-from tensornet_attn.train.devices import fabric_of
+from tensornet_attn.models.kinds import Seq2Seq
+from tensornet_attn.train.session import fabric_of
 from tensornet_attn.train.trained import Trained
 
 Tensor = torch.Tensor

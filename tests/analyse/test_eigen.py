@@ -71,24 +71,24 @@ def test_many_batches_are_as_one() -> None:
 
 def test_parts_of_the_product_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than some entries are made float64 at once."""
-    from tensornet_attn.analyse import eigen
+    from tensornet_attn.analyse import measures
 
     for shape in ((3, 2, 3, 4), (7, 3, 3, 4)):
         maps = random_maps(*shape)
         whole = ta.map_eigenvalues(maps).values
-        monkeypatch.setattr(eigen, "CHUNK", 40)
+        monkeypatch.setattr(measures, "CHUNK", 40)
         torch.testing.assert_close(ta.map_eigenvalues(maps).values, whole, rtol=0, atol=1e-15)
         monkeypatch.undo()
 
 
 @pytest.mark.parametrize("alone", [0, 2048])
 def test_the_threads_of_torch_are_as_they_were(alone: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensornet_attn.analyse import eigen
+    from tensornet_attn.analyse import measures
 
     used = []
     right = torch.linalg.eigvalsh
     monkeypatch.setattr(torch.linalg, "eigvalsh", lambda matrix: used.append(torch.get_num_threads()) or right(matrix))
-    monkeypatch.setattr(eigen, "ALONE", alone)
+    monkeypatch.setattr(measures, "ALONE", alone)
     threads = torch.get_num_threads()
     ta.map_eigenvalues(random_maps(2, 2, 3, 3))
     assert used == [1 if alone else threads]

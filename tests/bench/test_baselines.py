@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import tensornet_attn as ta
 from tensornet_attn.bench.baselines import LAYERS, layer_of
-from tensornet_attn.bench.baselines.attend import attention_map, eager, sdpa
+from tensornet_attn.bench.baselines.layer import attention_map, eager, sdpa
 from tensornet_attn.bench.baselines.lfish import CHUNK
 from tests.designs.case import N
 from tests.designs.cases import CASES, compiled, inputs_of, normal, same

@@ -12,10 +12,9 @@ from torch import Tensor
 import tensornet_attn as ta
 from tensornet_attn.bench import contestants
 from tensornet_attn.bench.baselines import layer_of
-from tensornet_attn.bench.baselines.fmm import FastWeights, delta_rule, in_chunks, shares
+from tensornet_attn.bench.baselines.kernels import FastWeights, delta_rule, in_chunks, shares
 from tensornet_attn.bench.case import FORWARD, PASSES, TRAINING, Case
-from tensornet_attn.bench.contestant import SkippedError
-from tensornet_attn.bench.contestants import contestant
+from tensornet_attn.bench.contestants import SkippedError, contestant
 from tensornet_attn.bench.run import Bench, Options
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.graph.model import Attention

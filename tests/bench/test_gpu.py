@@ -9,10 +9,9 @@ import jsonschema
 import pytest
 import torch
 
-from tensornet_attn.bench import gpu
-from tensornet_attn.bench.gpu import by_events, gpu_words, is_gpu, memory_limit, sample_of
+from tensornet_attn.bench.machine import LEAST, Rates, gpu_words, measured_rates, memory_limit, shortest
+from tensornet_attn.bench.measure import by_events, is_gpu, on_device, sample_of
 from tensornet_attn.bench.memory import peak_bytes
-from tensornet_attn.bench.rates import LEAST, Rates, measured_rates, shortest
 from tests.bench.schema import SCHEMA
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -81,7 +80,7 @@ def test_rates_of_this_machine() -> None:
 
 @needs_gpu
 def test_events_of_a_gpu_are_counted() -> None:
-    sample, (a, b) = gpu.on_device("cuda"), torch.randn(2, 4096, 4096, device="cuda")
+    sample, (a, b) = on_device("cuda"), torch.randn(2, 4096, 4096, device="cuda")
     assert sample(lambda: a @ b, 3) > 0
 
 

@@ -11,7 +11,7 @@ import torch
 
 from tensornet_attn.bench.measure import LEAST_ROUNDS, by_clock, interleaved, turns
 from tensornet_attn.bench.memory import highest, peak_bytes
-from tensornet_attn.bench.ratios import Spread, ratio, spread
+from tensornet_attn.bench.results import Spread, ratio, spread
 from tensornet_attn.bench.run import sentence
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tensornet_attn.bench.case import FORWARD, TRAINING
+from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.model import Model
-from tensornet_attn.bench.outcome import Outcome, outcomes
-from tensornet_attn.bench.rates import Rates
-from tensornet_attn.bench.ratios import Spread, ratio
 from tensornet_attn.bench.report import left_out, rates_text, remarks, target_row, target_table
-from tensornet_attn.bench.results import Entry, Result
-from tensornet_attn.bench.targets import Growth, Ratio, Share, Target
+from tensornet_attn.bench.results import Entry, Result, Spread, ratio
+from tensornet_attn.bench.targets import Growth, Outcome, Ratio, Share, Target, outcomes
 
 RATES = Rates("bfloat16", 1e12, 1e12, 8192, 1 << 30)
 SKIPPED = Entry("flex", "skipped", "it mixes heads: no.")

@@ -8,13 +8,12 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.bench import compare, contestant, contestants
+from tensornet_attn.bench import compare, contestants
 from tensornet_attn.bench.baselines.multi_head import MultiHead
 from tensornet_attn.bench.case import FORWARD, PASSES, TRAINING, Case
 from tensornet_attn.bench.compare import errors, oracle, reference_values, values_of
-from tensornet_attn.bench.contestant import SkippedError, need_compiler
-from tensornet_attn.bench.contestants import AGAINST, MAKERS
-from tensornet_attn.bench.guard import pair_bytes, pair_elements, reference_bytes
+from tensornet_attn.bench.contestants import AGAINST, MAKERS, SkippedError, need_compiler
+from tensornet_attn.bench.memory import pair_bytes, pair_elements, reference_bytes
 from tensornet_attn.bench.results import Result
 from tensornet_attn.bench.run import Bench, Options
 from tests.designs.cases import CASES
@@ -160,7 +159,7 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch)
     assert {name: result.entry(name).reason for name in ("inductor", "compile", "flex")} == dict.fromkeys(
         ("inductor", "compile", "flex"), wanted
     )
-    monkeypatch.setattr(contestant, "find_spec", lambda name: None)
+    monkeypatch.setattr(contestants, "find_spec", lambda name: None)
     with pytest.raises(SkippedError, match=r"^torch.compile needs triton on a GPU, and it is not installed.$"):
         need_compiler("cuda")
 
@@ -184,7 +183,7 @@ def test_who_keeps_no_pairs_is_not_left_out(causal: bool) -> None:
             contestant_of(case_of(name, n=64, causal=causal), left_out)
 
 
-def contestant_of(case: Case, who: str) -> contestant.Contestant:
+def contestant_of(case: Case, who: str) -> contestants.Contestant:
     return contestants.contestant(who, case, FORWARD, 1e3)
 
 

@@ -10,9 +10,8 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
-from tensornet_attn.cli.generate.costs import picture
+from tensornet_attn.cli.generate.costs import PLOT, TABLE, picture, points
 from tensornet_attn.cli.generate.files import ROOT
-from tensornet_attn.cli.generate.lengths import PLOT, TABLE, points
 from tensornet_attn.cli.generate.page import page
 from tensornet_attn.spec import library
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensornet_attn.train import devices, loop, translate
+from tensornet_attn.train import session, start, translate
 from tests.tasks.parallel import corpus
 
 TINY = ("--task", "char_lm", "--options", "length=8", "--design", "mhsa", "--legs", "h=2", "--width", "8")
@@ -69,7 +69,7 @@ def test_interrupted(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "optimise", interrupted)
+    monkeypatch.setattr(start, "optimise", interrupted)
     outcome = run("train", *TINY, "--out", str(tmp_path / "out"))
     assert outcome == (130, "", "error: interrupted; there is no checkpoint yet; the same command goes on.\n")
 
@@ -104,6 +104,6 @@ def test_a_translation_has_a_bleu(run, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_parts_that_are_missing(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = importlib.util.find_spec
-    monkeypatch.setattr(devices, "find_spec", lambda name: None if name == "lightning_fabric" else right(name))
+    monkeypatch.setattr(session, "find_spec", lambda name: None if name == "lightning_fabric" else right(name))
     wanted = "error: training needs lightning-fabric: pip install 'tensornet-attn[train]'.\n"
     assert run("train", *TINY, "--out", str(tmp_path / "out")) == (3, "", wanted)

@@ -8,13 +8,19 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.cost.paper import TABLES
-from tensornet_attn.cost.paper.compare import compare_row, number
-from tensornet_attn.cost.paper.digits import as_printed
-from tensornet_attn.cost.paper.epa import FILES, file_of, values_of
-from tensornet_attn.cost.paper.epa_layer import LAYERS
-from tensornet_attn.cost.paper.epa_model import attention_parameters, dense_parameters, design_of
+from tensornet_attn.cost.paper.compare import number
+from tensornet_attn.cost.paper.epa import (
+    FILES,
+    LAYERS,
+    attention_parameters,
+    dense_parameters,
+    design_of,
+    file_of,
+    values_of,
+)
+from tensornet_attn.cost.paper.model import as_printed
 from tensornet_attn.cost.paper.printed import printed
-from tests.paper_tables import compared, split
+from tests.paper_tables import compare_row, compared, split
 
 ALL = compared("epa").numbers
 NUMBERS = {(n.row.where, n.row.model, n.count.unit): n for n in ALL}

@@ -9,9 +9,8 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.cost.paper import TABLES
-from tensornet_attn.cost.paper.compare import compare_row
-from tensornet_attn.cost.paper.swin import model
-from tests.paper_tables import compared, split
+from tensornet_attn.cost.paper.fish import model
+from tests.paper_tables import compare_row, compared, split
 
 SIZES = [
     {"N": 1024, "H": 8, "M": 4, "D": 64, "Dx": 512},

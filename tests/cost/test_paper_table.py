@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tensornet_attn.cost.paper import TABLES, Adjustment, Count, Part, Row, Table, compare, table_named
-from tensornet_attn.cost.paper.compare import compare_row, number
-from tensornet_attn.cost.paper.digits import as_printed
-from tensornet_attn.cost.paper.model import PLAIN, Rounding
+from tensornet_attn.cost.paper.compare import number
+from tensornet_attn.cost.paper.model import PLAIN, Rounding, as_printed
 from tensornet_attn.errors import InputError
-from tests.paper_tables import compared, split
+from tests.paper_tables import compare_row, compared, split
 
 LINEAR = {
     "tensornet": 1,

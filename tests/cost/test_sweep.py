@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.cli.sweep import sweep
+from tensornet_attn.cli.cost import sweep
 from tensornet_attn.cost.sweep import MEASURES, POINTS, Sweep
 from tensornet_attn.errors import DesignError, InputError
 

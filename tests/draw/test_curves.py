@@ -7,10 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tensornet_attn.cli.sweep import sweep
+from tensornet_attn.cli.cost import sweep
 from tensornet_attn.cost.sweep import Sweep
-from tensornet_attn.draw.curves import STYLES, Curve, Panel, curves
-from tensornet_attn.draw.sweep import sweep_svg
+from tensornet_attn.draw.sweep import STYLES, Curve, Panel, curves, sweep_svg
 
 XS = (128, 256, 512)
 

@@ -9,8 +9,8 @@ import tensornet_attn as ta
 from tensornet_attn.draw import to_svg
 from tensornet_attn.draw.dot import WIDTH
 from tensornet_attn.draw.flatten import flatten
-from tensornet_attn.draw.layers import edges
 from tensornet_attn.draw.layout import layout_of
+from tensornet_attn.draw.scene import edges
 from tensornet_attn.graph import build
 from tensornet_attn.spec import load
 from tensornet_attn.spec.library import names as list_designs

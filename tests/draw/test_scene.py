@@ -8,8 +8,7 @@ import pytest
 
 from tensornet_attn.draw.core import core
 from tensornet_attn.draw.flatten import flatten
-from tensornet_attn.draw.layers import edges
-from tensornet_attn.draw.split import COPY, PICTURE, drawn_apart
+from tensornet_attn.draw.scene import COPY, PICTURE, drawn_apart, edges
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Attention, Contraction, Graph, Step, Term, Use
 from tensornet_attn.spec import load

@@ -134,7 +134,7 @@ AROUND = (
         ("special/test_edges.py::test_a_design_is_its_special_case_at_the_weights_it_names[thsa-mhsa-False]",),
     ),
     Mutation(
-        "convert/families/plain.py",
+        "convert/families.py",
         'biases["bq"] = biases["bq"] * factor',
         "pass",
         "A converted model with an unusual scale keeps the bias of its queries as it was.",
@@ -155,14 +155,14 @@ AROUND = (
         ("train/test_resume.py::test_a_run_that_is_killed_twice", "train/test_metrics.py"),
     ),
     Mutation(
-        "train/schedule.py",
+        "train/step.py",
         "return run.lr * step / run.warmup",
         "return run.lr",
         "The learning rate does not rise from zero.",
-        ("tensornet_attn/train/schedule.py",),
+        ("tensornet_attn/train/step.py",),
     ),
     Mutation(
-        "tasks/score.py",
+        "tasks/batch.py",
         "parts = {name: (a[0] + b[0], a[1] + b[1])",
         "parts = {name: (a[0] + b[0], max(a[1], b[1]))",
         "The mean of several batches is their sum.",

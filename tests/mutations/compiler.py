@@ -80,15 +80,15 @@ COMPILER = (
     # Rewriting
     Mutation(
         "rewrite/simplify.py",
-        'scale = times(term.coefficient, box.number("scale"))',
-        "scale = term.coefficient",
+        "A = softmax(S, scale c s)",
+        "A = softmax(S, scale c)",
         "The scale of a softmax is lost where its scores have one of their own.",
         (f"{RULE}[scale of the scores]",),
     ),
     Mutation(
         "rewrite/scores.py",
-        "Term(other.coefficient, (b,))",
-        "Term(one.coefficient, (b,))",
+        "{a * X + b * Y} F",
+        "{a * X + a * Y} F",
         "Two products with the same keys are gathered with the coefficient of one of them.",
         (f"{SCORES}[False-gathered with signs]",),
     ),
@@ -100,7 +100,7 @@ COMPILER = (
         (f"{RULE}[relu of a weight]",),
     ),
     Mutation(
-        "rewrite/products.py",
+        "rewrite/inline.py",
         "terms[at : at + 1] = found[0]",
         "terms[at : at + 1] = found[0][:1]",
         "A product with a sum keeps the first term of the sum alone.",

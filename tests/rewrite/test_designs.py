@@ -108,13 +108,15 @@ def test_a_mask_by_a_leg_that_is_apart_is_refused() -> None:
 def test_text() -> None:
     lines = shown(build(ta.load("talking_heads"))).splitlines()
     start = lines.index("values side by side: chosen by the search for the order of a product")
-    assert lines[start : start + 8] == [
+    assert lines[start : start + 10] == [
         "values side by side: chosen by the search for the order of a product",
-        "  y: mixed map into its reader: B = P[g h] A[g n m]; B V -> P A V",
+        "  y: mixed map into its reader: B = p * X..; Z = .. + c * B .. -> Z = .. + c * (B) .. if mixes maps",
+        "    B = U, X = A Pw, Z = y",
         "    - U[e n m] = A[h n m] Pw[h e]",
         "    - y[n f] = U[e n m] V[m e d] Wo[e d f]",
         "    + y[n f] = A[h n m] Pw[h e] V[m e d] Wo[e d f]",
-        "  y: values side by side: P[g h] A[g n m] V[m h e] -> P[g h] (A V)[g n h e]",
+        "  y: values side by side: Z = .. + c * A[map n] V[m no n] .. -> Z = .. + c * {A V} .. if wide factor",
+        "    A = A, V = V, Z = y",
         "    - y[n f] = A[h n m] Pw[h e] V[m e d] Wo[e d f]",
         "    + A.o[h n e d] = A[h n m] V[m e d]",
     ]

@@ -16,11 +16,11 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from tensornet_attn.search.claim import wanted
 from tensornet_attn.search.store import RECORD, open_store
 from tensornet_attn.search.study import CONFIG, NAME, read_study, yaml_of
 from tensornet_attn.search.study_file import read
 from tensornet_attn.search.trial import Trial
+from tensornet_attn.search.worker import wanted
 from tests.search import made
 
 PATIENCE = 300.0  # seconds for what takes a few, on a machine that is busy

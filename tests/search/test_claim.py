@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.search import claim as claims
-from tensornet_attn.search.claim import Claim, awaited, claim, complete, free_dead, still_open
+from tensornet_attn.search import worker as claims
 from tensornet_attn.search.evolve import Draft
 from tensornet_attn.search.process import identity
 from tensornet_attn.search.read import load
 from tensornet_attn.search.store import CLAIM, Store
 from tensornet_attn.search.study import Study
 from tensornet_attn.search.trial import Trial
+from tensornet_attn.search.worker import Claim, awaited, claim, complete, free_dead, still_open
 from tests.search import made
 from tests.search.engine import asked, dead, finish, opened
 

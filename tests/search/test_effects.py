@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from tensornet_attn.search import Choice
-from tensornet_attn.search.effects import Effect, effects, welch
+from tensornet_attn.search.findings import Effect, effects, welch
 from tensornet_attn.search.study import Rung
 from tests.search.made import RATES, path, study, trial
 

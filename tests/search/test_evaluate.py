@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.search.claim import Confirmation
-from tensornet_attn.search.evaluate import Evaluation
-from tensornet_attn.search.evolve import Draft, draft
+from tensornet_attn.search.evolve import Confirmation, Draft, draft
 from tensornet_attn.search.job import CLIMB, LATENCY, STATIC, Job
 from tensornet_attn.search.process import Bound, Outcome
 from tensornet_attn.search.read import load
 from tensornet_attn.search.study import Rung, Study
 from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, FAILED, LATE, MEMORY, Result, Trial, trial_from
-from tensornet_attn.search.worker import check_hope
+from tensornet_attn.search.worker import Evaluation, check_hope
 from tests.search import made
 
 TWO = (Rung(task="mqar", keep=0.5), Rung(task="copy"))

@@ -11,11 +11,11 @@ import optuna
 import pytest
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.search.claim import Claim, claim, free_dead
 from tensornet_attn.search.evolve import Draft
 from tensornet_attn.search.process import Identity, identity
 from tensornet_attn.search.read import load
 from tensornet_attn.search.store import CLAIM, Store, open_store
+from tensornet_attn.search.worker import Claim, claim, free_dead
 from tests.search import made, postgres
 from tests.search.engine import asked, finish
 from tests.search.kills import command, done_once, kill_workers, quick

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tensornet_attn.search import Choice, Price, Proposal, load, seeds
-from tensornet_attn.search.predict import promising
+from tensornet_attn.search.evolve import promising
 from tensornet_attn.search.space import Path
 from tensornet_attn.search.study import Limit, Rung
 from tensornet_attn.search.trial import DIVERGED

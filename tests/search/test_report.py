@@ -19,10 +19,8 @@ from tensornet_attn.report import scales as scale
 from tensornet_attn.report.page import note
 from tensornet_attn.search import Space, to_text
 from tensornet_attn.search import page as pages
-from tensornet_attn.search.effects import Effect
-from tensornet_attn.search.findings import find
-from tensornet_attn.search.page import changed_lines, page, pictures, slim
-from tensornet_attn.search.plots import forest, forests_of
+from tensornet_attn.search.findings import Effect, find
+from tensornet_attn.search.page import changed_lines, forest, forests_of, page, pictures, slim
 from tensornet_attn.search.rank import front
 from tensornet_attn.search.study import Study
 from tensornet_attn.search.trial import BOUND, Result, Trial

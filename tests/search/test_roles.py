@@ -10,8 +10,7 @@ import tensornet_attn as ta
 from tensornet_attn.graph.model import Use
 from tensornet_attn.search import MOVES, apply
 from tensornet_attn.search.roles import Map, Place, Reader, maps, output, projection, reader, source
-from tensornet_attn.search.sketch import sketch_of
-from tensornet_attn.search.wires import slot_of, wire
+from tensornet_attn.search.sketch import sketch_of, slot_of, wire
 from tests.shipped import OWN_KEYS
 
 STRANGE = """

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tensornet_attn.search.store import Running
 from tensornet_attn.search.study import Rung
-from tensornet_attn.search.table import left, picture, slots, table, words
+from tensornet_attn.search.team import left, picture, slots, table, words
 from tensornet_attn.search.trial import LATE, MEMORY, Trial
 from tests.search.made import path, study, trial
 

@@ -16,7 +16,7 @@ from tensornet_attn.search import training as jobs
 from tensornet_attn.search.job import CLIMB, LATENCY, STATIC, Job, NotFiniteError
 from tensornet_attn.search.study import Rung, Study
 from tensornet_attn.search.training import check_first, compute
-from tensornet_attn.train.lock import locked
+from tensornet_attn.train.folder import locked
 from tests.search import made
 
 RUN = {"steps": 4, "batch": 4, "depth": 1, "width": 16, "mlp": "none", "warmup": 1, "eval_samples": 8}

@@ -1,4 +1,4 @@
-"""Listops: the values of the lists, and the arena's law of trees."""
+"""Listops: the values of the lists, and the arena's law of listops."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import statistics
 
 import numpy as np
 
-from tensornet_attn.tasks import task_named, trees
+from tensornet_attn.tasks import task_named
 from tensornet_attn.tasks.chance import Stream
-from tensornet_attn.tasks.recipes.listops import WORDS
+from tensornet_attn.tasks.recipes import listops
 
 
 def value(words: list[str]) -> int:
@@ -32,9 +32,9 @@ def test_the_target_is_the_value_and_the_group_the_outermost_operator() -> None:
         assert batch.key_mask is not None
         assert batch.group is not None
         for tokens, mask, target, group in zip(batch.tokens, batch.key_mask, batch.targets, batch.group, strict=True):
-            words = WORDS.decode(tokens[mask].tolist()).split()
+            words = listops.WORDS.decode(tokens[mask].tolist()).split()
             assert options.get("min_length", 1) < len(words) < task.length
-            assert words[0] == f"[{trees.OPERATORS[group]}"
+            assert words[0] == f"[{listops.OPERATORS[group]}"
             assert value(words) == target
             assert words == []
 
@@ -63,7 +63,7 @@ def test_lengths_follow_the_law_of_the_arena() -> None:
 
     theirs = np.sort([length(1) for _ in range(4000)])
     bits = Stream("law", 1, "train", 0).at(np.arange(4000)).bits(0, 1)[:, 0]
-    ours = np.sort(trees.lengths(bits, 6, 10, 10**9))
+    ours = np.sort(listops.lengths(bits, 6, 10, 10**9))
     for share in (0.1, 0.25, 0.5, 0.75, 0.9):
         place = int(share * 4000)
         assert abs(ours[place] - theirs[place]) <= 0.12 * theirs[place] + 1
@@ -72,8 +72,8 @@ def test_lengths_follow_the_law_of_the_arena() -> None:
 
 def test_a_length_is_that_of_the_tree_written_down() -> None:
     bits = Stream("length", 1, "train", 0).at(np.arange(300)).bits(0, 1)[:, 0]
-    length = trees.lengths(bits, 5, 4, 200)
+    length = listops.lengths(bits, 5, 4, 200)
     whole = length < 200
-    tokens = trees.written(trees.grown(bits[whole], 5, 4), 200, 1, 11, 15)
+    tokens = listops.written(listops.grown(bits[whole], 5, 4), 200, 1, 11, 15)
     assert ((tokens != 0).sum(1) == length[whole]).all()
     assert (np.diff((tokens != 0).astype(int), axis=1) <= 0).all()  # no gaps

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tensornet_attn.tasks.png import SIGNATURE, Unreadable, read_png
+from tensornet_attn.tasks.recipes.pictures import SIGNATURE, Unreadable, read_png
 
 MODES = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
 

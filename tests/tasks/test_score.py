@@ -10,8 +10,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.tasks import Task, task_named
-from tensornet_attn.tasks.batch import Batch
-from tensornet_attn.tasks.score import Score
+from tensornet_attn.tasks.batch import Batch, Score
 
 
 def logits_for(task: Task, batch: Batch, seed: int = 0) -> torch.Tensor:

@@ -18,14 +18,14 @@ from typing import Any
 
 
 def main(run: str, out: str, place: str, share: str) -> None:
-    from tensornet_attn.train import loop
+    from tensornet_attn.train import start
     from tensornet_attn.train.start import train
 
-    _mine(int(place), float(share), loop)
+    _mine(int(place), float(share), start)
     train(json.loads(Path(run).read_text()), out=out)
 
 
-def _mine(place: int, share: float, loop: Any) -> None:
+def _mine(place: int, share: float, start: Any) -> None:
     numbers = count(1)
 
     def risky(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,7 +46,7 @@ def _mine(place: int, share: float, loop: Any) -> None:
     for name in ("write", "fsync", "rename", "replace", "mkdir"):
         setattr(os, name, risky(getattr(os, name)))
     shutil.rmtree = risky(shutil.rmtree)
-    loop.optimise = risky(loop.optimise)
+    start.optimise = risky(start.optimise)
 
 
 if __name__ == "__main__":

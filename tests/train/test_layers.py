@@ -9,7 +9,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
-from tensornet_attn.train import layers
+from tensornet_attn.train import trained
 from tensornet_attn.train.trained import open_run
 from tests.train import runs
 
@@ -43,7 +43,7 @@ def test_all_layers_of_a_language_model(out: Path) -> None:
 
 def test_samples_in_parts_are_those_of_one_call(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ta.run_sections(out, samples=5)
-    monkeypatch.setattr(layers, "PART", 2)
+    monkeypatch.setattr(trained, "PART", 2)
     for section, other in zip(ta.run_sections(out, samples=5), wanted, strict=True):
         assert (section.title, section.see.keys()) == (other.title, other.see.keys())
         for call, one in ((section, other), (section.repeated, other.repeated)):
@@ -116,6 +116,6 @@ def test_encoder_and_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     titles = ["encoder.0.mixer: mhsa", "decoder.0.mixer: mhsa", "decoder.0.cross: cross"]
     assert [section.title for section in sections] == titles
     assert all(section.repeated is None for section in sections)
-    monkeypatch.setattr(layers, "PART", 1)
+    monkeypatch.setattr(trained, "PART", 1)
     for section, other in zip(ta.run_sections(tmp_path, samples=2), sections, strict=True):
         torch.testing.assert_close((section.inputs, section.see), (other.inputs, other.see))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tensornet_attn.errors import DesignError, InputError
-from tensornet_attn.train.read import read
+from tensornet_attn.train.config import read
 
 FILE = """\
 run: 1

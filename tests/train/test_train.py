@@ -20,9 +20,9 @@ from torch.utils.hooks import RemovableHandle
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
-from tensornet_attn.train import folder, loop
+from tensornet_attn.train import start
 from tensornet_attn.train.config import Run
-from tensornet_attn.train.save import config_hash
+from tensornet_attn.train.folder import checkpoints, config_hash
 from tensornet_attn.train.trained import open_run
 from tests.train import runs
 
@@ -49,7 +49,7 @@ def test_the_folder_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 11))
     assert [line["step"] for line in lines if "eval_loss" in line] == [5, 10]
     assert summary["eval"] == {name: value for name, value in lines[-1].items() if name.startswith("eval_")}
-    assert [saved.step for saved in folder.checkpoints(out / "checkpoints")] == [4, 8, 10]
+    assert [saved.step for saved in checkpoints(out / "checkpoints")] == [4, 8, 10]
     assert (out / "curves.svg").read_text().startswith("<?xml")
     told = capsys.readouterr().err.splitlines()
     assert told[0].startswith("step 5/10  loss 2.")
@@ -229,7 +229,7 @@ def test_a_checkpoint_of_another_run(tmp_path: Path) -> None:
     ta.train(runs.small(steps=4), out=one)
     ta.train(runs.small(steps=4, seed=1), out=other)
     (one / "summary.json").unlink()
-    for saved in folder.checkpoints(one / "checkpoints"):
+    for saved in checkpoints(one / "checkpoints"):
         os.rename(saved.path, one / saved.path.name)
     path = one / "checkpoints" / "step-00000004"
     os.rename(other / "checkpoints" / "step-00000004", path)
@@ -239,7 +239,7 @@ def test_a_checkpoint_of_another_run(tmp_path: Path) -> None:
 
 
 def test_two_processes_in_one_folder(tmp_path: Path) -> None:
-    from tensornet_attn.train.lock import locked
+    from tensornet_attn.train.folder import locked
 
     with locked(tmp_path / "out", True):
         message = f"another process trains in '{tmp_path / 'out'}': wait for it, or choose another --out."
@@ -297,17 +297,17 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_control_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = loop.optimise
+    right = start.optimise
 
     def interrupted(session: Any, wishes: tuple[bool, ...]) -> Any:
         if session.step == 5:
             os.kill(os.getpid(), signal.SIGINT)
         return right(session, wishes)
 
-    monkeypatch.setattr(loop, "optimise", interrupted)
+    monkeypatch.setattr(start, "optimise", interrupted)
     with pytest.raises(KeyboardInterrupt) as error:
         ta.train(runs.small(), out=tmp_path / "out")
-    last = folder.checkpoints(tmp_path / "out" / "checkpoints")[-1]
+    last = checkpoints(tmp_path / "out" / "checkpoints")[-1]
     assert last.step in (6, 7)
     assert str(error.value) == f"interrupted; the last checkpoint is '{last.path}'; the same command goes on."
     monkeypatch.undo()

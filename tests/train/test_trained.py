@@ -10,7 +10,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
-from tensornet_attn.train import sample as sampling
+from tensornet_attn.train import trained as sampling
 from tensornet_attn.train.trained import open_run
 from tests.train import runs
 

@@ -12,7 +12,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.cli.__main__ import main
 from tensornet_attn.cli.generate.catalogue import Catalogue
-from tensornet_attn.cli.generate.kernels import kernels_of_designs
+from tensornet_attn.cli.generate.page import kernels_of_designs
 from tensornet_attn.errors import InputError
 from tensornet_attn.runtime.triton.resources import Used
 from tests.designs.cases import ATTENTION

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from tensornet_attn.bench.baselines import experts, fmm, kernels, lfish, mgk, mixed, multi_head, positions, tuformer
-from tensornet_attn.bench.baselines.attend import Attend, eager
-from tensornet_attn.bench.baselines.layer import Layer
+from tensornet_attn.bench.baselines import experts, kernels, lfish, mixed, multi_head, tuformer
+from tensornet_attn.bench.baselines.layer import Attend, Layer, eager
 
-FAMILIES = (multi_head, positions, mixed, tuformer, mgk, kernels, lfish, fmm, experts)
+FAMILIES = (multi_head, mixed, tuformer, kernels, lfish, experts)
 LAYERS: dict[str, tuple[type[Layer], dict[str, Any]]] = {
     name: entry for family in FAMILIES for name, entry in family.LAYERS.items()
 }

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.bench.baselines.layer import Layer, chosen, heads, out
-from tensornet_attn.bench.baselines.positions import Relative, rotated
+from tensornet_attn.bench.baselines.multi_head import Relative, rotated
 
 
 def expert_heads(x: Tensor, W: Tensor, gate: Tensor) -> Tensor:
@@ -34,13 +34,13 @@ class ExpertAttention(Layer):
 
     def declare(self, experts: str, rope: bool = False) -> None:
         self.experts, self.rope = experts, rope
-        plain, many = {"v": "f h d", "k": "f h d", "q": "f h d", "o": "h d f"}, {"o": "h e d f"}
-        for letter, legs in plain.items():
-            self.weights(**{f"W{letter}": many.get(letter, "h e f d") if letter in experts else legs})
+        for letter in "vkq":
+            self.weights(f"W{letter}[{'h e f d' if letter in experts else 'f h d'}]")
+        self.weights("Wo[h e d f]" if "o" in experts else "Wo[h d f]")
         if set("vk") & set(experts):
-            self.weights(Ss="f h e")
+            self.weights("Ss[f h e]")
         if set("qo") & set(experts):
-            self.weights(Sd="f h e")
+            self.weights("Sd[f h e]")
 
     def forward(self, x: Tensor) -> Tensor:
         source = gates(x, self.Ss, self.size.k) if set("vk") & set(self.experts) else None
@@ -60,9 +60,7 @@ class ExpertAttention(Layer):
 class ExpertRelative(Relative):
     """The same with experts for values and output, and the relative positions of Transformer-XL."""
 
-    def declare(self) -> None:
-        self.weights(Wq="f h d", Wk="f h d", Ss="f h e", Wv="h e f d", Wr="f h d")
-        self.weights(u="h d", v="h d", Sd="f h e", Wo="h e d f")
+    legs = "Wq[f h d] Wk[f h d] Ss[f h e] Wv[h e f d] Wr[f h d] u[h d] v[h d] Sd[f h e] Wo[h e d f]"
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         memory = x if memory is None else memory
@@ -75,9 +73,7 @@ class FeedForward(Layer):
 
     mixed = "has no attention"
     linear = True
-
-    def declare(self) -> None:
-        self.weights(W1="f l", b1="l", W2="l f", b2="f")
+    legs = "W1[f l] b1[l] W2[l f] b2[f]"
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(x @ self.W1 + self.b1) @ self.W2 + self.b2
@@ -88,9 +84,9 @@ class ExpertFeedForward(Layer):
 
     mixed = "has no attention"
     linear = True
+    legs = "Ws[f e] W1[e f l] W2[e l f]"
 
     def declare(self, dropped: bool = False) -> None:
-        self.weights(Ws="f e", W1="e f l", W2="e l f")
         self.drop = self.size.drop if dropped else 0.0
 
     def forward(self, x: Tensor) -> Tensor:

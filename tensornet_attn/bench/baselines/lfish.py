@@ -26,9 +26,9 @@ class MixedStates(Layer):
 
     def declare(self, noise: bool = False, mixtures: str = "h") -> None:
         self.noise, self.count = noise, getattr(self.size, mixtures)
-        self.weights(P=f"g {mixtures}", Wq="f h d", Wk="f g d", Wv="f g e", Wo="h e f")
+        self.weights(f"P[g {mixtures}] Wq[f h d] Wk[f g d] Wv[f g e] Wo[h e f]")
         if noise:
-            self.weights(sigma="g")
+            self.weights("sigma[g]")
 
     def forward(self, x: Tensor, noise: dict[str, Tensor] | None = None) -> Tensor:
         q, k, v = elu1(heads(x, self.Wq)), elu1(heads(x, self.Wk)), heads(x, self.Wv)
@@ -86,7 +86,7 @@ class AdmixedStates(MixedStates):
 
     def declare(self, noise: bool = False) -> None:  # type: ignore[override]
         super().declare(noise, mixtures="k")
-        self.weights(W2="h k", b2="h")
+        self.weights("W2[h k] b2[h]")
 
     def local_states(self, states: Tensor, eps: Noise | None) -> Tensor:
         shares = torch.zeros((), dtype=states.dtype, device=states.device)

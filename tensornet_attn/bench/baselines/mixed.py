@@ -1,4 +1,4 @@
-"""Softmax attention that mixes heads: talking heads, differential, FiSHformer, and Tuformer's cores."""
+"""Softmax attention that mixes heads, or keys: talking heads, differential, FiSHformer, and Transformer-MGK."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tensornet_attn.bench.baselines.attend import attention_map, eager
-from tensornet_attn.bench.baselines.layer import Layer, heads, out
+from tensornet_attn.bench.baselines.layer import Layer, attention_map, eager, heads, out, visible
 
 BEFORE = "mixes scores before its softmax"
+MIXTURES = {  # weights of `Fish` by its `mixture`
+    "free": "P[g h]",
+    "simplex": "logits[g h]",
+    "one": "P[g]",
+    "one simplex": "logits[g]",
+    "relu": "P[g k] W2[h k] b2[h]",
+    "release": "W1[k g] b1[k] W2[h k] b2[h]",
+}
 
 
 class TalkingHeads(Layer):
     """Heads mixed before and after the softmax (Shazeer et al. 2020)."""
 
     mixed = BEFORE
-
-    def declare(self) -> None:
-        self.weights(Wq="f g d", Wk="f g d", Wv="f e d", Pl="g h", Pw="h e", Wo="e d f")
+    legs = "Wq[f g d] Wk[f g d] Wv[f e d] Pl[g h] Pw[h e] Wo[e d f]"
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
@@ -30,9 +35,7 @@ class TalkingHeads(Layer):
 class Differential(Layer):
     """The difference of two maps, each head normalised (Ye et al. 2025, eq. 1 to 3)."""
 
-    def declare(self) -> None:
-        self.weights(Wq1="f h d", Wq2="f h d", Wk1="f h d", Wk2="f h d", Wv="f h e", Wo="h e f")
-        self.weights(lq1="d", lk1="d", lq2="d", lk2="d")
+    legs = "Wq1[f h d] Wq2[f h d] Wk1[f h d] Wk2[f h d] Wv[f h e] Wo[h e f] lq1[d] lk1[d] lq2[d] lk2[d]"
 
     def forward(self, x: Tensor) -> Tensor:
         weight = (self.lq1 @ self.lk1).exp() - (self.lq2 @ self.lk2).exp() + self.size.lambda_init
@@ -62,10 +65,9 @@ class Fish(Layer):
 
     def declare(self, mixture: str = "free", noise: bool = False) -> None:
         self.mixture, self.noise = mixture, noise
-        self.weights(Wq="f g d", Wk="f g d", Wv="f h d", Wo="h d f")
-        self.weights(**MIXTURES[mixture])
+        self.weights(f"{MIXTURES[mixture]} Wq[f g d] Wk[f g d] Wv[f h d] Wo[h d f]")
         if noise:
-            self.weights(sigma="g")
+            self.weights("sigma[g]")
 
     def forward(self, x: Tensor, noise: dict[str, Tensor] | None = None) -> Tensor:
         q, k = heads(x, self.Wq), heads(x, self.Wk)
@@ -106,14 +108,64 @@ class Fish(Layer):
         return F.relu(self.P[..., None, None] * shares).sum(1)
 
 
-MIXTURES = {
-    "free": {"P": "g h"},
-    "simplex": {"logits": "g h"},
-    "one": {"P": "g"},
-    "one simplex": {"logits": "g"},
-    "relu": {"P": "g k", "W2": "h k", "b2": "h"},
-    "release": {"W1": "k g", "b1": "k", "W2": "h k", "b2": "h"},
-}
+class MixtureOfKeys(Layer):
+    """logsumexp (or `hard`: maximum) over r keys of log prior - distance, then softmax (ICML 2022, eq. 10 to 12).
+
+    `shifted`: copies of one key. `dots`: dot products in place of distances. `em`: the prior follows the mean
+    responsibility while training (eq. 11). `shared`: all heads have one set of keys and values (A.11).
+    """
+
+    mixed = "has r keys a position"
+
+    def declare(
+        self, shifted: bool = False, hard: bool = False, dots: bool = False, em: bool = False, shared: bool = False
+    ) -> None:
+        self.shifted, self.hard, self.dots, self.em, self.shared = shifted, hard, dots, em, shared
+        keys, values = ("Wk[f r d]", "Wv[f d]") if shared else ("Wk[f r h d]", "Wv[f h d]")
+        self.weights(f"Wq[f h d] {'Wk[f h d] b[r h d]' if shifted else keys} {values} Wo[h d f]")
+        if em:
+            self.register_buffer("pi", torch.empty(self.size.h, self.size.r))
+        elif not hard:
+            self.weights("logpi[h r]")
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.scores(heads(x, self.Wq), self.keys(x))  # b h r n m
+        if self.em and self.training:
+            self.update(scores.detach())
+        joined = scores.amax(2) if self.hard else scores.logsumexp(2)
+        v = (x @ self.Wv).unsqueeze(1) if self.shared else heads(x, self.Wv)
+        return out(attention_map(joined, self.causal) @ v, self.Wo)
+
+    def keys(self, x: Tensor) -> Tensor:
+        """[b h r m d], or [b 1 r m d] of all heads."""
+        if self.shared:
+            return heads(x, self.Wk).unsqueeze(1)
+        if self.shifted:
+            return heads(x, self.Wk).unsqueeze(2) + self.b.transpose(0, 1).unsqueeze(2)
+        return heads(x, self.Wk.flatten(1, 2)).unflatten(1, (self.size.r, self.size.h)).transpose(1, 2)
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Log prior less distance; the query's own norm cancels in the softmax."""
+        scale = self.size.d**-0.5
+        scores = (scale * q).unsqueeze(2) @ k.transpose(-2, -1)
+        if not self.dots:
+            scores = scores - 0.5 * scale * k.square().sum(-1).unsqueeze(-2)
+        if self.hard:
+            return scores
+        return scores + (self.pi.log() if self.em else self.logpi)[..., None, None]
+
+    @torch.no_grad()
+    def update(self, scores: Tensor) -> None:
+        """The prior becomes the mean responsibility over the keys each query sees, then queries and batch."""
+        responsibility = scores.softmax(2)
+        keep = visible(*scores.shape[-2:], self.causal, None, scores.device)
+        if keep is None:
+            self.pi.copy_(responsibility.mean((0, 3, 4)))
+            return
+        seen = responsibility.masked_fill(~keep, 0).sum(-1) / keep.sum(-1)  # b h r n
+        self.pi.copy_(seen.mean((0, 3)))
+
+
 LAYERS = {
     "talking_heads": (TalkingHeads, {}),
     "differential": (Differential, {}),
@@ -126,4 +178,13 @@ LAYERS = {
     "hard_gfish": (Fish, {"mixture": "relu"}),
     "gfish": (Fish, {"mixture": "relu", "noise": True}),
     "gfish_release": (Fish, {"mixture": "release"}),
+    "mgk": (MixtureOfKeys, {}),
+    "smgk": (MixtureOfKeys, {"shifted": True}),
+    "mgk_hard": (MixtureOfKeys, {"hard": True}),
+    "smgk_hard": (MixtureOfKeys, {"hard": True, "shifted": True}),
+    "softmax_mgk": (MixtureOfKeys, {"dots": True}),
+    "softmax_smgk": (MixtureOfKeys, {"dots": True, "shifted": True}),
+    "mgk_em": (MixtureOfKeys, {"em": True}),
+    "smgk_em": (MixtureOfKeys, {"em": True, "shifted": True}),
+    "mgk_mqa": (MixtureOfKeys, {"shared": True}),
 }

@@ -1,34 +1,51 @@
-"""Softmax attention of queries, keys and values that are projections: one call of attention each."""
+"""Softmax attention of queries, keys and values that are projections, and of positions: one call of attention each."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from tensornet_attn.bench.baselines.layer import Layer, chosen, heads, out
 
 
+def rotated(x: Tensor, fraction: float = 1.0) -> Tensor:
+    """x [b h n d] with the first `fraction` of each head turned by its position (Su et al. 2021).
+
+    Entry i goes with entry i + half; angles in float64, so that long sequences keep their phase.
+    """
+    width = round(fraction * x.shape[-1])
+    place = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
+    rate = 10000.0 ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
+    angle = place[:, None] * rate  # n half
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b, rest = x.split([width // 2, width // 2, x.shape[-1] - width], -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
+
+
 class MultiHead(Layer):
     """softmax(Q K^T / sqrt(d)) V Wo (Vaswani et al. 2017, eq. 1); from another sequence where `memory` is given.
 
-    `band`: only (k - 1) // 2 diagonals on either side of the main one.
+    `band`: only (k - 1) // 2 diagonals on either side of the main one. `rope`: queries and keys turned by their
+    positions (Su et al. 2021, eq. 14 to 16).
     """
 
-    def declare(self, band: bool = False) -> None:
-        self.weights(Wq="f h d", Wk="f h d", Wv="f h d", Wo="h d f")
-        side = (self.size.k - 1) // 2 if band else 0
+    legs = "Wq[f h d] Wk[f h d] Wv[f h d] Wo[h d f]"
+
+    def declare(self, band: bool = False, rope: bool = False) -> None:
+        side, self.rope = (self.size.k - 1) // 2 if band else 0, rope
         self.reach = (side, side) if band else None
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         memory = x if memory is None else memory
         q, k, v = heads(x, self.Wq), heads(memory, self.Wk), heads(memory, self.Wv)  # b h n d
+        q, k = (rotated(q), rotated(k)) if self.rope else (q, k)
         return out(self.attend(q, k, v, self.size.d**-0.5, self.causal, self.reach), self.Wo)
 
 
 class MultiQuery(Layer):
     """All query heads share one key head and one value head (Shazeer 2019)."""
 
-    def declare(self) -> None:
-        self.weights(Wq="f h d", Wk="f d", Wv="f d", Wo="h d f")
+    legs = "Wq[f h d] Wk[f d] Wv[f d] Wo[h d f]"
 
     def forward(self, x: Tensor) -> Tensor:
         k, v = (x @ self.Wk).unsqueeze(1), (x @ self.Wv).unsqueeze(1)  # b 1 m d
@@ -36,26 +53,23 @@ class MultiQuery(Layer):
 
 
 class GroupedQuery(Layer):
-    """The j query heads of a group share a key head and a value head (Ainslie et al. 2023)."""
+    """The j query heads of a group share a key head and a value head (Ainslie et al. 2023); `rope` as above."""
 
-    def declare(self) -> None:
-        self.weights(Wq="f g j d", Wk="f g d", Wv="f g d", Wo="g j d f")
+    legs = "Wq[f g j d] Wk[f g d] Wv[f g d] Wo[g j d f]"
+
+    def declare(self, rope: bool = False) -> None:
+        self.rope = rope
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads(x, self.Wq.flatten(1, 2)), heads(x, self.Wk), heads(x, self.Wv)  # b (g j) n d, b g m d
-        q, k = self.placed(q), self.placed(k)
+        q, k = (rotated(q), rotated(k)) if self.rope else (q, k)
         return out(self.attend(q, k, v, self.size.d**-0.5, self.causal), self.Wo.flatten(0, 1))
-
-    def placed(self, x: Tensor) -> Tensor:
-        """Where positions enter; here nowhere."""
-        return x
 
 
 class Latent(Layer):
     """Keys and values made from one latent per position (DeepSeek-V2, eq. 9 to 11)."""
 
-    def declare(self) -> None:
-        self.weights(Wq="f h d", Wc="f c", Wuk="c h d", Wuv="c h d", Wo="h d f")
+    legs = "Wq[f h d] Wc[f c] Wuk[c h d] Wuv[c h d] Wo[h d f]"
 
     def forward(self, x: Tensor) -> Tensor:
         c = x @ self.Wc
@@ -69,8 +83,7 @@ class Merged(Layer):
     Whoever knows that the core is kron(eye(h), ones(d, d)) writes multi-head attention, and so does this.
     """
 
-    def declare(self) -> None:
-        self.weights(Wq="f s", Wk="f s", Wv="f r", Wo="r f")
+    legs = "Wq[f s] Wk[f s] Wv[f r] Wo[r f]"
 
     def forward(self, x: Tensor) -> Tensor:
         shape = (self.size.h, self.size.d)
@@ -81,8 +94,7 @@ class Merged(Layer):
 class HeadsOnly(Layer):
     """Heads of one component each (Tuformer, table 2: C = I)."""
 
-    def declare(self) -> None:
-        self.weights(Wq="f h", Wk="f h", Wv="f h", Wo="h f")
+    legs = "Wq[f h] Wk[f h] Wv[f h] Wo[h f]"
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (heads(x, W.unsqueeze(-1)) for W in (self.Wq, self.Wk, self.Wv))  # b h n 1
@@ -92,8 +104,7 @@ class HeadsOnly(Layer):
 class HeadGated(Layer):
     """Each query picks k heads by a gate (Few Heads Are Enough, eq. 4 to 6)."""
 
-    def declare(self) -> None:
-        self.weights(Wq="f h d", Wk="f h d", Wv="f h d", Sg="f h", Wo="h d f")
+    legs = "Wq[f h d] Wk[f h d] Wv[f h d] Sg[f h] Wo[h d f]"
 
     def forward(self, x: Tensor) -> Tensor:
         gate = chosen((x @ self.Sg).sigmoid(), self.size.k)  # b n h
@@ -105,8 +116,9 @@ class HeadGated(Layer):
 class MixtureOfHeads(Layer):
     """Each query picks k of e heads that share keys and values (Zhang et al. 2022), all heads computed."""
 
+    legs = "Sg[f e] Wq[e f d] Wk[f d] Wv[f d] Wo[e d f]"
+
     def declare(self, gate: str = "softmax") -> None:
-        self.weights(Sg="f e", Wq="e f d", Wk="f d", Wv="f d", Wo="e d f")
         self.gate = gate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,14 +132,71 @@ class MixtureOfHeads(Layer):
 class Gaussian(Layer):
     """Scores by the distance of query and key; the query's own norm cancels in the softmax (MGK with one component)."""
 
-    def declare(self) -> None:
-        self.weights(Wq="f h d", Wk="f h d", Wv="f h d", Wo="h d f")
+    legs = "Wq[f h d] Wk[f h d] Wv[f h d] Wo[h d f]"
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
         scale = self.size.d**-0.5
         norms = -0.5 * scale * k.square().sum(-1).unsqueeze(-2)  # b h 1 m
         return out(self.attend(q, k, v, scale, self.causal, bias=norms), self.Wo)
+
+
+class Alibi(MultiHead):
+    """Scores less slope times distance (Press et al. 2022)."""
+
+    def declare(self) -> None:
+        super().declare()
+        self.register_buffer("slopes", torch.tensor(slopes(self.size.h)), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
+        place = torch.arange(x.shape[1], device=x.device)
+        gap = (place[:, None] - place).abs()  # n m
+        bias = -self.slopes.to(x.dtype)[:, None, None] * gap  # h n m
+        return out(self.attend(q, k, v, self.size.d**-0.5, self.causal, bias=bias), self.Wo)
+
+
+def slopes(h: int) -> list[float]:
+    """2 ** (-8 i / h); between powers of two, every second slope of the next power fills up."""
+    power = 2 ** (h.bit_length() - 1)
+    first = [2 ** (-8 * i / power) for i in range(1, power + 1)]
+    return first + [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * (h - power), 2)]
+
+
+class Relative(Layer):
+    """q_i k_j + q_i r_{i-j} + u k_j + v r_{i-j}, over sqrt(d) (Dai et al. 2019, section 3.3)."""
+
+    legs = "Wq[f h d] Wk[f h d] Wv[f h d] Wr[f h d] u[h d] v[h d] Wo[h d f]"
+
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        memory = x if memory is None else memory
+        return out(self.mixed_values(x, memory, heads(memory, self.Wv)), self.Wo)
+
+    def mixed_values(self, x: Tensor, memory: Tensor, values: Tensor) -> Tensor:
+        """Attention over values [b h m d]: [b h n d]."""
+        scale, q, k = self.size.d**-0.5, heads(x, self.Wq), heads(memory, self.Wk)
+        place = self.places(q, x.shape[1], memory.shape[1])
+        return self.attend(q + self.u[:, None], k, values, scale, self.causal, bias=place * scale)
+
+    def places(self, q: Tensor, n: int, m: int) -> Tensor:
+        """(q + v) times the keys of the relative positions, moved to key positions: [b h n m]."""
+        far_first = torch.arange(m - 1, -n, -1, device=q.device)  # distances of query and key
+        table = heads(sinusoid(far_first, self.size.f).to(q.dtype)[None], self.Wr)  # 1 h p d
+        return shifted((q + self.v[:, None]) @ table.transpose(-2, -1), m)
+
+
+def shifted(scores: Tensor, m: int) -> Tensor:
+    """[b h n p] with distances m - 1 to 1 - n, to [b h n m]: row i starts n - 1 - i entries further right."""
+    n, width = scores.shape[-2:]
+    padded = torch.nn.functional.pad(scores, (1, 0)).flatten(-2)
+    return padded[..., n:].unflatten(-1, (n, width))[..., :m]
+
+
+def sinusoid(place: Tensor, width: int) -> Tensor:
+    """Sines and cosines in turn, [p, f]."""
+    entry = torch.arange(width, device=place.device)
+    angle = place[:, None] * 10000.0 ** (-2 * (entry // 2).double() / width)
+    return torch.where(entry % 2 == 0, angle.sin(), angle.cos())
 
 
 LAYERS = {
@@ -144,4 +213,8 @@ LAYERS = {
     "moa_regularised": (MixtureOfHeads, {}),
     "moa_sigmoid": (MixtureOfHeads, {"gate": "sigmoid"}),
     "gaussian": (Gaussian, {}),
+    "mhsa_rope": (MultiHead, {"rope": True}),
+    "gqa_rope": (GroupedQuery, {"rope": True}),
+    "alibi": (Alibi, {}),
+    "transformer_xl": (Relative, {}),
 }

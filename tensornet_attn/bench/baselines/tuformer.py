@@ -5,20 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tensornet_attn.bench.baselines.attend import attention_map
 from tensornet_attn.bench.baselines.kernels import causal_sums, squared
-from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
+from tensornet_attn.bench.baselines.layer import Layer, attention_map, elu1, heads, out
 from tensornet_attn.bench.baselines.mixed import BEFORE
-from tensornet_attn.bench.baselines.positions import shifted, sinusoid
+from tensornet_attn.bench.baselines.multi_head import shifted, sinusoid
 
 
 class TunableHeads(Layer):
     """softmax of sum over s of C[r s] Q[n s] K[m s], one value component a head."""
 
     mixed = BEFORE
-
-    def declare(self) -> None:
-        self.weights(C="r s", Wq="f s", Wk="f s", Wv="f r", Wo="r f")
+    legs = "C[r s] Wq[f s] Wk[f s] Wv[f r] Wo[r f]"
 
     def forward(self, x: Tensor) -> Tensor:
         return attended(self.C, x @ self.Wq, x @ self.Wk, x @ self.Wv, self.causal) @ self.Wo
@@ -35,9 +32,7 @@ class RelativeHeads(Layer):
     """The core mixes all four terms of Transformer-XL's scores alike (Dai et al. 2019, section 3.3)."""
 
     mixed = BEFORE
-
-    def declare(self) -> None:
-        self.weights(C="r s", Wq="f s", Wk="f s", Wv="f r", Wr="f s", u="s", v="s", Wo="r f")
+    legs = "C[r s] Wq[f s] Wk[f s] Wv[f r] Wr[f s] u[s] v[s] Wo[r f]"
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         memory = x if memory is None else memory
@@ -54,9 +49,7 @@ class SquaredHeads(Layer):
     """Mixed scores squared, rows divided by their sums; s (s + 1) / 2 features of a kernel would take more."""
 
     mixed = "has no softmax"
-
-    def declare(self) -> None:
-        self.weights(C="r s", Wq="f s", Wk="f s", Wv="f r", Wo="r f")
+    legs = "C[r s] Wq[f s] Wk[f s] Wv[f r] Wo[r f]"
 
     def forward(self, x: Tensor) -> Tensor:
         scores = torch.einsum("brns,bms->brnm", self.C[:, None] * (x @ self.Wq).unsqueeze(1), x @ self.Wk)
@@ -67,9 +60,7 @@ class TrainableHeads(Layer):
     """The same at few heads (table 2, D = 1)."""
 
     mixed = BEFORE
-
-    def declare(self) -> None:
-        self.weights(C1="h g", Wq="f g", Wk="f g", Wv="f h", Wo="h f")
+    legs = "C1[h g] Wq[f g] Wk[f g] Wv[f h] Wo[h f]"
 
     def forward(self, x: Tensor) -> Tensor:
         return attended(self.C1, x @ self.Wq, x @ self.Wk, x @ self.Wv, self.causal) @ self.Wo
@@ -79,9 +70,7 @@ class LowRankCore(Layer):
     """C = C2^T C3: c score maps, mixed into r heads."""
 
     mixed = BEFORE
-
-    def declare(self) -> None:
-        self.weights(C2="c r", C3="c s", Wq="f s", Wk="f s", Wv="f r", Wo="r f")
+    legs = "C2[c r] C3[c s] Wq[f s] Wk[f s] Wv[f r] Wo[r f]"
 
     def forward(self, x: Tensor) -> Tensor:
         q, k = x @ self.Wq, x @ self.Wk
@@ -94,9 +83,7 @@ class SkipRight(Layer):
     """C = C1 (x) 1 1^T: whole heads are mixed."""
 
     mixed = BEFORE
-
-    def declare(self) -> None:
-        self.weights(C1="h g", Wq="f g d", Wk="f g d", Wv="f h d", Wo="h d f")
+    legs = "C1[h g] Wq[f g d] Wk[f g d] Wv[f h d] Wo[h d f]"
 
     def forward(self, x: Tensor) -> Tensor:
         scores = heads(x, self.Wq) @ heads(x, self.Wk).transpose(-2, -1)  # b g n m
@@ -108,9 +95,7 @@ class SkipLeft(Layer):
     """C = I_H (x) (C2^T C3): components are mixed inside each head."""
 
     mixed = BEFORE
-
-    def declare(self) -> None:
-        self.weights(C2="c d", C3="c e", Wq="f h e", Wk="f h e", Wv="f h d", Wo="h d f")
+    legs = "C2[c d] C3[c e] Wq[f h e] Wk[f h e] Wv[f h d] Wo[h d f]"
 
     def forward(self, x: Tensor) -> Tensor:
         q, k = heads(x, self.Wq), heads(x, self.Wk)  # b h n e
@@ -124,9 +109,7 @@ class KroneckerCore(Layer):
     """C = C1 (x) (C2^T C3): components are mixed inside each head, and then whole heads."""
 
     mixed = BEFORE
-
-    def declare(self) -> None:
-        self.weights(C1="h g", C2="c d", C3="c e", Wq="f g e", Wk="f g e", Wv="f h d", Wo="h d f")
+    legs = "C1[h g] C2[c d] C3[c e] Wq[f g e] Wk[f g e] Wv[f h d] Wo[h d f]"
 
     def forward(self, x: Tensor) -> Tensor:
         q, k = heads(x, self.Wq), heads(x, self.Wk)  # b g n e
@@ -141,9 +124,9 @@ class KernelCore(Layer):
 
     mixed = "has no softmax"
     linear = True
+    legs = "C[r s] Wq[f s] Wk[f s] Wv[f r] Wo[r f]"
 
     def declare(self, square: bool = False) -> None:
-        self.weights(C="r s", Wq="f s", Wk="f s", Wv="f r", Wo="r f")
         self.feature = torch.square if square else elu1
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd
 from pathlib import Path
@@ -14,6 +14,7 @@ from tensornet_attn.cost.report import Report, cost_of
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.spec import Design, library
+from tensornet_attn.spec.arithmetic import Number
 from tensornet_attn.spec.design import SECTIONS
 from tensornet_attn.spec.sources import file_document
 
@@ -28,6 +29,7 @@ class Entry:
 
     design: Design
     path: Path | None = None
+    costs: dict[int, Report] = field(default_factory=dict, compare=False)  # those asked for so far
 
     @property
     def name(self) -> str:
@@ -36,6 +38,12 @@ class Entry:
     @property
     def family(self) -> str:
         return library.family_of(self.name)
+
+    @property
+    def title(self) -> str:
+        """`mhsa (f = 512, h = 8)`: the design with the sizes its file writes as numbers."""
+        legs = [leg for leg in self.graph.legs if isinstance(leg.text, Number)]
+        return f"{self.name} ({', '.join(f'{leg.name} = {leg.size}' for leg in legs)})"
 
     @cached_property
     def graph(self) -> Graph:
@@ -47,14 +55,9 @@ class Entry:
 
     def cost(self, n: int) -> Report:
         """The costs of one sequence in float32 at query length n, and key length n where its leg allows it."""
-        if n not in self._costs:
-            self._costs[n] = cost_of(self.graph, self.schedule, n)
-        return self._costs[n]
-
-    @cached_property
-    def _costs(self) -> dict[int, Report]:
-        """Those asked for so far: page, plot and index ask for the same ones."""
-        return {}
+        if n not in self.costs:  # page, plot and index ask for the same ones
+            self.costs[n] = cost_of(self.graph, self.schedule, n)
+        return self.costs[n]
 
     @cached_property
     def longest(self) -> int | None:
@@ -62,6 +65,10 @@ class Entry:
         names = (self.graph.query, self.graph.key if self.graph.tied else None)
         legs = [self.graph.leg[name] for name in names if name is not None]
         return min((leg.maximum for leg in legs if leg.maximum is not None), default=None)
+
+    def at(self, n: int) -> int:
+        """This length, or the longest that the design takes."""
+        return n if self.longest is None else min(n, self.longest)
 
     @cached_property
     def text(self) -> str:
@@ -115,10 +122,8 @@ class Catalogue:
         return iter(self.entries.values())
 
     def families(self) -> dict[str, list[Entry]]:
-        found: dict[str, list[Entry]] = {}
-        for entry in self:
-            found.setdefault(entry.family, []).append(entry)
-        return dict(sorted(found.items()))
+        names = sorted({entry.family for entry in self})
+        return {name: [entry for entry in self if entry.family == name] for name in names}
 
     def ancestors(self, entry: Entry) -> Iterator[str]:
         """The designs that one extends, the nearest first."""
@@ -135,17 +140,11 @@ class Catalogue:
         name = AGAINST if entry.graph.key else AGAINST_WITHOUT_KEYS
         if entry.name == name or name not in self.entries:
             return None
-        width = _width(entry.graph)
+        own = [entry.graph.leg[leg].size for leg in entry.graph.of_role("input")[0].legs]
+        width = [1, *(size for size in own if size is not None)][-1]
         if (name, width) not in self._resized:
             self._resized[name, width] = Entry(_resized(self.entries[name].graph, width))
         return self._resized[name, width]
-
-
-def _width(graph: Graph) -> int:
-    """Features of a position of the first input."""
-    legs = [graph.leg[leg] for leg in graph.of_role("input")[0].legs]
-    sizes = [leg.size for leg in legs if leg.size is not None]
-    return sizes[-1] if sizes else 1
 
 
 def _resized(graph: Graph, width: int) -> Design:

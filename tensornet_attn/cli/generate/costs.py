@@ -1,73 +1,122 @@
-"""The cost section of a page: formulas, a table beside the design it is compared with, the plot."""
+"""Work and memory over the length of the sequence, or over other sizes: the numbers, and plots of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil, floor, log10
+
 from tensornet_attn.cli.generate.catalogue import Entry
-from tensornet_attn.cli.generate.lengths import PLOT, TABLE, Point, points
-from tensornet_attn.cli.generate.markdown import code, table
-from tensornet_attn.cli.generate.plot import Line, plot
-from tensornet_attn.cost.sizes import LENGTH, human
-from tensornet_attn.spec.arithmetic import Number
+from tensornet_attn.cost.sizes import dtype_bytes, human
+from tensornet_attn.cost.sweep import Sweep
 
-MASKS = "Scores that a mask hides are counted like the others."
+TABLE = (256, 1024, 4096, 16384)
+PLOT = tuple(2**power for power in range(6, 15))
+FLOAT = dtype_bytes("float32")
+WIDTH, HEIGHT = 760, 320
+LEFT, TOP, WIDE, HIGH = (70, 450), 62, 290, 200  # left edges of the two panels; their top, width and height
+SUFFIXES = ("", " k", " M", " G", " T", " P", " E")
+# Dark and solid against light and dashed, dashes on top: they part in greyscale too, and where the lines coincide.
+STYLES = (
+    'fill="none" stroke="#1a4f8b" stroke-width="4"',
+    'fill="none" stroke="#8f8f8f" stroke-width="2" stroke-dasharray="7 4"',
+)
+_HEAD = f"""<svg role="img" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" \
+height="{HEIGHT}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#222">"""
 
 
-def costs(entry: Entry, other: Entry | None) -> list[list[str]]:
-    """Blocks of lines: how many multiply-adds by which formula, at which lengths how much, and the picture of it."""
-    return [_formulas(entry), _table(entry, other), _units(entry, other), [_picture(entry, other)]]
+@dataclass(frozen=True)
+class Point:
+    """Costs of one sequence of length n in float32, as planned. `kept`: bytes for backward; `peak`: bytes, forward."""
+
+    n: int
+    macs: int
+    kept: int
+    peak: int
+
+
+def points(entry: Entry, lengths: Sequence[int]) -> list[Point]:
+    """The costs at these lengths, and in place of those above the design's longest at that one."""
+    totals = [(n, entry.cost(n).best.total) for n in sorted(set(map(entry.at, lengths)))]
+    return [Point(n, total.macs, FLOAT * total.saved_floats, total.live_bytes) for n, total in totals]
 
 
 def picture(entry: Entry, other: Entry | None) -> str:
-    """SVG of the costs over the length."""
+    """SVG of MACs and of bytes kept for backward over the length, this design against another."""
     own = points(entry, PLOT)
-    lengths = [point.n for point in own]
-    return plot(Line(entry.name, own), Line(title(other), points(other, lengths)) if other else None)
-
-
-def _formulas(entry: Entry) -> list[str]:
-    report = entry.cost(min(LENGTH, entry.longest or LENGTH))
-    written, planned = report.written.formula, report.best.formula
-    first = "Multiply-adds (MACs) of one sequence, legs standing for their sizes:"
-    if written == planned:
-        return [first, "", f"- as written and as planned: {code(planned)}"]
-    return [first, "", f"- as written: {code(written)}", f"- as planned: {code(planned)}"]
-
-
-def _table(entry: Entry, other: Entry | None) -> list[str]:
-    own = points(entry, TABLE)
-    theirs = points(other, [point.n for point in own]) if other else [None] * len(own)
-    names = ("MACs", "kept for backward", "peak of forward")
-    beside = [f"{other.name}: {name}" if other else "-" for name in names]
-    rows = [(f"{a.n:,}", *_cells(a), *_cells(b)) for a, b in zip(own, theirs, strict=True)]
-    return table(("n", *names, *beside), rows, right=("n", *names, *beside))
-
-
-def _cells(point: Point | None) -> tuple[str, str, str]:
-    if point is None:
-        return "", "", ""
-    return human(point.macs), f"{human(point.kept)}B", f"{human(point.peak)}B"
-
-
-def _units(entry: Entry, other: Entry | None) -> list[str]:
-    equal = "n = m, " if entry.graph.key else ""
-    lines = [
-        f"One sequence in float32, {equal}as planned. Kept for backward: what a training step must hold beside the"
-    ]
-    lines += ["weights. Peak of forward: the most that stands in memory at once, weights and inputs included."]
-    if any(entry.graph.masks(step) for step in entry.graph.steps):
-        lines.append(MASKS)
+    lines = {entry.name: own}
     if other:
-        lines.append(f"Beside it {title(other)}.")
-    return lines
+        lines[other.title] = points(other, [point.n for point in own])
+    body = [_HEAD, f"<title>Costs of {escape(entry.name)} over the length</title>"]
+    told = [f"{name}: {_ends(line[0])}, {_ends(line[-1])}." for name, line in lines.items()]
+    body.append(f"<desc>MACs and bytes kept for backward over the length n. {escape(' '.join(told))}</desc>")
+    body.append(f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>')
+    left = LEFT[0]
+    for name, style in zip(lines, STYLES, strict=False):
+        body.append(f'<path d="M{left} 20h34" {style}/>')
+        body.append(f'<text x="{left + 42}" y="24">{escape(name)}</text>')
+        left += 80 + 8 * len(name)
+    body += _panel("MACs", "", LEFT[0], lambda point: point.macs, [*lines.values()])
+    body += _panel("bytes kept for backward", "B", LEFT[1], lambda point: point.kept, [*lines.values()])
+    return "\n".join([*body, "</svg>", ""])
 
 
-def title(other: Entry) -> str:
-    """`mhsa (f = 512, h = 8)`: a design with the sizes its file writes as numbers."""
-    legs = [leg for leg in other.graph.legs if isinstance(leg.text, Number)]
-    return f"{other.name} ({', '.join(f'{leg.name} = {leg.size}' for leg in legs)})"
+def _ends(point: Point) -> str:
+    return f"at n = {point.n} {human(point.macs)} MACs and {human(point.kept)} bytes"
 
 
-def _picture(entry: Entry, other: Entry | None) -> str:
-    path = f"../pictures/{entry.name}-cost.svg"
-    beside = f" and of {other.name}" if other else ""
-    return f'<img src="{path}" alt="MACs and bytes kept for backward of {entry.name}{beside} over the length">'
+def _panel(
+    title: str, unit: str, left: int, value: Callable[[Point], int], lines: Sequence[Sequence[Point]]
+) -> Iterator[str]:
+    """One pair of axes, both logarithmic, y over whole decades, and the lines; the first one's points of the table."""
+    decades = [log10(max(value(point), 1)) for line in lines for point in line]
+    lengths = [point.n for line in lines for point in line]
+    low, high = floor(min(decades)), max(ceil(max(decades)), floor(min(decades)) + 1)
+    first, last = min(lengths), max(*lengths, min(lengths) + 1)
+
+    def x(n: int) -> float:
+        return left + WIDE * log10(n / first) / log10(last / first)
+
+    def y(cost: int) -> float:
+        return TOP + HIGH * (high - log10(max(cost, 1))) / (high - low)
+
+    yield f'<text x="{left}" y="{TOP - 12}" font-weight="bold">{title}</text>'
+    yield f'<rect x="{left}" y="{TOP}" width="{WIDE}" height="{HIGH}" fill="none" stroke="#888"/>'
+    for power in range(low, high + 1, 1 + (high - low) // 8):
+        suffix = SUFFIXES[power // 3] if power >= 3 or not unit else " "  # `10 M` for 7
+        at = y(10**power)
+        yield f'<path d="M{left} {at:.1f}h{WIDE}" stroke="#e4e4e4"/>'
+        yield f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{10 ** (power % 3)}{suffix}{unit}</text>'
+    for n in sorted({first, *TABLE}):
+        if first <= n <= last:
+            yield f'<path d="M{x(n):.1f} {TOP + HIGH}v5" stroke="#888"/>'
+            yield f'<text x="{x(n):.1f}" y="{TOP + HIGH + 19}" text-anchor="middle">{n}</text>'
+    yield f'<text x="{left + WIDE / 2:.1f}" y="{TOP + HIGH + 40}" text-anchor="middle">length n</text>'
+    for line, style, dotted in zip(lines, STYLES, (True, False), strict=False):
+        places = [(point.n, f"{x(point.n):.1f}", f"{y(value(point)):.1f}") for point in line]
+        yield f'<path d="M{"L".join(f"{across} {up}" for _, across, up in places)}" {style}/>'
+        for n, across, up in places:
+            if dotted and n in TABLE:
+                yield f'<circle cx="{across}" cy="{up}" r="4" fill="#1a4f8b"/>'
+
+
+# FiSHformer's figures of efficiency, from our counts of one layer: attention and a feed-forward layer of width 2,048,
+# where the paper counts whole language models.
+SIZES = {"f": (256, 512, 1024, 2048, 4096), "n": (128, 256, 512, 1024, 2048, 4096, 8192), "g": (2, 4, 6)}
+WORK = ("macs", "training")
+SHARED = ("gfish_release",)
+
+
+def figure(designs: tuple[str, ...], against: str | None, measures: tuple[str, ...], *axes: str, **legs: int) -> Sweep:
+    """A sweep over axes, each `f`, `n` or `g`; `l` is the width of the feed-forward layer beside."""
+    over = {axis: SIZES[axis] for axis in axes}
+    return Sweep(designs, over, measures, against, beside=("mlp",), legs={**legs, "l": 2048}, order="fewest")
+
+
+FIGURES = {
+    "fishformer-3": figure(SHARED, "mhsa", (*WORK, "parameters", "peak"), "f", "n", g=2),
+    "fishformer-6": figure(("fish", "hard_fish", "gfish", "hard_gfish"), None, WORK, "n", g=2, f=1024),
+    "fishformer-7": figure(SHARED, "mhsa", WORK, "n", "g", f=1024),
+    "fishformer-8": figure(SHARED, "mhsa", ("parameters", "peak"), "f", "g"),
+}

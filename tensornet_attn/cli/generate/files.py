@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tensornet_attn import compiler, models, spec
+from tensornet_attn.cli.cost import sweep
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
-from tensornet_attn.cli.generate.costs import picture
-from tensornet_attn.cli.generate.figures import figures
-from tensornet_attn.cli.generate.index import index
-from tensornet_attn.cli.generate.kernels import kernels_of_designs
-from tensornet_attn.cli.generate.page import page
+from tensornet_attn.cli.generate.costs import FIGURES, picture
+from tensornet_attn.cli.generate.page import index, kernels_of_designs, page
+from tensornet_attn.cli.output import as_json_text
+from tensornet_attn.draw.sweep import sweep_svg
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = 60  # of a difference
@@ -55,9 +54,11 @@ def diagrams(catalogue: Catalogue) -> Files:
 
 
 def plots(catalogue: Catalogue) -> Files:
-    """The figures of docs/costs.md."""
-    for name, svg in figures(catalogue):
-        yield Path("docs", "pictures", f"{name}.svg"), svg
+    """The figures of docs/costs.md whose designs are all there."""
+    for name, asked in FIGURES.items():
+        designs = {*asked.designs, *asked.beside, *([asked.against] if asked.against else [])}
+        if designs <= {*catalogue.entries}:
+            yield Path("docs", "pictures", f"{name}.svg"), sweep_svg(sweep(asked))
 
 
 def diagram_path(entry: Entry) -> Path:
@@ -67,7 +68,7 @@ def diagram_path(entry: Entry) -> Path:
 def schema(catalogue: Catalogue) -> Files:
     """The JSON schemas of design files and of model files, for editors."""
     for name, text in (("design", spec.json_schema()), ("model", models.json_schema())):
-        yield Path("docs", f"{name}.schema.json"), json.dumps(text, indent=2, ensure_ascii=False) + "\n"
+        yield Path("docs", f"{name}.schema.json"), as_json_text(text)
 
 
 def resources(catalogue: Catalogue) -> Files:
@@ -89,22 +90,25 @@ def stale(root: Path = ROOT) -> list[str]:
 
     The bytes of a diagram depend on the Graphviz that drew it, so only its mark is compared: what it was drawn from.
     """
+    from tensornet_attn.draw.render import mark
+
+    def committed(path: Path) -> str:
+        return (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
+
     catalogue = Catalogue()
-    found, expected = _stale_diagrams(root, catalogue), {diagram_path(entry) for entry in catalogue}
+    found, expected = [], {diagram_path(entry) for entry in catalogue}
+    for entry in catalogue:
+        drawn = f"title-{mark(entry.graph, entry.name, entry.design.about or None)}"
+        if drawn not in committed(diagram_path(entry)):
+            found.append(f"{diagram_path(entry)}: drawn from another version of the design.")
     for make in (codegen, kernels, pages, plots, schema):
         for path, text in make(catalogue):
             expected.add(path)
-            old = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
-            if old != text:
-                found.append(_difference(path, old, text))
-    strays = [path for path in _committed(root) if path not in expected]
-    return [f"{path}: no design has this file." for path in strays] + found
-
-
-def _committed(root: Path) -> list[Path]:
-    """The files that stand where only generated ones may."""
+            if committed(path) != text:
+                found.append(_difference(path, committed(path), text))
     places = (("codegen", "*.py"), ("docs/designs", "*"), ("docs/pictures", "*"))
-    return [path.relative_to(root) for folder, kind in places for path in sorted((root / folder).rglob(kind))]
+    there = [path.relative_to(root) for folder, kind in places for path in sorted((root / folder).rglob(kind))]
+    return [f"{path}: no design has this file." for path in there if path not in expected] + found
 
 
 def _difference(path: Path, old: str, new: str) -> str:
@@ -112,15 +116,3 @@ def _difference(path: Path, old: str, new: str) -> str:
         return f"{path}: drawn from other numbers."
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), f"{path} (committed)", "generated", lineterm="")
     return "\n".join(list(lines)[:LINES])
-
-
-def _stale_diagrams(root: Path, catalogue: Catalogue) -> list[str]:
-    from tensornet_attn.draw.render import mark
-
-    found = []
-    for entry in catalogue:
-        path = diagram_path(entry)
-        text = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
-        if f"title-{mark(entry.graph, entry.name, entry.design.about or None)}" not in text:
-            found.append(f"{path}: drawn from another version of the design.")
-    return found

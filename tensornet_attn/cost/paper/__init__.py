@@ -1,19 +1,38 @@
 """The cost tables of the papers beside ours, each difference a named formula; torch is not needed."""
 
 from tensornet_attn.cost.paper.compare import Compared, Comparison, compare
+from tensornet_attn.cost.paper.epa import EPA
+from tensornet_attn.cost.paper.fish import FISH, SWIN
+from tensornet_attn.cost.paper.fmm import FMM
+from tensornet_attn.cost.paper.mgk import MGK
 from tensornet_attn.cost.paper.model import Adjustment, Count, Part, Row, Table
-from tensornet_attn.cost.paper.tables import TABLES, table_named, tables_named
+from tensornet_attn.cost.paper.tuformer import TUFORMER
+from tensornet_attn.errors import InputError, nearest
 
 __all__ = [
-    "TABLES",
-    "Adjustment",
-    "Compared",
-    "Comparison",
-    "Count",
-    "Part",
-    "Row",
-    "Table",
-    "compare",
-    "table_named",
+    "ALL", "TABLES", "Adjustment", "Compared", "Comparison", "Count", "Part", "Row", "Table", "compare", "table_named",
     "tables_named",
-]
+]  # fmt: skip
+
+TABLES = {table.name: table for table in (EPA, FISH, MGK, TUFORMER, FMM, SWIN)}
+ALL = "all"  # names every table
+
+
+def tables_named(name: str) -> tuple[Table, ...]:
+    """The cost table of a paper, or with `all` every one. Raises InputError, naming the nearest one.
+
+    >>> [table.name for table in tables_named("all")]
+    ['epa', 'fish', 'mgk', 'tuformer', 'fmm', 'swin']
+    """
+    return tuple(TABLES.values()) if name == ALL else (table_named(name),)
+
+
+def table_named(name: str) -> Table:
+    """The cost table of a paper. Raises InputError, naming the nearest one.
+
+    >>> table_named("fish").rows[0].where
+    'equations'
+    """
+    if name not in TABLES:
+        raise InputError(f"there is no cost table '{name}': {nearest(name, (*TABLES, ALL))}")
+    return TABLES[name]

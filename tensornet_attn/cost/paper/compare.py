@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-from tensornet_attn.cost.paper.digits import agree, as_printed
-from tensornet_attn.cost.paper.model import UNITS, Adjustment, Count, Formulas, Part, Row, Table
+from tensornet_attn.cost.paper.model import UNITS, Adjustment, Count, Formulas, Part, Row, Table, agree, as_printed
 from tensornet_attn.cost.report import Cost, cost
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.errors import InputError
@@ -104,8 +103,20 @@ class Comparison:
         return head | {"numbers": [number.as_dict() for number in self.numbers]}
 
     def to_text(self) -> str:
-        """The table people read: paper and ours side by side, then each difference."""
-        return _text(self)
+        """The table people read: paper and ours side by side, a row a number; below, notes, formulas, differences."""
+        table, numbers = self.table, self.numbers
+        notes = list(dict.fromkeys(number.count.note for number in numbers if number.count.note))
+        lines = _paragraph(f"{table.name}: {table.source}")
+        lines += _paragraph(f"convention of the paper: {table.convention}.")
+        if table.letters:
+            lines += _paragraph(f"letters: {table.letters}.")
+        for where in dict.fromkeys(number.row.where for number in numbers):
+            lines += ["", where, *_rows([n for n in numbers if n.row.where == where], notes)]
+        numbered = [line for i, note in enumerate(notes, 1) for line in _paragraph(f"[{i}] {note}", 2)]
+        below = {"notes": numbered, "formulas of the source": [*_formulas(numbers)]}
+        for title, found in {**below, "paper = ours, and": [*_differences(numbers)]}.items():
+            lines += ["", f"{title}:", *found] if found else []
+        return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
@@ -129,19 +140,13 @@ class _Costs:
         return self.found[key]
 
     def total(self, parts: tuple[Part, ...], unit: str, values: Mapping[str, int], routed: bool = True) -> int:
-        return sum(part.times * _measure(self.of(part, values), unit, routed) for part in parts) if parts else 0
+        return sum(part.times * _measure(self.of(part, values), unit, routed) for part in parts)
 
 
 def compare(table: Table, split: Split) -> Comparison:
     """A table with our counts; `split` says in which order products are multiplied, e.g. the planner's."""
     costs = _Costs(split)
     return Comparison(table, tuple(_compared(row, count, costs) for row in table.rows for count in row.counts))
-
-
-def compare_row(row: Row, split: Split) -> tuple[Compared, ...]:
-    """Each count of a row."""
-    costs = _Costs(split)
-    return tuple(_compared(row, count, costs) for count in row.counts)
 
 
 def number(formula: str, values: Mapping[str, int]) -> int:
@@ -185,27 +190,6 @@ def _sizes(formulas: Formulas, values: Mapping[str, int]) -> dict[str, int]:
     return {name: number(formula, values) for name, formula in formulas.items()}
 
 
-def _text(comparison: Comparison) -> str:
-    """One row a number; below, notes, formulas and the differences, those of one name together with their models."""
-    table, numbers = comparison.table, comparison.numbers
-    notes = list(dict.fromkeys(number.count.note for number in numbers if number.count.note))
-    lines = _paragraph(f"{table.name}: {table.source}")
-    lines += _paragraph(f"convention of the paper: {table.convention}.")
-    if table.letters:
-        lines += _paragraph(f"letters: {table.letters}.")
-    for where in dict.fromkeys(number.row.where for number in numbers):
-        lines += ["", where, *_rows([n for n in numbers if n.row.where == where], notes)]
-    if notes:
-        lines += ["", "notes:", *(line for i, note in enumerate(notes, 1) for line in _paragraph(f"[{i}] {note}", 2))]
-    if formulas := [*_formulas(numbers)]:
-        lines += ["", "formulas of the source:", *formulas]
-    if differences := [
-        line for unit in _units(numbers) for line in _differences([n for n in numbers if n.count.unit == unit])
-    ]:
-        lines += ["", "paper = ours, and:", *differences]
-    return "\n".join(lines) + "\n"
-
-
 def _rows(numbers: Sequence[Compared], notes: Sequence[str]) -> Iterable[str]:
     """The rows of one printed table; columns that say nothing there are left out."""
     counted = [_counted(number) for number in numbers]
@@ -234,10 +218,6 @@ def _counted(number: Compared) -> list[str]:
     return [stated, number.displayed or "", *counts]
 
 
-def _units(numbers: Sequence[Compared]) -> Iterable[str]:
-    return dict.fromkeys(number.count.unit for number in numbers)
-
-
 def _kind(number: Compared) -> str:
     """What stands for a row beside formulas and differences: its kind, and of an equation its number."""
     equation = number.row.where == "equations"
@@ -251,18 +231,19 @@ def _formulas(numbers: Sequence[Compared]) -> Iterable[str]:
 
 
 def _differences(numbers: Sequence[Compared]) -> Iterable[str]:
-    """Of one unit; a difference that is 0 in all rows of a kind is left out."""
-    found: dict[str, dict[tuple[str, str], list[str]]] = {}
-    for number in numbers:
-        for a, _ in number.adjustments:
-            found.setdefault(a.name, {}).setdefault((a.formula, a.why), []).append(number.row.kind or number.row.model)
-    kinds = {number.row.kind or number.row.model for number in numbers if number.adjustments}
-    for name, terms in found.items():
-        reasons = dict.fromkeys(why for _, why in terms)
-        yield from _paragraph(f"{numbers[0].count.unit}, {name}: {' '.join(reasons)}", 2)
-        for (formula, _), models in terms.items():
-            own = f" ({'; '.join(dict.fromkeys(models))})" if {*models} != kinds else ""
-            yield from _paragraph(f"{formula}{own}", 6)
+    """By unit and name, with the models that have them; what is 0 in all rows of a kind is left out."""
+    for unit in dict.fromkeys(number.count.unit for number in numbers):
+        found: dict[str, dict[tuple[str, str], list[str]]] = {}
+        own = [(n.row.kind or n.row.model, n.adjustments) for n in numbers if n.count.unit == unit and n.adjustments]
+        for kind, adjustments in own:
+            for a, _ in adjustments:
+                found.setdefault(a.name, {}).setdefault((a.formula, a.why), []).append(kind)
+        for name, terms in found.items():
+            reasons = dict.fromkeys(why for _, why in terms)
+            yield from _paragraph(f"{unit}, {name}: {' '.join(reasons)}", 2)
+            for (formula, _), kinds in terms.items():
+                some = f" ({'; '.join(dict.fromkeys(kinds))})" if {*kinds} != {kind for kind, _ in own} else ""
+                yield from _paragraph(f"{formula}{some}", 6)
 
 
 def _paragraph(text: str, indent: int = 0) -> list[str]:

@@ -1,16 +1,22 @@
-"""FiSHformer: the formulas of appendix D, its claim about FLOPs, and its figures of efficiency.
+"""FiSHformer: the formulas of appendix D, its claim about FLOPs, its figures of efficiency; and its table 5, Swin-T.
 
 N tokens, H local and M global heads of width D, input width Dx. The appendix gives formulas and no numbers; the rows
 have our default sizes. It counts what makes the maps alone: queries, keys, scores and their mixing.
+
+Table 5 is of Swin-T with half of its heads global: parameters, and GMACs of a batch of 1,024 images. c = 96 channels,
+stages of 2, 2, 6, 2 blocks and 3, 6, 12, 24 heads of width 32, windows of 7 x 7 = 49 tokens, N = 56^2 tokens in the
+first stage. Attention and feed-forward layers are designs; what stands around them is in closed form. Half of the heads
+are global in the last two stages, as in the released configuration (`STAGES: [2, 3]`, `HDP_RATIOS: [2, 1]`); one linear
+layer without bias mixes them. The counter fvcore (0.1.5) gives the paper's counts below on the released code, to the
+last digit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tensornet_attn.cost.paper.figures import figures
-from tensornet_attn.cost.paper.model import Adjustment, Count, Part, Row, Table
-from tensornet_attn.cost.paper.printed import Section, printed
+from tensornet_attn.cost.paper.model import PLAIN, Adjustment, Count, Part, Rounding, Row, Table
+from tensornet_attn.cost.paper.printed import Section, figures, printed
 
 PAPER = printed("fish")
 VALUES = {"N": 1024, "H": 8, "M": 4, "D": 64, "Dx": 512}
@@ -88,4 +94,100 @@ FISH = Table(
     "k multiplications and k - 1 additions for a sum of k products; softmax, scale and the drawing of noise left out",
     (*equations(PAPER["equations"]), *claims(PAPER["text"]), *figures(PAPER["figures"])),
     "N tokens; H local and M global heads of width D; input width Dx",
+)
+
+
+DEPTHS, HEADS, WINDOWS = (2, 2, 6, 2), (3, 6, 12, 24), (64, 16, 4, 1)
+SWIN_VALUES = {"c": 96, "N": 56**2}
+SWIN_AROUND = "a convolution, norm or linear layer beside attention and feed-forward layers."
+BIASES = "our attention has no biases; Swin has them on queries, keys, values and output."
+
+SWIN_WEIGHTS = (
+    Adjustment("patch embedding", "48 * c + c", SWIN_AROUND),
+    Adjustment("norms of the blocks", "2 * 2 * (2 + 2 * 2 + 6 * 4 + 2 * 8) * c", SWIN_AROUND),
+    Adjustment("other norms", "2 * c + 2 * 4 * (1 + 2 + 4) * c + 2 * 8 * c", SWIN_AROUND),
+    Adjustment("merging of patches", "8 * (1 + 4 + 16) * c ** 2", SWIN_AROUND),
+    Adjustment("classifier", "8 * c * 1000 + 1000", SWIN_AROUND),
+    Adjustment("position tables", "13 ** 2 * (2 * 3 + 2 * 6 + 6 * 12 + 2 * 24)", "one number a head and offset."),
+)
+WORK = (
+    Adjustment("patch embedding", "N * 48 * c", SWIN_AROUND),
+    Adjustment("merging of patches", "3 * N / 4 * 8 * c ** 2", SWIN_AROUND),
+    Adjustment("classifier", "8 * c * 1000", SWIN_AROUND),
+)
+NORMS = (
+    Adjustment(
+        "norms",
+        "5 * (2 * (2 + 2 / 2 + 6 / 4 + 2 / 8) + 1 + (1 + 1 / 2 + 1 / 4) + 1 / 8) * c * N",
+        "5 operations for each number a norm takes, as the counter fvcore has it; to us they are elementwise.",
+    ),
+)
+
+
+def global_heads(stage: int, half: tuple[int, ...]) -> int:
+    """Heads with queries and keys of their own: all, or half of them, rounded up."""
+    return -(-HEADS[stage] // 2) if stage in half else HEADS[stage]
+
+
+def blocks(half: tuple[int, ...]) -> tuple[Part, ...]:
+    """The attention and feed-forward layers of all stages; in the stages `half`, half of the heads are global."""
+    parts = []
+    for stage, (depth, heads, windows) in enumerate(zip(DEPTHS, HEADS, WINDOWS, strict=True)):
+        width = {"f": f"{2**stage} * c"}
+        legs = width | {"h": str(heads), "d": "32"}
+        legs |= {"g": str(global_heads(stage, half))} if stage in half else {}
+        design = "hard_fish" if stage in half else "mhsa"
+        parts.append(Part(design, legs, {"n": "49", "m": "49"}, times=depth, batch=str(windows)))
+        parts.append(Part("mlp", width, {"n": f"N / {4**stage}"}, times=depth))
+    return tuple(parts)
+
+
+def biases(half: tuple[int, ...]) -> Adjustment:
+    """Of queries and keys of the global heads, values of all heads, and the output."""
+    each = (
+        f"{depth} * (2 * {global_heads(stage, half)} + 2 * {heads})"
+        for stage, (depth, heads) in enumerate(zip(DEPTHS, HEADS, strict=True))
+    )
+    return Adjustment("biases of attention", f"32 * ({' + '.join(each)})", BIASES)
+
+
+IMAGES = 1024
+NOTE_IMAGES = (
+    "the column is headed FLOPs (10^9) and holds GMACs of 1,024 images: 4.51 x 1,024 and 4.27 x 1,024, from the MACs "
+    "of one image rounded to two digits. The counts here are of one image."
+)
+NOTE_LINEAR = (
+    "with one linear layer that mixes the heads. With the two layers of GFiSH, the MACs would be 4.28G an image."
+)
+GLOBAL = {"Softmax-12/24": (), "Hard-GFiSH-6/12": (2, 3)}  # stages with half of the heads global
+EACH = {"4618.24": "4.51G", "4372.48": "4.27G"}  # MACs of one image
+
+
+def model(name: str, half: tuple[int, ...], weights: str, work: str) -> Row:
+    """Swin-T with half of the heads global in the stages `half`, counted from 0."""
+    each = EACH.get(work)
+    counts = (
+        Count("parameters", (), None, weights, (*SWIN_WEIGHTS, biases(half)), note=NOTE_LINEAR if half else None),
+        Count(
+            "MACs",
+            NORMS,
+            None,
+            work,
+            WORK,
+            note=NOTE_IMAGES if each else None,
+            rounding=Rounding(like=each, times=IMAGES) if each else PLAIN,
+        ),
+    )
+    return Row(name, "table 5", SWIN_VALUES, blocks(half), counts)
+
+
+SWIN = Table(
+    "swin",
+    "Nguyen et al., Improving Transformer with an Admixture of Attention Heads (NeurIPS 2022), table 5: Swin-T",
+    "all parameters; multiply-adds of products, and 5 operations for each number that a LayerNorm takes",
+    tuple(
+        model(row["Method"], GLOBAL[row["Method"]], row["Params"], row["FLOPs (10^9)"])
+        for row in printed("fish")["table 5"].rows
+    ),
+    "c channels and N tokens of the first stage",
 )

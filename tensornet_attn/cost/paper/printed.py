@@ -5,16 +5,18 @@
     Model | n_heads | MACs
     EPA | 2 | 170.4M
 
-The cost tables are derived from these files, row by row, so that no printed row is left out.
+The cost tables are derived from these files, row by row, so that no printed row is left out; figures, which print no
+number, are rows with a state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tensornet_attn.cost.paper.model import Count, Row
 from tensornet_attn.errors import InputError
 
 FOLDER = Path(__file__).parent / "printed"
@@ -62,3 +64,16 @@ def read(text: str, file: str) -> dict[str, Section]:
         row = dict(zip(columns, cells, strict=True))
         found[where] = Section(where, section.about, columns, (*section.rows, row))
     return found
+
+
+WITHOUT = {  # a number: by the state of a figure
+    "measured": "measured on a GPU; the figure prints no number.",
+    "drawn": "the figure prints no number; docs/costs.md shows how to draw ours.",
+}
+
+
+def figures(section: Section) -> Iterable[Row]:
+    """Figures of efficiency: a row each, without a printed number, with its state and where ours is drawn."""
+    for row in section.rows:
+        count = Count("figure", source=row["state"], note=WITHOUT[row["state"]])
+        yield Row(f"fig. {row['figure']}: {row['quantity']}", section.where, {}, (), (count,))

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tensornet_attn.cost.paper.figures import figures
 from tensornet_attn.cost.paper.model import Adjustment, Count, Formula, Part, Row, Table
-from tensornet_attn.cost.paper.printed import Section, printed
+from tensornet_attn.cost.paper.printed import Section, figures, printed
 
 PAPER = printed("tuformer")
 ONE = {"n": "1", "m": "1"}  # parameters do not depend on lengths

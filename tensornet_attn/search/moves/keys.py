@@ -7,8 +7,19 @@ from functools import partial
 from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.search.moves.scores import plain_product, set_scale, summed_legs
 from tensornet_attn.search.roles import Map, chain, heads, only, projection, reader, source
-from tensornet_attn.search.sketch import Legs, Sketch, added, mapped, need, product, swapped
-from tensornet_attn.search.wires import grow, relabel, slot_of, wire
+from tensornet_attn.search.sketch import (
+    Legs,
+    Sketch,
+    added,
+    grow,
+    mapped,
+    need,
+    product,
+    relabel,
+    slot_of,
+    swapped,
+    wire,
+)
 from tensornet_attn.spec.arithmetic import ONE, Binary, Negative, parse
 
 WAYS = ("gaussian", "products", "hard")

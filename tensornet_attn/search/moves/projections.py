@@ -8,8 +8,7 @@ from math import prod
 
 from tensornet_attn.graph.model import Box, Use
 from tensornet_attn.search.roles import Map, Place, heads, output, projection, reader, source
-from tensornet_attn.search.sketch import Legs, Sketch, mapped, need, product, swapped
-from tensornet_attn.search.wires import grow
+from tensornet_attn.search.sketch import Legs, Sketch, grow, mapped, need, product, swapped
 from tensornet_attn.spec.arithmetic import parse
 
 PROJECTIONS = ("v", "k", "q", "o")

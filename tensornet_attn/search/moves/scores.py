@@ -7,8 +7,19 @@ from dataclasses import dataclass
 
 from tensornet_attn.graph.model import Use
 from tensornet_attn.search.roles import Map, Reader, only, reader
-from tensornet_attn.search.sketch import Legs, Sketch, mapped, need, product, swapped
-from tensornet_attn.search.wires import Wire, free, relabel, slot_of, wire
+from tensornet_attn.search.sketch import (
+    Legs,
+    Sketch,
+    Wire,
+    free,
+    mapped,
+    need,
+    product,
+    relabel,
+    slot_of,
+    swapped,
+    wire,
+)
 from tensornet_attn.spec.arithmetic import ONE, Arith, parse
 
 FORMS = ("full", "left", "right", "low_rank")

@@ -1,43 +1,15 @@
-"""The tasks, one module each."""
+"""The tasks, by kind."""
 
 from tensornet_attn.tasks.recipe import Recipe
-from tensornet_attn.tasks.recipes import (
-    byte_lm,
-    char_lm,
-    copy,
-    image_generation,
-    listops,
-    lra_image,
-    lra_listops,
-    lra_pathfinder,
-    lra_retrieval,
-    lra_text,
-    mqar,
-    reverse,
-    selective_copy,
-    text_classification,
-    translation,
-    uea,
-    wikitext,
-)
+from tensornet_attn.tasks.recipes.labelled import LRA_RETRIEVAL, LRA_TEXT, TEXT_CLASSIFICATION
+from tensornet_attn.tasks.recipes.listops import LISTOPS, LISTOPS_MINI, LRA_LISTOPS
+from tensornet_attn.tasks.recipes.pictures import IMAGE_GENERATION, LRA_IMAGE, LRA_PATHFINDER
+from tensornet_attn.tasks.recipes.symbols import COPY, MQAR, REVERSE, SELECTIVE_COPY
+from tensornet_attn.tasks.recipes.texts import BYTE_LM, CHAR_LM, WIKITEXT
+from tensornet_attn.tasks.recipes.translation import TRANSLATION
+from tensornet_attn.tasks.recipes.uea import UEA
 
 RECIPES: tuple[Recipe, ...] = (
-    byte_lm.RECIPE,
-    char_lm.RECIPE,
-    copy.RECIPE,
-    image_generation.RECIPE,
-    listops.RECIPE,
-    listops.MINI,
-    lra_image.RECIPE,
-    lra_listops.RECIPE,
-    lra_pathfinder.RECIPE,
-    lra_retrieval.RECIPE,
-    lra_text.RECIPE,
-    mqar.RECIPE,
-    reverse.RECIPE,
-    selective_copy.RECIPE,
-    text_classification.RECIPE,
-    translation.RECIPE,
-    uea.RECIPE,
-    wikitext.RECIPE,
+    *(BYTE_LM, CHAR_LM, COPY, IMAGE_GENERATION, LISTOPS, LISTOPS_MINI, LRA_IMAGE, LRA_LISTOPS, LRA_PATHFINDER),
+    *(LRA_RETRIEVAL, LRA_TEXT, MQAR, REVERSE, SELECTIVE_COPY, TEXT_CLASSIFICATION, TRANSLATION, UEA, WIKITEXT),
 )

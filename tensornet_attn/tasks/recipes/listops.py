@@ -1,21 +1,153 @@
-"""listops: nested MIN, MAX, MED and SM (sum modulo 10) of digits: which digit comes out; the arena's generator."""
+"""Nested MIN, MAX, MED and SM (sum modulo 10) of digits: which digit comes out.
+
+listops and listops_mini are drawn, by the generator of the Long Range Arena; lra_listops reads the arena's own files.
+
+A random tree is grown as the arena does, many at once and level by level. A node is an operator with probability 1/4,
+above the last level, and else a digit; an operator has 2 to `most` arguments. A node's random bits come from its
+parent's and from its place among its siblings, so a tree depends on its root's bits alone.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.tasks import trees
 from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.cache import Cache
-from tensornet_attn.tasks.chance import Draws, Integers
+from tensornet_attn.tasks.chance import GOLDEN, Draws, Integers, Words, mix
+from tensornet_attn.tasks.reading import read_table, the_file
 from tensornet_attn.tasks.recipe import Generated, Recipe, Source, drawn
+from tensornet_attn.tasks.recipe import Options as Base
+from tensornet_attn.tasks.recipes.labelled import Text, labelled
 from tensornet_attn.tasks.splits import Rows
 
+OPERATORS = ("MIN", "MAX", "MED", "SM")
 DIGITS = tuple("0123456789")
-WORDS = Alphabet(("padding", *DIGITS, *(f"[{name}" for name in trees.OPERATORS), "]"))
+WORDS = Alphabet(("padding", *DIGITS, *(f"[{name}" for name in OPERATORS), "]"))
 CLOSE = len(WORDS) - 1
+FILES = {"train": "*_train.tsv", "validation": "*_val.tsv", "test": "*_test.tsv"}
+_WITHOUT_PARENTHESES = str.maketrans("()", "  ")
+
+
+@dataclass(frozen=True)
+class Level:
+    """The nodes of one depth, siblings side by side, those of one tree too."""
+
+    bits: Words  # [nodes], random
+    tree: Integers  # the tree of a node
+    parent: Integers  # its parent's place among the operators of the level above
+    sibling: Integers  # 0 for the first of the siblings
+    operator: npt.NDArray[np.bool_]
+
+    @property
+    def digit(self) -> Integers:
+        return (((self.bits >> np.uint64(4)) % np.uint64(1 << 28)) * np.uint64(10) >> np.uint64(28)).astype(np.int64)
+
+    @property
+    def name(self) -> Integers:
+        """Of an operator: an index into OPERATORS."""
+        return ((self.bits >> np.uint64(2)) % np.uint64(4)).astype(np.int64)
+
+
+def roots(bits: Words) -> Level:
+    """A root for each tree, an operator: what begins with a digit is a digit."""
+    nodes = len(bits)
+    zero = np.zeros(nodes, np.int64)
+    return Level(bits, np.arange(nodes), zero, zero, np.ones(nodes, bool))
+
+
+def below(level: Level, most: int, last: bool) -> Level:
+    """The arguments of a level's operators."""
+    bits, tree = level.bits[level.operator], level.tree[level.operator]
+    count = 2 + (((bits >> np.uint64(32)) * np.uint64(most - 1)) >> np.uint64(32)).astype(np.int64)
+    parent = np.repeat(np.arange(len(bits)), count)
+    sibling = np.arange(len(parent)) - np.repeat(np.cumsum(count) - count, count)
+    own = mix(bits[parent] + (sibling.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+    operator = np.zeros(len(own), bool) if last else own % np.uint64(4) == 0
+    return Level(own, tree[parent], parent, sibling, operator)
+
+
+def lengths(bits: Words, depth: int, most: int, room: int) -> Integers:
+    """Tokens of each tree, where they are fewer than `room`; `room` or more for the others, which stop growing."""
+    level = roots(bits)
+    found = np.full(len(bits), 2)
+    for here in range(2, depth + 1):
+        level = below(level, most, here == depth)
+        found += np.bincount(level.tree, 1 + level.operator, len(bits)).astype(np.int64)
+        keep = level.operator & (found < room)[level.tree]
+        level = Level(level.bits, level.tree, level.parent, level.sibling, keep)
+    return found
+
+
+def grown(bits: Words, depth: int, most: int) -> list[Level]:
+    """The levels of the trees, from the roots on."""
+    levels = [roots(bits)]
+    for here in range(2, depth + 1):
+        levels.append(below(levels[-1], most, here == depth))
+        if not len(levels[-1].bits):
+            return levels[:-1]
+    return levels
+
+
+def values(levels: list[Level]) -> Integers:
+    """What each tree comes to, 0 to 9; the median of evenly many digits is the mean of the middle two, rounded down."""
+    under = levels[-1].digit
+    for level, arguments in reversed(list(pairwise(levels))):
+        starts = np.flatnonzero(arguments.sibling == 0)
+        table = np.stack(
+            [
+                np.minimum.reduceat(under, starts),
+                np.maximum.reduceat(under, starts),
+                _median(under, arguments, starts),
+                np.add.reduceat(under, starts) % 10,
+            ]
+        )
+        above = level.digit
+        above[level.operator] = table[level.name[level.operator], np.arange(len(starts))]
+        under = above
+    return under
+
+
+def _median(under: Integers, arguments: Level, starts: Integers) -> Integers:
+    count = np.diff(starts, append=len(under))
+    sorted_rows = np.full((len(starts), int(count.max())), 10)
+    sorted_rows[arguments.parent, arguments.sibling] = under
+    sorted_rows.sort(1)
+    row = np.arange(len(starts))
+    middle: Integers = sorted_rows[row, (count - 1) // 2] + sorted_rows[row, count // 2]
+    return middle // 2
+
+
+def written(levels: list[Level], width: int, first_digit: int, first_operator: int, close: int) -> Integers:
+    """The tokens of each tree, operator, arguments, bracket: [trees width], 0 behind them."""
+    sizes = _sizes(levels)
+    tokens = np.zeros((len(levels[0].bits), width), np.int64)
+    start = np.zeros(len(levels[0].bits), np.int64)
+    for depth, (level, size) in enumerate(zip(levels, sizes, strict=True)):
+        if depth:
+            ends = np.cumsum(size)
+            family = (ends - size)[level.sibling == 0]  # of all before the first sibling
+            start = start[levels[depth - 1].operator][level.parent] + 1 + (ends - size) - family[level.parent]
+        tokens[level.tree, start] = np.where(level.operator, first_operator + level.name, first_digit + level.digit)
+        closed = level.operator
+        tokens[level.tree[closed], (start + size - 1)[closed]] = close
+    return tokens
+
+
+def _sizes(levels: list[Level]) -> list[Integers]:
+    """Tokens of the subtree under each node."""
+    sizes = [np.ones(len(levels[-1].bits), np.int64)]
+    for level, arguments in reversed(list(pairwise(levels))):
+        here = np.ones(len(level.bits), np.int64)
+        here[level.operator] = 2 + np.add.reduceat(sizes[0], np.flatnonzero(arguments.sibling == 0))
+        sizes.insert(0, here)
+    return sizes
 
 
 class Options(Generated):
@@ -54,19 +186,62 @@ def _open(options: Options, cache: Cache) -> Source:
         )
     return Source(
         "classification", WORDS, options.max_length, options.sizes, drawn(lambda draws: _make(options, draws)),
-        classes=DIGITS, padding=0, groups=trees.OPERATORS,
+        classes=DIGITS, padding=0, groups=OPERATORS,
     )  # fmt: skip
 
 
 def _make(options: Options, draws: Draws) -> tuple[Rows, Integers]:
     bits = draws.bits(0, 1)[:, 0]
-    length = trees.lengths(bits, options.max_depth, options.max_args, options.max_length)
+    length = lengths(bits, options.max_depth, options.max_args, options.max_length)
     which = np.flatnonzero((length > options.min_length) & (length < options.max_length)).astype(np.int64)
-    levels = trees.grown(bits[which], options.max_depth, options.max_args)
-    tokens = trees.written(levels, options.max_length, 1, 1 + len(DIGITS), CLOSE)
-    rows: Rows = {"tokens": tokens, "targets": trees.values(levels), "group": levels[0].name}
+    levels = grown(bits[which], options.max_depth, options.max_args)
+    tokens = written(levels, options.max_length, 1, 1 + len(DIGITS), CLOSE)
+    rows: Rows = {"tokens": tokens, "targets": values(levels), "group": levels[0].name}
     return rows, which
 
 
-RECIPE = Recipe("listops", 1, "Nested list operations at the arena's length: ten classes.", Options, _open, costly=True)
-MINI = Recipe("listops_mini", 1, "Nested list operations, two deep, below 32 tokens.", Mini, _open)
+LISTOPS = Recipe(
+    "listops", 1, "Nested list operations at the arena's length: ten classes.", Options, _open, costly=True
+)
+LISTOPS_MINI = Recipe("listops_mini", 1, "Nested list operations, two deep, below 32 tokens.", Mini, _open)
+
+
+class Files(Base):
+    path: str = Field(description="the folder of NAME_train.tsv, NAME_val.tsv and NAME_test.tsv")
+    length: int = Field(2000, ge=1, le=2**20, description="tokens of a sample; longer ones are cut off")
+
+
+def _open_files(options: Files, cache: Cache) -> Source:
+    """NAME_train.tsv, NAME_val.tsv and NAME_test.tsv (Source, Target). Brackets are tokens; the parentheses, which say
+    nothing more, are left out.
+    """
+    tables = {split: _read(the_file(Path(options.path), name), options.length) for split, name in FILES.items()}
+    return labelled("lra_listops", tables, WORDS, options.length, DIGITS)
+
+
+def _read(path: Path, length: int) -> list[tuple[Text, int]]:
+    """(tokens, answer) of each line."""
+    found = []
+    for line, (source, target) in read_table(path, ["Source", "Target"], "\t"):
+        try:
+            tokens = WORDS.encode(source.translate(_WITHOUT_PARENTHESES))[:length]
+        except InputError as error:
+            raise InputError(f"'{path}', line {line}: {error}") from error
+        if target not in DIGITS or not tokens:
+            raise InputError(f"'{path}', line {line}: a list of operations and a digit are needed.")
+        found.append((np.array(tokens, np.uint16), int(target)))
+    if not found:
+        raise InputError(f"'{path}' has no lines below its header.")
+    return found
+
+
+LRA_LISTOPS = Recipe(
+    "lra_listops",
+    1,
+    "Listops from the arena's own files.",
+    Files,
+    _open_files,
+    drawn=False,
+    files="path is the folder of NAME_train.tsv, NAME_val.tsv and NAME_test.tsv: listops-1000 of the arena's "
+    "lra_release.",
+)

@@ -11,7 +11,7 @@ Training pairs with an empty or too long side are left out, as fairseq does; sen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -24,10 +24,9 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.cache import Arrays, Cache
 from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.parallel import Parallel, without_pieces
 from tensornet_attn.tasks.reading import fingerprint, read_text
 from tensornet_attn.tasks.recipe import Options as Base
-from tensornet_attn.tasks.recipe import Recipe, Source
+from tensornet_attn.tasks.recipe import Parallel, Recipe, Source
 from tensornet_attn.tasks.splits import SPLITS, Rows
 
 FILES = {"train": "train", "validation": "valid", "test": "test"}
@@ -88,6 +87,15 @@ def _open(options: Options, cache: Cache) -> Source:
     )
 
 
+def without_pieces(sentence: str, mark: str) -> str:
+    """A sentence whose words are whole again: `mark` ends a piece of a word that goes on with the next one.
+
+    >>> without_pieces("the low@@ est num@@ ber", "@@"), without_pieces("as it is", "")
+    ('the lowest number', 'as it is')
+    """
+    return f"{sentence} ".replace(f"{mark} ", "").strip() if mark else sentence
+
+
 def _pairs(options: Options, name: str) -> dict[str, list[str]]:
     """The sentences of both sides of a split. Raises InputError where one has more than the other."""
     paths = {side: Path(options.path) / f"{name}.{getattr(options, side)}" for side in SIDES}
@@ -102,9 +110,12 @@ def _pairs(options: Options, name: str) -> dict[str, list[str]]:
 
 def _arrays(sentences: Sentences, options: Options) -> Arrays:
     """The tokens of each split and side, where each sentence ends among them, and the words as bytes, one a line."""
-    pieces = {split: {side: [_cut(line, options) for line in lines] for side, lines in both.items()}
-              for split, both in sentences.items()}  # fmt: skip
-    words = [*MARKS, *_ranked(chain(*pieces["train"].values()), options.vocabulary)]
+    cut = (lambda line: list(line.strip())) if options.unit == "character" else str.split
+    pieces = {split: {side: list(map(cut, lines)) for side, lines in both.items()} for split, both in sentences.items()}
+    counts = Counter(chain.from_iterable(chain(*pieces["train"].values())))
+    ranked = sorted(counts.keys() - set(MARKS), key=lambda word: (-counts[word], word))
+    most = None if options.vocabulary is None else options.vocabulary - len(MARKS)
+    words = [*MARKS, *ranked[:most]]
     place = {word: token for token, word in enumerate(words)} | dict.fromkeys(MARKS, UNKNOWN)
     arrays: Arrays = {"words": np.frombuffer("\n".join(words).encode(), np.uint8)}
     for split, both in pieces.items():
@@ -116,17 +127,6 @@ def _arrays(sentences: Sentences, options: Options) -> Arrays:
             arrays[f"{split}_{side}"] = np.fromiter(chain.from_iterable(lines), np.int32)
             arrays[f"{split}_{side}_ends"] = np.cumsum([len(line) for line in lines], dtype=np.int64)
     return arrays
-
-
-def _cut(line: str, options: Options) -> list[str]:
-    return list(line.strip()) if options.unit == "character" else line.split()
-
-
-def _ranked(lines: Iterable[list[str]], most: int | None) -> list[str]:
-    """The words of a vocabulary that has the marks too."""
-    counts = Counter(chain.from_iterable(lines))
-    ranked = sorted(counts.keys() - set(MARKS), key=lambda word: (-counts[word], word))
-    return ranked if most is None else ranked[: most - len(MARKS)]
 
 
 def _kept(split: str, both: Mapping[str, list[list[str]]], length: int) -> list[int]:
@@ -154,7 +154,7 @@ def _padded(arrays: Arrays, name: str, index: Integers, length: int) -> npt.NDAr
     return np.where(inside, tokens[np.minimum(place, len(tokens) - 1)], PADDING).astype(np.int64)
 
 
-RECIPE = Recipe(
+TRANSLATION = Recipe(
     "translation",
     1,
     "A sentence for an encoder: the decoder translates it; parallel text in local files.",

@@ -1,0 +1,235 @@
+"""The commands on designs: list, show, draw, compile, explain, schema and lattice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensornet_attn.cli import options
+from tensornet_attn.cli.options import Causal, DesignName, Json, Legs, Output, Settings, flag
+from tensornet_attn.cli.output import as_json_text, print_json, print_table, write
+
+if TYPE_CHECKING:
+    from tensornet_attn.spec import Design
+
+PICTURES = ("svg", "png", "dot", "mmd", "txt")
+LATTICES = ("svg", "png", "dot", "txt")
+KERNEL_DTYPES = ("bfloat16", "float16", "float32")
+
+
+def list_designs(
+    pattern: Annotated[str, typer.Argument(help="Names that match, e.g. 'fish*'.")] = "*",
+    models: Annotated[bool, flag("--models", "List the models made of designs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the shipped designs, or the shipped models."""
+    from tensornet_attn.errors import InputError
+    from tensornet_attn.spec import library
+
+    names = library.model_names(pattern) if models else library.names(pattern)
+    what, command = ("model", "list --models") if models else ("design", "list")
+    if not names:
+        raise InputError(f"no shipped {what} matches '{pattern}'; 'tensornet-attn {command}' shows them all.")
+    if models:
+        paths = {name: library.model_path_of(name) for name in names}
+        column, rows = "kind", [(name, value_of(path, "kind"), value_of(path, "about")) for name, path in paths.items()]
+    else:
+        column = "family"
+        rows = [(name, library.family_of(name), value_of(library.path_of(name), "about")) for name in names]
+    if as_json:
+        print_json([dict(zip(("name", column, "about"), row, strict=True)) for row in rows])
+    else:
+        print_table((what, column, "about"), rows)
+
+
+def value_of(path: Path, key: str) -> str:
+    """What a shipped file says under a key that stands once, on one line: far faster than reading the whole file."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.strip().startswith(f"{key}:"):
+            return line.strip().removeprefix(f"{key}:").strip().strip("\"'")
+    return ""
+
+
+def show(
+    name: options.Named,
+    text: Annotated[bool, flag("--text", "Show the diagram as text.")] = False,
+    graph: Annotated[bool, flag("--graph", "Show the graph in its text form.")] = False,
+    resolved: Annotated[bool, flag("--resolved", "Show the YAML with what it extends merged in.")] = False,
+    design: options.Mixer = None,
+    legs: Legs = None,
+    settings: Settings = None,
+) -> None:
+    """Print a design or a model: its file, or another form of it."""
+    from tensornet_attn import compiler
+    from tensornet_attn.spec import library
+
+    if sum((text, graph, resolved)) > 1:
+        raise typer.BadParameter("choose one of --text, --graph and --resolved.")
+    source = options.source_of(name)
+    model = options.model_of(source, design, legs, settings)  # a name or file that is neither is refused here
+    if model is not None and (text or graph):
+        raise typer.BadParameter(f"'{name}' is a model; --text and --graph show designs.")
+    told = ""
+    if model is None:
+        loaded = compiler.load(source, options.overrides(legs, "--legs"), options.overrides(settings, "--set"))
+        told = _form(loaded, text) if text or graph else loaded.to_yaml()
+    if not (text or graph or resolved or design or legs or settings or name == "-"):
+        path = library.file_of(name)
+        write("-", (Path(name) if path is None or Path(name).is_file() else path).read_bytes())
+    else:
+        write("-", told if model is None else model.to_yaml(whole=resolved))
+
+
+def _form(design: Design, diagram: bool) -> str:
+    """The diagram as text for people, or the graph's own text form, which reads back to the graph."""
+    from tensornet_attn.draw import to_text as diagram_text
+    from tensornet_attn.graph import build
+    from tensornet_attn.graph.text import to_text as graph_text
+
+    graph = build(design)
+    return diagram_text(graph, title=design.name, about=design.about or None) if diagram else graph_text(graph)
+
+
+def draw(
+    design: DesignName,
+    output: Output = "-",
+    form: Annotated[
+        str | None, typer.Option("--format", help=f"{', '.join(PICTURES)}; by default the file's ending.")
+    ] = None,
+    legs: Legs = None,
+    settings: Settings = None,
+) -> None:
+    """Draw a design as SVG, PNG, DOT, Mermaid or text."""
+    from tensornet_attn import compiler
+
+    suffix = _format(output, form, PICTURES, f"'{output}' has no ending that names a format")
+    write(output, compiler.picture(options.load(design, legs, settings), suffix))
+
+
+def _format(output: str, form: str | None, known: Sequence[str], unnamed: str = "'' is no format") -> str:
+    """What is asked for, else the file's ending; text on standard output."""
+    suffix = form or (Path(output).suffix.lstrip(".") if output != "-" else "txt")
+    if suffix not in known:
+        wrong, hint = f"'{suffix}' is no format" if suffix else unnamed, "'--format'" if form else "'--output'"
+        raise typer.BadParameter(f"{wrong}; one of {', '.join(known)}.", param_hint=hint)
+    return suffix
+
+
+def compile_design(
+    design: DesignName,
+    output: Output = "-",
+    backend: Annotated[str, typer.Option(help="torch, triton or auto.")] = "auto",
+    causal: Causal = None,
+    workload: options.Workload = "training",
+    bucket: options.Bucket = None,
+    device: options.Costs = "generic",
+    n: options.Queries = None,
+    m: options.Keys = None,
+    batch: options.Batch = 1,
+    memory: options.Memory = None,
+    linear_memory: options.Linear = False,
+    legs: Legs = None,
+    settings: Settings = None,
+    package: Annotated[bool, flag("--package", "Import what is called from tensornet_attn.runtime.")] = False,
+) -> None:
+    """Write the PyTorch module a design compiles to.
+
+    One file that needs torch alone, or triton too with --backend triton, on standard output unless -o names a file;
+    with --package the shorter text that runs where tensornet_attn is installed. It is right for every length, whatever
+    it is planned for.
+    """
+    from tensornet_attn import compiler
+    from tensornet_attn.plan.target import TargetOptions
+
+    sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory)
+    wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
+    write(output, compiler.emit_source(options.load(design, legs, settings), causal, backend, package, **wanted))
+
+
+def explain(
+    design: DesignName,
+    backend: options.Backend = "auto",
+    rewrites: Annotated[bool, flag("--rewrites", "Show the rewrites step by step.")] = False,
+    workload: options.Workload = "training",
+    bucket: options.Bucket = None,
+    device: options.Costs = "generic",
+    n: options.Queries = None,
+    m: options.Keys = None,
+    batch: options.Batch = 1,
+    memory: options.Memory = None,
+    linear_memory: options.Linear = False,
+    strict: Annotated[bool, flag("--strict", "Refuse regions on another backend.")] = False,
+    kernels: Annotated[
+        bool, flag("--kernels", "Compile the Triton kernels, without a GPU: what they use of one.")
+    ] = False,
+    dtype: Annotated[str, typer.Option(help="Of the kernels: bfloat16, float16 or float32.")] = "bfloat16",
+    causal: Causal = None,
+    legs: Legs = None,
+    settings: Settings = None,
+) -> None:
+    """Say what the compiler chose, what it refused, and why; or what its Triton kernels use of a GPU."""
+    from tensornet_attn import compiler
+    from tensornet_attn.plan.target import TargetOptions
+
+    loaded = options.load(design, legs, settings)
+    if kernels:
+        write("-", _kernels(loaded, dtype, causal))
+    elif rewrites:
+        write("-", f"{compiler.rewrites(loaded, causal)}\n")
+    else:
+        sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory, strict=strict)
+        wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
+        write("-", f"{compiler.explain(loaded, backend, causal, **wanted)}\n")
+
+
+def _kernels(design: Design, dtype: str, causal: bool | None) -> str:
+    """What each Triton kernel of a design uses, forward and backward, for both targets, as Markdown."""
+    import torch
+
+    from tensornet_attn import compiler
+    from tensornet_attn.errors import InputError, nearest
+
+    if dtype not in KERNEL_DTYPES:
+        raise InputError(f"there are no kernels in '{dtype}'; {nearest(dtype, KERNEL_DTYPES)}")
+    compiler.need_triton()
+    from tensornet_attn.runtime.triton.survey import TARGETS, head, table
+
+    used = [one for target in TARGETS for one in compiler.kernels(design, target, getattr(torch, dtype), causal)]
+    if not used:
+        return (
+            f"{design.name} has no Triton kernels; 'tensornet-attn explain {design.name} --backend triton' says why.\n"
+        )
+    against = [f"{one.kernel}, sm_{one.target}: {reason}." for one in used for reason in one.reasons_against]
+    return "\n".join([*head(), "", *table(used), *(["", *against] if against else []), ""])
+
+
+def schema(output: Output = "-", model: Annotated[bool, flag("--model", "That of model files.")] = False) -> None:
+    """Write the JSON schema of design files, for editors."""
+    from tensornet_attn import models, spec
+
+    write(output, as_json_text((models if model else spec).json_schema()))
+
+
+def lattice(
+    design: Annotated[
+        str | None, typer.Argument(metavar="[DESIGN]", help="Only what contains it, or it contains.")
+    ] = None,
+    output: Output = "-",
+    form: Annotated[str | None, typer.Option("--format", help=f"{', '.join(LATTICES)}; by default the ending.")] = None,
+    equal_sizes: Annotated[bool, flag("--equal-sizes", "Only what holds with the same sizes in both designs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show which shipped designs contain which others, at some sizes and weights."""
+    from tensornet_attn.draw.lattice import lattice_picture
+    from tensornet_attn.special import special_cases
+
+    suffix = _format(output, form, LATTICES)
+    found = special_cases(design, equal_sizes)
+    if as_json:
+        edges = sorted(found.edges(data="causal"))
+        print_json([{"design": a, "contains": b, "causal": causal} for a, b, causal in edges])
+    else:
+        write(output, lattice_picture(found, suffix))

@@ -1,0 +1,128 @@
+"""Scores of several products, and terms of queries or keys alone, as one product of features side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from tensornet_attn.graph.model import Contraction, Graph, Kernel, Leg, Step, Term, Use
+from tensornet_attn.rewrite.change import Legs, fresh, read_once, terms_of, with_steps
+from tensornet_attn.rewrite.engine import Rule
+from tensornet_attn.spec.arithmetic import ONE, Number
+
+Pair = tuple[Term, tuple[Use, Use]]  # a product of a query and a key tensor, and both
+
+
+def side_by_side(graph: Graph, place: str) -> Graph | None:
+    """Q[n d] K[m d] + b[m]   ->   [Q, 1][n w] [K, b][m w],  the features side by side on a leg w of size d + 1
+
+    Where b grows with the length, and a term a[n] was kept for that:  [1, a, Q][n w] [b, 1, K][m w], since numbers are
+    added up in this order.
+    """
+    scores = _scores(graph, place)
+    box, terms = graph.step[place].box, terms_of(scores)
+    if box is None or scores is None or len(terms) < 2:
+        return None
+    joint = {graph.key, box.other} - {None}
+    sides = [(term, _sides(graph, scores, term, joint)) for term in terms]
+    wide: list[Pair] = [(term, (side[0], side[1])) for term, side in sides if side and side[0] and side[1]]
+    alone = [[term for term, side in sides if side is not None and side[i] and not all(side)] for i in (0, 1)]
+    if not wide or len(wide) + sum(map(len, alone)) < len(terms):
+        return None
+    heads = tuple(leg for leg in scores.legs if leg != graph.query and leg not in joint)
+    found = [{leg for use in _uses(wide, i, own) for leg in use.legs} for i, own in enumerate(alone)]
+    query_legs = (str(graph.query), *(leg for leg in heads if leg in found[0]))
+    key_legs = tuple(leg for leg in (*scores.legs, *heads) if leg in joint or leg in found[1])
+    key_legs = tuple(dict.fromkeys(leg for leg in key_legs if leg != graph.query))
+    own = [tuple(leg for leg in pair[0].legs if leg in pair[1].legs and leg not in scores.legs) for _, pair in wide]
+    sizes = [[graph.leg[leg].size for leg in legs] for legs in own]
+    if any(None in each for each in sizes) or not all(
+        {*pair[0].legs} <= {*query_legs, *legs} and {*pair[1].legs} <= {*key_legs, *legs}
+        for (_, pair), legs in zip(wide, own, strict=True)
+    ):
+        return None
+    leg = Leg(
+        _fresh_leg(graph, "w"), "size", sum(prod(size or 0 for size in each) for each in sizes) + sum(map(bool, alone))
+    )
+    names = [fresh(graph, f"{place}.{side}") for side in "qk"]
+    joins = list[Step]()
+    for i, (name, shared) in enumerate(zip(names, (query_legs, key_legs), strict=True)):
+        features, added = _features(name, i, wide, own, shared), _added(name, i, alone, shared)
+        if not any({*shared} <= {*part.legs} for part in (*features, *added)):
+            return None  # no part has all legs that the parts share: the others would have nothing to be spread like
+        parts = [*added, *features] if alone[0] else [*features, *added]
+        joins.append(_join(graph, name, parts, (*shared, leg.name)))
+    product = Contraction((Term(ONE, tuple(Use(join.name, join.legs) for join in joins)),))
+    return replace(with_steps(graph, {scores.name: [*joins, replace(scores, op=product)]}), legs=(*graph.legs, leg))
+
+
+def _features(name: str, side: int, wide: Sequence[Pair], own: Sequence[Legs], shared: Legs) -> list[Step]:
+    """One side of each product of a query and a key tensor, the coefficients on that of the query."""
+    return [
+        Step(
+            f"{name}.{i}",
+            Contraction((Term(ONE if side else term.coefficient, (pair[side],)),)),
+            _order(pair[side], shared, legs),
+        )
+        for i, ((term, pair), legs) in enumerate(zip(wide, own, strict=True))
+    ]
+
+
+def _added(name: str, side: int, alone: Sequence[Sequence[Term]], shared: Legs) -> list[Step]:
+    """The column of what this side alone adds to the scores, and the ones that meet that of the other side."""
+    ones = [Step(f"{name}.one", Contraction((Term(Number(1), ()),)), ())] if alone[1 - side] else []
+    legs = tuple(leg for leg in shared if any(leg in use.legs for term in alone[side] for use in term.factors))
+    bias = [Step(f"{name}.bias", Contraction(tuple(alone[side])), legs)] if alone[side] else []
+    return [*bias, *ones] if side else [*ones, *bias]
+
+
+def _uses(wide: Sequence[Pair], side: int, alone: Sequence[Term]) -> list[Use]:
+    return [pair[side] for _, pair in wide] + [use for term in alone for use in term.factors]
+
+
+def _sides(graph: Graph, scores: Step, term: Term, joint: set[str | None]) -> tuple[Use | None, Use | None] | None:
+    """The query-side and the key-side factor of a term; one and None where it has one side alone."""
+    keys = [use for use in term.factors if joint & set(use.legs)]
+    queries = [use for use in term.factors if graph.query in use.legs]
+    if bool(keys) != bool(queries):
+        alone = (None, keys[0]) if keys else (queries[0], None)
+        return alone if {leg for use in term.factors for leg in use.legs} <= {*scores.legs} else None
+    if len(keys) != 1 or len(queries) != 1 or queries == keys or len(term.factors) != 2:
+        return None
+    return queries[0], keys[0]
+
+
+def _join(graph: Graph, name: str, parts: list[Step], legs: Legs) -> Step:
+    uses = {use.name: Use(use.name, graph.legs_of(use.name)) for part in parts for use in part.op.uses}
+    return Step(name, Kernel("join", tuple(uses.values()), tuple(parts)), legs)
+
+
+def _order(use: Use, shared: Legs, own: Legs) -> Legs:
+    return (*(leg for leg in shared if leg in use.legs), *own)
+
+
+def _scores(graph: Graph, place: str) -> Step | None:
+    """The sum of products that a softmax box alone reads, under its own leg names."""
+    box = graph.step[place].box
+    if box is None:
+        return None
+    of = box.operand("of")
+    scores = graph.step.get(of.name)
+    own = scores is not None and scores.contraction is not None and of.legs == scores.legs
+    return scores if own and read_once(graph, of.name) is not None else None
+
+
+def _fresh_leg(graph: Graph, name: str) -> str:
+    taken = {*graph.leg, *dict(graph.settings)}
+    while name in taken:
+        name += "_"
+    return name
+
+
+SIDE_BY_SIDE = Rule(
+    "features side by side",
+    "Q[n d] K[m d] + b[m] -> [Q, 1][n w] [K, b][m w]",
+    side_by_side,
+    "it joins any number of features on a leg that it makes",
+)

@@ -1,0 +1,220 @@
+"""Patterns found in a graph: what their names stand for, in the order in which the ways to read them are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, permutations
+
+from tensornet_attn.graph.model import Graph, Step, Term, Use
+from tensornet_attn.graph.pairs import batched
+from tensornet_attn.rewrite.change import is_map, legs_in, read_once
+from tensornet_attn.rewrite.notation import BoxOf, Item, Product, Side, Sum
+from tensornet_attn.spec.arithmetic import ONE, Arith
+
+Places = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a product of a pattern was found: its term, and the places of the factors of each item in it."""
+
+    term: int
+    factors: Mapping[str, Places]
+
+
+class Name(str):
+    """`A.of`; its root is `A`."""
+
+    @property
+    def root(self) -> str:
+        return self.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Match:
+    """What the names of a pattern stand for; `spots`: of a step, where its products are; `label`: what was chosen."""
+
+    graph: Graph
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    uses: Mapping[str, tuple[Use, ...]] = field(default_factory=dict)
+    numbers: Mapping[str, tuple[Arith, ...]] = field(default_factory=dict)
+    spots: Mapping[str, tuple[Spot, ...]] = field(default_factory=dict)
+    label: str = ""
+    known: dict[str, frozenset[str]] = field(default_factory=dict)  # computed once
+
+    def but(
+        self,
+        steps: Mapping[str, Step] | None = None,
+        uses: Mapping[str, tuple[Use, ...]] | None = None,
+        numbers: Mapping[str, tuple[Arith, ...]] | None = None,
+        spots: Mapping[str, tuple[Spot, ...]] | None = None,
+        label: str = "",
+    ) -> Match:
+        """The match with more names."""
+        return Match(
+            self.graph,
+            {**self.steps, **steps} if steps else self.steps,
+            {**self.uses, **uses} if uses else self.uses,
+            {**self.numbers, **numbers} if numbers else self.numbers,
+            {**self.spots, **spots} if spots else self.spots,
+            label or self.label,
+            self.known,
+        )
+
+    @property
+    def names(self) -> dict[str, Name]:
+        """What each name stands for, as text."""
+        found = {key: Name(" ".join(use.name for use in uses)) for key, uses in self.uses.items()}
+        return {"label": Name(self.label)} | found | {key: Name(step.name) for key, step in self.steps.items()}
+
+    def one(self, name: str) -> Use:
+        return self.uses[name][0]
+
+    def legs(self, *names: str) -> set[str]:
+        """The legs of factors, and of steps in their own names."""
+        own = (legs_in(self.uses[name]) if name in self.uses else {*self.steps[name].legs} for name in names)
+        return set[str]().union(*own)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The key leg, and the other leg that a softmax at the place runs over."""
+        if "keys" not in self.known:
+            boxes = [step.box for step in self.steps.values()]
+            others = [box.other for box in boxes if box is not None and box.other is not None]
+            self.known["keys"] = frozenset({str(self.graph.key), *others})
+        return self.known["keys"]
+
+    @property
+    def batched(self) -> frozenset[str]:
+        if "batched" not in self.known:
+            self.known["batched"] = frozenset(batched(self.graph))
+        return self.known["batched"]
+
+
+WORDS: dict[str, Callable[[Match, Use], bool]] = {
+    "n": lambda match, use: match.graph.query in use.legs,
+    "m": lambda match, use: match.graph.key in use.legs,
+    "keys": lambda match, use: bool(match.keys & {*use.legs}),
+    "held": lambda match, use: use.name not in match.batched,
+    "map": lambda match, use: is_map(match.graph, match.graph.step.get(use.name)),
+    "constant": lambda match, use: use.name in match.graph.tensor and match.graph.tensor[use.name].role == "constant",
+}
+Choices = Iterator[tuple[str, Places]]
+Choose = Callable[[Match, Step, int], Choices]
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """Finds the left side of a rule; `choose`: what `X[chosen]..` or `X[terms]..` may stand for, each with a label."""
+
+    side: Side
+    choose: Choose | None = None
+
+    def step(self, match: Match, name: str, step: Step) -> Iterator[Match]:
+        """The ways in which a step is what the pattern says of a name."""
+        body = self.side[name]
+        if isinstance(body, BoxOf):
+            yield from self.box(match, name, body, step)
+        elif isinstance(body, Sum) and step.contraction is not None:
+            terms, count = step.contraction.terms, len(body.products)
+            if len(terms) == count or (len(terms) > count and body.rest):
+                yield from self.sum(match.but(steps={name: step}), name, body, terms)
+
+    def box(self, match: Match, name: str, body: BoxOf, step: Step) -> Iterator[Match]:
+        box = step.box
+        if box is None or box.kind != body.kind:
+            return
+        use, numbers = box.operand("of"), {name: (box.number(key),) for key, (name,) in body.numbers}
+        source = match.graph.step.get(use.name)
+        if body.of not in self.side:
+            yield match.but({name: step}, {body.of: (use,)}, numbers)
+        elif source is not None and source.op is not None and read_once(match.graph, use.name) is not None:
+            yield from self.step(match.but({name: step}, {body.of: (use,)}, numbers), body.of, source)
+
+    def sum(self, match: Match, name: str, body: Sum, terms: tuple[Term, ...]) -> Iterator[Match]:
+        """Of several products the later ones are tried in order, with each the earlier ones."""
+        count = len(body.products)
+        if self.choose and count and body.products[0].items[0].words == ("terms",):
+            for _, chosen in self.choose(match, match.steps[name], 0):
+                yield match.but(spots={name: tuple(Spot(i, {}) for i in chosen)})
+        elif count == 1:
+            for place, term in enumerate(terms):
+                yield from self.product(match, name, body.products[0], place, term)
+        else:
+            for places in sorted(combinations(range(len(terms)), count), key=lambda places: places[::-1]):
+                yield from self.products(match, name, body.products, [(place, terms[place]) for place in places])
+
+    def products(
+        self, match: Match, name: str, bodies: Sequence[Product], terms: Sequence[tuple[int, Term]]
+    ) -> Iterator[Match]:
+        if not bodies:
+            yield match
+            return
+        for own in self.product(match, name, bodies[-1], *terms[-1]):
+            yield from self.products(own, name, bodies[:-1], terms[:-1])
+
+    def product(self, match: Match, name: str, body: Product, place: int, term: Term) -> Iterator[Match]:
+        """The ways in which a term is a product of the pattern; `X..` takes what single factors leave."""
+        left = len(term.factors) - len(body.single)
+        if left < 0 or (left and not body.many) or (not body.numbers and term.coefficient != ONE):
+            return
+        for places in self.singles(match, body.single, term):
+            for label, factors in self.many(match, name, body, place, places, term):
+                uses = {key: tuple([term.factors[i] for i in own]) for key, own in factors.items()}
+                spots = (Spot(place, factors), *match.spots.get(name, ()))
+                numbers = dict.fromkeys(body.numbers, (term.coefficient,))
+                done = match.but(uses=uses, numbers=numbers, spots={name: spots}, label=label)
+                inner = next((own.name for own in body.single if own.name in self.side), None)
+                if inner is not None and inner not in match.steps:
+                    yield from self.step(done, inner, match.graph.step[uses[inner][0].name])
+                else:
+                    yield done
+
+    def singles(self, match: Match, items: tuple[Item, ...], term: Term) -> list[Places]:
+        """The factors that single items may stand for, in order."""
+        fits = [[i for i, use in enumerate(term.factors) if self.fits(match, item, use)] for item in items]
+        if len(items) < 2:
+            return [(i,) for i in fits[0]] if items else [()]
+        places = permutations(range(len(term.factors)), len(items)) if all(fits) else ()
+        found = [one for one in places if all(i in own for i, own in zip(one, fits, strict=True))]
+        return sorted(found, key=lambda one: (max(one), one))
+
+    def fits(self, match: Match, item: Item, use: Use) -> bool:
+        if item.name in match.steps and match.steps[item.name].name != use.name:
+            return False
+        if item.name in self.side and item.name not in match.steps:
+            source = match.graph.step.get(use.name)
+            if source is None or source.contraction is None or read_once(match.graph, use.name) is None:
+                return False
+        elif item.name in match.uses and match.uses[item.name] != (use,):
+            return False
+        return all(holds(match, word, use) for word in item.words)
+
+    def many(
+        self, match: Match, name: str, body: Product, place: int, taken: Places, term: Term
+    ) -> Iterator[tuple[str, dict[str, Places]]]:
+        """What each `X..` takes of the factors that are left: the first that its words fit, or what is chosen."""
+        single = {item.name: (i,) for item, i in zip(body.single, taken, strict=True)}
+        left = [i for i in range(len(term.factors)) if i not in taken]
+        if len(body.many) < 2 and not any(item.words for item in body.many):
+            yield "", single | {item.name: tuple(left) for item in body.many}
+            return
+        chosen = any(item.words == ("chosen",) for item in body.many)
+        for label, choice in self.choose(match, match.steps[name], place) if chosen and self.choose else [("", ())]:
+            spots: dict[str, list[int]] = {item.name: [] for item in body.many}
+            for i in left:
+                fits = (item for item in body.many if self.takes(match, item, term.factors[i], i in choice))
+                own = next(fits, None)
+                if own is None:
+                    break
+                spots[own.name].append(i)
+            else:
+                yield label, single | {key: tuple(value) for key, value in spots.items()}
+
+    def takes(self, match: Match, item: Item, use: Use, chosen: bool) -> bool:
+        return chosen if item.words == ("chosen",) else all(holds(match, word, use) for word in item.words)
+
+
+def holds(match: Match, word: str, use: Use) -> bool:
+    return not WORDS[word[3:]](match, use) if word.startswith("no ") else WORDS[word](match, use)

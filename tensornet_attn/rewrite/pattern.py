@@ -1,0 +1,254 @@
+"""Rules that are patterns: matched at a step, refused or completed by predicates, built as their right side says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tensornet_attn import limits
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.rewrite.change import (
+    fresh,
+    legs_in,
+    plus,
+    read_instead,
+    read_once,
+    settled,
+    terms_of,
+    times,
+    with_steps,
+    with_terms,
+    without_dead,
+)
+from tensornet_attn.rewrite.engine import Rule
+from tensornet_attn.rewrite.inline import spread
+from tensornet_attn.rewrite.match import Choices, Choose, Match, Matcher
+from tensornet_attn.rewrite.notation import REST, BoxOf, Item, Product, Same, Side, Sum, read_side
+from tensornet_attn.spec.arithmetic import ONE, Arith, Negative
+
+__all__ = ["Choices", "Match", "Pattern", "pattern"]
+
+Where = Callable[[Match], Match | None]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A rule as text. `where`: predicates that refuse a match, or bind more names. `new`: for each `{..}` the name of
+    its step, and whose legs its own are in the order of. `first`: the first step stands at the place, not the last.
+    `choose`: what `X[chosen]..` or `X[terms]..` may stand for. `then`: what else follows from it.
+    """
+
+    text: str
+    where: tuple[Where, ...] = ()
+    new: tuple[tuple[str, str], ...] = ()
+    first: bool = False
+    choose: Choose | None = None
+    then: Callable[[Graph, Match], Graph | None] | None = None
+
+    @cached_property
+    def sides(self) -> tuple[Side, Side]:
+        before, after = self.text.split("->")
+        return read_side(before), read_side(after)
+
+    @cached_property
+    def kind(self) -> str:
+        """The kind of the box at the place; empty where a sum stands there."""
+        body = list(self.sides[0].values())[0 if self.first else -1]
+        return body.kind if isinstance(body, BoxOf) else ""
+
+    @cached_property
+    def matcher(self) -> Matcher:
+        return Matcher(self.sides[0], self.choose)
+
+    def apply(self, graph: Graph, place: str) -> Graph | None:
+        """The graph after the first match that fits, or None."""
+        if self.kind == _kind(graph.step[place]):
+            for match in self.matches(graph, place):
+                made = self.built(match)
+                if made is not None:
+                    return made
+        return None
+
+    def names(self, graph: Graph, place: str) -> dict[str, str]:
+        """What the names of the pattern stand for where it fires."""
+        found = next((match for match in self.matches(graph, place) if self.built(match) is not None), Match(graph))
+        return {key: name for key, name in sorted(found.names.items()) if name and key.isalpha() and key != "label"}
+
+    def matches(self, graph: Graph, place: str) -> Iterator[Match]:
+        names, reader = list(self.sides[0]), read_once(graph, place) if self.first else None
+        if self.first and reader is None:
+            return
+        for match in self.matcher.step(Match(graph), names[0 if self.first else -1], graph.step[place]):
+            for whole in self.matcher.step(match, names[-1], reader) if reader is not None else [match]:
+                found: Match | None = whole
+                for where in self.where:
+                    found = where(found) if found is not None else None
+                if found is not None:
+                    yield found
+
+    def built(self, match: Match) -> Graph | None:
+        before, after = self.sides
+        graph: Graph | None = match.graph
+        for name, body in after.items():
+            if graph is None or body == before.get(name):
+                continue
+            step = match.steps[name]
+            if isinstance(body, Same):
+                same = match.one(body.name)
+                graph = read_instead(graph, step.name, same.name, tuple(step.legs.index(leg) for leg in same.legs))
+            elif isinstance(body, BoxOf):
+                graph = with_steps(graph, {step.name: [_with_numbers(match, step, body)]})
+            else:
+                graph = self.with_sum(graph, match, name, body)
+        if graph is None:
+            return None
+        graph = self.then(graph, match) if self.then is not None else graph
+        lost = dict.fromkeys(use.name for step in match.steps.values() for use in step.op.uses)
+        made = without_dead(graph, lost) if graph is not None else None
+        return settled(match.graph, made) if made is not None else None
+
+    def with_sum(self, graph: Graph, match: Match, name: str, body: Sum) -> Graph | None:
+        """The graph with a step as the pattern says; a step inside that is gone is written out in it first."""
+        spots, step = match.spots.get(name, ()), match.steps[name]
+        gone = [key for key in self.sides[0] if key not in self.sides[1] and spots and key in spots[0].factors]
+        inner = gone[0] if gone else ""
+        if inner:
+            made = spread(graph, step.name, spots[0].term, match.one(inner), match.steps[inner])
+            if made is None or any(item.out for product in body.products for item in product.items):
+                return made
+            graph = made
+        terms = terms_of(graph.step[step.name])
+        found, new = (
+            [_Term(graph, match, name, inner, self.new).made(product) for product in body.products],
+            list[Step](),
+        )
+        for one in found:
+            if one is None:
+                return None
+            new += one[1]
+        taken = {spot.term for spot in spots}
+        first = min(taken, default=0) if body.rest == "first" else 0
+        before = [term for i, term in enumerate(terms) if i < first]
+        after = [term for i, term in enumerate(terms) if i >= first and i not in taken]
+        whole = [*before, *(one[0] for one in found if one is not None), *after]
+        return with_steps(graph, {step.name: [*new, with_terms(step, whole)]})
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A term of a step, as the right side has it. `inner`: the step that was written out in it."""
+
+    graph: Graph
+    match: Match
+    name: str
+    inner: str
+    new: tuple[tuple[str, str], ...]
+
+    def made(self, body: Product) -> tuple[Term, list[Step]] | None:
+        """The term and the steps that it needs; None where legs would be lost."""
+        named = {item.name for item in _flat(body.items)}
+        dropped = [i for key, own in self.places.items() if key not in named and key != ".." for i, _ in own]
+        parts: list[tuple[int, tuple[Use, ...], Item]] = []
+        for item in body.items:
+            keys = [item.name] if item.group is None else [own.name for own in _flat((item,)) if own is not item]
+            own = [pair for key in keys for pair in self.places.get(key, ())]
+            own = own or [(min(dropped, default=0), use) for use in self.match.uses.get(item.name, ())]
+            if item.many and REST in body.items:
+                parts += [(i, (use,), item) for i, use in own]
+            elif own:
+                parts.append((min(i for i, _ in own), tuple(use for _, use in own), item))
+        if REST in body.items:
+            parts.sort(key=lambda part: part[0])
+        stand = {i: uses for i, (_, uses, _) in enumerate(parts)}
+        steps, called = list[Step](), iter(self.new)
+        for item in (item for item in body.items if item.group is not None):
+            template, i = next(called), next(i for i, part in enumerate(parts) if part[2] is item)
+            if len(parts[i][1]) > 1 or item.group.products[0].numbers:  # type: ignore[union-attr]
+                step = self.group(item, parts[i][1], [use for j in stand if j != i for use in parts[j][1]], *template)
+                if step is None:
+                    return None
+                steps.append(step)
+                stand[i] = (Use(step.name, step.legs),)
+        return Term(_number(self.match, body), tuple(use for uses in stand.values() for use in uses)), steps
+
+    @cached_property
+    def places(self) -> dict[str, list[tuple[int, Use]]]:
+        """The factors that each name stands for with their places in the term, of what is written out in it too."""
+        found: dict[str, list[tuple[int, Use]]] = {}
+        step = self.graph.step[self.match.steps[self.name].name]
+        for spot in self.match.spots[self.name]:
+            factors, order = terms_of(step)[spot.term].factors, list(range(limits.FACTORS))
+            if self.inner:  # its factors stand first
+                (out,), (source,) = spot.factors[self.inner], self.match.spots[self.inner]
+                width = sum(map(len, source.factors.values()))
+                found = {key: [(i, factors[i]) for i in own] for key, own in source.factors.items()}
+                order = [width + i - (i > out) for i in order]
+            for key, own in spot.factors.items():
+                if key != self.inner:
+                    found.setdefault(key, [(order[i], factors[order[i]]) for i in own])
+        return found
+
+    def group(self, item: Item, uses: tuple[Use, ...], others: list[Use], name: str, order: str) -> Step | None:
+        """The step of `{..}`, under a name that is free; None where one of several terms would sum a leg alone."""
+        match, products = self.match, item.group.products if item.group is not None else ()
+        factors = [uses] if len(products) == 1 else [_uses(match, product) for product in products]
+        terms = [Term(_number(match, product), own) for product, own in zip(products, factors, strict=True)]
+        needed = {*match.steps[self.name].legs} | legs_in(others)
+        ordered = _order(match, order) if order else [leg for use in uses for leg in use.legs]
+        legs = tuple(leg for leg in dict.fromkeys(ordered) if leg in needed & legs_in(uses))
+        if any(len(own) == 1 and not {*own[0].legs} <= {*legs} for own in factors if len(factors) > 1):
+            return None
+        return Step(fresh(self.graph, name.format(**match.names)), Contraction(tuple(terms)), legs)
+
+
+def _kind(step: Step) -> str | None:
+    """The kind of a box, empty for a sum of products; None for what the planner made."""
+    return step.box.kind if step.box is not None else "" if step.contraction is not None else None
+
+
+def _number(match: Match, body: Product | tuple[str, ...]) -> Arith:
+    """The coefficient of a product: names stand for the numbers that are multiplied, or added; 1 is no name."""
+    names, negative = (body.numbers, body.negative) if isinstance(body, Product) else (body, False)
+    if "+" in names:
+        return plus(match.graph, *match.numbers[names[0]], *match.numbers[names[-1]])
+    found: Arith = ONE
+    for number in (number for name in names for number in match.numbers.get(name, ())):
+        found = times(found, number)
+    if negative:
+        return found.of if isinstance(found, Negative) else Negative(found)
+    return found
+
+
+def _with_numbers(match: Match, step: Step, body: BoxOf) -> Step:
+    """A box with other numbers: `scale c s` is c times s."""
+    assert step.box is not None
+    new = {key: _number(match, names) for key, names in body.numbers}
+    numbers = tuple((key, new.get(key, value)) for key, value in step.box.numbers)
+    return replace(step, op=replace(step.box, numbers=numbers))
+
+
+def _flat(items: tuple[Item, ...]) -> Iterator[Item]:
+    """Items, and those in braces."""
+    for item in items:
+        yield item
+        for product in item.group.products if item.group is not None else ():
+            yield from _flat(product.items)
+
+
+def _uses(match: Match, body: Product) -> tuple[Use, ...]:
+    return tuple(use for item in body.items for use in match.uses[item.name])
+
+
+def _order(match: Match, order: str) -> list[str]:
+    """`n F Z`: the query leg, the legs of F, those of the step Z."""
+    own = {"n": (str(match.graph.query),)} | {key: step.legs for key, step in match.steps.items()}
+    own |= {key: tuple(leg for use in uses for leg in use.legs) for key, uses in match.uses.items()}
+    return [leg for word in order.split() for leg in own[word]]
+
+
+def pattern(name: str, text: str, *where: Where, **more: object) -> Rule:
+    """A rule that runs as it is written."""
+    made = Pattern(text, where, **more)  # type: ignore[arg-type]
+    conditions = ", ".join(one.__name__.replace("_", " ") for one in where)
+    return Rule(name, f"{text} if {conditions}" if where else text, made.apply, names=made.names)
