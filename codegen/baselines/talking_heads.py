@@ -95,18 +95,24 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, Pl, Pw, V, mask, key_mask):
     A_scores = mixed(Pl_k.transpose(-2, -1), A_scores_1, 2)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
+    del A_scores
+    U = mixed(Pw.transpose(-2, -1), A, 2)  # ... e n m
+    d_V = torch.einsum("...end,...enm->...emd", gradient, U) if "V" in wanted else None  # ... e m d
+    del U
     d_U = torch.einsum("...end,...emd->...enm", gradient, V)  # ... e n m
+    d_Pw = torch.einsum("...ep,...hp->...he", d_U.flatten(-2), A.flatten(-2)) if "Pw" in wanted else None  # ... h e
     d_A = mixed(Pw, d_U, 2)  # ... h n m
+    del d_U
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
-    d_A_scores_1 = mixed(Pl, d_A_scores, 2)  # ... g n m
-    d_Q = d ** -0.5 * torch.einsum("...gnm,...gmd->...gnd", d_A_scores_1, K) if "Q" in wanted else None  # ... g n d
-    Q_k = d ** -0.5 * Q  # ... g n d
-    d_K = torch.einsum("...gnm,...gnd->...gmd", d_A_scores_1, Q_k) if "K" in wanted else None  # ... g m d
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     d_Pl = d ** -0.5 * torch.einsum(
         "...hp,...gp->...gh", d_A_scores.flatten(-2), A_scores_1.flatten(-2)
     ) if "Pl" in wanted else None  # ... g h
-    d_Pw = torch.einsum("...ep,...hp->...he", d_U.flatten(-2), A.flatten(-2)) if "Pw" in wanted else None  # ... h e
-    U = mixed(Pw.transpose(-2, -1), A, 2)  # ... e n m
-    d_V = torch.einsum("...end,...enm->...emd", gradient, U) if "V" in wanted else None  # ... e m d
-    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    del A_scores_1
+    d_A_scores_1 = mixed(Pl, d_A_scores, 2)  # ... g n m
+    del d_A_scores
+    d_Q = d ** -0.5 * torch.einsum("...gnm,...gmd->...gnd", d_A_scores_1, K) if "Q" in wanted else None  # ... g n d
+    Q_k = d ** -0.5 * Q  # ... g n d
+    d_K = torch.einsum("...gnm,...gnd->...gmd", d_A_scores_1, Q_k) if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_Pl, d_Pw, d_V, d_mask, None

@@ -137,24 +137,30 @@ def y_2_rows_backward(rows, gradient, wanted, Q, K, content_2, Kr, place_of_2, V
     (d,) = rows.sizes
     content_1 = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
     content = content_1 + content_2[..., None, :]  # ... h n m
+    del content_1
     place_of_1 = torch.einsum("...hnd,hpd->...hnp", Q, Kr)  # ... h n p
     place_of = place_of_1 + place_of_2[:, None, :]  # ... h n p
     place = relative_rows(place_of, rows)  # ... h n m
     A_scores = d ** -0.5 * (content + place)  # ... h n m
+    del content, place
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
+    del A_scores
+    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
     d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
-    d_A_scores_2 = d ** -0.5 * d_A_scores  # ... h n m
-    d_place_of = gradient_of(lambda x: relative_rows(x, rows), d_A_scores_2, place_of, (3, 3))  # ... h n p
-    d_Q_2 = torch.einsum("...hnp,hpd->...hnd", d_place_of, Kr)  # ... h n d
-    d_Q_3 = d ** -0.5 * torch.einsum("...hnm,...hmd->...hnd", d_A_scores, K)  # ... h n d
-    d_Q = d_Q_2 + d_Q_3 if "Q" in wanted else None  # ... h n d
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    d_content_2 = d ** -0.5 * d_A_scores.sum(-2) if "content_2" in wanted else None  # ... h m
     Q_k = d ** -0.5 * Q  # ... h n d
     d_K = torch.einsum("...hnm,...hnd->...hmd", d_A_scores, Q_k) if "K" in wanted else None  # ... h m d
-    d_content_2 = d ** -0.5 * d_A_scores.sum(-2) if "content_2" in wanted else None  # ... h m
-    d_Kr = torch.einsum("...hnp,...hnd->...hpd", d_place_of, Q) if "Kr" in wanted else None  # ... h p d
+    d_A_scores_2 = d ** -0.5 * d_A_scores  # ... h n m
+    d_place_of = gradient_of(lambda x: relative_rows(x, rows), d_A_scores_2, place_of, (3, 3))  # ... h n p
+    del d_A_scores_2
     d_place_of_2 = d_place_of.sum(-2) if "place_of_2" in wanted else None  # ... h p
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    d_Kr = torch.einsum("...hnp,...hnd->...hpd", d_place_of, Q) if "Kr" in wanted else None  # ... h p d
+    d_Q_2 = torch.einsum("...hnp,hpd->...hnd", d_place_of, Kr)  # ... h n d
+    d_Q_3 = d ** -0.5 * torch.einsum("...hnm,...hmd->...hnd", d_A_scores, K)  # ... h n d
+    del d_A_scores
+    d_Q = d_Q_2 + d_Q_3 if "Q" in wanted else None  # ... h n d
     return d_Q, d_K, d_content_2, d_Kr, d_place_of_2, d_V, d_mask, None

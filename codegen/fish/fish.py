@@ -120,20 +120,25 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, A_of_3, V, eps, mask, key
     A_scores = d ** -0.5 * (mixed(P.transpose(-2, -1), A_scores_1, 2) + A_of_3[:, None, None] * eps)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
+    del A_scores
+    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
     d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
-    d_A_scores_1 = mixed(P, d_A_scores, 2)  # ... g n m
-    d_Q = d ** -0.5 * torch.einsum("...gnm,...gmd->...gnd", d_A_scores_1, K) if "Q" in wanted else None  # ... g n d
-    Q_k = d ** -0.5 * Q  # ... g n d
-    d_K = torch.einsum("...gnm,...gnd->...gmd", d_A_scores_1, Q_k) if "K" in wanted else None  # ... g m d
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    A_of_3_k = d ** -0.5 * A_of_3  # h
+    d_eps = d_A_scores * A_of_3_k[:, None, None] if "eps" in wanted else None  # ... h n m
     d_P = d ** -0.5 * torch.einsum(
         "...hp,...gp->...gh", d_A_scores.flatten(-2), A_scores_1.flatten(-2)
     ) if "P" in wanted else None  # ... g h
+    del A_scores_1
     d_A_of_3 = d ** -0.5 * torch.einsum(
         "...hp,...hp->...h", d_A_scores.flatten(-2), eps.flatten(-2)
     ) if "A_of_3" in wanted else None  # ... h
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    A_of_3_k = d ** -0.5 * A_of_3  # h
-    d_eps = d_A_scores * A_of_3_k[:, None, None] if "eps" in wanted else None  # ... h n m
-    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    del eps
+    d_A_scores_1 = mixed(P, d_A_scores, 2)  # ... g n m
+    del d_A_scores
+    d_Q = d ** -0.5 * torch.einsum("...gnm,...gmd->...gnd", d_A_scores_1, K) if "Q" in wanted else None  # ... g n d
+    Q_k = d ** -0.5 * Q  # ... g n d
+    d_K = torch.einsum("...gnm,...gnd->...gmd", d_A_scores_1, Q_k) if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_P, d_A_of_3, d_V, d_eps, d_mask, None

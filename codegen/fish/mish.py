@@ -117,21 +117,25 @@ def y_1_rows_backward(rows, gradient, wanted, A_of_1, K, A_of_3, V, eps, mask, k
     eps = noise_rows(eps, (*rows.batch, h, rows.at.shape[0], rows.m), 1, rows.training, rows, A_of_1)  # ... h n m
     A_scores_2 = torch.einsum("...ngd,...mgd->...nm", A_of_1, K)  # ... n m
     A_scores = d ** -0.5 * (A_scores_2[..., None, :, :] + A_of_3 * eps)  # ... h n m
+    del A_scores_2
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
+    del A_scores
+    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
     d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    A_of_3_k = d ** -0.5 * A_of_3  # a scalar
+    d_eps = d_A_scores * A_of_3_k if "eps" in wanted else None  # ... h n m
     d_A_scores_2 = d_A_scores.sum(-3)  # ... n m
     d_A_of_1 = d ** -0.5 * torch.einsum(
         "...nm,...mgd->...ngd", d_A_scores_2, K
     ) if "A_of_1" in wanted else None  # ... n g d
     A_of_1_k = d ** -0.5 * A_of_1  # ... n g d
     d_K = torch.einsum("...nm,...ngd->...mgd", d_A_scores_2, A_of_1_k) if "K" in wanted else None  # ... m g d
+    del d_A_scores_2
     d_A_of_3 = d ** -0.5 * torch.einsum(
         "...hp,...hp->...h", d_A_scores.flatten(-2), eps.flatten(-2)
     ).sum(-1) if "A_of_3" in wanted else None  # ...
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    A_of_3_k = d ** -0.5 * A_of_3  # a scalar
-    d_eps = d_A_scores * A_of_3_k if "eps" in wanted else None  # ... h n m
-    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     return d_A_of_1, d_K, d_A_of_3, d_V, d_eps, d_mask, None

@@ -119,15 +119,18 @@ def prior_of_rows_backward(rows, gradient, wanted, Q, K, logprior, k2, mask, key
     Q_k = d ** -0.5 * Q  # ... h n d
     L_copy_2 = torch.einsum("...hnd,...hmrd->...hrnm", Q_k, K)  # ... h r n m
     L_copy = logprior[..., None, None] + L_copy_2 + (-k2).transpose(-3, -2)[..., None, :]  # ... h r n m
+    del L_copy_2
     responsibility = L_copy.softmax(-3)  # ... h r n m
+    del L_copy
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
     d_responsibility = gradient_of(
         lambda x: masked_mean(added(x, bias), keep), gradient, responsibility, (3, 4)
     )  # ... h r n m
+    d_mask = mask_gradient(d_responsibility, mask, len(rows.batch), 2) if "mask" in wanted else None
     d_L_copy = softmax_gradient(responsibility, d_responsibility, dim=-3)  # ... h r n m
-    d_Q = d ** -0.5 * torch.einsum("...hrnm,...hmrd->...hnd", d_L_copy, K) if "Q" in wanted else None  # ... h n d
-    d_K = torch.einsum("...hrnm,...hnd->...hmrd", d_L_copy, Q_k) if "K" in wanted else None  # ... h m r d
+    del responsibility, d_responsibility
     d_logprior = d_L_copy.sum((-2, -1)) if "logprior" in wanted else None  # ... h r
     d_k2 = (-d_L_copy.sum(-2)).transpose(-3, -2) if "k2" in wanted else None  # ... r h m
-    d_mask = mask_gradient(d_responsibility, mask, len(rows.batch), 2) if "mask" in wanted else None
+    d_K = torch.einsum("...hrnm,...hnd->...hmrd", d_L_copy, Q_k) if "K" in wanted else None  # ... h m r d
+    d_Q = d ** -0.5 * torch.einsum("...hrnm,...hmrd->...hnd", d_L_copy, K) if "Q" in wanted else None  # ... h n d
     return d_Q, d_K, d_logprior, d_k2, d_mask, None

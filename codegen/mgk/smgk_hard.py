@@ -93,15 +93,19 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, k2, V, mask, key_mask):
     Q_k = d ** -0.5 * Q  # ... h n d
     L_2 = torch.einsum("...hnd,...hmrd->...hrnm", Q_k, K)  # ... h r n m
     L = L_2 + (-k2).transpose(-3, -2)[..., None, :]  # ... h r n m
+    del L_2
     S = L.amax(-3)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(S, keep, bias)  # ... h n m
+    del S
+    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
     d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
     d_S = softmax_gradient(A, d_A, keep)  # ... h n m
-    d_L = gradient_of(lambda x: x.amax(-3), d_S, L, (3, 4))  # ... h r n m
-    d_Q = d ** -0.5 * torch.einsum("...hrnm,...hmrd->...hnd", d_L, K) if "Q" in wanted else None  # ... h n d
-    d_K = torch.einsum("...hrnm,...hnd->...hmrd", d_L, Q_k) if "K" in wanted else None  # ... h m r d
-    d_k2 = (-d_L.sum(-2)).transpose(-3, -2) if "k2" in wanted else None  # ... r h m
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
+    del A, d_A
     d_mask = mask_gradient(d_S, mask, len(rows.batch), 1) if "mask" in wanted else None
+    d_L = gradient_of(lambda x: x.amax(-3), d_S, L, (3, 4))  # ... h r n m
+    del L, d_S
+    d_k2 = (-d_L.sum(-2)).transpose(-3, -2) if "k2" in wanted else None  # ... r h m
+    d_K = torch.einsum("...hrnm,...hnd->...hmrd", d_L, Q_k) if "K" in wanted else None  # ... h m r d
+    d_Q = d ** -0.5 * torch.einsum("...hrnm,...hmrd->...hnd", d_L, K) if "Q" in wanted else None  # ... h n d
     return d_Q, d_K, d_k2, d_V, d_mask, None

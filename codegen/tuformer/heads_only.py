@@ -84,10 +84,12 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     A_scores = Q_k[..., None] * K[..., None, :]  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
+    del A_scores
+    d_V = torch.einsum("...hn,...hnm->...hm", gradient, A) if "V" in wanted else None  # ... h m
     d_A = gradient[..., None] * V[..., None, :]  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     d_Q = h ** -0.5 * torch.einsum("...hnm,...hm->...hn", d_A_scores, K) if "Q" in wanted else None  # ... h n
     d_K = torch.einsum("...hnm,...hn->...hm", d_A_scores, Q_k) if "K" in wanted else None  # ... h m
-    d_V = torch.einsum("...hn,...hnm->...hm", gradient, A) if "V" in wanted else None  # ... h m
-    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     return d_Q, d_K, d_V, d_mask, None

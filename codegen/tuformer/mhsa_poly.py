@@ -80,13 +80,18 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     A_scores_of = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 1)
     A_scores_hidden = hide(A_scores_of, keep, 1)  # ... h n m
+    del A_scores_of
     A_scores = torch.square(A_scores_hidden)  # ... h n m
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
-    d_A_scores = gradient_of(lambda x: normalized(x, keep), d_A, A_scores, (3, 3))  # ... h n m
-    d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # ... h n m
-    d_A_scores_of = hide(d_A_scores_hidden, keep, 0.0)  # ... h n m
-    d_Q = torch.einsum("...hnm,...hmd->...hnd", d_A_scores_of, K) if "Q" in wanted else None  # ... h n d
-    d_K = torch.einsum("...hnm,...hnd->...hmd", d_A_scores_of, Q) if "K" in wanted else None  # ... h m d
     A = normalized(A_scores, keep)  # ... h n m
     d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
+    del A
+    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_A_scores = gradient_of(lambda x: normalized(x, keep), d_A, A_scores, (3, 3))  # ... h n m
+    del A_scores, d_A
+    d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # ... h n m
+    del A_scores_hidden, d_A_scores
+    d_A_scores_of = hide(d_A_scores_hidden, keep, 0.0)  # ... h n m
+    del d_A_scores_hidden
+    d_Q = torch.einsum("...hnm,...hmd->...hnd", d_A_scores_of, K) if "Q" in wanted else None  # ... h n d
+    d_K = torch.einsum("...hnm,...hnd->...hmd", d_A_scores_of, Q) if "K" in wanted else None  # ... h m d
     return d_Q, d_K, d_V, None, None

@@ -101,17 +101,20 @@ def y_1_rows_backward(rows, gradient, wanted, A_of_1, K, C2, V, mask, key_mask):
     A_scores = mixed(C2_k.transpose(-2, -1), A_scores_2, 3)  # ... d h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
     A = masked_softmax(A_scores.transpose(-4, -3), keep, bias)  # ... h d n m
+    del A_scores
+    d_V = torch.einsum("...hdn,...hdnm->...hdm", gradient, A) if "V" in wanted else None  # ... h d m
     d_A = gradient[..., None] * V[..., None, :]  # ... h d n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h d n m
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 2) if "mask" in wanted else None
     d_A_scores_2 = mixed(C2, d_A_scores, 2)  # ... h c n m
     d_A_of_1 = (h * d) ** -0.5 * torch.einsum(
         "...hcnm,...hme->...hnce", d_A_scores_2, K
     ) if "A_of_1" in wanted else None  # ... h n c e
-    A_of_1_k = (h * d) ** -0.5 * A_of_1  # ... h n c e
-    d_K = torch.einsum("...hcnm,...hnce->...hme", d_A_scores_2, A_of_1_k) if "K" in wanted else None  # ... h m e
     d_C2 = (h * d) ** -0.5 * torch.einsum(
         "...hdp,...chp->...hcd", d_A_scores.flatten(-2), A_scores_2.flatten(-2)
     ).sum(-3) if "C2" in wanted else None  # ... c d
-    d_V = torch.einsum("...hdn,...hdnm->...hdm", gradient, A) if "V" in wanted else None  # ... h d m
-    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 2) if "mask" in wanted else None
+    del A_scores_2, d_A_scores
+    A_of_1_k = (h * d) ** -0.5 * A_of_1  # ... h n c e
+    d_K = torch.einsum("...hcnm,...hnce->...hme", d_A_scores_2, A_of_1_k) if "K" in wanted else None  # ... h m e
     return d_A_of_1, d_K, d_C2, d_V, d_mask, None

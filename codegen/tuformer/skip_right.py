@@ -91,17 +91,21 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, C1, V, mask, key_mask):
     A_scores = mixed(C1_k, A_scores_1, 2)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
+    del A_scores
+    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
     d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    d_C1 = (h * d) ** -0.5 * torch.einsum(
+        "...hp,...gp->...hg", d_A_scores.flatten(-2), A_scores_1.flatten(-2)
+    ) if "C1" in wanted else None  # ... h g
+    del A_scores_1
     d_A_scores_1 = mixed(C1.transpose(-2, -1), d_A_scores, 2)  # ... g n m
+    del d_A_scores
     d_Q = (h * d) ** -0.5 * torch.einsum(
         "...gnm,...gmd->...gnd", d_A_scores_1, K
     ) if "Q" in wanted else None  # ... g n d
     Q_k = (h * d) ** -0.5 * Q  # ... g n d
     d_K = torch.einsum("...gnm,...gnd->...gmd", d_A_scores_1, Q_k) if "K" in wanted else None  # ... g m d
-    d_C1 = (h * d) ** -0.5 * torch.einsum(
-        "...hp,...gp->...hg", d_A_scores.flatten(-2), A_scores_1.flatten(-2)
-    ) if "C1" in wanted else None  # ... h g
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     return d_Q, d_K, d_C1, d_V, d_mask, None

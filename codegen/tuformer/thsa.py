@@ -90,13 +90,16 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, V, mask, key_mask):
     A_scores = torch.einsum("...rns,...ms->...rnm", A_scores_1, K_k)  # ... r n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... r n m
+    del A_scores
+    d_V = torch.einsum("...rn,...rnm->...rm", gradient, A) if "V" in wanted else None  # ... r m
     d_A = gradient[..., None] * V[..., None, :]  # ... r n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... r n m
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    d_K = r ** -0.5 * torch.einsum("...rnm,...rns->...ms", d_A_scores, A_scores_1) if "K" in wanted else None  # ... m s
     d_A_scores_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores, K)  # ... r n s
+    del d_A_scores
     Q_k = r ** -0.5 * Q  # ... s n
     d_C = (d_A_scores_1 * Q_k.transpose(-2, -1)[..., None, :, :]).sum(-2) if "C" in wanted else None  # ... r s
     d_Q = r ** -0.5 * (d_A_scores_1 * C[:, None, :]).sum(-3).transpose(-2, -1) if "Q" in wanted else None  # ... s n
-    d_K = r ** -0.5 * torch.einsum("...rnm,...rns->...ms", d_A_scores, A_scores_1) if "K" in wanted else None  # ... m s
-    d_V = torch.einsum("...rn,...rnm->...rm", gradient, A) if "V" in wanted else None  # ... r m
-    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     return d_C, d_Q, d_K, d_V, d_mask, None

@@ -107,17 +107,21 @@ def y_1_rows_backward(rows, gradient, wanted, A_of_2, K, A_of_1, V, mask, key_ma
     A_scores = torch.einsum("hgcd,...cgnm->...hdnm", A_of_1_k, A_scores_3)  # ... h d n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 2)
     A = masked_softmax(A_scores, keep, bias)  # ... h d n m
+    del A_scores
+    d_V = torch.einsum("...hdn,...hdnm->...hdm", gradient, A) if "V" in wanted else None  # ... h d m
     d_A = gradient[..., None] * V[..., None, :]  # ... h d n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h d n m
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 2) if "mask" in wanted else None
+    d_A_of_1 = (h * d) ** -0.5 * torch.einsum(
+        "...hdp,...cgp->...hgcd", d_A_scores.flatten(-2), A_scores_3.flatten(-2)
+    ) if "A_of_1" in wanted else None  # ... h g c d
+    del A_scores_3
     d_A_scores_3 = torch.einsum("...hdnm,hgcd->...cgnm", d_A_scores, A_of_1)  # ... c g n m
+    del d_A_scores
     d_A_of_2 = (h * d) ** -0.5 * torch.einsum(
         "...cgnm,...gme->...gnce", d_A_scores_3, K
     ) if "A_of_2" in wanted else None  # ... g n c e
     A_of_2_k = (h * d) ** -0.5 * A_of_2  # ... g n c e
     d_K = torch.einsum("...cgnm,...gnce->...gme", d_A_scores_3, A_of_2_k) if "K" in wanted else None  # ... g m e
-    d_A_of_1 = (h * d) ** -0.5 * torch.einsum(
-        "...hdp,...cgp->...hgcd", d_A_scores.flatten(-2), A_scores_3.flatten(-2)
-    ) if "A_of_1" in wanted else None  # ... h g c d
-    d_V = torch.einsum("...hdn,...hdnm->...hdm", gradient, A) if "V" in wanted else None  # ... h d m
-    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 2) if "mask" in wanted else None
     return d_A_of_2, d_K, d_A_of_1, d_V, d_mask, None

@@ -95,20 +95,25 @@ def y_1_rows_backward(rows, gradient, wanted, C3, Q, K, C2, V, mask, key_mask):
     A_scores = mixed(C2_k.transpose(-2, -1), A_scores_2, 2)  # ... r n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... r n m
+    del A_scores
+    d_V = torch.einsum("...rn,...rnm->...rm", gradient, A) if "V" in wanted else None  # ... r m
     d_A = gradient[..., None] * V[..., None, :]  # ... r n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... r n m
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    d_C2 = r ** -0.5 * torch.einsum(
+        "...rp,...cp->...cr", d_A_scores.flatten(-2), A_scores_2.flatten(-2)
+    ) if "C2" in wanted else None  # ... c r
+    del A_scores_2
     d_A_scores_2 = mixed(C2, d_A_scores, 2)  # ... c n m
+    del d_A_scores
+    A_scores_1_k = r ** -0.5 * A_scores_1  # ... c n s
+    d_K = torch.einsum("...cnm,...cns->...ms", d_A_scores_2, A_scores_1_k) if "K" in wanted else None  # ... m s
     d_A_scores_1 = torch.einsum("...cnm,...ms->...cns", d_A_scores_2, K)  # ... c n s
+    del d_A_scores_2
     d_C3 = r ** -0.5 * (
         d_A_scores_1 * Q.transpose(-2, -1)[..., None, :, :]
     ).sum(-2) if "C3" in wanted else None  # ... c s
     C3_k = r ** -0.5 * C3  # c s
     d_Q = (d_A_scores_1 * C3_k[:, None, :]).sum(-3).transpose(-2, -1) if "Q" in wanted else None  # ... s n
-    A_scores_1_k = r ** -0.5 * A_scores_1  # ... c n s
-    d_K = torch.einsum("...cnm,...cns->...ms", d_A_scores_2, A_scores_1_k) if "K" in wanted else None  # ... m s
-    d_C2 = r ** -0.5 * torch.einsum(
-        "...rp,...cp->...cr", d_A_scores.flatten(-2), A_scores_2.flatten(-2)
-    ) if "C2" in wanted else None  # ... c r
-    d_V = torch.einsum("...rn,...rnm->...rm", gradient, A) if "V" in wanted else None  # ... r m
-    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     return d_C3, d_Q, d_K, d_C2, d_V, d_mask, None

@@ -86,15 +86,21 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, V, mask, key_mask):
     A_scores_of = torch.einsum("...rns,...ms->...rnm", A_scores_of_1, K)  # ... r n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 1)
     A_scores_hidden = hide(A_scores_of, keep, 1)  # ... r n m
+    del A_scores_of
     A_scores = torch.square(A_scores_hidden)  # ... r n m
-    d_A = gradient[..., None] * V[..., None, :]  # ... r n m
-    d_A_scores = gradient_of(lambda x: normalized(x, keep), d_A, A_scores, (3, 3))  # ... r n m
-    d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # ... r n m
-    d_A_scores_of = hide(d_A_scores_hidden, keep, 0.0)  # ... r n m
-    d_A_scores_of_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores_of, K)  # ... r n s
-    d_C = (d_A_scores_of_1 * Q.transpose(-2, -1)[..., None, :, :]).sum(-2) if "C" in wanted else None  # ... r s
-    d_Q = (d_A_scores_of_1 * C[:, None, :]).sum(-3).transpose(-2, -1) if "Q" in wanted else None  # ... s n
-    d_K = torch.einsum("...rnm,...rns->...ms", d_A_scores_of, A_scores_of_1) if "K" in wanted else None  # ... m s
     A = normalized(A_scores, keep)  # ... r n m
     d_V = torch.einsum("...rn,...rnm->...rm", gradient, A) if "V" in wanted else None  # ... r m
+    del A
+    d_A = gradient[..., None] * V[..., None, :]  # ... r n m
+    d_A_scores = gradient_of(lambda x: normalized(x, keep), d_A, A_scores, (3, 3))  # ... r n m
+    del A_scores, d_A
+    d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # ... r n m
+    del A_scores_hidden, d_A_scores
+    d_A_scores_of = hide(d_A_scores_hidden, keep, 0.0)  # ... r n m
+    del d_A_scores_hidden
+    d_K = torch.einsum("...rnm,...rns->...ms", d_A_scores_of, A_scores_of_1) if "K" in wanted else None  # ... m s
+    d_A_scores_of_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores_of, K)  # ... r n s
+    del d_A_scores_of
+    d_C = (d_A_scores_of_1 * Q.transpose(-2, -1)[..., None, :, :]).sum(-2) if "C" in wanted else None  # ... r s
+    d_Q = (d_A_scores_of_1 * C[:, None, :]).sum(-3).transpose(-2, -1) if "Q" in wanted else None  # ... s n
     return d_C, d_Q, d_K, d_V, None, None

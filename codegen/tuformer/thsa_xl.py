@@ -129,25 +129,31 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     content_1 = C[:, None, :] * Q.transpose(-2, -1)[..., None, :, :]  # ... r n s
     content_2 = torch.einsum("...rns,...ms->...rnm", content_1, K)  # ... r n m
     content = content_2 + content_4[..., None, :]  # ... r n m
+    del content_2
     place_of_2 = torch.einsum("...rns,ps->...rnp", content_1, Kr)  # ... r n p
     place_of = place_of_2 + place_of_4[:, None, :]  # ... r n p
     place = relative_rows(place_of, rows)  # ... r n m
     A_scores = r ** -0.5 * (content + place)  # ... r n m
+    del content, place
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... r n m
+    del A_scores
+    d_V = torch.einsum("...rn,...rnm->...rm", gradient, A) if "V" in wanted else None  # ... r m
     d_A = gradient[..., None] * V[..., None, :]  # ... r n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... r n m
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    d_content_4 = r ** -0.5 * d_A_scores.sum(-2) if "content_4" in wanted else None  # ... r m
     d_A_scores_2 = r ** -0.5 * d_A_scores  # ... r n m
     d_place_of = gradient_of(lambda x: relative_rows(x, rows), d_A_scores_2, place_of, (3, 3))  # ... r n p
+    del d_A_scores_2
+    d_place_of_4 = d_place_of.sum(-2) if "place_of_4" in wanted else None  # ... r p
+    d_K = r ** -0.5 * torch.einsum("...rnm,...rns->...ms", d_A_scores, content_1) if "K" in wanted else None  # ... m s
+    d_Kr = torch.einsum("...rnp,...rns->...ps", d_place_of, content_1) if "Kr" in wanted else None  # ... p s
     K_k = r ** -0.5 * K  # ... m s
     d_content_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores, K_k)  # ... r n s
+    del d_A_scores
     d_content_1_2 = d_place_of @ Kr + d_content_1  # ... r n s
     d_C = (d_content_1_2 * Q.transpose(-2, -1)[..., None, :, :]).sum(-2) if "C" in wanted else None  # ... r s
     d_Q = (d_content_1_2 * C[:, None, :]).sum(-3).transpose(-2, -1) if "Q" in wanted else None  # ... s n
-    d_K = r ** -0.5 * torch.einsum("...rnm,...rns->...ms", d_A_scores, content_1) if "K" in wanted else None  # ... m s
-    d_content_4 = r ** -0.5 * d_A_scores.sum(-2) if "content_4" in wanted else None  # ... r m
-    d_Kr = torch.einsum("...rnp,...rns->...ps", d_place_of, content_1) if "Kr" in wanted else None  # ... p s
-    d_place_of_4 = d_place_of.sum(-2) if "place_of_4" in wanted else None  # ... r p
-    d_V = torch.einsum("...rn,...rnm->...rm", gradient, A) if "V" in wanted else None  # ... r m
-    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     return d_C, d_Q, d_K, d_content_4, d_Kr, d_place_of_4, d_V, d_mask, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from textwrap import wrap
@@ -20,7 +21,7 @@ from tensornet_attn.ir.values import Legs, Value, permuted
 from tensornet_attn.plan.blockwise import block_of, drops, keys_of, leaf
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.legs import made_inside, unbounded
-from tensornet_attn.tiles.model import Node
+from tensornet_attn.tiles.model import Node, below
 from tensornet_attn.tiles.rows import RowsProgram, rows_gradients, rows_program
 
 _INDENT = "    "
@@ -75,7 +76,7 @@ def emit_blockwise(writer: Writer, step: Step) -> None:
 def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:
     """The lines of the forward; the legs of the result."""
     printer = RowsPrinter(inner, program, [program.result], {})
-    printer.print()
+    printer.print(program.result)
     inner.values[step.name] = printer.value(program.result)
     legs = inner.values[step.name].legs
     inner.output(step.name, legs)
@@ -90,24 +91,39 @@ def _backward(back: BlockWriter, program: RowsProgram, operands: list[Operand], 
         found.setdefault("mask" if node.op == "bias" else back.local[node.name], []).append((node, d))
     legs = {operand.name: operand.legs for operand in operands if operand.name != "mask"}
     wanted = {d: (name, legs[name]) for name, ((_, d), *more) in found.items() if not more and name in legs}
-    ends = [*program.drawn, *(d for operand in operands for _, d in found.get(operand.name, ()))]
+    ends = [d for operand in operands for _, d in found.get(operand.name, ())]
+    ends = [*program.drawn, *sorted(ends, key=lambda d: len(below([d])))]  # the sooner is less held
     printer = RowsPrinter(back, program, ends, wanted)
     gradient = next(node for node in program.nodes.made.values() if node.op == "gradient")
     printer.values[gradient] = Value(back.names.fresh("gradient"), result, True)
-    printer.print()
-    texts = []
+    masks = {d: mask for mask, d in found.pop("mask", ())}
+    parts, texts = list[str](), list[str]()
+    for end in ends:
+        printer.print(end)
+        if end in masks and not parts:
+            parts = [mask_gradient(back, mask.data[0], printer.value(d)) for d, mask in masks.items()]
+            back.line(f'd_mask = {" + ".join(parts)} if "mask" in wanted else None')
     for operand in operands:
-        own = found.get(operand.name, [])
-        if operand.name == "mask":
-            parts = [mask_gradient(back, node.data[0], printer.value(d)) for node, d in own]
-            if parts:
-                back.line(f'd_mask = {" + ".join(parts)} if "mask" in wanted else None')
-            texts.append("d_mask" if parts else "None")
-        else:
-            values = [printer.value(d).aligned(operand.legs, whole=True).text for _, d in own]
-            texts.append(" + ".join(values) or "None")
+        values = [printer.value(d).aligned(operand.legs, whole=True).text for _, d in found.get(operand.name, ())]
+        texts.append(("d_mask" if parts else "None") if operand.name == "mask" else " + ".join(values) or "None")
     name_biases(back)
+    back.groups[0] = _freed([*back.groups[0], ", ".join(texts)], f"{program.pair[0]} {program.pair[1]}")[:-1]
     return texts
+
+
+def _freed(lines: list[str], pair: str) -> list[str]:
+    """Lines, with maps deleted behind those that use them last."""
+    last: dict[str, int] = {}
+    for place, line in enumerate(lines):
+        name, equals, _ = line.partition(" = ")
+        if equals and name.isidentifier() and line.endswith(pair):
+            word = re.compile(rf"\b{name}\b")
+            last[name] = max(i for i in range(place, len(lines)) if word.search(lines[i]))
+    found = []
+    for place, line in enumerate(lines):
+        dead = [name for name, end in last.items() if end == place]
+        found += [line, *([f"del {', '.join(dead)}"] if dead and place < len(lines) - 2 else [])]
+    return found
 
 
 def _block(graph: Graph, step: Step) -> tuple[int, ...]:

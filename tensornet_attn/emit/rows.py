@@ -109,9 +109,9 @@ class RowsPrinter:
         legs = [*(step.legs for step in graph.steps), *(tensor.legs for tensor in graph.tensors)]
         self.wide = {leg for own in legs if {*program.pair} <= {*own} for leg in own}
 
-    def print(self) -> None:
-        """Every line, each after those that it needs."""
-        for node in self.order:
+    def print(self, end: Node) -> None:
+        """Every line that a node needs and that was not printed before."""
+        for node in below([end]):
             if node not in self.absorbed and node.op not in ("number", "spread"):
                 self.value(node)
 
@@ -199,15 +199,16 @@ class RowsPrinter:
         """What is printed as a part of a node."""
         if self._sums(node):
             return self._chain(node)[0]
-        return self._scaled(node.args[1]) if node.op == "mul" and node.args[0].op == "number" else []
+        return self._scaled(*node.args) if node.op == "mul" and node.args[0].op == "number" else []
 
-    def _scaled(self, node: Node) -> list[Node]:
+    def _scaled(self, number: Node, node: Node) -> list[Node]:
         """What a number is taken into: a node, what is inside of it, and of its smallest factor again."""
         place = self._smallest(node)
         if place is None:
             return []
         found, factors = self._factors(node)
-        return [node, *found, *self._scaled(factors[place])]
+        self.uses[self._multiple(number, factors[place])] += 1
+        return [node, *found, *self._scaled(number, factors[place])]
 
     def _factors(self, node: Node) -> tuple[list[Node], tuple[Node, ...]]:
         return self._chain(node) if self._sums(node) else ([], node.args)
@@ -280,12 +281,14 @@ class RowsPrinter:
         if number.op != "number":
             return self._product(node, node.args)
         (tree,) = number.data
-        place = self._smallest(x)
+        place, factors = self._smallest(x), list(self._factors(x)[1])
         if place is None:
             return scaled(self.writer, tree, self.value(x))
-        factors = list(self._factors(x)[1])
-        factors[place] = self.program.nodes.mul(number, factors[place], f"{factors[place].name}.k")
+        factors[place] = self._multiple(number, factors[place])
         return self._product(x, tuple(factors))
+
+    def _multiple(self, number: Node, factor: Node) -> Node:
+        return self.program.nodes.mul(number, factor, f"{factor.name}.k")
 
     def _number(self, node: Node) -> Value:
         (tree,) = node.data
@@ -372,7 +375,7 @@ class RowsPrinter:
         step, (d, *operands) = node.data[0], [self.value(arg) for arg in node.args]
         x, name = operands[0], self.variable
         read = dict(zip(step.op.uses, operands, strict=True))
-        read[step.op.uses[0]] = Value(name, x.legs, x.batched)
+        read[step.op.uses[0]] = Value(name, x.legs, True)
         result = self._boxed(step, read, self.writer)
         gradient, legs = d.aligned(result.legs, whole=True).text, f"({len(result.legs)}, {len(x.legs)})"
         text = self.writer.call("gradient_of", f"lambda {name}: {result.text}", gradient, x.text, legs)
