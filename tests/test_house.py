@@ -24,6 +24,7 @@ LAYERS = (
     "special",
     "rewrite",
     "cost",
+    "tiles",
     "plan",
     "emit",
     "runtime",
@@ -44,7 +45,7 @@ LAYERS = (
     "cli",
 )
 SAME_LAYER = {"reference_run": "reference"}  # one layer in two modules
-WITHOUT_TORCH = FREE | {"ir", "spec", "graph", "special", "rewrite", "cost", "plan", "emit", "draw", "report"}
+WITHOUT_TORCH = FREE | {"ir", "spec", "graph", "special", "rewrite", "cost", "tiles", "plan", "emit", "draw", "report"}
 TORCH_WHEN_NEEDED = {"ops", "compiler", "cli", "__init__"}  # inside functions only
 NETWORK = {"socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "requests", "httpx", "aiohttp", "urllib3"}
 RUNS_TEXT = f"{PACKAGE}/emit/load.py"  # the only module that runs generated text

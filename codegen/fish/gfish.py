@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tensornet_attn.runtime.blockwise import Rows, block_function, blockwise
-from tensornet_attn.runtime.blockwise_inside import noise_rows
+from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
+from tensornet_attn.runtime.blockwise_inside import mask_gradient, noise_rows, softmax_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.products import mixed
@@ -122,7 +122,55 @@ def y_1_rows(
     )  # ... g k n m
     L_of = F.relu(L_of_of)  # ... g k n m
     L = L_of.sum(-4)  # ... k n m
-    A_scores = mixed(W2, L, 2) + b2[:, None, None]  # ... h n m
+    A_scores = d ** -0.5 * (mixed(W2, L, 2) + b2[:, None, None])  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
-    A = masked_softmax(d ** -0.5 * A_scores, keep, bias)  # ... h n m
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
     return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+
+
+@block_gradient(y_1_rows)
+def y_1_rows_backward(rows, gradient, wanted, Q, K, P, L_of_of_3, W2, b2, V, eps, mask, key_mask):
+    """The gradients of these operands, of which some are `wanted`; `gradient`: that of `y_1_rows`."""
+    (k, d) = rows.sizes
+    eps = noise_rows(eps, (*rows.batch, k, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)  # ... k n m
+    L_of_of_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    L_of_of = (
+        P[..., None, None] * L_of_of_1[..., None, :, :]
+        + L_of_of_3[..., None, None] * eps[..., None, :, :, :]
+    )  # ... g k n m
+    L_of = F.relu(L_of_of)  # ... g k n m
+    L = L_of.sum(-4)  # ... k n m
+    del L_of
+    A_scores = d ** -0.5 * (mixed(W2, L, 2) + b2[:, None, None])  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
+    del A_scores
+    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
+    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    d_b2 = d ** -0.5 * d_A_scores.sum((-2, -1)) if "b2" in wanted else None  # ... h
+    d_W2 = d ** -0.5 * torch.einsum(
+        "...hp,...kp->...hk", d_A_scores.flatten(-2), L.flatten(-2)
+    ) if "W2" in wanted else None  # ... h k
+    del L
+    W2_k = d ** -0.5 * W2  # h k
+    d_L = mixed(W2_k.transpose(-2, -1), d_A_scores, 2)  # ... k n m
+    del d_A_scores
+    d_L_of_of = torch.ops.aten.threshold_backward(d_L[..., None, :, :, :], L_of_of, 0)  # ... g k n m
+    del L_of_of, d_L
+    d_eps = torch.einsum("...gknm,gk->...knm", d_L_of_of, L_of_of_3) if "eps" in wanted else None  # ... k n m
+    d_P = torch.einsum(
+        "...gkp,...gp->...gk", d_L_of_of.flatten(-2), L_of_of_1.flatten(-2)
+    ) if "P" in wanted else None  # ... g k
+    del L_of_of_1
+    d_L_of_of_3 = torch.einsum(
+        "...gkp,...kp->...gk", d_L_of_of.flatten(-2), eps.flatten(-2)
+    ) if "L_of_of_3" in wanted else None  # ... g k
+    del eps
+    d_L_of_of_1 = torch.einsum("...gknm,gk->...gnm", d_L_of_of, P)  # ... g n m
+    del d_L_of_of
+    d_Q = torch.einsum("...gnm,...gmd->...gnd", d_L_of_of_1, K) if "Q" in wanted else None  # ... g n d
+    d_K = torch.einsum("...gnm,...gnd->...gmd", d_L_of_of_1, Q) if "K" in wanted else None  # ... g m d
+    return d_Q, d_K, d_P, d_L_of_of_3, d_W2, d_b2, d_V, d_eps, d_mask, None

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tensornet_attn.runtime.blockwise import Rows, block_function, blockwise
+from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
+from tensornet_attn.runtime.blockwise_inside import mask_gradient, softmax_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.products import mixed
@@ -102,8 +103,48 @@ def y_1_rows(
     [h k], b2 [h], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
     L_of_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
-    L = F.relu(d ** -0.5 * mixed(W1, L_of_1, 2) + b1[:, None, None])  # ... k n m
+    W1_k = d ** -0.5 * W1  # k g
+    L = F.relu(mixed(W1_k, L_of_1, 2) + b1[:, None, None])  # ... k n m
     A_scores = mixed(W2, L, 2) + b2[:, None, None]  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+
+
+@block_gradient(y_1_rows)
+def y_1_rows_backward(rows, gradient, wanted, Q, K, W1, b1, W2, b2, V, mask, key_mask):
+    """The gradients of these operands, of which some are `wanted`; `gradient`: that of `y_1_rows`."""
+    (d,) = rows.sizes
+    L_of_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    W1_k = d ** -0.5 * W1  # k g
+    L_of = mixed(W1_k, L_of_1, 2) + b1[:, None, None]  # ... k n m
+    L = F.relu(L_of)  # ... k n m
+    A_scores = mixed(W2, L, 2) + b2[:, None, None]  # ... h n m
+    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
+    A = masked_softmax(A_scores, keep, bias)  # ... h n m
+    del A_scores
+    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
+    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
+    del A, d_A
+    d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
+    d_b2 = d_A_scores.sum((-2, -1)) if "b2" in wanted else None  # ... h
+    d_W2 = torch.einsum(
+        "...hp,...kp->...hk", d_A_scores.flatten(-2), L.flatten(-2)
+    ) if "W2" in wanted else None  # ... h k
+    del L
+    d_L = mixed(W2.transpose(-2, -1), d_A_scores, 2)  # ... k n m
+    del d_A_scores
+    d_L_of = torch.ops.aten.threshold_backward(d_L, L_of, 0)  # ... k n m
+    del L_of, d_L
+    d_b1 = d_L_of.sum((-2, -1)) if "b1" in wanted else None  # ... k
+    d_W1 = d ** -0.5 * torch.einsum(
+        "...kp,...gp->...kg", d_L_of.flatten(-2), L_of_1.flatten(-2)
+    ) if "W1" in wanted else None  # ... k g
+    del L_of_1
+    d_L_of_1 = mixed(W1.transpose(-2, -1), d_L_of, 2)  # ... g n m
+    del d_L_of
+    d_Q = d ** -0.5 * torch.einsum("...gnm,...gmd->...gnd", d_L_of_1, K) if "Q" in wanted else None  # ... g n d
+    Q_k = d ** -0.5 * Q  # ... g n d
+    d_K = torch.einsum("...gnm,...gnd->...gmd", d_L_of_1, Q_k) if "K" in wanted else None  # ... g m d
+    return d_Q, d_K, d_W1, d_b1, d_W2, d_b2, d_V, d_mask, None

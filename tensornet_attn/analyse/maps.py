@@ -13,9 +13,9 @@ from tensornet_attn.analyse.steps import attention_steps, compiled, topk_steps, 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.ir import arithmetic
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.ops.operation import aligned
-from tensornet_attn.spec import arithmetic
 
 Tensor = torch.Tensor
 

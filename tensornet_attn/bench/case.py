@@ -17,8 +17,9 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.sizes import dtype_bytes, lengths_of, whole
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import Graph, build
+from tensornet_attn.ir import arithmetic
 from tensornet_attn.plan.target import TargetOptions
-from tensornet_attn.spec import Design, arithmetic, library
+from tensornet_attn.spec import Design, library
 
 Tensor = torch.Tensor
 FORWARD, TRAINING = "forward", "forward+backward"

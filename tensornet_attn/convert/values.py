@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.graph.model import Function
+from tensornet_attn.ir import arithmetic
 from tensornet_attn.nn.initial import filled
-from tensornet_attn.spec import arithmetic
 from tensornet_attn.spec.expression import SumText, TermText, UseText
 from tensornet_attn.special import Embedding
 from tensornet_attn.special.value import Shaped, Value, legs_of, matrix_shape, place_of, renamed_sizes, stored

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.model import Attention, Function, Graph, Step
-from tensornet_attn.spec.arithmetic import Arith, evaluate, names
+from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 
 BLOCKS = (32, 256)  # the least and the largest number of queries in a block
 

@@ -15,7 +15,7 @@ from typing import Any
 from tensornet_attn.graph.attention import Normalize, Terms, attentions, readers_of, score_of, split
 from tensornet_attn.graph.model import Function, Graph, Step, Use
 from tensornet_attn.graph.recurrence import erases, sums
-from tensornet_attn.spec.arithmetic import evaluate, names
+from tensornet_attn.ir.arithmetic import evaluate, names
 
 
 def decoding_state(graph: Graph, n: int) -> int:

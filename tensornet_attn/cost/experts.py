@@ -17,7 +17,7 @@ from math import prod
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import HELD, Scene, word
 from tensornet_attn.graph.model import Graph, Step, Use
-from tensornet_attn.spec.arithmetic import Arith
+from tensornet_attn.ir.arithmetic import Arith
 
 Legs = tuple[str, ...]
 

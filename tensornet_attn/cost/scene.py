@@ -10,8 +10,8 @@ from math import prod
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
-from tensornet_attn.spec.arithmetic import Arith, evaluate, parse, to_text
-from tensornet_attn.spec.tokens import Refusal
+from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
+from tensornet_attn.ir.tokens import Refusal
 
 HELD = frozenset({"weight", "constant", "state"})  # roles of tensors that belong to the module, not to a call
 

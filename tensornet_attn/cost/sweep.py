@@ -17,9 +17,9 @@ from tensornet_attn.cost.sizes import dtype_bytes, human, lengths_of
 from tensornet_attn.cost.training import training_macs
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph
+from tensornet_attn.ir.arithmetic import evaluate, names, parse
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec import Design
-from tensornet_attn.spec.arithmetic import evaluate, names, parse
-from tensornet_attn.spec.tokens import Refusal
 
 Sizes = Mapping[str, int | float | str]
 Load = Callable[[str | Design, Sizes, Sizes], Design]  # a design at leg sizes and settings

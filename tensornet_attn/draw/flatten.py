@@ -9,8 +9,8 @@ from tensornet_attn.draw.core import core
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Loss, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Arith, to_text
 from tensornet_attn.ops import OPS
-from tensornet_attn.spec.arithmetic import ONE, Arith, to_text
 
 Wires = dict[str, Wire]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Loss, Step, Tensor, Term, Use
+from tensornet_attn.ir.arithmetic import to_text as arithmetic
 from tensornet_attn.ops import OPS
-from tensornet_attn.spec.arithmetic import to_text as arithmetic
 
 WIDTH = 110  # so that a line still fits when it stands in a comment
 _ROLES = (("input", "inputs"), ("weight", "weights"), ("constant", "constants"), ("noise", "noise"), ("state", "state"))

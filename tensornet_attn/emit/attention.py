@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tensornet_attn.emit.dimensions import dimensions, split
 from tensornet_attn.emit.masks import attention_keep
-from tensornet_attn.emit.values import Legs, Value, shape_comment
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Attention, Function, Step
+from tensornet_attn.ir.values import Legs, Value, shape_comment
 
 CAUSAL = Function("causal")
 

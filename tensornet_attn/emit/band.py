@@ -6,9 +6,9 @@ from tensornet_attn.cost.band import Reach, band_of
 from tensornet_attn.emit.attention import head_order
 from tensornet_attn.emit.dimensions import dimensions, split
 from tensornet_attn.emit.masks import takes_mask
-from tensornet_attn.emit.values import Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Attention, Step
+from tensornet_attn.ir.values import Legs, Value
 
 
 def emit_band(writer: Writer, step: Step) -> None:

@@ -2,81 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from textwrap import wrap
 
-from tensornet_attn.emit.boxes import emit_box
-from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.leaves import filled_text
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names
-from tensornet_attn.emit.values import Legs, Value, permuted
+from tensornet_attn.emit.rows import BlockWriter, RowsPrinter, mask_gradient
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.causal import looks_back
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Term, Use
-from tensornet_attn.plan.blockwise import block_of, drops, keys_of, leaf, made_inside, unbounded
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Use
+from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.ir.values import Legs, Value, permuted
+from tensornet_attn.plan.blockwise import block_of, drops, keys_of, leaf
 from tensornet_attn.rewrite.hidden import hiding
-from tensornet_attn.spec.arithmetic import ONE, Binary, Number
+from tensornet_attn.tiles.legs import made_inside, unbounded
+from tensornet_attn.tiles.model import Node, below
+from tensornet_attn.tiles.rows import RowsProgram, rows_gradients, rows_program
 
 _INDENT = "    "
-
-
-@dataclass
-class BlockWriter(Writer):
-    """Collects the body of a function of one block: positions are those of its rows, sizes come with the call."""
-
-    sizes: list[str] = field(default_factory=list)  # legs whose sizes the call tells
-    known: dict[str, str] = field(default_factory=dict)  # these legs: local names
-    spare: str = "like"  # what new tensors are made like, where no operand is one
-
-    def call(self, function: str, *arguments: str) -> str:
-        if function == "query_positions":
-            return "rows.at"
-        if function == "relative_to_key":
-            return super().call("relative_rows", arguments[0], "rows", *arguments[3:])
-        if function in ("causal_mask", "band_mask", "window_mask"):
-            return super().call(function.replace("mask", "rows"), "rows", *arguments[2:-1])
-        return super().call(function, *arguments)
-
-    def read(self, left: Value, right: Value, want: Legs) -> str:
-        """Maps of the block that read one number a key: an einsum would give them a gradient in another layout."""
-        maps, values = (left, right) if self.graph.query in left.legs else (right, left)
-        pair, heads = (self.graph.query, self.graph.key), maps.legs[:-2]
-        if maps.legs[-2:] != pair or want != maps.legs[:-1] or values.batched > maps.batched:
-            return ""
-        if pair[1] not in values.legs or not {*values.legs} <= {*heads, pair[1]}:
-            return ""
-        return self.call("read_by", maps.text, values.aligned((*heads, str(pair[1]))).text)
-
-    def size(self, name: str) -> str:
-        if name in self.lengths or name in dict(self.graph.settings):
-            return super().size(name)
-        if name not in self.known:
-            self.sizes.append(name)
-            self.known[name] = self.names.fresh(name)
-        return self.known[name]
-
-    def block_size(self, leg: str) -> str:
-        """The size of a leg in a block."""
-        if leg == self.graph.query:
-            return "rows.at.shape[0]"
-        return "rows.at.shape[0] + rows.m - 1" if unbounded(self.graph, leg) else self.size(leg)
-
-    @property
-    def like(self) -> Value:
-        given = (self.values[t.name] for t in self.graph.tensors if t.role in ("input", "weight"))
-        return next(given, Value(self.spare, (), False))
-
-    @property
-    def batch_dims(self) -> str:
-        return "len(rows.batch)"
-
-    @property
-    def batch_shape(self) -> str:
-        return "*rows.batch"
 
 
 @dataclass(frozen=True)
@@ -90,9 +38,12 @@ class Operand:
     batched: bool = True
 
     @property
-    def own(self) -> int:
-        """Its dimensions that are not of the batch: none where it has no batch, -1 for a mask that may have one."""
-        return (-1 if self.name == "mask" else len(self.legs)) if self.batched else 0
+    def own(self) -> int | None:
+        """Its dimensions that are not of the batch: 0 where it has no batch, -1 for a mask that may have one.
+
+        None where all of them are.
+        """
+        return (-1 if self.name == "mask" else len(self.legs) or None) if self.batched else 0
 
     def place(self, leg: str | None) -> int:
         """The dimension of a leg, from the end; 0 where it has none."""
@@ -100,24 +51,79 @@ class Operand:
 
 
 def emit_blockwise(writer: Writer, step: Step) -> None:
-    """The call; its function is carried beside the class."""
+    """The call; the functions of a block, forward and backward, are carried beside the class."""
     assert isinstance(step.op, Kernel)
     inner, operands = _inside(writer, step, step.op)
-    for own in inner.graph.steps:
-        _emit(inner, own)
-    result = inner.values[step.name].unpacked
-    inner.output(step.name, result.legs)
-    name_biases(inner)
+    program = rows_program(inner.graph)
+    result = _forward(inner, program, step)
     local, block = writer.local[step.name], _block(writer.graph, step)
     tile = writer.names.fresh(f"{local}_rows")
-    writer.functions |= inner.functions | {_function(tile, inner, operands, step.op, result.legs)}
-    writer.needs_math |= inner.needs_math
+    back, _ = _inside(writer, step, step.op, inner.sizes)
+    gradients = _backward(back, program, operands, result)
+    forward = _function(tile, inner, operands, step.op, result)
+    writer.functions |= (
+        inner.functions | back.functions | {f"{forward}\n\n\n{_gradient(tile, back, operands, gradients)}"}
+    )
+    writer.needs_math |= inner.needs_math | back.needs_math
     told = f"{', '.join(step.op.steps)}: blockwise, recomputed in the backward"
     for line in wrap(told, WIDTH - 10, break_long_words=False):
         writer.line(f"# {line}")
-    writer.values[step.name] = Value(local, result.legs, True)
+    writer.values[step.name] = Value(local, result, True)
     text = writer.call("blockwise", *_arguments(writer, inner, operands, tile, block))
     writer.line(f"{local} = {text}", writer.values[step.name])
+
+
+def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:
+    """The lines of the forward; the legs of the result."""
+    printer = RowsPrinter(inner, program, [program.result], {})
+    printer.print(program.result)
+    inner.values[step.name] = printer.value(program.result)
+    legs = inner.values[step.name].legs
+    inner.output(step.name, legs)
+    name_biases(inner)
+    return legs
+
+
+def _backward(back: BlockWriter, program: RowsProgram, operands: list[Operand], result: Legs) -> list[str]:
+    """The lines of the backward; the gradient of each operand, as an expression."""
+    found: dict[str, list[tuple[Node, Node]]] = {}
+    for node, d in rows_gradients(program):
+        found.setdefault("mask" if node.op == "bias" else back.local[node.name], []).append((node, d))
+    legs = {operand.name: operand.legs for operand in operands if operand.name != "mask"}
+    wanted = {d: (name, legs[name]) for name, ((_, d), *more) in found.items() if not more and name in legs}
+    ends = [d for operand in operands for _, d in found.get(operand.name, ())]
+    ends = [*program.drawn, *sorted(ends, key=lambda d: len(below([d])))]  # the sooner is less held
+    printer = RowsPrinter(back, program, ends, wanted)
+    gradient = next(node for node in program.nodes.made.values() if node.op == "gradient")
+    printer.values[gradient] = Value(back.names.fresh("gradient"), result, True)
+    masks = {d: mask for mask, d in found.pop("mask", ())}
+    parts, texts = list[str](), list[str]()
+    for end in ends:
+        printer.print(end)
+        if end in masks and not parts:
+            parts = [mask_gradient(back, mask.data[0], printer.value(d)) for d, mask in masks.items()]
+            back.line(f'd_mask = {" + ".join(parts)} if "mask" in wanted else None')
+    for operand in operands:
+        values = [printer.value(d).aligned(operand.legs, whole=True).text for _, d in found.get(operand.name, ())]
+        texts.append(("d_mask" if parts else "None") if operand.name == "mask" else " + ".join(values) or "None")
+    name_biases(back)
+    back.groups[0] = _freed([*back.groups[0], ", ".join(texts)], f"{program.pair[0]} {program.pair[1]}")[:-1]
+    return texts
+
+
+def _freed(lines: list[str], pair: str) -> list[str]:
+    """Lines, with maps deleted behind those that use them last."""
+    last: dict[str, int] = {}
+    for place, line in enumerate(lines):
+        name, equals, _ = line.partition(" = ")
+        if equals and name.isidentifier() and line.endswith(pair):
+            word = re.compile(rf"\b{name}\b")
+            last[name] = max(i for i in range(place, len(lines)) if word.search(lines[i]))
+    found = []
+    for place, line in enumerate(lines):
+        dead = [name for name, end in last.items() if end == place]
+        found += [line, *([f"del {', '.join(dead)}"] if dead and place < len(lines) - 2 else [])]
+    return found
 
 
 def _block(graph: Graph, step: Step) -> tuple[int, ...]:
@@ -125,8 +131,10 @@ def _block(graph: Graph, step: Step) -> tuple[int, ...]:
     return (*block_of(graph, step), keys) if keys > 1 else block_of(graph, step)
 
 
-def _inside(writer: Writer, step: Step, op: Kernel) -> tuple[BlockWriter, list[Operand]]:
-    """The writer of the function, which knows the leaves, and the operands of the call."""
+def _inside(
+    writer: Writer, step: Step, op: Kernel, sizes: list[str] | None = None
+) -> tuple[BlockWriter, list[Operand]]:
+    """The writer of a function, which knows the leaves, and the operands of the call; `sizes`: legs told so far."""
     graph, taken = writer.graph, set(writer.local.values())
     leaves: dict[Use, Tensor] = {}
     for use in dict.fromkeys(leaf(graph, use) for own in op.body for use in own.op.uses if use.name not in op.steps):
@@ -135,10 +143,11 @@ def _inside(writer: Writer, step: Step, op: Kernel) -> tuple[BlockWriter, list[O
             name = f"{name}_"
         leaves[use] = _leaf(writer, use, name, taken)
     steps = [part for own in op.body for part in _parts(graph, _on_leaves(graph, own, leaves, op.steps))]
-    steps = _scaled_before(graph, steps)
     inner_graph = hiding(replace(graph, tensors=tuple(leaves.values()), steps=tuple(steps), output=step.name))
-    inner = BlockWriter(inner_graph, Names(function_names() | {"rows"}), [[]])
-    inner.lengths = {leg.name: f"rows.{'n' if leg.kind == 'query' else 'm'}" for leg in graph.legs if leg.sequence}
+    inner = BlockWriter(
+        inner_graph, Names(function_names() | {"rows", "wanted"}), [[]], sizes=[] if sizes is None else sizes
+    )
+    inner.lengths = {leg.name: f"rows.{'n' if leg.kind == 'query' else 'keys'}" for leg in graph.legs if leg.sequence}
     return inner, _operands(writer, inner, leaves)
 
 
@@ -172,32 +181,6 @@ def _parts(graph: Graph, step: Step) -> list[Step]:
     before = replace(before, op=replace(box, numbers=plain))
     dropout = Box("dropout", None, (("of", Use(before.name, step.legs)),), (("dropout", box.number("dropout")),))
     return [before, replace(step, op=dropout)]
-
-
-def _scaled_before(graph: Graph, steps: list[Step]) -> list[Step]:
-    """Scales of maps act on a factor of their scores, which is smaller: a weight, or what has query rows."""
-    made, read = {step.name: step for step in steps}, [use.name for step in steps for use in step.op.uses]
-    before: dict[str, Step] = {}
-    for step in steps:
-        box = step.op
-        if not isinstance(box, Box) or box.kind != "softmax" or box.number("scale") == ONE:
-            continue
-        scale, scores = box.number("scale"), made.get(box.operand("of").name)
-        if scores is None or read.count(scores.name) > 1 or not isinstance(scores.op, Contraction):
-            continue
-        (first, *more) = scores.op.terms
-        if more or len(first.factors) < 2:
-            continue
-        small = min(first.factors, key=lambda use: (graph.query in use.legs) + 2 * (graph.key in use.legs))
-        factor = Use(f"{scores.name}.k", small.legs)
-        coefficient = scale if first.coefficient == ONE else Binary("*", first.coefficient, scale)
-        before[scores.name] = Step(factor.name, Contraction((Term(coefficient, (small,)),)), small.legs)
-        factors = list(first.factors)
-        factors[factors.index(small)] = factor
-        made[scores.name] = replace(scores, op=Contraction((Term(ONE, tuple(factors)),)))
-        plain = tuple((name, ONE if name == "scale" else value) for name, value in box.numbers)
-        made[step.name] = replace(step, op=replace(box, numbers=plain))
-    return [part for step in steps for part in (*([before[step.name]] if step.name in before else []), made[step.name])]
 
 
 def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> list[Operand]:
@@ -250,25 +233,15 @@ def _noise(inner: BlockWriter, tensor: Tensor) -> None:
 
 def _constant(inner: BlockWriter, tensor: Tensor) -> None:
     assert tensor.init is not None
-    like, graph = inner.like.text, inner.graph
+    local, like, graph = inner.local[tensor.name], inner.like.text, inner.graph
     if tensor.init.name == "distance":
         text = inner.call("distance_rows", "rows") + f".to({like}.dtype)"
         text = permuted(text, (str(graph.query), str(graph.key)), tensor.legs)
     else:
         kind = f"device={like}.device, dtype={like}.dtype"
         text = filled_text(inner, tensor.init, list(map(inner.block_size, tensor.legs)), kind)
-    inner.bind(tensor.name, text, tensor.legs)
-
-
-def _emit(inner: BlockWriter, step: Step) -> None:
-    if isinstance(step.op, Contraction):
-        emit_contraction(inner, step)
-    elif isinstance(step.op, Box) and step.op.kind == "dropout":
-        value = inner.value(step.op.operand("of"))
-        text = inner.call("dropped_rows", value.text, inner.number(step.op.number("dropout")), "rows")
-        inner.bind(step.name, text, value.legs)
-    else:
-        emit_box(inner, step)
+    inner.values[tensor.name] = Value(local, tensor.legs, False)
+    inner.line(f"{local} = {text}", inner.values[tensor.name])
 
 
 def _arguments(
@@ -280,7 +253,7 @@ def _arguments(
     lengths = [writer.length(graph.query), writer.length(graph.key)]
     arguments = [tile, f"[{', '.join(texts)}]", *lengths, f"({writer.batch_shape},)", str(block)]
     always = any(tensor.role == "noise" and tensor.always for tensor in inner.graph.tensors)
-    if "dropped_rows" in inner.functions or "noise_rows" in inner.functions:
+    if "drawn_rows" in inner.functions or "noise_rows" in inner.functions:
         arguments += ["self.training", "True" if always else "self.training"]
     if inner.sizes:
         arguments.append(f"sizes={_tuple(map(writer.size, inner.sizes))}")
@@ -301,11 +274,27 @@ def _function(tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel
     kinds = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
     shapes = [f"{o.name} [{' '.join(o.legs)}]" for o in operands if not o.optional]
     about = f"{', '.join(op.steps)} of a block of rows: {', '.join(shapes)} -> [{' '.join(result)}]."
-    sizes = [f"{_tuple(inner.known[leg] for leg in inner.sizes)} = rows.sizes"] if inner.sizes else []
-    body = _docstring(about) + [part for line in [*sizes, *inner.groups[0]] for part in wrapped(line, len(_INDENT))]
     head = wrapped(f"def {tile}({', '.join(['rows: Rows', *kinds])}) -> Tensor:", 0)
     decorator = wrapped(f"@block_function({', '.join(told)})", 0)
-    return "\n".join([*decorator, *head, *(_INDENT + line for line in body)])
+    return "\n".join([*decorator, *head, *_body(inner, about, inner.groups[0])])
+
+
+def _gradient(tile: str, back: BlockWriter, operands: list[Operand], gradients: list[str]) -> str:
+    """The source of its backward."""
+    names = ["rows", "gradient", "wanted", *(operand.name for operand in operands)]
+    head = wrapped(f"def {tile}_backward({', '.join(names)}):", 0, packed=True)
+    lines = [*back.groups[0], f"return {', '.join(gradients)}{',' * (len(gradients) == 1)}"]
+    about = f"The gradients of these operands, of which some are `wanted`; `gradient`: that of `{tile}`."
+    return "\n".join([f"@block_gradient({tile})", *head, *_body(back, about, lines)])
+
+
+def _body(inner: BlockWriter, about: str, lines: list[str]) -> list[str]:
+    """The body of a function of a block, indented."""
+    names = [inner.known.get(leg, "_") for leg in inner.sizes]
+    sizes = [f"{_tuple(names)} = rows.sizes"] if inner.known else []
+    return [
+        _INDENT + part for part in _docstring(about) + [p for x in [*sizes, *lines] for p in wrapped(x, len(_INDENT))]
+    ]
 
 
 def _docstring(text: str) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from string import ascii_letters
 
-from tensornet_attn.emit.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Contraction, Step, Term, Use
-from tensornet_attn.spec.arithmetic import Arith, Negative
+from tensornet_attn.graph.model import Contraction, Step, Term
+from tensornet_attn.ir.arithmetic import Arith, Negative
+from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 
 
 def emit_contraction(writer: Writer, step: Step) -> None:
@@ -30,16 +30,22 @@ def _product(writer: Writer, step: Step, term: Term) -> Value:
     """The product of one or two factors, in the layout in which it comes."""
     want = writer.wanted(step)
     if len(term.factors) == 1:
-        return _single(writer.value(term.factors[0]), want)
-    for x, weight in (term.factors, term.factors[::-1]):
-        found = _matmul(writer, x, weight, want) or _mixing(writer, x, weight, want)
+        return summed(writer.value(term.factors[0]), want)
+    left, right = (writer.packed(use) for use in term.factors)
+    return product(writer, left, right, want)
+
+
+def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
+    """The product of two values, whose legs that are not wanted are summed."""
+    for x, weight in ((left, right), (right, left)):
+        found = _matmul(x, weight.unpacked, want) or _mixing(writer, x.unpacked, weight.unpacked, want)
         if found is not None:
             return found
-    left, right = (writer.value(use) for use in term.factors)
+    left, right = left.unpacked, right.unpacked
     if set(left.legs) | set(right.legs) == set(want):
         text = f"{left.aligned(want).atom} * {right.aligned(want).atom}"
         return Value(text, want, left.batched or right.batched, PRODUCT)
-    text = _inner(left, right, want) or writer.read(left, right, want) or einsum_text(left, right, want)
+    text = _inner(left, right, want) or einsum_text(left, right, want)
     return Value(text, want, left.batched or right.batched)
 
 
@@ -55,9 +61,8 @@ def _inner(left: Value, right: Value, want: Legs) -> str:
     return f"({left.arranged(layout).atom} * {right.arranged(layout).atom}).sum({dims})"
 
 
-def _matmul(writer: Writer, x_use: Use, weight_use: Use, want: Legs) -> Value | None:
+def _matmul(x: Value, weight: Value, want: Legs) -> Value | None:
     """`(x @ Wq.flatten(1)).unflatten(-1, Wq.shape[1:])`: what is summed leads the weight, and x need not move far."""
-    x, weight = writer.packed(x_use), writer.value(weight_use)
     shared = tuple(leg for leg in weight.legs if leg in x.legs)
     count, rest, own = len(shared), tuple(leg for leg in x.legs if leg not in shared), weight.legs[len(shared) :]
     if weight.batched or not shared or weight.legs[:count] != shared or set(shared) & set(want):
@@ -69,12 +74,11 @@ def _matmul(writer: Writer, x_use: Use, weight_use: Use, want: Legs) -> Value | 
     return Value(_projected(left, weight, count), rest + own, x.batched, ATOM if len(own) > 1 else MATMUL)
 
 
-def _mixing(writer: Writer, x_use: Use, weight_use: Use, want: Legs) -> Value | None:
+def _mixing(writer: Writer, x: Value, weight: Value, want: Legs) -> Value | None:
     """`mixed(P.mT, S, 2)`: the heads of maps mixed where they stand, as an einsum would move the maps.
 
     For x with what is summed right before two legs or more that stay last.
     """
-    x, weight = writer.value(x_use), writer.value(weight_use)
     shared = tuple(leg for leg in x.legs if leg in weight.legs)
     own = tuple(leg for leg in weight.legs if leg not in shared)
     if weight.batched or not shared or set(shared) & set(want) or len(own) != 1:
@@ -113,7 +117,7 @@ def _projected(left: str, weight: Value, count: int) -> str:
     return text if own < 2 else f"({text}).unflatten(-1, {weight.atom}.shape[{count}:])"
 
 
-def _single(value: Value, want: Legs) -> Value:
+def summed(value: Value, want: Legs) -> Value:
     """One factor: its legs that the result lacks are summed, the others put in order."""
     dims = [i - len(value.legs) for i, leg in enumerate(value.legs) if leg not in want]
     kept = tuple(leg for leg in value.legs if leg in want)
@@ -145,7 +149,7 @@ def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> Value:
         if term.factors:
             value = writer.value(term.factors[0])
             many |= value.batched
-            value = scaled(writer, coefficient, _single(value, want))
+            value = scaled(writer, coefficient, summed(value, want))
             part = value.atom if value.level == SUM and text else value.text
         else:
             part = writer.factor(coefficient)

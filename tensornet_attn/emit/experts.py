@@ -9,9 +9,9 @@ from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.dimensions import split
-from tensornet_attn.emit.values import ATOM, Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Kernel, Step
+from tensornet_attn.ir.values import ATOM, Legs, Value
 
 
 def emit_experts(writer: Writer, step: Step) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tensornet_attn.emit.contract import emit_contraction
-from tensornet_attn.emit.values import Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import batches
+from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.rewrite.scores import grows
-from tensornet_attn.spec.arithmetic import ONE
 
 
 def emit_join(writer: Writer, step: Step) -> None:

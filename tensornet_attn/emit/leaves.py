@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from tensornet_attn.emit.values import Value, permuted
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Function, Step, Tensor
+from tensornet_attn.ir.values import Value, permuted
 
 
 def open_forward(writer: Writer, steps: Iterable[Step]) -> None:

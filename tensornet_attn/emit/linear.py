@@ -8,11 +8,11 @@ from tensornet_attn.cost.linear import chunk_of
 from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.masks import takes_mask
-from tensornet_attn.emit.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
+from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
 
 
 def emit_linear(writer: Writer, step: Step) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tensornet_attn.emit.values import ATOM, PRODUCT, SUM
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.spec.arithmetic import Arith, Binary, Call, Name, Negative, Number, evaluate, names, to_text
+from tensornet_attn.ir.arithmetic import Arith, Binary, Call, Name, Negative, Number, evaluate, names, to_text
+from tensornet_attn.ir.values import ATOM, PRODUCT, SUM
 
 _EXACT = 2**53  # beyond, an int that meets a tensor may overflow; a float does not
 _SHORT = 6  # characters; `1 - 0.8` is kept as it is, since its value is 0.19999999999999996

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tensornet_attn.cost.states import states_chunk, with_rows
 from tensornet_attn.emit.dimensions import dimensions, split
 from tensornet_attn.emit.masks import takes_mask
-from tensornet_attn.emit.values import Legs, Value, shape_comment
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step, Use
 from tensornet_attn.graph.recurrence import recurrence_of
+from tensornet_attn.ir.values import Legs, Value, shape_comment
 
 
 def emit_states(writer: Writer, step: Step) -> None:

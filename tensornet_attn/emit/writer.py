@@ -166,10 +166,6 @@ class Writer:
             return f"torch.arange({ends}, device={device})"
         return f"torch.arange({self.size(leg)}, device={device})"
 
-    def read(self, left: Value, right: Value, want: Legs) -> str:
-        """A product that sums in a better way than an einsum does, if this writer knows one."""
-        return ""
-
     def wanted(self, step: Step) -> Legs:
         """The layout in which a step's only reader likes it best."""
         return layout.wanted(self.graph, self.readers, step)

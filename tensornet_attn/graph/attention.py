@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Term, Use
-from tensornet_attn.spec.arithmetic import Arith
+from tensornet_attn.ir.arithmetic import Arith
 
 Legs = tuple[str, ...]
 View = TypeVar("View")

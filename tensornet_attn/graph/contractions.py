@@ -7,9 +7,9 @@ from collections import Counter
 from tensornet_attn import limits
 from tensornet_attn.graph.model import Contraction, Term, Use
 from tensornet_attn.graph.scope import Scope
-from tensornet_attn.spec.arithmetic import Arith
+from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec.expression import LegToken, SumText, TermText
-from tensornet_attn.spec.tokens import Refusal
 
 
 def contraction(scope: Scope, text: SumText) -> tuple[Contraction, tuple[str, ...]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tensornet_attn.graph.diagram import Attention, Diagram, Function, Leg, Step, Tensor
 from tensornet_attn.graph.normal import arithmetic_text, function_text, masks_text, values_texts
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, marks, wires
-from tensornet_attn.spec.arithmetic import Arith
+from tensornet_attn.ir.arithmetic import Arith
 
 Key = tuple[object, ...]  # (name of a tensor or step, what of it, ...)
 

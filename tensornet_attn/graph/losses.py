@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tensornet_attn.graph.model import Graph, Loss, Step
 from tensornet_attn.graph.scope import Scope
-from tensornet_attn.spec.arithmetic import Arith
+from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec.design import Loss as Declared
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import meant
-from tensornet_attn.spec.tokens import Refusal
 
 
 def declare_losses(scope: Scope) -> tuple[Loss, ...]:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from tensornet_attn.graph.diagram import Diagram, Function
-from tensornet_attn.spec.arithmetic import Arith, Binary, Call, Name, Negative, evaluate, names, to_text
-from tensornet_attn.spec.tokens import Refusal
+from tensornet_attn.ir.arithmetic import Arith, Binary, Call, Name, Negative, evaluate, names, to_text
+from tensornet_attn.ir.tokens import Refusal
 
 Value = int | float | Fraction
 Product = tuple[tuple[str, Value], ...]  # (base, exponent), sorted by base

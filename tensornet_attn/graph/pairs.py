@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import count
 
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
-from tensornet_attn.spec.arithmetic import ONE
+from tensornet_attn.ir.arithmetic import ONE
 
 BATCH = "..."  # the leading batch dimensions, as a leg: every tensor made from an input or from noise has it
 

@@ -9,10 +9,10 @@ from typing import NoReturn, TypeVar
 
 from tensornet_attn.errors import nearest
 from tensornet_attn.graph.diagram import Function, Leg, Step, Tensor, Use
-from tensornet_attn.spec.arithmetic import Arith, names, parse
+from tensornet_attn.ir.arithmetic import Arith, names, parse
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec.expression import CallText, parse_call
 from tensornet_attn.spec.names import identifier_problem, tensor_problem
-from tensornet_attn.spec.tokens import Refusal
 
 T = TypeVar("T")
 Span = tuple[int, int]

@@ -28,7 +28,7 @@ from tensornet_attn.graph.attention import (
 )
 from tensornet_attn.graph.distance import negated, two_sides
 from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
-from tensornet_attn.spec.arithmetic import ONE, Number, times
+from tensornet_attn.ir.arithmetic import ONE, Number, times
 
 CAUSAL, EXP, ONES = Function("causal"), Function("exp"), Function("ones")
 

@@ -7,11 +7,11 @@ from tensornet_attn.graph.contractions import contraction
 from tensornet_attn.graph.model import Contraction, Step, Term, Use
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.tensors import check_name
+from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops.model import BoxModel
-from tensornet_attn.spec.arithmetic import ONE
 from tensornet_attn.spec.expression import UseText, parse_operand
 from tensornet_attn.spec.places import Path
-from tensornet_attn.spec.tokens import Refusal
 
 
 def declare_steps(scope: Scope) -> None:

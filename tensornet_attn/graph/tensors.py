@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from tensornet_attn import limits
 from tensornet_attn.graph.diagram import Function, Tensor
 from tensornet_attn.graph.scope import Scope, size_text
-from tensornet_attn.spec.arithmetic import ONE, Arith
+from tensornet_attn.ir.arithmetic import ONE, Arith
+from tensornet_attn.ir.tokens import Refusal, Span
 from tensornet_attn.spec.design import Declaration
 from tensornet_attn.spec.expression import parse_call, parse_legs
 from tensornet_attn.spec.names import tensor_problem
 from tensornet_attn.spec.places import Path
-from tensornet_attn.spec.tokens import Refusal, Span
 
 T = TypeVar("T")
 ROLES = {"inputs": "input", "weights": "weight", "constants": "constant", "noise": "noise", "state": "state"}

@@ -37,9 +37,9 @@ from tensornet_attn.graph.diagram import (
     Use,
 )
 from tensornet_attn.graph.read_text import standard_leg
+from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number
+from tensornet_attn.ir.arithmetic import to_text as arithmetic
 from tensornet_attn.ops import OPS
-from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number
-from tensornet_attn.spec.arithmetic import to_text as arithmetic
 
 __all__ = ["call_text", "sum_text", "to_text", "use_text"]
 

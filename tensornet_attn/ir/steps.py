@@ -185,6 +185,11 @@ class Step:
         return self.op if isinstance(self.op, Kernel) else None
 
     @property
+    def form(self) -> object:
+        """What a kernel computes, in named fields; None where it has none."""
+        return self.op.form if isinstance(self.op, Kernel) else None
+
+    @property
     def attention(self) -> Attention | None:
         """The operation, where it is attention that the planner fused."""
         return self.op if isinstance(self.op, Attention) else None
@@ -193,11 +198,6 @@ class Step:
     def fused(self) -> Attention | Kernel | None:
         """The operation, where the planner made it of several steps."""
         return self.op if isinstance(self.op, Attention | Kernel) else None
-
-    @property
-    def form(self) -> object:
-        """What a kernel computes, in named fields; None where it has none."""
-        return self.op.form if isinstance(self.op, Kernel) else None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from pydantic import ValidationError
 
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
+from tensornet_attn.ir.arithmetic import evaluate, names, parse
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.models.config import (
     CONFIGS,
     PARTS,
@@ -29,12 +31,10 @@ from tensornet_attn.models.cost import ModelCost, cost
 from tensornet_attn.models.fit import Fitted, Place, fit, is_path, shipped
 from tensornet_attn.spec import library
 from tensornet_attn.spec import load as load_design
-from tensornet_attn.spec.arithmetic import evaluate, names, parse
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Document, Path
 from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sources import Source, document_of
-from tensornet_attn.spec.tokens import Refusal
 from tensornet_attn.spec.yaml import dump
 from tensornet_attn.spec.yaml import parse as parse_yaml
 

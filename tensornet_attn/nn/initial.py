@@ -8,8 +8,8 @@ import torch
 
 from tensornet_attn.graph.fan import summed_dims
 from tensornet_attn.graph.model import Function, Graph, Tensor
+from tensornet_attn.ir import arithmetic
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.spec import arithmetic
 
 
 def initial(

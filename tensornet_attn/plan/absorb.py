@@ -19,7 +19,6 @@ from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.plan.band import lower_band
-from tensornet_attn.plan.blockwise import quadratic
 from tensornet_attn.plan.figures import duration, instead
 from tensornet_attn.plan.fuse import lower_attention, reasons_against, softmaxes
 from tensornet_attn.plan.linear import lower_linear
@@ -30,6 +29,7 @@ from tensornet_attn.plan.target import TRAINING, Target
 from tensornet_attn.rewrite.absorb import CHAIN, KEY, RULES, VALUE
 from tensornet_attn.rewrite.engine import Rule, rewritten
 from tensornet_attn.rewrite.scores import RULES as SCORES
+from tensornet_attn.tiles.legs import quadratic
 
 ABSORBED = "absorbed weights"
 NEXT: tuple[Lower, ...] = (lower_band, lower_linear, lower_attention)

@@ -12,9 +12,9 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import Attention, attentions
 from tensornet_attn.graph.model import Attention as FusedAttention
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.plan.fuse import operation, placed, result_legs, softmaxes
 from tensornet_attn.plan.lowering import Lowered
-from tensornet_attn.spec.arithmetic import ONE
 
 DEARER = 1.5  # times what a key costs in masked fused attention over all keys: what it costs in a block, on a CPU
 

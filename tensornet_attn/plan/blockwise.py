@@ -13,14 +13,14 @@ from math import prod
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import split_best
-from tensornet_attn.spec.arithmetic import ONE, evaluate
+from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
 
 BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU, 2 to 8 MB about alike
 LEAST = 16  # rows of a block
-IN_BLOCK = ("distance", "zeros", "ones", "full")  # constants that are made for a block
 
 NotProfitable = Callable[[Graph, list[Step], Mapping[str, int]], str | None]  # graph, the kernels of a group, sizes
 
@@ -87,16 +87,6 @@ def _one_product(part: Step) -> bool:
     return isinstance(part.op, Contraction) and len(part.op.terms) == 1 and part.op.terms[0].coefficient == ONE
 
 
-def quadratic(graph: Graph, legs: Iterable[str]) -> bool:
-    """Whether legs hold two that grow with the lengths: query and key, or query and relative positions."""
-    kinds = {graph.leg[leg].kind for leg in legs if graph.leg[leg].sequence or unbounded(graph, leg)}
-    return "query" in kinds and len(kinds) > 1
-
-
-def unbounded(graph: Graph, leg: str) -> bool:
-    return graph.leg[leg].kind == "relative" and graph.leg[leg].size is None
-
-
 def groups(graph: Graph) -> list[set[str]]:
     """The steps with n x m values, together those that read each other or are read by one step."""
     found: list[set[str]] = []
@@ -155,15 +145,6 @@ def leaf(graph: Graph, use: Use) -> Use:
     """What a body reads from outside, under its own leg names, but for sequence legs: these are as used."""
     own = graph.legs_of(use.name)
     return Use(use.name, tuple(new if graph.leg[new].sequence else old for old, new in zip(own, use.legs, strict=True)))
-
-
-def made_inside(graph: Graph, use: Use) -> bool:
-    """Whether a leaf with n x m elements is made for each block: noise, and constants that are a formula."""
-    tensor = graph.tensor.get(use.name)
-    if tensor is None or not quadratic(graph, use.legs):
-        return False
-    formula = tensor.role == "constant" and tensor.init is not None and tensor.init.name in IN_BLOCK
-    return tensor.role == "noise" or (formula and use.legs == tensor.legs)
 
 
 def reason_against(graph: Graph, group: set[str], kernels: list[Step]) -> str | None:

@@ -16,7 +16,7 @@ from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.blockwise import quadratic
+from tensornet_attn.tiles.legs import quadratic
 
 Slot = tuple[str, Wire]  # a leg of a tensor or of a step
 

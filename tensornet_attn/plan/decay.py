@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import EXP, Decay
+from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.rewrite.change import fresh, kept
 from tensornet_attn.rewrite.duplicate import duplicated
-from tensornet_attn.spec.arithmetic import ONE, Negative
 
 
 def decay_alone(graph: Graph, scores: str) -> Graph:

@@ -9,9 +9,9 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Attention, Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.graph.recurrence import CAUSAL, Recurrence, erases
-from tensornet_attn.plan.blockwise import quadratic
+from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.plan.model import Plan, Region
-from tensornet_attn.spec.arithmetic import evaluate
+from tensornet_attn.tiles.legs import quadratic
 
 OPAQUE = (
     "blockwise",

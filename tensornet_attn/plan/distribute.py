@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import Reader, attentions, readers_of
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, times
 from tensornet_attn.plan.band import lower_band
 from tensornet_attn.plan.fuse import lower_attention
 from tensornet_attn.plan.linear import lower_linear
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.rewrite.change import legs_in, read_once, with_steps
-from tensornet_attn.spec.arithmetic import ONE, times
 
 UNLOCKS = (lower_band, lower_linear, lower_attention)
 

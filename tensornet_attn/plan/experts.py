@@ -15,11 +15,11 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.experts import Experts, Product, chosen_of, chosen_time, held, read_product, topk_of
 from tensornet_attn.cost.routing import Routing
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.plan.figures import duration, instead
 from tensornet_attn.plan.lowering import Lowered, kernel
 from tensornet_attn.plan.order import order
 from tensornet_attn.rewrite.change import with_steps
-from tensornet_attn.spec.arithmetic import ONE, evaluate
 
 Hidden = tuple[tuple[Step, Product | None], ...]  # steps before the last product, each that is one read as such
 EXPERTS = "grouped experts"

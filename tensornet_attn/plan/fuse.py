@@ -13,13 +13,13 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
 from tensornet_attn.graph.model import Attention as FusedAttention
 from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.ir.arithmetic import times
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order
 from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.rewrite.duplicate import STATE_APART
 from tensornet_attn.rewrite.engine import everywhere, rewritten
 from tensornet_attn.rewrite.scores import RULES
-from tensornet_attn.spec.arithmetic import times
 
 FUSED = "fused attention"
 

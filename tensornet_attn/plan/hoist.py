@@ -12,11 +12,11 @@ from dataclasses import replace
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import attentions, readers_of
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.plan.distribute import still_made
 from tensornet_attn.plan.duplicate import lower_duplicates
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.rewrite.change import draws, fresh, kept, with_steps
-from tensornet_attn.spec.arithmetic import ONE
 
 HOISTS = "hoisted values"
 

@@ -29,13 +29,13 @@ from tensornet_attn.graph.attention import (
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, erases, linear, recurrence_of, sums
+from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.plan.decay import decay_alone, decay_sides
 from tensornet_attn.plan.figures import counted, instead
 from tensornet_attn.plan.lowering import Lowered, kernel
 from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
-from tensornet_attn.spec.arithmetic import ONE, Number
 
 LINEAR = "linear attention"
 DENSE = "with a mask at run time the scores are made"

@@ -13,7 +13,7 @@ from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.plan.absorb import ABSORBED, lower_absorbed
 from tensornet_attn.plan.band import lower_band
-from tensornet_attn.plan.blockwise import lower_blockwise, quadratic
+from tensornet_attn.plan.blockwise import lower_blockwise
 from tensornet_attn.plan.cumsum import CUMSUM, lower_cumsum
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.distribute import lower_distribution
@@ -31,6 +31,7 @@ from tensornet_attn.plan.target import TRAINING, Target
 from tensornet_attn.plan.triton import TRITON, lower_triton
 from tensornet_attn.plan.ways import AS_PRICED, BAND, DISTRIBUTION, ROWS, WAYS, Way, chosen, rows_for
 from tensornet_attn.rewrite.whole import gone, simplified
+from tensornet_attn.tiles.legs import quadratic
 
 BESIDE_KERNELS = 16  # times fewer multiply-adds, for which torch computes on a GPU what a kernel could
 

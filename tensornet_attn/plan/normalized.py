@@ -13,12 +13,12 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import Normalize, attentions
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.plan.distribute import Blend, blend_of, still_made
 from tensornet_attn.plan.duplicate import lower_duplicates
 from tensornet_attn.plan.hoist import lower_hoists
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.rewrite.change import fresh, read_once, with_steps, with_uses
-from tensornet_attn.spec.arithmetic import Number
 
 NORMALIZED = "rows of a blend"
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.wires import Wire, joints
+from tensornet_attn.ir.arithmetic import ONE, Binary, Number, times
 from tensornet_attn.plan.parallel import Split
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_uses
-from tensornet_attn.spec.arithmetic import ONE, Binary, Number, times
 
 ZEROS = Function("zeros")
 

@@ -21,10 +21,10 @@ from tensornet_attn.graph.attention import Reader, ScoreTerm, readers_of
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES, Recurrence, cumulative, sums
+from tensornet_attn.ir.arithmetic import ONE, Arith, times
 from tensornet_attn.plan.linear import DENSE, lower_linear
 from tensornet_attn.plan.lowering import Lowered, kernel
 from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, with_steps
-from tensornet_attn.spec.arithmetic import ONE, Arith, times
 
 STATES = "mixed states"
 

@@ -17,9 +17,9 @@ from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
 from tensornet_attn.plan.blockwise import exits, groups, kernel, reason_against, spread_for, steps_with
 from tensornet_attn.plan.lowering import Lowered
 from tensornet_attn.plan.order import order, split_best
-from tensornet_attn.plan.tiles.build import tile_program
-from tensornet_attn.plan.tiles.derive import gradients
-from tensornet_attn.plan.tiles.model import Node, Program, Unfit, below
+from tensornet_attn.tiles.build import tile_program
+from tensornet_attn.tiles.derive import gradients
+from tensornet_attn.tiles.model import Node, Program, Unfit, below
 
 TRITON = "Triton kernels"
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Term, Use
-from tensornet_attn.spec.arithmetic import Arith, Binary, Negative, Number, evaluate, names
-from tensornet_attn.spec.arithmetic import times as times
+from tensornet_attn.ir.arithmetic import Arith, Binary, Negative, Number, evaluate, names
+from tensornet_attn.ir.arithmetic import times as times
 
 Legs = tuple[str, ...]
 

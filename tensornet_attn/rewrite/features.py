@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Leg, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.rewrite.change import Legs, fresh, read_once, terms_of, with_steps
 from tensornet_attn.rewrite.engine import Rule
-from tensornet_attn.spec.arithmetic import ONE, Number
 
 Pair = tuple[Term, tuple[Use, Use]]  # a product of a query and a key tensor, and both
 

@@ -14,8 +14,8 @@ from math import inf
 from tensornet_attn.graph.boxes import finite
 from tensornet_attn.graph.hidden import EVERYTHING, looks
 from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Use
+from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.rewrite.change import NOT_MULTIPLIED, fresh, terms_of, with_uses
-from tensornet_attn.spec.arithmetic import Number
 
 _EXP = Function("exp")
 _FACTOR, _OPERAND = 0, 1  # what stands for hidden entries: at 1 every box is a number, and its derivative too

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensornet_attn import limits
 from tensornet_attn.graph.model import Graph, Leg, Step, Term, Use
+from tensornet_attn.ir.arithmetic import Name
 from tensornet_attn.rewrite.change import (
     Legs,
     leg_like,
@@ -15,7 +16,6 @@ from tensornet_attn.rewrite.change import (
     with_steps,
     with_terms,
 )
-from tensornet_attn.spec.arithmetic import Name
 
 
 def spread(graph: Graph, place: str, at: int, use: Use, source: Step) -> Graph | None:

@@ -8,9 +8,9 @@ from itertools import combinations, permutations
 
 from tensornet_attn.graph.model import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
+from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.rewrite.change import is_map, legs_in, read_once
 from tensornet_attn.rewrite.notation import BoxOf, Item, Product, Side, Sum
-from tensornet_attn.spec.arithmetic import ONE, Arith
 
 Places = tuple[int, ...]
 

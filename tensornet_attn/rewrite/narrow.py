@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
+from tensornet_attn.ir.arithmetic import Name
 from tensornet_attn.rewrite.change import ALONG_ONE, draws, kept, legs_in, terms_of, times, with_steps, with_terms
-from tensornet_attn.spec.arithmetic import Name
 
 
 def without_leg(graph: Graph, name: str, leg: str, masked: bool = False) -> Graph | None:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tensornet_attn import limits
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
 from tensornet_attn.rewrite.change import (
     fresh,
     legs_in,
@@ -25,7 +26,6 @@ from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.inline import spread
 from tensornet_attn.rewrite.match import Choices, Choose, Match, Matcher
 from tensornet_attn.rewrite.notation import REST, BoxOf, Item, Product, Same, Side, Sum, read_side
-from tensornet_attn.spec.arithmetic import ONE, Arith, Negative
 
 __all__ = ["Choices", "Match", "Pattern", "pattern"]
 

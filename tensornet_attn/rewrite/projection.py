@@ -9,9 +9,9 @@ from dataclasses import replace
 from math import prod
 
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.rewrite.change import Legs, fresh, leg_like, product, with_legs, with_steps
 from tensornet_attn.rewrite.engine import Rule
-from tensornet_attn.spec.arithmetic import ONE
 
 
 def one_projection(graph: Graph, place: str) -> Graph | None:

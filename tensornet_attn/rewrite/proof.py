@@ -22,7 +22,7 @@ from hashlib import blake2b
 from itertools import product
 
 from tensornet_attn.graph.model import Attention, Box, Function, Graph, Kernel, Step, Tensor, Term, Use
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, Name, Negative, Number, evaluate, to_text
+from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Name, Negative, Number, evaluate, to_text
 
 P, Q, W = 2305811687022643439, 1152905843511321719, 4  # P = 2 Q + 1; squares have order Q
 POINTS = 2

@@ -10,6 +10,7 @@ from math import prod
 
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
+from tensornet_attn.ir.arithmetic import ONE, Negative, evaluate
 from tensornet_attn.rewrite.change import (
     Legs,
     fresh,
@@ -24,7 +25,6 @@ from tensornet_attn.rewrite.change import (
     with_terms,
 )
 from tensornet_attn.rewrite.engine import Rule
-from tensornet_attn.spec.arithmetic import ONE, Negative, evaluate
 
 
 def relu_of_weight(graph: Graph, place: str) -> Graph | None:

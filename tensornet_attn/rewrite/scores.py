@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from tensornet_attn.graph.distance import POSITION, gap_of, two_sides, with_places
 from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Step, Use
+from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.rewrite.change import legs_in, plain_number, read_once, terms_of, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.features import SIDE_BY_SIDE
 from tensornet_attn.rewrite.pattern import Choices, Match, pattern
-from tensornet_attn.spec.arithmetic import evaluate
 
 
 def joint_keys(graph: Graph, place: str) -> Graph | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from tensornet_attn.graph.model import Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Arith, Name
 from tensornet_attn.rewrite.change import (
     draws,
     drop_dead,
@@ -21,7 +22,6 @@ from tensornet_attn.rewrite.change import (
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.narrow import without_leg
 from tensornet_attn.rewrite.pattern import Match, pattern
-from tensornet_attn.spec.arithmetic import ONE, Arith, Name
 
 Legs = tuple[str, ...]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.wires import WHOLE, Wire, joints
+from tensornet_attn.ir.arithmetic import Arith, Name, evaluate
 from tensornet_attn.rewrite.change import WHOLE_LEGS, fresh, kept, leg_like, terms_of, with_legs
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.simplify import ONE_MAP
-from tensornet_attn.spec.arithmetic import Arith, Name, evaluate
 
 Slot = tuple[str, object]  # (tensor, its leg) or (step, wire)
 Part = tuple[str, int]  # the name that a part of a leg would like, its size

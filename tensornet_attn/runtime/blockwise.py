@@ -10,22 +10,23 @@ from tensornet_attn.runtime.operations import element, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
 FUNCTIONS: dict = {}  # name: (function, legs of each operand, place of the result's query leg): `block_function`'s
+GRADIENTS: dict = {}  # name: (its gradient, the names of the operands): `block_gradient`'s
 
 
 class Rows:
     """What a function of a block of rows knows beside its operands.
 
-    `at`: the positions of its rows, [block]; `n`: the queries of the whole call; `m`: the keys that the rows see, from
-    the first on; `batch`: the block's batch dimensions; `sizes`: sizes that no operand shows; `random`: the generator
-    to draw from.
+    `at`: the positions of its rows, [block]; `n`, `keys`: the queries and keys of the whole call; `m`: the keys that
+    the rows see, from the first on; `batch`: the block's batch dimensions; `sizes`: sizes that no operand shows;
+    `random`: the generator to draw from.
     """
 
     def __init__(self, piece: tuple, call: tuple, keys: int, random: torch.Generator | None, device: torch.device):
-        _, self.n, m, batch, _, self.training, self.sizes, _ = call
+        _, self.n, self.keys, batch, _, self.training, self.sizes, _ = call
         _, elements, first, count = piece
         self.m = keys
         self.batch = [elements, *batch[1:]] if batch else []
-        self.at = torch.arange(first + m - self.n, first + m - self.n + count, device=device)
+        self.at = torch.arange(first + self.keys - self.n, first + self.keys - self.n + count, device=device)
         self.random = random
 
 
@@ -43,8 +44,8 @@ def block_function(
     `rows`: of each operand the dimension, from the end, of its query leg, 0 where it has none; `spans`: that of a leg
     of relative positions, of which a block of b rows that see m keys has b + m - 1; `out`: that of the query leg of the
     result. `keys`: that of the key leg, told where no row sees a later key: a block then has the keys up to its last
-    row. `legs`: how many dimensions of each operand are not of the batch, -1 for a mask: all but its last two may be.
-    Not told, a block has the whole batch.
+    row. `legs`: how many dimensions of each operand are not of the batch, 0 where none is, None where all are, -1 for a
+    mask: all but its last two may be. Not told, a block has the whole batch.
     """
 
     def known(function):
@@ -53,6 +54,20 @@ def block_function(
         name = own_name(f"{function.__module__}.{function.__name__}", FUNCTIONS)
         FUNCTIONS[name] = function, tuple(places), out
         return name
+
+    return known
+
+
+def block_gradient(name: str):
+    """Makes a function the backward of the function of a block, f(rows: Rows, gradient, wanted, *operands).
+
+    It returns the gradient of each operand, None for those that have none. `wanted`: the names of those that are used.
+    """
+
+    def known(function):
+        code = function.__code__
+        GRADIENTS[name] = function, code.co_varnames[3 : code.co_argcount]
+        return function
 
     return known
 
@@ -91,10 +106,14 @@ def blockwise(
 
 def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
     """The function of these operands, under the autocast of the call."""
-    some = iter(given)
-    operands = [next(some) if is_there else None for is_there in call[0]]
     with torch.autocast(autocast_kind(given[0]), call[-1], call[-1] is not None, False):
-        return FUNCTIONS[tile][0](rows, *operands)
+        return FUNCTIONS[tile][0](rows, *operands_of(given, call))
+
+
+def operands_of(given: list[Tensor], call: tuple) -> list[Tensor | None]:
+    """Each operand, None where it was not given."""
+    some = iter(given)
+    return [next(some) if is_there else None for is_there in call[0]]
 
 
 def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
@@ -128,9 +147,9 @@ def legs_of(tile: str, call: tuple) -> list[tuple[int, int, int, int]]:
     return [legs for legs, is_there in zip(FUNCTIONS[tile][1], call[0], strict=True) if is_there]
 
 
-def in_batch(x: Tensor, own: int, batch: list[int]) -> bool:
+def in_batch(x: Tensor, own: int | None, batch: list[int]) -> bool:
     """Whether an operand has an entry for each element of the first dimension of the batch."""
-    has = x.ndim > 2 if own < 0 else own > 0 and x.ndim == own + len(batch)
+    has = x.ndim > 2 if own == -1 else own != 0 and x.ndim == (own or 0) + len(batch)
     return bool(batch) and has and x.shape[0] > 1
 
 
@@ -236,12 +255,22 @@ def blockwise_backward(
 
 def backward_of_block(own: Tensor, parts: list[Tensor], wanted: list[int], tile: str, call: tuple, rows: Rows) -> tuple:
     """The gradients of a block's operands at the places `wanted`; `own`: the gradient of its result."""
+    function, names = GRADIENTS[tile]
+    names_given = [name for name, is_there in zip(names, call[0], strict=True) if is_there]
+    with torch.autocast(autocast_kind(parts[0]), call[-1], call[-1] is not None, False):
+        every = function(rows, own, {names_given[i] for i in wanted}, *operands_of(parts, call))
+    found = [one for one, is_there in zip(every, call[0], strict=True) if is_there]
+    return tuple(torch.zeros_like(parts[i]) if found[i] is None else fitted(found[i], parts[i]) for i in wanted)
 
-    def again(*some):
-        return computed(tile, with_new(parts, wanted, some), call, rows)
 
-    part, pull = torch.func.vjp(again, *(parts[i] for i in wanted))
-    return pull(own if own.shape == part.shape else own.sum(FUNCTIONS[tile][2], keepdim=True))  # one part for all rows
+def fitted(gradient: Tensor, x: Tensor) -> Tensor:
+    """A gradient in the shape of x: added up over what x has one entry for, repeated where it has one itself."""
+    more = gradient.ndim - x.ndim
+    if more > 0:
+        gradient = gradient.sum(tuple(range(more)))
+    alone = [dim for dim in range(-1, -gradient.ndim - 1, -1) if x.shape[dim] == 1 != gradient.shape[dim]]
+    gradient = gradient.sum(alone, keepdim=True) if alone else gradient
+    return gradient.expand(x.shape)
 
 
 def with_new(parts: list[Tensor], places: list[int], new: tuple) -> list[Tensor]:

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.blockwise import Rows
+from tensornet_attn.runtime.blockwise import Rows, fitted
+from tensornet_attn.runtime.masks import run_time_mask
 from tensornet_attn.runtime.positions import from_table, relative_to_key
 
 
@@ -41,12 +42,17 @@ def relative_rows(x: Tensor, rows: Rows, reach: int | None = None) -> Tensor:
     return relative_to_key(x, rows.at.shape[0], rows.m)
 
 
-def dropped_rows(x: Tensor, probability: float, rows: Rows) -> Tensor:
-    """Entries dropped while training, the rest scaled up."""
+def drawn_rows(x: Tensor, probability: float, rows: Rows) -> Tensor | None:
+    """What a dropout multiplies the entries of x with while training: zero, or what scales the rest up."""
     if not rows.training:
-        return x
+        return None
     keep = torch.empty(x.shape, device=x.device).uniform_(generator=rows.random) >= probability
-    return x * keep.to(x.dtype) * (0.0 if probability == 1 else 1 / (1 - probability))
+    return keep.to(x.dtype) * (0.0 if probability == 1 else 1 / (1 - probability))
+
+
+def dropped(x: Tensor, entries: Tensor | None) -> Tensor:
+    """x with its entries dropped, where some are."""
+    return x if entries is None else x * entries
 
 
 def noise_rows(given: Tensor | None, shape: tuple, std: float, draw: bool, rows: Rows, like: Tensor) -> Tensor:
@@ -57,3 +63,32 @@ def noise_rows(given: Tensor | None, shape: tuple, std: float, draw: bool, rows:
         drawn = torch.empty(shape, device=like.device, dtype=like.dtype)  # randn with a generator takes no traced sizes
         return std * drawn.normal_(generator=rows.random)
     return torch.zeros(shape, device=like.device, dtype=like.dtype)
+
+
+def softmax_gradient(weights: Tensor, gradient: Tensor, keep: Tensor | None = None, dim: int = -1) -> Tensor:
+    """The gradient of the scores of a softmax, from that of its weights; nothing of what may not be seen."""
+    if keep is not None:
+        gradient = torch.where(keep, gradient, 0)
+    weights, gradient = torch.broadcast_tensors(weights, gradient.to(weights.dtype))
+    return torch._softmax_backward_data(gradient, weights, dim, weights.dtype)
+
+
+def gradient_of(function, gradient: Tensor, x: Tensor, legs: tuple[int, int]) -> Tensor:
+    """The gradient of x, from that of function(x), for each element of the batch; that may lack dimensions.
+
+    `legs`: how many dimensions of either are not of the batch.
+    """
+    last, own = legs
+    batch = torch.broadcast_shapes(gradient.shape[: gradient.ndim - last], x.shape[: x.ndim - own])
+    y, pull = torch.func.vjp(function, x.expand(*batch, *x.shape[x.ndim - own :]))
+    return pull(gradient.expand(y.shape))[0]
+
+
+def mask_gradient(gradient: Tensor, mask: Tensor, batch: int, others: int) -> Tensor:
+    """The gradient of a run-time mask, from that of scores [batch..., others..., n, m]."""
+    return fitted(gradient, run_time_mask(mask, batch, others)).reshape(mask.shape)
+
+
+def spread(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """x with so many entries on its last dimensions, each as large or one."""
+    return x.expand(*x.shape[: -len(sizes)], *sizes)

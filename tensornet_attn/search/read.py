@@ -8,6 +8,7 @@ from typing import Any
 
 from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph import examine
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.models.fit import inside, opened
 from tensornet_attn.search.moves import MOVES
 from tensornet_attn.search.space import COSTS, Alternative, Bounds, Space, Values, is_number, is_whole
@@ -18,7 +19,6 @@ from tensornet_attn.spec.places import Document, Path
 from tensornet_attn.spec.read import read_document
 from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sources import Source, document_of
-from tensornet_attn.spec.tokens import Refusal
 
 TOP = ("space", "name", "about", "base", "legs", "settings", "alternatives", "moves", "most", "bounds")
 SECTIONS = ("legs", "settings", "inputs", "weights", "constants", "noise", "state", "losses")

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.graph.text import call_text, sum_text, use_text
+from tensornet_attn.ir.arithmetic import ONE, Arith, Number, evaluate, parse, to_text
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.model import BOXES
 from tensornet_attn.spec import Design
-from tensornet_attn.spec.arithmetic import ONE, Arith, Number, evaluate, parse, to_text
 
 ROLES = ("inputs", "weights", "constants", "noise", "state")
 Size = int | float | str

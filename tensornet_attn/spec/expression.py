@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tensornet_attn import limits
-from tensornet_attn.spec.arithmetic import ONE, Arith, Binary, Negative, literal, parse_arguments, parse_sum
-from tensornet_attn.spec.tokens import Refusal, Span, Stream
+from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Negative, literal, parse_arguments, parse_sum
+from tensornet_attn.ir.tokens import Refusal, Span, Stream
 
 EXPRESSION = "e.g. 'x[n f] W[f d] -> n d'."
 LEGS = "legs are names separated by blanks, e.g. 'n f'."

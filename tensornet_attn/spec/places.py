@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tensornet_attn import limits
-from tensornet_attn.spec.tokens import Span
+from tensornet_attn.ir.tokens import Span
 
 Path = tuple[str | int, ...]
 _ESCAPES = {"x": 4, "u": 6, "U": 10}  # how long an escape in double quotes is; the others have 2 characters

@@ -9,8 +9,8 @@ from typing import Any
 
 from tensornet_attn import limits
 from tensornet_attn.errors import Problem, nearest
+from tensornet_attn.ir.tokens import Refusal, Span
 from tensornet_attn.spec.places import Document, Path, Place
-from tensornet_attn.spec.tokens import Refusal, Span
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _MESSAGE = 400  # characters of a sentence or hint: names in it may be long

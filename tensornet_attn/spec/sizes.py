@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from tensornet_attn import limits
-from tensornet_attn.spec.arithmetic import Arith, Negative, Number, evaluate, names, parse, to_text
+from tensornet_attn.ir.arithmetic import Arith, Negative, Number, evaluate, names, parse, to_text
+from tensornet_attn.ir.tokens import Refusal, Span
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, words
-from tensornet_attn.spec.tokens import Refusal, Span
 
 KINDS = ("query", "key", "relative", "head")
 Written = int | float | str  # a size, or arithmetic of sizes

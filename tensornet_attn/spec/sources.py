@@ -14,11 +14,11 @@ from typing import Any
 
 from tensornet_attn import limits
 from tensornet_attn.errors import InputError, Problem
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec import library
 from tensornet_attn.spec.design import Design
 from tensornet_attn.spec.places import ALONE, Document, Room
 from tensornet_attn.spec.report import Reporter, printable
-from tensornet_attn.spec.tokens import Refusal
 from tensornet_attn.spec.yaml import parse
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Design

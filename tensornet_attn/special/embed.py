@@ -20,11 +20,12 @@ from math import prod
 from tensornet_attn.errors import DesignError, InputError, nearest
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Function, Graph
-from tensornet_attn.spec import Design, arithmetic
+from tensornet_attn.ir import arithmetic
+from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.spec import Design
 from tensornet_attn.spec.design import Special
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.read import load
-from tensornet_attn.spec.tokens import Refusal
 from tensornet_attn.special.value import Shaped, Value, matrix_shape, numbers_of, parse_value, shape_of, stored
 
 Numbers = Mapping[str, int | float]

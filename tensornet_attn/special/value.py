@@ -8,11 +8,11 @@ from math import prod
 
 from tensornet_attn.errors import nearest
 from tensornet_attn.graph.model import Function, Graph
-from tensornet_attn.spec import arithmetic
-from tensornet_attn.spec.arithmetic import ONE, Arith
+from tensornet_attn.ir import arithmetic
+from tensornet_attn.ir.arithmetic import ONE, Arith
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec.expression import CallText, SumText, UseText, parse_call, parse_sum_text
 from tensornet_attn.spec.report import meant
-from tensornet_attn.spec.tokens import Refusal
 
 STARTS = ("zeros", "ones", "eye", "full", "kron", "row", "column")  # initialisers that draw nothing
 EXAMPLE = "e.g. 'Wk', 'zeros', 'sqrt(h) * kron(eye(h), ones(d, d))' or 'Wk[f h d] -> f r h d'."

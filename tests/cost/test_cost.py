@@ -10,7 +10,7 @@ import pytest
 from tensornet_attn.cost import Cost, StepCost, cost, cost_of, device_named, dtype_bytes, sizes_at
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
-from tensornet_attn.spec.arithmetic import ONE, Number, parse
+from tensornet_attn.ir.arithmetic import ONE, Number, parse
 
 
 def use(text):

@@ -11,8 +11,8 @@ from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.scene import COPY, PICTURE, drawn_apart, edges
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Attention, Contraction, Graph, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Number, parse
 from tensornet_attn.spec import load
-from tensornet_attn.spec.arithmetic import ONE, Number, parse
 from tensornet_attn.spec.library import names as list_designs
 
 

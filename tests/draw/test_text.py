@@ -8,8 +8,8 @@ from tensornet_attn.draw import to_text
 from tensornet_attn.draw.text import WIDTH, declaration_lines, step_lines
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Attention, Graph, Step, Use
+from tensornet_attn.ir.arithmetic import ONE, Number, parse
 from tensornet_attn.spec import load
-from tensornet_attn.spec.arithmetic import ONE, Number, parse
 from tensornet_attn.spec.library import names as list_designs
 
 PLAIN = """\

@@ -29,20 +29,38 @@ def test_a_core_is_folded_into_the_query_of_a_block() -> None:
         "",
         "    return y_1.transpose(-2, -1) @ self.Wo  # ... n f",
     ]
-    assert tile_of(source).splitlines() == [
+    forward, backward = tile_of(source).split("\n\n\n")
+    assert forward.splitlines() == [
         "@block_function(rows=(0, -1, 0, 0, -2, 0), out=-1, legs=(0, 2, 2, 2, -1, 1))",
         "def y_1_rows(",
         "    rows: Rows, C: Tensor, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key_mask: Tensor | None",
         ") -> Tensor:",
         '    """A.of.p1, A.of, A, y.p1 of a block of rows: C [r s], Q [s n], K [m s], V [r m] -> [r n]."""',
         "    (r,) = rows.sizes",
-        "    A_scores_1 = C[:, None, :] * Q.transpose(-2, -1)[..., None, :, :]  # ... r n s",
-        "    A_scores_k = r ** -0.5 * A_scores_1  # ... r n s",
-        '    A_scores = torch.einsum("...rns,...ms->...rnm", A_scores_k, K)  # ... r n m',
+        "    Q_k = r ** -0.5 * Q  # ... s n",
+        "    A_scores_1_k = C[:, None, :] * Q_k.transpose(-2, -1)[..., None, :, :]  # ... r n s",
+        '    A_scores = torch.einsum("...rns,...ms->...rnm", A_scores_1_k, K)  # ... r n m',
         "    keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)",
         "    A = masked_softmax(A_scores, keep, bias)  # ... r n m",
-        "    return read_by(A, V)  # ... r n",
+        '    return torch.einsum("...rnm,...rm->...rn", A, V)  # ... r n',
     ]
+    maps = [line.strip() for line in backward.splitlines() if line.endswith("# ... r n m")]
+    assert maps[1:] == [
+        "A = masked_softmax(A_scores, keep, bias)  # ... r n m",
+        "d_A = gradient[..., None] * V[..., None, :]  # ... r n m",
+        "d_A_scores = softmax_gradient(A, d_A, keep)  # ... r n m",
+    ]
+    assert backward.splitlines()[-1] == "    return d_C, d_Q, d_K, d_V, d_mask, None"
+
+
+def test_the_backward_makes_what_is_wanted() -> None:
+    backward = tile_of(ta.emit_source("hard_fish")).split("\n\n\n")[1]
+    assert backward.splitlines()[:2] == [
+        "@block_gradient(y_1_rows)",
+        "def y_1_rows_backward(rows, gradient, wanted, Q, K, P, V, mask, key_mask):",
+    ]
+    assert 'd_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None' in backward
+    assert 'torch.einsum("...hnm,...hmd->...hnd", A, V)' not in backward  # the result is not made again
 
 
 def test_relative_positions_are_those_of_the_block() -> None:
@@ -53,7 +71,8 @@ def test_relative_positions_are_those_of_the_block() -> None:
 
 def test_what_is_drawn_is_told() -> None:
     dropout, noise = (ta.emit_source(ta.load(TAKEN[name])) for name in ("dropout", "noise"))
-    assert "dropped_rows(masked_softmax(A_of, keep, bias), 0.5, rows)" in tile_of(dropout)
+    assert tile_of(dropout).count("drawn_rows(A_whole, 0.5, rows)") == 2  # forward and backward
+    assert "d_A_whole = dropped(d_A, A_entries)" in tile_of(dropout)
     assert "self.training, self.training" in " ".join(forward_of(dropout).split())
     assert 'None if noise is None else noise.get("eps")' in forward_of(noise)
     assert "eps = noise_rows(eps, (*rows.batch, h, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)" in noise

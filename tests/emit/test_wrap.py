@@ -11,8 +11,8 @@ from tensornet_attn.emit.names import Names, class_name, docstring_text
 from tensornet_attn.emit.numbers import integer_text, number_text
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.graph import build
+from tensornet_attn.ir.arithmetic import parse
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Value, permuted
-from tensornet_attn.spec.arithmetic import parse
 
 LINES = [
     "x = f(a, b)  # ... n m",

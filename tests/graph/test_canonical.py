@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tensornet_attn as ta
 from tensornet_attn.graph.canonical import canonical, graph_hash
 from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Graph, Step, Term, Use
-from tensornet_attn.spec.arithmetic import Binary, Call, Name, Negative, parse
+from tensornet_attn.ir.arithmetic import Binary, Call, Name, Negative, parse
 
 DESIGNS = ta.list_designs()
 POSITIONAL = ("kron", "sinusoid")  # values that say of each leg what stands on it

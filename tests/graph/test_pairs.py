@@ -10,7 +10,7 @@ import pytest
 
 from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.pairs import BATCH, batched, left_to_right, primitive, split_products, summed
-from tensornet_attn.spec.arithmetic import ONE, Number
+from tensornet_attn.ir.arithmetic import ONE, Number
 
 TWO = Number(2)
 

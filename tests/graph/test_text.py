@@ -13,7 +13,7 @@ from tensornet_attn import DesignError, InputError, limits
 from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.graph.text import to_text
-from tensornet_attn.spec.arithmetic import ONE, Binary, Call, Name, Negative, Number, parse
+from tensornet_attn.ir.arithmetic import ONE, Binary, Call, Name, Negative, Number, parse
 
 MHSA = """\
 graph mhsa

@@ -26,10 +26,10 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.errors import DesignError
 from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Kernel, Step, Use
 from tensornet_attn.graph.pairs import BATCH, split_products
+from tensornet_attn.ir.arithmetic import Arith, evaluate, names, to_text
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.price import Price, price_of
 from tensornet_attn.plan.target import target_from
-from tensornet_attn.spec.arithmetic import Arith, evaluate, names, to_text
 from tests.shipped import graph_of
 
 WORDS = {

@@ -44,6 +44,10 @@ BACK = {"gap": {"legs": "m n", "value": "distance"}}
 TAKEN = {
     "a map on the scores": design(MAPPED),
     "causal": design(MAPPED, causal=True),
+    "causal, divided by all keys": design({"map": "softcap(3)", "of": f"(1 / m) * {SCORES}"}, causal=True),
+    "a number of each sequence": design(
+        {"map": "softcap(3)", "of": f"U[] {SCORES}"}, U={"mean": "n", "of": {"mean": "f", "of": "x"}}
+    ),
     "a band": design(MAPPED, box={"mask": ["band(1)"]}),
     "a window to one side": design(MAPPED, box={"mask": ["window(2, -1)"]}),
     "heads mixed before and after": design(

@@ -11,9 +11,10 @@ from torch import Tensor
 import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Kernel
-from tensornet_attn.plan.blockwise import BUDGET, LEAST, block_of, keys_of, quadratic, rows_of
+from tensornet_attn.plan.blockwise import BUDGET, LEAST, block_of, keys_of, rows_of
 from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.make import make_plan
+from tensornet_attn.tiles.legs import quadratic
 from tests.plan.blockwise_cases import MAPPED, READ, REFUSED, TAKEN, design
 
 

@@ -15,13 +15,13 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.model import Contraction, Term, Use
+from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.rewrite import proof, simplified
 from tensornet_attn.rewrite.change import with_steps, with_terms
 from tensornet_attn.rewrite.engine import Rule, everywhere, rewritten
 from tensornet_attn.rewrite.proof import P, Q, W, prove
 from tensornet_attn.rewrite.table import CHOICES, RULES, steps_of
-from tensornet_attn.spec.arithmetic import ONE
 from tests.designs.cases import CASES
 from tests.mutations.__main__ import MUTATIONS
 from tests.mutations.model import Mutation

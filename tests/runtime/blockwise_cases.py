@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.blockwise import Rows, block_function, blockwise
-from tensornet_attn.runtime.blockwise_inside import causal_rows, dropped_rows, noise_rows, relative_rows
+from tensornet_attn.runtime.blockwise import FUNCTIONS, GRADIENTS, Rows, block_function, blockwise
+from tensornet_attn.runtime.blockwise_inside import causal_rows, drawn_rows, dropped, noise_rows, relative_rows
 from tensornet_attn.runtime.masks import causal_mask, visible
 from tensornet_attn.runtime.positions import relative_to_key
 from tensornet_attn.runtime.softmax import masked_softmax
@@ -25,6 +25,26 @@ def some(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
     return torch.randn(*shape, dtype=F64, generator=generator).to(dtype).requires_grad_()
 
 
+def known_to_torch(tile: str) -> str:
+    """A function of a block whose gradient is torch's."""
+    function = FUNCTIONS[tile][0]
+    names = function.__code__.co_varnames[1 : function.__code__.co_argcount]
+
+    def gradients(rows: Rows, gradient: Tensor, wanted: set[str], *operands: Any) -> list[Tensor | None]:
+        given = dict(zip(names, operands, strict=True))
+        own = [name for name in names if name in wanted]
+        y, pull = torch.func.vjp(
+            lambda *some: function(rows, **given | dict(zip(own, some, strict=True))), *(given[name] for name in own)
+        )
+        gradient = gradient if gradient.shape == y.shape else gradient.sum(-2, keepdim=True)
+        found = dict(zip(own, pull(gradient), strict=True))
+        return [found.get(name) for name in names]
+
+    GRADIENTS[tile] = gradients, names
+    return tile
+
+
+@known_to_torch
 @block_function(rows=(0, -2, 0, 0, -2, 0), out=-2, legs=(0, 3, 3, 3, -1, 1))
 def mixed_rows(
     rows: Rows, P: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key_mask: Tensor | None
@@ -52,6 +72,7 @@ def mixed_operands(n: int, m: int, batch: tuple[int, ...] = (2,), dtype: torch.d
     return [some(*shape, seed=i, dtype=dtype) for i, shape in enumerate(shapes)]
 
 
+@known_to_torch
 @block_function(rows=(-2, 0, 0, 0), spans=(0, 0, -1, 0), out=-2, keys=(0, -2, 0, 0), legs=(2, 2, 0, 0))
 def relative_scores_rows(rows: Rows, q: Tensor, k: Tensor, far: Tensor, near: Tensor) -> Tensor:
     """Causal, with a table of all relative positions, far [d p], and one of those up to 2 away, near [5]."""
@@ -73,18 +94,20 @@ def relative_operands(n: int, m: int, batch: tuple[int, ...] = (2,)) -> list[Ten
     return [some(*batch, n, 4), some(*batch, m, 4, seed=1), some(4, n + m - 1, seed=2), some(5, seed=3)]
 
 
+@known_to_torch
 @block_function(rows=(-2, 0, -2), out=-2, legs=(2, 2, 2))
-def drawn_rows(rows: Rows, q: Tensor, k: Tensor, noise: Tensor | None) -> Tensor:
+def drawn_scores_rows(rows: Rows, q: Tensor, k: Tensor, noise: Tensor | None) -> Tensor:
     """Noise on the scores and dropout after the softmax, both drawn block by block."""
     shape = (*rows.batch, rows.at.shape[0], rows.m)
     scores = q @ k.mT + noise_rows(noise, shape, 0.5, rows.training, rows, q)
-    return dropped_rows(scores.softmax(-1), float(rows.sizes[0]) / 4, rows) @ k
+    weights = scores.softmax(-1)
+    return dropped(weights, drawn_rows(weights, float(rows.sizes[0]) / 4, rows)) @ k
 
 
 def drawn(q: Tensor, k: Tensor, noise: Any = None, quarters: int = 1, training: bool = True) -> Tensor:
     """The same with a dropout of so many quarters."""
     call = (q.shape[-2], k.shape[-2], tuple(q.shape[:-2]), SMALL, training, training, (quarters,))
-    return blockwise(drawn_rows, [q, k, noise], *call)
+    return blockwise(drawn_scores_rows, [q, k, noise], *call)
 
 
 def same(got: Tensor, want: Tensor, leaves: list[Tensor], near: float = 1e-10) -> None:

@@ -17,7 +17,7 @@ import tensornet_attn as ta
 from tensornet_attn.runtime.blockwise import blockwise_backward, blockwise_forward
 from tests.runtime.blockwise_cases import (
     drawn,
-    drawn_rows,
+    drawn_scores_rows,
     mixed,
     mixed_operands,
     mixed_plain,
@@ -70,7 +70,9 @@ def test_the_backward_changes_no_operand_and_returns_new_tensors() -> None:
 
 def test_opcheck_of_what_is_drawn() -> None:
     given, seed = [some(2, 5, 3), some(2, 6, 3, seed=1)], torch.tensor(7)
-    torch.library.opcheck(blockwise_forward, call_of(given, drawn_rows, seed, absent=1, training=True, sizes=[1]))
+    torch.library.opcheck(
+        blockwise_forward, call_of(given, drawn_scores_rows, seed, absent=1, training=True, sizes=[1])
+    )
 
 
 @pytest.mark.rotated

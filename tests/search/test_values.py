@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.search.read import read_values
 from tensornet_attn.search.space import GRID
-from tensornet_attn.spec.tokens import Refusal
 
 LISTS: list[tuple[Any, tuple[Any, ...]]] = [
     (64, (64,)),

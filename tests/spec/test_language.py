@@ -12,8 +12,8 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Function
+from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.spec import library, read_text
-from tensornet_attn.spec.arithmetic import Number
 
 HEAD = "tensornet: 1\nname: t\n"
 LEGS = {"n": "query", "m": "key", "p": "relative", "r": "relative 3", "h": "head 2", "d": "f / h", "f": "8", "w": "5"}

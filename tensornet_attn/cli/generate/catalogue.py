@@ -12,9 +12,9 @@ from pathlib import Path
 from tensornet_attn import compiler
 from tensornet_attn.cost.report import Report, cost_of
 from tensornet_attn.graph import Graph, build
+from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.spec import Design, library
-from tensornet_attn.spec.arithmetic import Number
 from tensornet_attn.spec.design import SECTIONS
 from tensornet_attn.spec.sources import file_document
 

@@ -18,7 +18,7 @@ from tensornet_attn.cost.sizes import LENGTH, human
 from tensornet_attn.draw import to_text
 from tensornet_attn.draw.words import call_words
 from tensornet_attn.graph.model import Leg, Tensor
-from tensornet_attn.spec.arithmetic import to_text as arithmetic
+from tensornet_attn.ir.arithmetic import to_text as arithmetic
 
 SECTION_OF = {"input": "inputs", "weight": "weights", "constant": "constants", "noise": "noise", "state": "state"}
 COSTS = ("MACs", "kept for backward", "peak of forward")

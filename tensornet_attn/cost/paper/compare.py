@@ -16,8 +16,8 @@ from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Graph
+from tensornet_attn.ir.arithmetic import evaluate, parse
 from tensornet_attn.spec import Design, load
-from tensornet_attn.spec.arithmetic import evaluate, parse
 
 WIDTH = 118
 COUNTED = ("formula", "recount", "paper", "ours", "ours, dense")  # columns of numbers that are counted

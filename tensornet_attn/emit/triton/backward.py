@@ -9,8 +9,8 @@ from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST
 from tensornet_attn.emit.triton.nodes import row_at, shape, tile_at
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.emit.triton.totals import add_totals
-from tensornet_attn.plan.tiles.derive import Gradients
-from tensornet_attn.plan.tiles.model import At, Node, below, factored
+from tensornet_attn.tiles.derive import Gradients
+from tensornet_attn.tiles.model import At, Node, below, factored
 
 TOGETHER = 72  # gradients of numbers that one kernel makes: of more registers spill, as compiling has shown
 

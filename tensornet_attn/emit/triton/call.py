@@ -8,12 +8,12 @@ from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
 from tensornet_attn.emit.triton.region import Region
-from tensornet_attn.emit.values import Value
 from tensornet_attn.emit.wrap import WIDTH, filled
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Kernel, Step
-from tensornet_attn.plan.tiles.build import tile_program
-from tensornet_attn.plan.tiles.model import Operand, Program
+from tensornet_attn.ir.values import Value
+from tensornet_attn.tiles.build import tile_program
+from tensornet_attn.tiles.model import Operand, Program
 
 _INDENT = "    "
 

@@ -9,7 +9,7 @@ from tensornet_attn.emit.triton.kernel import INSIDE, KernelText
 from tensornet_attn.emit.triton.loops import Key, Loop, Loops, Statement, placed
 from tensornet_attn.emit.triton.nodes import inlined
 from tensornet_attn.emit.triton.online import highest, online_map
-from tensornet_attn.plan.tiles.model import ROWS, Node, along_width, below
+from tensornet_attn.tiles.model import ROWS, Node, along_width, below
 
 MADE = 9  # tiles of whole numbers, while random ones are made
 MOST_ORDERS = 24  # of variables, that are tried

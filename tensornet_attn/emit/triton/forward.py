@@ -8,8 +8,8 @@ from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, INSIDE, KernelText
 from tensornet_attn.emit.triton.loops import Carried
 from tensornet_attn.emit.triton.nodes import row_at, shape, tile_at
 from tensornet_attn.emit.triton.region import Region
-from tensornet_attn.plan.tiles.derive import one_map
-from tensornet_attn.plan.tiles.model import Node
+from tensornet_attn.tiles.derive import one_map
+from tensornet_attn.tiles.model import Node
 
 
 def forward(region: Region) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.emit.triton.backward import by_keys, by_numbers, by_places, by_queries, row_sums
 from tensornet_attn.emit.triton.forward import forward, second, statistics
 from tensornet_attn.emit.triton.region import Region
-from tensornet_attn.plan.tiles.derive import gradients
+from tensornet_attn.tiles.derive import gradients
 
 
 def kernels(region: Region) -> dict[str, str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tensornet_attn.plan.tiles.model import Node
+from tensornet_attn.tiles.model import Node
 
 Group = tuple[str | int, ...]  # a variable, and how many sums over it and those outside of it stand below
 Key = tuple[Node, int]  # a node, and in which of the loops over the `ranged` variable it is made

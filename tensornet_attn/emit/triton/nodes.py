@@ -10,7 +10,7 @@ from math import isinf
 from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.triton.loops import Carried
 from tensornet_attn.ops import MAPS
-from tensornet_attn.plan.tiles.model import At, Axes, Node, Program, scale_of
+from tensornet_attn.tiles.model import At, Axes, Node, Program, scale_of
 
 ENDS = ("next", "own", "sum", "total")
 _SHORT = 50  # characters of an address that may stand inside a call

@@ -13,10 +13,10 @@ from tensornet_attn.emit.triton.kernel import KernelText
 from tensornet_attn.emit.triton.lines import source
 from tensornet_attn.emit.triton.nodes import Scope
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.plan.tiles.derive import one_map
-from tensornet_attn.plan.tiles.legs import RESERVED
-from tensornet_attn.plan.tiles.model import ROWS, At, Node, Program, vanishes
-from tensornet_attn.spec.arithmetic import Arith, Negative, Number
+from tensornet_attn.ir.arithmetic import Arith, Negative, Number
+from tensornet_attn.tiles.derive import one_map
+from tensornet_attn.tiles.legs import RESERVED
+from tensornet_attn.tiles.model import ROWS, At, Node, Program, vanishes
 
 MOST_NUMBERS = 40  # coefficients of a program that are held all the time, and parts of their gradients
 

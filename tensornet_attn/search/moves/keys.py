@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Binary, Negative, parse
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.moves.scores import plain_product, set_scale, summed_legs
 from tensornet_attn.search.roles import Map, chain, heads, only, projection, reader, source
@@ -21,7 +22,6 @@ from tensornet_attn.search.sketch import (
     swapped,
     wire,
 )
-from tensornet_attn.spec.arithmetic import ONE, Binary, Negative, parse
 
 WAYS = ("gaussian", "products", "hard")
 KEYS = ("own", "shifted")

@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from tensornet_attn.graph.model import Box, Use
+from tensornet_attn.ir.arithmetic import parse
 from tensornet_attn.search.roles import Map, Place, heads, output, projection, reader, source
 from tensornet_attn.search.sketch import Legs, Sketch, grow, mapped, need, product, swapped
-from tensornet_attn.spec.arithmetic import parse
 
 PROJECTIONS = ("v", "k", "q", "o")
 _WIDEST = 64  # heads that each have a gate of their own; beyond that, all share one

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tensornet_attn.graph.model import Use
+from tensornet_attn.ir.arithmetic import ONE, Arith, parse
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.roles import Map, Reader, only, reader
 from tensornet_attn.search.sketch import (
@@ -21,7 +22,6 @@ from tensornet_attn.search.sketch import (
     swapped,
     wire,
 )
-from tensornet_attn.spec.arithmetic import ONE, Arith, parse
 
 FORMS = ("full", "left", "right", "low_rank")
 

@@ -8,11 +8,14 @@ dx = (dA - sum(A dA)) / (sum of x + eps). The log of the sum that a softmax divi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from tensornet_attn.plan.tiles.model import ROWS, At, Node, Nodes, Program, Unfit, along_width, below, factored
-from tensornet_attn.spec.arithmetic import ONE, Negative
+from tensornet_attn.ir.arithmetic import ONE, Negative
+from tensornet_attn.tiles.model import ROWS, At, Axes, Node, Nodes, Program, Unfit, along_width, below, factored
+
+Rule = Callable[[Any, Node, Node], None]  # what a node gives its arguments, of its gradient
 
 
 @dataclass(frozen=True)
@@ -29,16 +32,67 @@ class Gradients:
 
 def gradients(program: Program) -> Gradients:
     """The gradients of everything that a program loads."""
-    return _Backward(program, program.nodes).found()
+    return _Blocks(program).found()
 
 
-class _Backward:
-    def __init__(self, program: Program, nodes: Nodes):
-        self.program, self.nodes = program, nodes
-        self.pair = (program.query, program.key)
+class Backward:
+    """What nodes are given by their readers; `rules`: one for each kind of node.
+
+    `leaves`: (what was loaded, its gradient).
+    """
+
+    def __init__(self, nodes: Nodes, pair: Axes, rules: Mapping[str, Rule]):
+        self.nodes, self.pair, self.rules = nodes, pair, rules
         self.parts: dict[Node, list[Node]] = {}
-        self.totals: dict[Node, Node] = {}
         self.leaves: dict[Node, Node] = {}
+
+    def give(self, node: Node, part: Node, heads: tuple[str, ...] = ()) -> None:
+        """Adds a part to the gradient of a node, added up over the variables that it lacks; `heads`: of its reader."""
+        for variable in dict.fromkeys((*part.heads, *heads)):
+            if variable not in node.heads:
+                part = self.nodes.over(part, variable, "add", f"d_{node.name or node.op}")
+        self.parts.setdefault(node, []).append(part)
+
+    def own(self, node: Node) -> Node | None:
+        if node not in self.parts:
+            return None
+        return self.nodes.add(self.parts[node], f"d_{node.name or node.op}")
+
+    def back(self, node: Node, d: Node | None) -> None:
+        """Gives every argument of a node its part."""
+        if d is None:
+            return
+        if node.op in ("load", "noise", "bias", "entry"):
+            self.leaf(node, self.nodes.spread(d, node.axes))
+        elif node.op not in _WITHOUT:
+            self.rules[node.op](self, node, d)
+
+    def leaf(self, node: Node, d: Node) -> None:
+        """Adds to the gradient of an operand, or of the mask, under the variables by which it was first read."""
+        at = next(value for value in node.data if isinstance(value, At))
+        same = (other for other in self.leaves if (other.op, other.data[0]) == (node.op, node.data[0]))
+        if node.op == "bias":
+            same = (other for other in self.leaves if other.op == "bias")
+        one = next(same, None)
+        if one is None:
+            self.leaves[node] = d
+            return
+        own = next(value for value in one.data if isinstance(value, At))
+        self.leaves[one] = self.nodes.add([self.leaves[one], self.nodes.renamed(d, dict(zip(at, own, strict=True)))])
+
+    @property
+    def minus(self) -> Node:
+        return self.nodes.node("number", (), (), "", (Negative(ONE),))
+
+
+class _Blocks(Backward):
+    """Of programs that see a block of the keys, or of the queries, at a time."""
+
+    def __init__(self, program: Program):
+        rules = RULES | dict.fromkeys(ROWS, _Blocks.divided)
+        super().__init__(program.nodes, (program.query, program.key), rules)
+        self.program = program
+        self.totals: dict[Node, Node] = {}
         self.maps: dict[Node, Node] = {}
 
     def found(self) -> Gradients:
@@ -77,12 +131,17 @@ class _Backward:
                 if axis not in leaf.axes and any(axis in one.axes for one in below([d]) if one.op == "sum_over_blocks"):
                     raise Unfit(f"'{leaf.name}' is read beside {told}, and not by maps")
 
-    def give(self, node: Node, part: Node, heads: tuple[str, ...] = ()) -> None:
-        """Adds a part to the gradient of a node, added up over the variables that it lacks; `heads`: of its reader."""
-        for variable in dict.fromkeys((*part.heads, *heads)):
-            if variable not in node.heads:
-                part = self.nodes.over(part, variable, "add", f"d_{node.name or node.op}")
-        self.parts.setdefault(node, []).append(part)
+    def divided(self, node: Node, d: Node) -> None:
+        """Gives what a map is made of its part."""
+        one = self.program.maps[node.data[0]]
+        if node is not one:  # read with other variables: all of its gradient is needed at once
+            self.give(one, self.nodes.renamed(d, dict(zip(node.data[1], one.data[1], strict=True))))
+            return
+        if any(part.op == "slope" for part in below([d])):  # which may be infinite where nothing is seen
+            d = self.nodes.node("keep", (d, node.args[1]), node.axes, d.name)
+        self.maps[node] = self.nodes.total(self.nodes.mul(node, d, "A_dA"), (self.program.query,))
+        rows = self.nodes.node("sums", (), (self.program.query,), f"{node.name}_sums", node.data[:2])
+        self.give_scores(node, self.nodes.add([d, self.nodes.mul(self.minus, rows)]))
 
     def give_scores(self, node: Node, d: Node) -> None:
         """Gives what a map is made of its gradients, from that of the log of what the map is."""
@@ -93,11 +152,6 @@ class _Backward:
             rows = self.nodes.node("statistic", (), (self.program.query,), f"{node.name}_rows", node.data[:2])
             found = self.nodes.node("keep", (self.nodes.mul(d, rows), seen), node.axes, f"d_{arg.name}")
         self.give(arg, found)
-
-    def own(self, node: Node) -> Node | None:
-        if node not in self.parts:
-            return None
-        return self.nodes.add(self.parts[node], f"d_{node.name or node.op}")
 
     def whole(self, node: Node) -> Node:
         """The gradient of what has no more than one of queries and keys: what its readers of both give is a total."""
@@ -118,65 +172,29 @@ class _Backward:
         """Whether a part is of one block of keys, or of queries, and has to be added to those of the others."""
         return any(one.axes == self.pair for one in below([part]))
 
-    def back(self, node: Node, d: Node | None) -> None:
-        """Gives every argument of a node its part."""
-        if d is None:
-            return
-        if node.op in ("load", "noise", "bias", "entry"):
-            self.leaf(node, self.nodes.spread(d, node.axes))
-        elif node.op in ROWS:
-            one = self.program.maps[node.data[0]]
-            if node is not one:  # read with other variables: all of its gradient is needed at once
-                self.give(one, self.nodes.renamed(d, dict(zip(node.data[1], one.data[1], strict=True))))
-                return
-            if any(part.op == "slope" for part in below([d])):  # which may be infinite where nothing is seen
-                d = self.nodes.node("keep", (d, node.args[1]), node.axes, d.name)
-            self.maps[node] = self.nodes.total(self.nodes.mul(node, d, "A_dA"), (self.program.query,))
-            rows = self.nodes.node("sums", (), (self.program.query,), f"{node.name}_sums", node.data[:2])
-            self.give_scores(node, self.nodes.add([d, self.nodes.mul(self.minus, rows)]))
-        elif node.op not in _WITHOUT:
-            _RULES[node.op](self, node, d)
 
-    def leaf(self, node: Node, d: Node) -> None:
-        """Adds to the gradient of an operand, or of the mask, under the variables by which it was first read."""
-        at = next(value for value in node.data if isinstance(value, At))
-        same = (other for other in self.leaves if (other.op, other.data[0]) == (node.op, node.data[0]))
-        if node.op == "bias":
-            same = (other for other in self.leaves if other.op == "bias")
-        one = next(same, None)
-        if one is None:
-            self.leaves[node] = d
-            return
-        own = next(value for value in one.data if isinstance(value, At))
-        self.leaves[one] = self.nodes.add([self.leaves[one], self.nodes.renamed(d, dict(zip(at, own, strict=True)))])
-
-    @property
-    def minus(self) -> Node:
-        return self.nodes.node("number", (), (), "", (Negative(ONE),))
-
-
-def _add(back: _Backward, node: Node, d: Node) -> None:
+def _add(back: Backward, node: Node, d: Node) -> None:
     for arg in node.args:
         back.give(arg, back.nodes.total(d, arg.axes), node.heads)
 
 
-def _mul(back: _Backward, node: Node, d: Node) -> None:
+def _mul(back: Backward, node: Node, d: Node) -> None:
     a, b = node.args
     for x, other in ((a, b), (b, a)):
         if x.op != "number":
             back.give(x, back.nodes.product(d, other, x.axes, f"d_{x.name}"))
 
 
-def _sum(back: _Backward, node: Node, d: Node) -> None:
+def _sum(back: Backward, node: Node, d: Node) -> None:
     back.give(node.args[0], back.nodes.spread(d, node.args[0].axes))
 
 
-def _map(back: _Backward, node: Node, d: Node) -> None:
+def _map(back: Backward, node: Node, d: Node) -> None:
     x, *numbers = node.args
     back.give(x, back.nodes.node("slope", (x, node, d, *numbers), x.axes, f"d_{x.name}", node.data))
 
 
-def _over(back: _Backward, node: Node, d: Node) -> None:
+def _over(back: Backward, node: Node, d: Node) -> None:
     (arg,), (_, how) = node.args, node.data
     if how == "add":
         back.give(arg, d)
@@ -191,21 +209,21 @@ def _over(back: _Backward, node: Node, d: Node) -> None:
         back.give(arg, back.nodes.product(d, back.nodes.mul(equal, one), arg.axes))
 
 
-def _shift(back: _Backward, node: Node, d: Node) -> None:
+def _shift(back: Backward, node: Node, d: Node) -> None:
     back.give(node.args[0], back.nodes.node("unshift", (d,), node.args[0].axes, f"d_{node.args[0].name}"))
 
 
-def _hide(back: _Backward, node: Node, d: Node) -> None:
+def _hide(back: Backward, node: Node, d: Node) -> None:
     x, seen = node.args
     back.give(x, back.nodes.node("keep", (d, seen), node.axes, f"d_{x.name}"))
 
 
-def _again(back: _Backward, node: Node, d: Node) -> None:
+def _again(back: Backward, node: Node, d: Node) -> None:
     back.give(node.args[0], back.nodes.node(node.op, (d,), node.axes, f"d_{node.args[0].name}", node.data))
 
 
-_WITHOUT = ("number", "distance", "visible", "both", "either")  # nodes without a gradient
-_RULES: dict[str, Callable[[_Backward, Node, Node], None]] = {
+_WITHOUT = ("number", "distance", "constant", "drawn", "visible", "both", "either")  # nodes without a gradient
+RULES: dict[str, Rule] = {
     "add": _add,
     "spread": _add,
     "mul": _mul,

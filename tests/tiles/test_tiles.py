@@ -13,9 +13,9 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Kernel
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.target import target_from
-from tensornet_attn.plan.tiles.build import tile_program
-from tensornet_attn.plan.tiles.derive import gradients, one_map
-from tensornet_attn.plan.tiles.model import Program, below
+from tensornet_attn.tiles.build import tile_program
+from tensornet_attn.tiles.derive import gradients, one_map
+from tensornet_attn.tiles.model import Program, below
 from tests.plan.blockwise_cases import TAKEN
 
 REFUSED = {

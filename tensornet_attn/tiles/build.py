@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number, evaluate
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.blockwise import made_inside
-from tensornet_attn.plan.tiles.hidden import where_seen, with_hiding
-from tensornet_attn.plan.tiles.legs import RESERVED, relative, sides_of
-from tensornet_attn.plan.tiles.model import (
+from tensornet_attn.tiles.hidden import where_seen, with_hiding
+from tensornet_attn.tiles.legs import RESERVED, made_inside, relative, sides_of
+from tensornet_attn.tiles.model import (
     ROWS,
     At,
     Axes,
@@ -23,7 +23,6 @@ from tensornet_attn.plan.tiles.model import (
     below,
     vanishes,
 )
-from tensornet_attn.spec.arithmetic import ONE, Arith, Negative, Number, evaluate
 
 Index = Mapping[str, str]  # of a leg its index variable, empty where a program has one tile of it
 
@@ -34,11 +33,11 @@ def tile_program(graph: Graph, step: Step) -> Program:
     heads, whole, widths = sides_of(graph, op)
     places = relative(graph, op)
     order = (str(graph.query), str(graph.key), *places, *widths)
-    return _Builder(graph, step, op, heads, whole, widths, places, Nodes(order, RESERVED)).program()
+    return Builder(graph, step, op, heads, whole, widths, places, Nodes(order, RESERVED)).program()
 
 
 @dataclass
-class _Builder:
+class Builder:
     graph: Graph
     step: Step
     op: Kernel

@@ -15,7 +15,7 @@ from math import log, prod
 from typing import Any
 
 from tensornet_attn.graph.model import Step, Use
-from tensornet_attn.spec.arithmetic import Number
+from tensornet_attn.ir.arithmetic import Arith, Call, Name, Number
 
 Axes = tuple[str, ...]
 ROWS = ("softmax", "normalize")  # nodes that divide by a sum over the keys
@@ -61,6 +61,7 @@ class Node:
     | inside | x, but zero after the last query and after the last key |
     | drop | dropout: data = (stream, tree, legs, index) |
     | gradient, sums, sum_over_blocks | in the backward: of the result, rows of sum(A dA), an accumulator |
+    | box, constant, drawn, dropped, view; softmax_grad, pull, kept | of whole rows: see `rows.py` |
     """
 
     op: str
@@ -75,11 +76,13 @@ class Node:
 class Nodes:
     """Makes nodes, equal ones once. `order`: that of axes; `sizes`: how many values each index variable has.
 
-    `taken`: names that no index variable has.
+    `taken`: names that no index variable has. `told`: sizes are told at run time, so that legs of one entry have index
+    variables too; these then have the names of the legs.
     """
 
     order: Axes
     taken: frozenset[str] = frozenset()
+    told: bool = False
     sizes: dict[str, int] = field(default_factory=dict)
     made: dict[Any, Node] = field(default_factory=dict)
 
@@ -90,7 +93,7 @@ class Nodes:
         sides = tuple(axis for axis in self.order if axis in found)
         key = (op, tuple(map(id, args)), sides, data)
         if key not in self.made:
-            free = {*variables(data), *(head for arg in args for head in arg.heads)} - {bound(op, data)}
+            free = {*variables(data)} | {head for arg in args for head in arg.heads}.difference(bound(op, data))
             heads = tuple(variable for variable in self.sizes if variable in free)
             self.made[key] = Node(op, args, sides, name, data, heads)
         return self.made[key]
@@ -101,17 +104,22 @@ class Nodes:
         while name in taken or name in self.taken or name in self.order or self.sizes.get(name, size) != size:
             number += 1
             name = f"{leg}_{number}"
-        if size > 1:
+        if size > 1 or self.told:
             self.sizes.setdefault(name, size)
-        return name if size > 1 else ""
+        return name if size > 1 or self.told else ""
+
+    def count(self, variable: str, log_of: bool = False) -> Arith:
+        """How many values an index variable has, or the log of it."""
+        if self.told:
+            return Call("log", (Name(variable),)) if log_of else Name(variable)
+        return Number(log(self.sizes[variable]) if log_of else self.sizes[variable])
 
     def over(self, x: Node, variable: str, how: str = "add", name: str = "") -> Node:
         """x added up over an index variable, or the largest, or the log of the sum of exp."""
         if not variable:
             return x
         if variable not in x.heads:  # the same for all of its values
-            number = Number(log(self.sizes[variable]) if how == "lse" else self.sizes[variable])
-            many = self.node("number", (), (), "", (number,))
+            many = self.node("number", (), (), "", (self.count(variable, how == "lse"),))
             return x if how in ("max", "any") else self.add([x, many]) if how == "lse" else self.mul(many, x, name)
         if how == "add":
             for own, rest in [x.args, x.args[::-1]] if x.op == "mul" else []:
@@ -124,9 +132,8 @@ class Nodes:
         names = {old: new for old, new in names.items() if old in node.heads and old != new}
         if not names:
             return node
-        data, own = node.data, bound(node.op, node.data)
-        inner = dict(names)
-        if own in names.values():
+        data, inner = node.data, dict(names)
+        for own in {*bound(node.op, node.data)} & {*names.values()}:
             heads = {head for arg in node.args for head in arg.heads}
             inner[own] = self.variable(own, self.sizes[own], {*names.values(), *heads})
             data = tuple(inner[own] if value == own else value for value in data)
@@ -263,9 +270,9 @@ class Program:
         return self.nodes.over(self.nodes.node("softened", (x, seen, rows), one.axes, one.name), last, "add", one.name)
 
 
-def bound(op: str, data: tuple[Any, ...]) -> str:
-    """The index variable that a node sums over; empty where there is none."""
-    return data[0] if op == "over" else data[2] if op == "softmax" else ""
+def bound(op: str, data: tuple[Any, ...]) -> tuple[str, ...]:
+    """The index variables of its arguments that a node lacks: it sums over them, or has others for them."""
+    return (data[0],) if op == "over" else (data[2],) if op in ("softmax", "box") else data[0] if op == "view" else ()
 
 
 def variables(data: tuple[Any, ...]) -> Iterator[str]:

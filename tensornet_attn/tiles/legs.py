@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
-from tensornet_attn.plan.blockwise import quadratic, unbounded
-from tensornet_attn.plan.tiles.model import Unfit
+from tensornet_attn.tiles.model import Unfit
 
 MOST, DRAWN = 2, 4  # tiles of the result that a program has, where they share others, noise: of more sums spill
 ALL = 64  # tiles of one value that a program may have
+IN_BLOCK = ("distance", "zeros", "ones", "full")  # constants that are made for a block
 RESERVED = frozenset(  # names that kernels need for something else than a leg
     "blocks block pair first start distance in_bounds visible own lead batch seed mask key_mask mask_step "
     "key_mask_step mask_grad gradient sums out lse range float tl triton MASK KEYS TRAIN PARTS DOT SUMS load_1d "
@@ -24,6 +24,25 @@ RESERVED = frozenset(  # names that kernels need for something else than a leg
     "softened parts_of in_parts power_of log_add allowed bias_2d uniform noise_2d dropped at_keys at_places entries "
     "store_entries".split()
 )
+
+
+def quadratic(graph: Graph, legs: Iterable[str]) -> bool:
+    """Whether legs hold two that grow with the lengths: query and key, or query and relative positions."""
+    kinds = {graph.leg[leg].kind for leg in legs if graph.leg[leg].sequence or unbounded(graph, leg)}
+    return "query" in kinds and len(kinds) > 1
+
+
+def unbounded(graph: Graph, leg: str) -> bool:
+    return graph.leg[leg].kind == "relative" and graph.leg[leg].size is None
+
+
+def made_inside(graph: Graph, use: Use) -> bool:
+    """Whether a leaf with n x m elements is made for each block: noise, and constants that are a formula."""
+    tensor = graph.tensor.get(use.name)
+    if tensor is None or not quadratic(graph, use.legs):
+        return False
+    formula = tensor.role == "constant" and tensor.init is not None and tensor.init.name in IN_BLOCK
+    return tensor.role == "noise" or (formula and use.legs == tensor.legs)
 
 
 def sides_of(graph: Graph, op: Kernel) -> tuple[dict[str, int], frozenset[str], dict[str, tuple[str, ...]]]:

@@ -1,3 +1,0 @@
-"""See `tensornet_attn.ir.values`."""
-
-from tensornet_attn.ir.values import *  # noqa: F403

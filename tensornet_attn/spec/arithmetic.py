@@ -1,3 +1,0 @@
-"""See `tensornet_attn.ir.arithmetic`."""
-
-from tensornet_attn.ir.arithmetic import *  # noqa: F403

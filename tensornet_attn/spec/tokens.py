@@ -1,3 +1,0 @@
-"""See `tensornet_attn.ir.tokens`."""
-
-from tensornet_attn.ir.tokens import *  # noqa: F403

@@ -1,0 +1,190 @@
+"""The tile program of a block of query rows that sees whole rows of keys, and its gradients.
+
+The sides of its tiles are the query leg, the key leg and relative positions; every other leg is an index variable of
+its own name. With whole rows at hand, each box of the language is one node, which is printed as outside of blocks:
+
+| op | tile |
+| --- | --- |
+| constant | a constant that is made for each block: data = (its name, its index) |
+| box | a box of the language: data = (its step, the index of its result, the leg that it sums along or an empty one) |
+| drawn, dropped | which entries of (x) a dropout keeps: data = (its step); x with the entries (x, drawn) |
+| view | its argument under other names of legs: data = (the old ones, the new ones) |
+| spread | its argument for each entry of legs that it lacks: data = (these) |
+| softmax_grad | of (softmax, gradient) that of the scores: data = (its step) |
+| kept | of (gradient) what the masks of a box let through: data = (the step of the box) |
+| pull | of (gradient, operands) that of the first operand of a box: data = (its step, the index of that) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Arith, Binary
+from tensornet_attn.ops import MAPS, OPS
+from tensornet_attn.tiles.derive import RULES, Backward
+from tensornet_attn.tiles.legs import made_inside, unbounded
+from tensornet_attn.tiles.model import At, Axes, Node, Nodes, below
+
+SLOPES = ("relu", "tanh", "sigmoid", "exp", "square")  # maps whose derivative is written out; of others torch knows it
+
+
+@dataclass(frozen=True)
+class RowsProgram:
+    """`values`: the node of every step. `drawn`: what is drawn, in this order, in the forward and in the backward."""
+
+    graph: Graph
+    nodes: Nodes
+    result: Node
+    values: dict[str, Node]
+
+    @property
+    def drawn(self) -> list[Node]:
+        return [node for node in below([self.result]) if node.op == "drawn"]
+
+    @property
+    def pair(self) -> Axes:
+        return self.nodes.order[:2]
+
+
+def rows_program(graph: Graph) -> RowsProgram:
+    """The program of a graph whose output has query rows."""
+    places = tuple(leg.name for leg in graph.legs if unbounded(graph, leg.name))
+    nodes = Nodes((str(graph.query), str(graph.key), *places), told=True)
+    for leg in graph.legs:
+        if leg.name not in nodes.order:
+            nodes.variable(leg.name, leg.size or 1)
+    return _Rows(graph, nodes).program()
+
+
+@dataclass
+class _Rows:
+    graph: Graph
+    nodes: Nodes
+    values: dict[str, Node] = field(default_factory=dict)
+
+    def program(self) -> RowsProgram:
+        for step in self.graph.steps:
+            self.values[step.name] = self.filled(self.tile(step), step.legs)
+        return RowsProgram(self.graph, self.nodes, self.values[self.graph.output], self.values)
+
+    def axes(self, legs: Iterable[str]) -> Axes:
+        own = {*legs}
+        return tuple(axis for axis in self.nodes.order if axis in own)
+
+    def place(self, legs: Iterable[str]) -> At:
+        own = {*legs}
+        return At(leg for leg in self.nodes.sizes if leg in own)
+
+    def filled(self, x: Node, legs: tuple[str, ...]) -> Node:
+        """x for each entry of some legs."""
+        if {*legs} == {*x.heads, *x.axes}:
+            return x
+        return self.nodes.node("spread", (x,), self.axes(legs), x.name, (self.place(legs),))
+
+    def use(self, use: Use) -> Node:
+        found = self.values[use.name] if use.name in self.graph.step else self.leaf(use.name)
+        own = self.graph.legs_of(use.name)
+        pairs = [(old, new) for old, new in zip(own, use.legs, strict=True) if old != new]
+        if not pairs:
+            return found
+        old, new = zip(*pairs, strict=True)
+        return self.nodes.node("view", (found,), found.axes, found.name, (old, At(new)))
+
+    def leaf(self, name: str) -> Node:
+        tensor = self.graph.tensor[name]
+        made = tensor.role == "constant" and made_inside(self.graph, Use(name, tensor.legs))
+        data = (name, self.place(tensor.legs))
+        return self.nodes.node("constant" if made else "load", (), self.axes(tensor.legs), name, data)
+
+    def tile(self, step: Step) -> Node:
+        if step.contraction is not None:
+            return self.nodes.add([self.term(step, term) for term in step.contraction.terms], step.name)
+        assert isinstance(step.op, Box)
+        return self.box(step, step.op)
+
+    def term(self, step: Step, term: Term) -> Node:
+        """A product of a term, added up over the legs that it sums."""
+        wanted, name = self.axes(step.legs), step.name
+        factors = [self.use(use) for use in term.factors]
+        if not factors:
+            return self.number(term.coefficient)
+        found = self.nodes.total(factors[0], wanted, name)
+        if len(factors) == 2:
+            found = self.nodes.product(factors[0], factors[1], wanted, name)
+        for leg in reversed(self.place(leg for use in term.factors for leg in use.legs if leg not in step.legs)):
+            found = self.nodes.over(found, leg, "add", name)
+        return self.scaled(found, term.coefficient, name)
+
+    def number(self, tree: Arith) -> Node:
+        return self.nodes.node("number", (), (), "", (tree,))
+
+    def scaled(self, x: Node, by: Arith, name: str) -> Node:
+        return x if by == ONE else self.nodes.mul(self.number(by), x, name)
+
+    def box(self, step: Step, box: Box) -> Node:
+        args, leg, summed = [self.use(use) for use in box.uses], str(box.leg), ""
+        if box.kind == "dropout":
+            entries = self.nodes.node("drawn", args, args[0].axes, f"{step.name}_entries", (step,))
+            return self.nodes.node("dropped", (args[0], entries), args[0].axes, step.name)
+        if leg in self.nodes.sizes:  # no mask acts
+            if box.kind in ("sum", "mean"):
+                found = self.nodes.over(args[0], leg, "add", step.name)
+                share = Binary("/", ONE, self.nodes.count(leg))
+                return found if box.kind == "sum" else self.scaled(found, share, step.name)
+            summed = leg if leg not in step.legs else ""
+        if box.kind == "softmax":
+            scores = self.scaled(args[0], box.number("scale"), f"{step.name}.of")
+            numbers = tuple((name, ONE if name == "scale" else value) for name, value in box.numbers)
+            args, step = [scores], replace(step, op=replace(box, numbers=numbers))
+        data = (step, self.place(step.legs), summed)
+        return self.nodes.node("box", args, self.axes(step.legs), step.name, data)
+
+
+def rows_gradients(program: RowsProgram) -> list[tuple[Node, Node]]:
+    """(what was loaded, or a mask of the call, its gradient): see `Backward.leaf`."""
+    nodes, result = program.nodes, program.result
+    back = Backward(nodes, program.pair, RULES | _RULES)
+    back.give(result, nodes.node("gradient", (), result.axes, "gradient", (At(result.heads),)))
+    for node in reversed(below([result])):
+        back.back(node, back.own(node))
+    return list(back.leaves.items())
+
+
+def _box(back: Backward, node: Node, d: Node) -> None:
+    step, box, x = node.data[0], node.data[0].op, node.args[0]
+    name = f"d_{x.name}"
+    if box.kind == "map" and box.function.name in SLOPES and box.function.name in MAPS:
+        back.give(x, back.nodes.node("slope", (x, node, d), x.axes, name, (box.function.name,)))
+        return
+    if box.kind in ("keep", "hide"):
+        found = back.nodes.node("kept", (d,), x.axes, name, (step,))
+    elif box.kind == "softmax":
+        found = back.nodes.node("softmax_grad", (node, d), x.axes, name, (step,))
+    else:
+        found = back.nodes.node("pull", (d, *node.args), x.axes, name, (step, At(x.heads)))
+    back.give(x, found)
+    if step.op.leg == back.pair[1] and _takes_mask(box) and {*back.pair} <= {*x.axes}:
+        back.leaves[back.nodes.node("bias", (), x.axes, "mask", (step, At(x.heads)))] = found
+
+
+def _takes_mask(box: Box) -> bool:
+    """Whether a mask of the call is added to its operand."""
+    return OPS[box.kind].masked and OPS[box.kind].takes_float_mask
+
+
+def _dropped(back: Backward, node: Node, d: Node) -> None:
+    x, entries = node.args
+    back.give(x, back.nodes.node("dropped", (d, entries), node.axes, f"d_{x.name}"))
+
+
+def _view(back: Backward, node: Node, d: Node) -> None:
+    pairs = [(new, old) for old, new in zip(*node.data, strict=True) if new in d.heads]
+    if pairs:
+        new, old = zip(*pairs, strict=True)
+        d = back.nodes.node("view", (d,), node.axes, f"d_{node.name}", (new, At(old)))
+    back.give(node.args[0], d)
+
+
+_RULES = {"box": _box, "dropped": _dropped, "view": _view}
