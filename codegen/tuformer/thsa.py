@@ -18,6 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient, softmax_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import summed_products
 from tensornet_attn.runtime.softmax import masked_softmax
 
 
@@ -100,6 +101,10 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, V, mask, key_mask):
     d_A_scores_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores, K)  # ... r n s
     del d_A_scores
     Q_k = r ** -0.5 * Q  # ... s n
-    d_C = (d_A_scores_1 * Q_k.transpose(-2, -1)[..., None, :, :]).sum(-2) if "C" in wanted else None  # ... r s
-    d_Q = r ** -0.5 * (d_A_scores_1 * C[:, None, :]).sum(-3).transpose(-2, -1) if "Q" in wanted else None  # ... s n
+    d_C = summed_products(
+        d_A_scores_1, Q_k.transpose(-2, -1)[..., None, :, :], (-2,)
+    ) if "C" in wanted else None  # ... r s
+    d_Q = r ** -0.5 * summed_products(
+        d_A_scores_1, C[:, None, :], (-3,)
+    ).transpose(-2, -1) if "Q" in wanted else None  # ... s n
     return d_C, d_Q, d_K, d_V, d_mask, None

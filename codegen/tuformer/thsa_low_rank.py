@@ -18,7 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient, softmax_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import mixed
+from tensornet_attn.runtime.products import mixed, summed_products
 from tensornet_attn.runtime.softmax import masked_softmax
 
 
@@ -111,9 +111,9 @@ def y_1_rows_backward(rows, gradient, wanted, C3, Q, K, C2, V, mask, key_mask):
     d_K = torch.einsum("...cnm,...cns->...ms", d_A_scores_2, A_scores_1_k) if "K" in wanted else None  # ... m s
     d_A_scores_1 = torch.einsum("...cnm,...ms->...cns", d_A_scores_2, K)  # ... c n s
     del d_A_scores_2
-    d_C3 = r ** -0.5 * (
-        d_A_scores_1 * Q.transpose(-2, -1)[..., None, :, :]
-    ).sum(-2) if "C3" in wanted else None  # ... c s
+    d_C3 = r ** -0.5 * summed_products(
+        d_A_scores_1, Q.transpose(-2, -1)[..., None, :, :], (-2,)
+    ) if "C3" in wanted else None  # ... c s
     C3_k = r ** -0.5 * C3  # c s
-    d_Q = (d_A_scores_1 * C3_k[:, None, :]).sum(-3).transpose(-2, -1) if "Q" in wanted else None  # ... s n
+    d_Q = summed_products(d_A_scores_1, C3_k[:, None, :], (-3,)).transpose(-2, -1) if "Q" in wanted else None  # ... s n
     return d_C3, d_Q, d_K, d_C2, d_V, d_mask, None

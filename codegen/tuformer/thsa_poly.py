@@ -19,6 +19,7 @@ from tensornet_attn.runtime.blockwise_inside import gradient_of
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import normalized
 from tensornet_attn.runtime.masks import hide, visible
+from tensornet_attn.runtime.products import summed_products
 
 
 class THSAPoly(nn.Module):
@@ -101,6 +102,8 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, V, mask, key_mask):
     d_K = torch.einsum("...rnm,...rns->...ms", d_A_scores_of, A_scores_of_1) if "K" in wanted else None  # ... m s
     d_A_scores_of_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores_of, K)  # ... r n s
     del d_A_scores_of
-    d_C = (d_A_scores_of_1 * Q.transpose(-2, -1)[..., None, :, :]).sum(-2) if "C" in wanted else None  # ... r s
-    d_Q = (d_A_scores_of_1 * C[:, None, :]).sum(-3).transpose(-2, -1) if "Q" in wanted else None  # ... s n
+    d_C = summed_products(
+        d_A_scores_of_1, Q.transpose(-2, -1)[..., None, :, :], (-2,)
+    ) if "C" in wanted else None  # ... r s
+    d_Q = summed_products(d_A_scores_of_1, C[:, None, :], (-3,)).transpose(-2, -1) if "Q" in wanted else None  # ... s n
     return d_C, d_Q, d_K, d_V, None, None

@@ -24,6 +24,7 @@ from tensornet_attn.runtime.blockwise_inside import (
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import sinusoid
+from tensornet_attn.runtime.products import summed_products
 from tensornet_attn.runtime.softmax import masked_softmax
 
 
@@ -154,6 +155,8 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     d_content_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores, K_k)  # ... r n s
     del d_A_scores
     d_content_1_2 = d_place_of @ Kr + d_content_1  # ... r n s
-    d_C = (d_content_1_2 * Q.transpose(-2, -1)[..., None, :, :]).sum(-2) if "C" in wanted else None  # ... r s
-    d_Q = (d_content_1_2 * C[:, None, :]).sum(-3).transpose(-2, -1) if "Q" in wanted else None  # ... s n
+    d_C = summed_products(
+        d_content_1_2, Q.transpose(-2, -1)[..., None, :, :], (-2,)
+    ) if "C" in wanted else None  # ... r s
+    d_Q = summed_products(d_content_1_2, C[:, None, :], (-3,)).transpose(-2, -1) if "Q" in wanted else None  # ... s n
     return d_C, d_Q, d_K, d_content_4, d_Kr, d_place_of_4, d_V, d_mask, None

@@ -257,8 +257,10 @@ class RowsPrinter:
         big, small = (a, b) if len(a.legs) >= len(b.legs) else (b, a)
         alike = {*want} < {*big.legs} and {*small.legs} <= {*big.legs}
         if alike and big.legs[-1] in want and big.legs[-1] in small.legs:  # matmuls would be one for each entry of it
-            text = f"({big.atom} * {small.aligned(big.legs).atom})"
-            return summed(Value(text, big.legs, big.batched or small.batched), want)
+            dims = ", ".join(str(i - len(big.legs)) for i, leg in enumerate(big.legs) if leg not in want)
+            text = self.writer.call("summed_products", big.text, small.aligned(big.legs).text, f"({dims},)")
+            kept = tuple(leg for leg in big.legs if leg in want)
+            return Value(text, kept, big.batched or small.batched).aligned(want)
         return product(self.writer, a, b, want)
 
     def _over_pairs(self, a: Value, b: Value, want: Legs) -> Value:

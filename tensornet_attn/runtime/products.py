@@ -59,3 +59,9 @@ def mixed(weight: Tensor, x: Tensor, last: int) -> Tensor:
     """
     rows = x.flatten(-last)  # ... g numbers
     return (weight.expand(*rows.shape[:-2], -1, -1) @ rows).unflatten(-1, x.shape[-last:])
+
+
+def summed_products(a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """The sum over some dimensions of a times b, which broadcast: products and sums stand in float32 at least."""
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    return (a.to(torch.promote_types(dtype, torch.float32)) * b).sum(dims).to(dtype)
