@@ -64,7 +64,7 @@ def prove(before: Graph, after: Graph, points: int = POINTS) -> Verdict:
 
     >>> from tensornet_attn import load
     >>> from tensornet_attn.graph import build
-    >>> graph = build(load("mhsa", legs={"f": 4, "h": 2}))
+    >>> graph = build(load("mhsa", legs={"f": 8, "h": 2}))
     >>> str(prove(graph, graph))
     'proved'
     """
