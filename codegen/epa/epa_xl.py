@@ -21,7 +21,11 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import (
-    causal_rows, gradient_of, mask_gradient, relative_rows, softmax_gradient
+    causal_rows,
+    gradient_of,
+    mask_gradient,
+    relative_rows,
+    softmax_gradient,
 )
 from tensornet_attn.runtime.experts import expert_sums, top_chosen
 from tensornet_attn.runtime.masks import visible

@@ -13,7 +13,6 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from symtable import symtable
-from textwrap import wrap
 
 from tensornet_attn.emit.wrap import WIDTH
 
@@ -117,7 +116,7 @@ def _import(module: str, wanted: list[str]) -> list[str]:
     line = f"from {module} import {', '.join(wanted)}"
     if len(line) <= WIDTH:
         return [line]
-    return [f"from {module} import (", *(f"    {part}" for part in wrap(", ".join(wanted), WIDTH - 4)), ")"]
+    return [f"from {module} import (", *(f"    {name}," for name in wanted), ")"]
 
 
 def carried(used: Iterable[str]) -> list[str]:

@@ -317,7 +317,9 @@ class RowsPrinter:
     def _spread(self, node: Node) -> Value:
         want, value = self._layout(node), self.value(node.args[0])
         sizes = ", ".join(map(self.writer.block_size, want))
-        text = self.writer.call("spread", value.aligned(want, whole=True).text, f"({sizes}{',' * (len(want) == 1)})")
+        text = self.writer.call(
+            "spread_rows", value.aligned(want, whole=True).text, f"({sizes}{',' * (len(want) == 1)})"
+        )
         return Value(text, want, value.batched)
 
     def _view(self, node: Node) -> Value:
@@ -342,7 +344,9 @@ class RowsPrinter:
 
     def _dropped(self, node: Node) -> Value:
         value, entries = map(self.value, node.args)
-        return Value(self.writer.call("dropped", value.aligned(entries.legs).text, entries.text), entries.legs, True)
+        return Value(
+            self.writer.call("dropped_rows", value.aligned(entries.legs).text, entries.text), entries.legs, True
+        )
 
     def _slope(self, node: Node) -> Value:
         x, y, d = map(self.value, node.args)

@@ -66,7 +66,7 @@ def prove(before: Graph, after: Graph, points: int = POINTS) -> Verdict:
     >>> from tensornet_attn.graph import build
     >>> graph = build(load("mhsa", legs={"f": 8, "h": 2}))
     >>> str(prove(graph, graph))
-    'proved'
+    'proved for any d ** -0.5'
     """
     verdict, certain = _compared(before, after, points, signs=True)
     return verdict if certain else _compared(before, after, points, signs=False)[0]

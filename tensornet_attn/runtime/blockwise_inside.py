@@ -50,7 +50,7 @@ def drawn_rows(x: Tensor, probability: float, rows: Rows) -> Tensor | None:
     return keep.to(x.dtype) * (0.0 if probability == 1 else 1 / (1 - probability))
 
 
-def dropped(x: Tensor, entries: Tensor | None) -> Tensor:
+def dropped_rows(x: Tensor, entries: Tensor | None) -> Tensor:
     """x with its entries dropped, where some are."""
     return x if entries is None else x * entries
 
@@ -89,6 +89,6 @@ def mask_gradient(gradient: Tensor, mask: Tensor, batch: int, others: int) -> Te
     return fitted(gradient, run_time_mask(mask, batch, others)).reshape(mask.shape)
 
 
-def spread(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+def spread_rows(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """x with so many entries on its last dimensions, each as large or one."""
     return x.expand(*x.shape[: -len(sizes)], *sizes)

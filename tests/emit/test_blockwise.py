@@ -72,7 +72,7 @@ def test_relative_positions_are_those_of_the_block() -> None:
 def test_what_is_drawn_is_told() -> None:
     dropout, noise = (ta.emit_source(ta.load(TAKEN[name])) for name in ("dropout", "noise"))
     assert tile_of(dropout).count("drawn_rows(A_whole, 0.5, rows)") == 2  # forward and backward
-    assert "d_A_whole = dropped(d_A, A_entries)" in tile_of(dropout)
+    assert "d_A_whole = dropped_rows(d_A, A_entries)" in tile_of(dropout)
     assert "self.training, self.training" in " ".join(forward_of(dropout).split())
     assert 'None if noise is None else noise.get("eps")' in forward_of(noise)
     assert "eps = noise_rows(eps, (*rows.batch, h, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)" in noise

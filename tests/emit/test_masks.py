@@ -20,8 +20,9 @@ DESIGN: dict[str, Any] = {
 
 
 def masks_of(source: str) -> list[str]:
-    """The lines that make masks, in order."""
-    return re.findall(r"^ +(\w+, \w+ = visible\(.*\))$", source, re.MULTILINE)
+    """The lines that make masks, in order; the backward of a block makes those of its forward again."""
+    forward = source.partition("@block_gradient(")[0]
+    return re.findall(r"^ +(\w+, \w+ = visible\(.*\))$", forward, re.MULTILINE)
 
 
 def compare(diagram: dict[str, Any], **options: torch.Tensor) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.blockwise import FUNCTIONS, GRADIENTS, Rows, block_function, blockwise
-from tensornet_attn.runtime.blockwise_inside import causal_rows, drawn_rows, dropped, noise_rows, relative_rows
+from tensornet_attn.runtime.blockwise_inside import causal_rows, drawn_rows, dropped_rows, noise_rows, relative_rows
 from tensornet_attn.runtime.masks import causal_mask, visible
 from tensornet_attn.runtime.positions import relative_to_key
 from tensornet_attn.runtime.softmax import masked_softmax
@@ -101,7 +101,7 @@ def drawn_scores_rows(rows: Rows, q: Tensor, k: Tensor, noise: Tensor | None) ->
     shape = (*rows.batch, rows.at.shape[0], rows.m)
     scores = q @ k.mT + noise_rows(noise, shape, 0.5, rows.training, rows, q)
     weights = scores.softmax(-1)
-    return dropped(weights, drawn_rows(weights, float(rows.sizes[0]) / 4, rows)) @ k
+    return dropped_rows(weights, drawn_rows(weights, float(rows.sizes[0]) / 4, rows)) @ k
 
 
 def drawn(q: Tensor, k: Tensor, noise: Any = None, quarters: int = 1, training: bool = True) -> Tensor:

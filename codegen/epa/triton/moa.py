@@ -19,7 +19,17 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.maps import top_entries
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias, with_keys
+    allowed,
+    dot_of,
+    load_1d,
+    load_2d,
+    log_sum,
+    online,
+    softened,
+    store_1d,
+    store_2d,
+    with_bias,
+    with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled

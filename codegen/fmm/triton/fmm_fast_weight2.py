@@ -32,7 +32,17 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, l1_norm
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, load_1d, load_2d, log_sum, online, softened, store_1d, store_2d, with_bias, with_keys
+    allowed,
+    dot_of,
+    load_1d,
+    load_2d,
+    log_sum,
+    online,
+    softened,
+    store_1d,
+    store_2d,
+    with_bias,
+    with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled

@@ -21,8 +21,21 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, higher, in_parts, load_1d, load_2d, log_sum, parts_of, power, scaled, softened, store_1d, store_2d,
-    with_bias, with_keys
+    allowed,
+    dot_of,
+    higher,
+    in_parts,
+    load_1d,
+    load_2d,
+    log_sum,
+    parts_of,
+    power,
+    scaled,
+    softened,
+    store_1d,
+    store_2d,
+    with_bias,
+    with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled

@@ -24,8 +24,25 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import update_, xavier_
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, exp_of, higher, in_parts, inverse_of, load_1d, load_2d, log_add, log_sum, parts_of, power, scaled,
-    softened, store_1d, store_2d, where_visible, with_bias, with_keys
+    allowed,
+    dot_of,
+    exp_of,
+    higher,
+    in_parts,
+    inverse_of,
+    load_1d,
+    load_2d,
+    log_add,
+    log_sum,
+    parts_of,
+    power,
+    scaled,
+    softened,
+    store_1d,
+    store_2d,
+    where_visible,
+    with_bias,
+    with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
