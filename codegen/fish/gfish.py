@@ -139,8 +139,8 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, L_of_of_3, W2, b2, V, eps
         + L_of_of_3[..., None, None] * eps[..., None, :, :, :]
     )  # ... g k n m
     L_of = F.relu(L_of_of)  # ... g k n m
+    del L_of_of
     L = L_of.sum(-4)  # ... k n m
-    del L_of
     A_scores = d ** -0.5 * (mixed(W2, L, 2) + b2[:, None, None])  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
@@ -158,8 +158,8 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, L_of_of_3, W2, b2, V, eps
     W2_k = d ** -0.5 * W2  # h k
     d_L = mixed(W2_k.transpose(-2, -1), d_A_scores, 2)  # ... k n m
     del d_A_scores
-    d_L_of_of = torch.ops.aten.threshold_backward(d_L[..., None, :, :, :], L_of_of, 0)  # ... g k n m
-    del L_of_of, d_L
+    d_L_of_of = torch.ops.aten.threshold_backward(d_L[..., None, :, :, :], L_of, 0)  # ... g k n m
+    del L_of, d_L
     d_eps = torch.einsum("...gknm,gk->...knm", d_L_of_of, L_of_of_3) if "eps" in wanted else None  # ... k n m
     d_P = torch.einsum(
         "...gkp,...gp->...gk", d_L_of_of.flatten(-2), L_of_of_1.flatten(-2)

@@ -117,8 +117,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, W1, b1, W2, b2, V, mask, key
     (d,) = rows.sizes
     L_of_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
     W1_k = d ** -0.5 * W1  # k g
-    L_of = mixed(W1_k, L_of_1, 2) + b1[:, None, None]  # ... k n m
-    L = F.relu(L_of)  # ... k n m
+    L = F.relu(mixed(W1_k, L_of_1, 2) + b1[:, None, None])  # ... k n m
     A_scores = mixed(W2, L, 2) + b2[:, None, None]  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
@@ -132,11 +131,10 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, W1, b1, W2, b2, V, mask, key
     d_W2 = torch.einsum(
         "...hp,...kp->...hk", d_A_scores.flatten(-2), L.flatten(-2)
     ) if "W2" in wanted else None  # ... h k
-    del L
     d_L = mixed(W2.transpose(-2, -1), d_A_scores, 2)  # ... k n m
     del d_A_scores
-    d_L_of = torch.ops.aten.threshold_backward(d_L, L_of, 0)  # ... k n m
-    del L_of, d_L
+    d_L_of = torch.ops.aten.threshold_backward(d_L, L, 0)  # ... k n m
+    del L, d_L
     d_b1 = d_L_of.sum((-2, -1)) if "b1" in wanted else None  # ... k
     d_W1 = d ** -0.5 * torch.einsum(
         "...kp,...gp->...kg", d_L_of.flatten(-2), L_of_1.flatten(-2)

@@ -113,8 +113,8 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, A_of_1, A_of_3, b2, V, mask,
     (d,) = rows.sizes
     L_of_of = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
     L_of_up = F.relu(L_of_of)  # ... g n m
-    L_of_minus = -L_of_of  # ... g n m
-    L_of_down = F.relu(L_of_minus)  # ... g n m
+    L_of_down = F.relu(-L_of_of)  # ... g n m
+    del L_of_of
     A_scores = d ** -0.5 * (
         mixed(A_of_1.transpose(-2, -1), L_of_up, 2) + mixed(A_of_3.transpose(-2, -1), L_of_down, 2) + b2[:, None, None]
     )  # ... h n m
@@ -130,21 +130,19 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, A_of_1, A_of_3, b2, V, mask,
     d_A_of_1 = d ** -0.5 * torch.einsum(
         "...hp,...gp->...gh", d_A_scores.flatten(-2), L_of_up.flatten(-2)
     ) if "A_of_1" in wanted else None  # ... g h
-    del L_of_up
     d_A_of_3 = d ** -0.5 * torch.einsum(
         "...hp,...gp->...gh", d_A_scores.flatten(-2), L_of_down.flatten(-2)
     ) if "A_of_3" in wanted else None  # ... g h
-    del L_of_down
     A_of_3_k = d ** -0.5 * A_of_3  # g h
     d_L_of_down = mixed(A_of_3_k, d_A_scores, 2)  # ... g n m
     A_of_1_k = d ** -0.5 * A_of_1  # g h
     d_L_of_up = mixed(A_of_1_k, d_A_scores, 2)  # ... g n m
     del d_A_scores
     d_L_of_of = (
-        -torch.ops.aten.threshold_backward(d_L_of_down, L_of_minus, 0)
-        + torch.ops.aten.threshold_backward(d_L_of_up, L_of_of, 0)
+        -torch.ops.aten.threshold_backward(d_L_of_down, L_of_down, 0)
+        + torch.ops.aten.threshold_backward(d_L_of_up, L_of_up, 0)
     )  # ... g n m
-    del L_of_of, L_of_minus, d_L_of_down, d_L_of_up
+    del L_of_up, L_of_down, d_L_of_down, d_L_of_up
     d_Q = torch.einsum("...gnm,...gmd->...gnd", d_L_of_of, K) if "Q" in wanted else None  # ... g n d
     d_K = torch.einsum("...gnm,...gnd->...gmd", d_L_of_of, Q) if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_A_of_1, d_A_of_3, d_b2, d_V, d_mask, None

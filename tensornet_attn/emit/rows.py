@@ -349,10 +349,10 @@ class RowsPrinter:
         )
 
     def _slope(self, node: Node) -> Value:
-        x, y, d = map(self.value, node.args)
+        known, d = map(self.value, node.args)  # the result, where that is enough, so that its operand can go
         text = _RELU if node.data[0] == "relu" else MAPS[node.data[0]].slope
-        text = text.format(x=x.aligned(y.legs).atom, y=y.atom, d=d.aligned(y.legs).atom)
-        return Value(text, y.legs, y.batched or d.batched, ATOM if text.startswith("torch.") else PRODUCT)
+        text = text.format(x=known.atom, y=known.atom, d=d.aligned(known.legs).atom)
+        return Value(text, known.legs, known.batched or d.batched, ATOM if text.startswith("torch.") else PRODUCT)
 
     def _softmax_grad(self, node: Node) -> Value:
         (step,), (weights, d) = node.data, map(self.value, node.args)

@@ -156,7 +156,8 @@ def _box(back: Backward, node: Node, d: Node) -> None:
     step, box, x = node.data[0], node.data[0].op, node.args[0]
     name = f"d_{x.name}"
     if box.kind == "map" and box.function.name in SLOPES and box.function.name in MAPS:
-        back.give(x, back.nodes.node("slope", (x, node, d), x.axes, name, (box.function.name,)))
+        known = node if MAPS[box.function.name].saves == "result" else x
+        back.give(x, back.nodes.node("slope", (known, d), x.axes, name, (box.function.name,)))
         return
     if box.kind in ("keep", "hide"):
         found = back.nodes.node("kept", (d,), x.axes, name, (step,))
