@@ -71,6 +71,11 @@ class BlockWriter(Writer):
             return "rows.m"
         return "rows.at.shape[0] + rows.m - 1" if unbounded(self.graph, leg) else self.size(leg)
 
+    def positions(self, leg: str) -> str:
+        if leg == self.graph.key:
+            return f"torch.arange(rows.m, device={self.like.text}.device)"
+        return super().positions(leg)
+
     @property
     def like(self) -> Value:
         given = (self.values[t.name] for t in self.graph.tensors if t.role in ("input", "weight"))

@@ -45,6 +45,12 @@ TAKEN = {
     "a map on the scores": design(MAPPED),
     "causal": design(MAPPED, causal=True),
     "causal, divided by all keys": design({"map": "softcap(3)", "of": f"(1 / m) * {SCORES}"}, causal=True),
+    "causal, turned by the keys": design(
+        {"map": "softcap(3)", "of": "U[h n m d] Q[n h d] -> h n m"},
+        legs={"d": "head 4"},
+        causal=True,
+        U={"rope": "m", "along": "d", "of": "Q[n h d] K[m h d] -> h n m d"},
+    ),
     "a number of each sequence": design(
         {"map": "softcap(3)", "of": f"U[] {SCORES}"}, U={"mean": "n", "of": {"mean": "f", "of": "x"}}
     ),
