@@ -29,8 +29,8 @@ def _masked(writer: Writer, step: Step, box: Box) -> None:
     value = writer.value(use).arranged(layout)
     keep, bias = keep_and_bias(writer, step, layout)
     unseen_is_zero = visible_to(writer.graph, step) in writer.zero_outside[step.name]
-    if OPS[box.kind].ignores_zeros == "always" and unseen_is_zero:
-        keep = "None"
+    if OPS[box.kind].ignores_zeros == "always" and unseen_is_zero and bias == "None":
+        keep = "None"  # nothing is added to what is hidden
     OPS[box.kind].emit_masked(writer, step, box, value, keep, bias)
 
 

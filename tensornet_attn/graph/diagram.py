@@ -128,12 +128,14 @@ class Diagram:
     def tied(self) -> bool:
         """Whether a tensor declared on one sequence leg is used on the other: self-attention, both have one length."""
         pair, known = {self.query, self.key}, self.tensor.keys() | self.step.keys()
-        inside = [part.op for step in self.steps if step.kernel is not None for part in step.kernel.body]
+        bodies = [step.kernel.body for step in self.steps if step.kernel is not None]
         return any(
             own != leg and {own, leg} == pair
-            for op in (*(step.op for step in self.steps), *inside)
-            for use in op.uses
-            if use.name in known
+            for steps in (self.steps, *bodies)
+            for inner in [{} if steps is self.steps else {part.name for part in steps}]  # names of a body are its own
+            for step in steps
+            for use in step.op.uses
+            if use.name in known and use.name not in inner
             for own, leg in zip(self.legs_of(use.name), use.legs, strict=True)
         )
 
