@@ -18,17 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
-from tensornet_attn.runtime.blockwise_inside import (
-    causal_rows,
-    gradient_of,
-    mask_gradient,
-    relative_rows,
-    softmax_gradient,
-)
+from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, mask_gradient, relative_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import sinusoid
-from tensornet_attn.runtime.softmax import masked_softmax
+from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
 class TransformerXL(nn.Module):
@@ -135,6 +129,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, content_2, Kr, place_of_2, V
     del content_1
     place_of_1 = torch.einsum("...hnd,hpd->...hnp", Q, Kr)  # ... h n p
     place_of = place_of_1 + place_of_2[:, None, :]  # ... h n p
+    del place_of_1
     place = relative_rows(place_of, rows)  # ... h n m
     A_scores = d ** -0.5 * (content + place)  # ... h n m
     del content, place
@@ -151,10 +146,11 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, content_2, Kr, place_of_2, V
     d_K = torch.einsum("...hnm,...hnd->...hmd", d_A_scores, Q_k) if "K" in wanted else None  # ... h m d
     d_A_scores_2 = d ** -0.5 * d_A_scores  # ... h n m
     d_place_of = gradient_of(lambda x: relative_rows(x, rows), d_A_scores_2, place_of, (3, 3))  # ... h n p
-    del d_A_scores_2
+    del place_of, d_A_scores_2
     d_place_of_2 = d_place_of.sum(-2) if "place_of_2" in wanted else None  # ... h p
     d_Kr = torch.einsum("...hnp,...hnd->...hpd", d_place_of, Q) if "Kr" in wanted else None  # ... h p d
     d_Q_2 = torch.einsum("...hnp,hpd->...hnd", d_place_of, Kr)  # ... h n d
+    del d_place_of
     d_Q_3 = d ** -0.5 * torch.einsum("...hnm,...hmd->...hnd", d_A_scores, K)  # ... h n d
     del d_A_scores
     d_Q = d_Q_2 + d_Q_3 if "Q" in wanted else None  # ... h n d

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
-from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient, softmax_gradient
+from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient
 from tensornet_attn.runtime.draw import update_, xavier_
 from tensornet_attn.runtime.maps import added, masked_mean
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.softmax import attend
+from tensornet_attn.runtime.softmax import attend, softmax_gradient
 
 
 class SMGKEm(nn.Module):

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
-from tensornet_attn.runtime.blockwise_inside import gradient_of
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.maps import normalized
+from tensornet_attn.runtime.maps import normalized, normalized_gradient
 from tensornet_attn.runtime.masks import hide, visible
 
 
@@ -86,7 +85,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
     del A
     d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
-    d_A_scores = gradient_of(lambda x: normalized(x, keep), d_A, A_scores, (3, 3))  # ... h n m
+    d_A_scores = normalized_gradient(A_scores, d_A, keep)  # ... h n m
     del A_scores, d_A
     d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # ... h n m
     del A_scores_hidden, d_A_scores

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
-from tensornet_attn.runtime.blockwise_inside import mask_gradient, softmax_gradient
+from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.products import summed_products
-from tensornet_attn.runtime.softmax import masked_softmax
+from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
 class THSA(nn.Module):

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
-from tensornet_attn.runtime.blockwise_inside import gradient_of
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.maps import normalized
+from tensornet_attn.runtime.maps import normalized, normalized_gradient
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import summed_products
 
@@ -93,7 +92,7 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, V, mask, key_mask):
     d_V = torch.einsum("...rn,...rnm->...rm", gradient, A) if "V" in wanted else None  # ... r m
     del A
     d_A = gradient[..., None] * V[..., None, :]  # ... r n m
-    d_A_scores = gradient_of(lambda x: normalized(x, keep), d_A, A_scores, (3, 3))  # ... r n m
+    d_A_scores = normalized_gradient(A_scores, d_A, keep)  # ... r n m
     del A_scores, d_A
     d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # ... r n m
     del A_scores_hidden, d_A_scores

@@ -18,18 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
-from tensornet_attn.runtime.blockwise_inside import (
-    causal_rows,
-    gradient_of,
-    mask_gradient,
-    relative_rows,
-    softmax_gradient,
-)
+from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, mask_gradient, relative_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.runtime.products import summed_products
-from tensornet_attn.runtime.softmax import masked_softmax
+from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
 class THSAXL(nn.Module):
@@ -137,6 +131,7 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     del content_2
     place_of_2 = torch.einsum("...rns,ps->...rnp", content_1, Kr)  # ... r n p
     place_of = place_of_2 + place_of_4[:, None, :]  # ... r n p
+    del place_of_2
     place = relative_rows(place_of, rows)  # ... r n m
     A_scores = r ** -0.5 * (content + place)  # ... r n m
     del content, place
@@ -151,7 +146,7 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     d_content_4 = r ** -0.5 * d_A_scores.sum(-2) if "content_4" in wanted else None  # ... r m
     d_A_scores_2 = r ** -0.5 * d_A_scores  # ... r n m
     d_place_of = gradient_of(lambda x: relative_rows(x, rows), d_A_scores_2, place_of, (3, 3))  # ... r n p
-    del d_A_scores_2
+    del place_of, d_A_scores_2
     d_place_of_4 = d_place_of.sum(-2) if "place_of_4" in wanted else None  # ... r p
     d_K = r ** -0.5 * torch.einsum("...rnm,...rns->...ms", d_A_scores, content_1) if "K" in wanted else None  # ... m s
     d_Kr = torch.einsum("...rnp,...rns->...ps", d_place_of, content_1) if "Kr" in wanted else None  # ... p s
@@ -159,6 +154,7 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     d_content_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores, K_k)  # ... r n s
     del d_A_scores
     d_content_1_2 = d_place_of @ Kr + d_content_1  # ... r n s
+    del d_place_of
     d_C = summed_products(
         d_content_1_2, Q.transpose(-2, -1)[..., None, :, :], (-2,)
     ) if "C" in wanted else None  # ... r s

@@ -107,16 +107,16 @@ def _backward(back: BlockWriter, program: RowsProgram, operands: list[Operand], 
         values = [printer.value(d).aligned(operand.legs, whole=True).text for _, d in found.get(operand.name, ())]
         texts.append(("d_mask" if parts else "None") if operand.name == "mask" else " + ".join(values) or "None")
     name_biases(back)
-    back.groups[0] = _freed([*back.groups[0], ", ".join(texts)], f"{program.pair[0]} {program.pair[1]}")[:-1]
+    back.groups[0] = _freed([*back.groups[0], ", ".join(texts)], {*program.nodes.order})[:-1]
     return texts
 
 
-def _freed(lines: list[str], pair: str) -> list[str]:
-    """Lines, with maps deleted behind those that use them last."""
+def _freed(lines: list[str], long: set[str]) -> list[str]:
+    """Lines, with what has two long legs deleted behind those that use it last; a line ends with its legs."""
     last: dict[str, int] = {}
     for place, line in enumerate(lines):
         name, equals, _ = line.partition(" = ")
-        if equals and name.isidentifier() and line.endswith(pair):
+        if equals and name.isidentifier() and len(long.intersection(line.rpartition("  # ")[2].split())) > 1:
             word = re.compile(rf"\b{name}\b")
             last[name] = max(i for i in range(place, len(lines)) if word.search(lines[i]))
     found = []

@@ -15,6 +15,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Box, Step, Use
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.ops import MAPS, OPS
+from tensornet_attn.ops.operation import dim_of
 from tensornet_attn.tiles.legs import unbounded
 from tensornet_attn.tiles.model import Node, below
 from tensornet_attn.tiles.rows import RowsProgram
@@ -359,14 +360,18 @@ class RowsPrinter:
         text = text.format(x=known.atom, y=known.atom, d=d.aligned(known.legs).atom)
         return Value(text, known.legs, known.batched or d.batched, ATOM if text.startswith("torch.") else PRODUCT)
 
-    def _softmax_grad(self, node: Node) -> Value:
-        (step,), (weights, d) = node.data, map(self.value, node.args)
-        arguments = [weights.text, d.aligned(weights.legs).text]
-        if self.writer.graph.masked(step):
-            arguments.append(keep_and_bias(self.writer, step, weights.legs)[0])
-        elif (place := weights.legs.index(str(step.op.leg)) - len(weights.legs)) != -1:
+    def _box_grad(self, node: Node) -> Value:
+        (step,), (known, d) = node.data, map(self.value, node.args)
+        box, masked = step.op, self.writer.graph.masked(step)
+        if masked:
+            known = known.arranged(box_layout(self.writer.graph, step, box.operand("of").legs))
+        arguments = [known.text, d.aligned(known.legs).text]
+        if masked:
+            arguments.append(keep_and_bias(self.writer, step, known.legs)[0])
+        elif (place := dim_of(known, box.leg)) != -1:
             arguments.append(f"dim={place}")
-        return Value(self.writer.call("softmax_gradient", *arguments), weights.legs, True)
+        arguments += [f"eps={text}" for name, tree in box.numbers if name == "eps" for text in self.writer.eps(tree)]
+        return Value(self.writer.call(OPS[box.kind].gradient, *arguments), known.legs, True)
 
     def _kept(self, node: Node) -> Value:
         (step,), d, graph = node.data, self.value(node.args[0]), self.writer.graph

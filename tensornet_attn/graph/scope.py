@@ -143,9 +143,6 @@ class Scope:
                 raise Refusal("run-time-leg", message, hint, name.span)
         return tree, self.evaluated(tree)
 
-    def _unsized(self, leg: Leg) -> bool:
-        return leg.size is None and leg.name not in self.sizes.broken
-
     def function(self, call: CallText, what: str) -> Function:
         """A call with its arguments looked up."""
         arguments: list[Function | Arith] = []

@@ -28,6 +28,7 @@ class NormalizeOperation(Operation):
     takes_float_mask = False
     per_element = 2  # sum, divide
     saves = ("of", "row")
+    gradient = "normalized_gradient"
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         scores, keep, legs, axis = run.masked(step)

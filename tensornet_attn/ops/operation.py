@@ -46,6 +46,7 @@ class Operation:
     # Work and memory
     per_element: ClassVar[int] = 0  # elementwise operations for each number of the operand
     saves: tuple[str, ...] = ()  # for the backward: operands by role, `result`, `row` (a number each), `chosen`
+    gradient: ClassVar[str] = ""  # the runtime's function of what it `saves` first and of its gradient; else torch's
 
     # Pictures and code
     look: ClassVar[str] = "box"

@@ -32,6 +32,7 @@ class SoftmaxOperation(Operation):
     keeps_zeros = False
     per_element = 5  # largest, subtract, exp, sum, divide
     saves = ("result",)
+    gradient = "softmax_gradient"
     look = "softmax"
 
     def lower_bound(self, graph: Graph, box: Box, below: float) -> float:

@@ -65,14 +65,6 @@ def noise_rows(given: Tensor | None, shape: tuple, std: float, draw: bool, rows:
     return torch.zeros(shape, device=like.device, dtype=like.dtype)
 
 
-def softmax_gradient(weights: Tensor, gradient: Tensor, keep: Tensor | None = None, dim: int = -1) -> Tensor:
-    """The gradient of the scores of a softmax, from that of its weights; nothing of what may not be seen."""
-    if keep is not None:
-        gradient = torch.where(keep, gradient, 0)
-    weights, gradient = torch.broadcast_tensors(weights, gradient.to(weights.dtype))
-    return torch._softmax_backward_data(gradient, weights, dim, weights.dtype)
-
-
 def gradient_of(function, gradient: Tensor, x: Tensor, legs: tuple[int, int]) -> Tensor:
     """The gradient of x, from that of function(x), for each element of the batch; that may lack dimensions.
 

@@ -100,7 +100,7 @@ def l2_norm(x: Tensor, dim: int, eps: float = 0.0) -> Tensor:
     return divided(x, torch.linalg.vector_norm(x, dim=dim, keepdim=True) + eps)
 
 
-def divided(x: Tensor, total: Tensor) -> Tensor:
+def divided(x: Tensor | int, total: Tensor) -> Tensor:
     """x / total; a zero total gives zeros, with gradients of zero."""
     zero = total == 0
     return torch.where(zero, 0, x / torch.where(zero, 1, total))
@@ -115,6 +115,16 @@ def normalized(scores: Tensor, keep: Tensor | None = None, eps: float = 0.0) -> 
     """scores / (row sum + eps) over the visible keys: [..., n, m]."""
     scores = kept(scores, keep)
     return divided(scores, scores.sum(-1, keepdim=True) + eps)
+
+
+def normalized_gradient(
+    scores: Tensor, gradient: Tensor, keep: Tensor | None = None, dim: int = -1, eps: float = 0.0
+) -> Tensor:
+    """The gradient of scores, from that of `normalized`; nothing of what may not be seen."""
+    scores, gradient = torch.broadcast_tensors(scores, gradient)
+    share = divided(1, kept(scores, keep).sum(dim, keepdim=True) + eps)
+    rows = kept(scores * gradient, keep).sum(dim, keepdim=True) * share
+    return kept((gradient - rows) * share, keep)
 
 
 def masked_sum(x: Tensor, keep: Tensor | None = None) -> Tensor:

@@ -18,6 +18,14 @@ def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | No
     return torch.where(keep, weights, 0)
 
 
+def softmax_gradient(weights: Tensor, gradient: Tensor, keep: Tensor | None = None, dim: int = -1) -> Tensor:
+    """The gradient of the scores of a softmax, from that of its weights; nothing of what may not be seen."""
+    if keep is not None:
+        gradient = torch.where(keep, gradient, 0)
+    weights, gradient = torch.broadcast_tensors(weights, gradient.to(weights.dtype))
+    return torch._softmax_backward_data(gradient, weights, dim, weights.dtype)
+
+
 def attend(
     q: Tensor,
     k: Tensor,

@@ -61,7 +61,7 @@ class Node:
     | inside | x, but zero after the last query and after the last key |
     | drop | dropout: data = (stream, tree, legs, index) |
     | gradient, sums, sum_over_blocks | in the backward: of the result, rows of sum(A dA), an accumulator |
-    | box, constant, drawn, dropped, view; softmax_grad, pull, kept | of whole rows: see `rows.py` |
+    | box, constant, drawn, dropped, view; box_grad, pull, kept | of whole rows: see `rows.py` |
     """
 
     op: str

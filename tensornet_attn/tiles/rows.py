@@ -10,7 +10,7 @@ its own name. With whole rows at hand, each box of the language is one node, whi
 | drawn, dropped | which entries of (x) a dropout keeps: data = (its step); x with the entries (x, drawn) |
 | view | its argument under other names of legs: data = (the old ones, the new ones) |
 | spread | its argument for each entry of legs that it lacks: data = (these) |
-| softmax_grad | of (softmax, gradient) that of the scores: data = (its step) |
+| box_grad | of (result or operand of a box, gradient) that of the operand: data = (its step) |
 | kept | of (gradient) what the masks of a box let through: data = (the step of the box) |
 | pull | of (gradient, operands) that of the first operand of a box: data = (its step, the index of that) |
 """
@@ -161,8 +161,9 @@ def _box(back: Backward, node: Node, d: Node) -> None:
         return
     if box.kind in ("keep", "hide"):
         found = back.nodes.node("kept", (d,), x.axes, name, (step,))
-    elif box.kind == "softmax":
-        found = back.nodes.node("softmax_grad", (node, d), x.axes, name, (step,))
+    elif OPS[box.kind].gradient:
+        known = node if OPS[box.kind].saves[0] == "result" else x
+        found = back.nodes.node("box_grad", (known, d), x.axes, name, (step,))
     else:
         found = back.nodes.node("pull", (d, *node.args), x.axes, name, (step, At(x.heads)))
     back.give(x, found)

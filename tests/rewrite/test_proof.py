@@ -17,20 +17,20 @@ from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.model import Contraction, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.plan.make import make_plan
-from tensornet_attn.rewrite import proof, simplified
+from tensornet_attn.rewrite import simplified
 from tensornet_attn.rewrite.change import with_steps, with_terms
 from tensornet_attn.rewrite.engine import Rule, everywhere, rewritten
-from tensornet_attn.rewrite.proof import P, Q, W, prove
 from tensornet_attn.rewrite.table import CHOICES, RULES, steps_of
 from tests.designs.cases import CASES
 from tests.mutations.__main__ import MUTATIONS
 from tests.mutations.model import Mutation
 from tests.random_design import random_design
+from tests.rewrite.proof import P, Q, W, prove
 
 from .diagrams import ATTEND, attention
 from .test_rules import drawn, run
 
-PACKAGE = Path(proof.__file__).resolve().parents[1]
+PACKAGE = Path(ta.__file__).resolve().parent
 
 
 def small(**diagram: object) -> Graph:

@@ -15,8 +15,8 @@ from tensornet_attn.graph.distance import POSITION
 from tensornet_attn.graph.model import Box, Kernel
 from tensornet_attn.nn.initial import initial
 from tensornet_attn.rewrite.engine import CAP, Rule, Trace, everywhere, rewritten
-from tensornet_attn.rewrite.proof import prove
 from tensornet_attn.rewrite.table import RULES, SCORES
+from tests.rewrite.proof import prove
 
 from .diagrams import KINDS
 from .oracle import results
