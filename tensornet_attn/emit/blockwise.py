@@ -65,8 +65,8 @@ def emit_blockwise(writer: Writer, step: Step) -> None:
         inner.functions | back.functions | {f"{forward}\n\n\n{_gradient(tile, back, operands, gradients)}"}
     )
     writer.needs_math |= inner.needs_math | back.needs_math
-    told = f"{', '.join(step.op.steps)}: blockwise, recomputed in the backward"
-    for line in wrap(told, WIDTH - 10, break_long_words=False):
+    comment = f"{', '.join(step.op.steps)}: blockwise, recomputed in the backward"
+    for line in wrap(comment, WIDTH - 10, break_long_words=False):
         writer.line(f"# {line}")
     writer.values[step.name] = Value(local, result, True)
     text = writer.call("blockwise", *_arguments(writer, inner, operands, tile, block))
@@ -134,7 +134,7 @@ def _block(graph: Graph, step: Step) -> tuple[int, ...]:
 def _inside(
     writer: Writer, step: Step, op: Kernel, sizes: list[str] | None = None
 ) -> tuple[BlockWriter, list[Operand]]:
-    """The writer of a function, which knows the leaves, and the operands of the call; `sizes`: legs told so far."""
+    """The writer of a function, which knows the leaves, and the operands; `sizes`: legs whose sizes the call gives."""
     graph, taken = writer.graph, set(writer.local.values())
     leaves: dict[Use, Tensor] = {}
     for use in dict.fromkeys(leaf(graph, use) for own in op.body for use in own.op.uses if use.name not in op.steps):
@@ -266,16 +266,16 @@ def _function(tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel
     rows = [operand.place(graph.query) for operand in operands]
     relative = next((leg.name for leg in graph.legs if unbounded(graph, leg.name)), None)
     spans = [operand.place(relative) for operand in operands]
-    told = [f"rows={_tuple(rows)}", f"out={result.index(str(graph.query)) - len(result)}"]
-    told += [f"spans={_tuple(spans)}"] if any(spans) else []
+    options = [f"rows={_tuple(rows)}", f"out={result.index(str(graph.query)) - len(result)}"]
+    options += [f"spans={_tuple(spans)}"] if any(spans) else []
     keys = [operand.place(graph.key) for operand in operands]
-    told += [f"keys={_tuple(keys)}"] if any(keys) and looks_back(graph) else []
-    told += [f"legs={_tuple(operand.own for operand in operands)}"]
+    options += [f"keys={_tuple(keys)}"] if any(keys) and looks_back(graph) else []
+    options += [f"legs={_tuple(operand.own for operand in operands)}"]
     kinds = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
     shapes = [f"{o.name} [{' '.join(o.legs)}]" for o in operands if not o.optional]
     about = f"{', '.join(op.steps)} of a block of rows: {', '.join(shapes)} -> [{' '.join(result)}]."
     head = wrapped(f"def {tile}({', '.join(['rows: Rows', *kinds])}) -> Tensor:", 0)
-    decorator = wrapped(f"@block_function({', '.join(told)})", 0)
+    decorator = wrapped(f"@block_function({', '.join(options)})", 0)
     return "\n".join([*decorator, *head, *_body(inner, about, inner.groups[0])])
 
 

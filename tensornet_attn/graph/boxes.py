@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensornet_attn.graph.diagram import Box, Diagram, Function, Leg, Use
+from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.steps import Box, Function, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import MAPS, OPS
 from tensornet_attn.ops.model import BoxModel
 from tensornet_attn.spec.expression import LegToken, parse_call
 from tensornet_attn.spec.places import Path
+from tensornet_attn.spec.sizes import Leg
 
 MASKS = {"causal": 0, "band": 1, "window": 2}
 _USAGE = {"causal": "causal", "band": "band(5)", "window": "window(4, 0)"}

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from tensornet_attn.graph.diagram import Diagram, Step, Tensor
+from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.incidence import Incidence, Key, incidence
 from tensornet_attn.graph.labelling import canonical_order
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, wires
+from tensornet_attn.ir.steps import Step, Tensor
 
 HEADER = "canonical form 1"  # changes whenever the text of any design does: hashes are kept in caches and results
 

@@ -9,38 +9,14 @@ from math import prod
 
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import (
-    Attention,
-    Box,
-    Contraction,
     Function,
-    Kernel,
     Loss,
-    Seen,
     Step,
     Tensor,
-    Term,
     Use,
-    Visible,
 )
 from tensornet_attn.ops import OPS
 from tensornet_attn.spec.sizes import Leg
-
-__all__ = [
-    "Attention",
-    "Box",
-    "Contraction",
-    "Diagram",
-    "Function",
-    "Kernel",
-    "Leg",
-    "Loss",
-    "Seen",
-    "Step",
-    "Tensor",
-    "Term",
-    "Use",
-    "Visible",
-]
 
 
 @dataclass(frozen=True)

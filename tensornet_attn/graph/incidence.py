@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tensornet_attn.graph.diagram import Attention, Diagram, Function, Leg, Step, Tensor
+from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.normal import arithmetic_text, function_text, masks_text, values_texts
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, marks, wires
 from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.steps import Attention, Function, Step, Tensor
+from tensornet_attn.spec.sizes import Leg
 
 Key = tuple[object, ...]  # (name of a tensor or step, what of it, ...)
 

@@ -6,14 +6,16 @@ from functools import cached_property
 from typing import Any
 
 from tensornet_attn.graph.canonical import graph_hash
-from tensornet_attn.graph.diagram import (
+from tensornet_attn.graph.diagram import Diagram
+from tensornet_attn.graph.read_text import from_text
+from tensornet_attn.graph.text import to_text
+from tensornet_attn.graph.view import to_networkx
+from tensornet_attn.ir.steps import (
     Attention,
     Box,
     Contraction,
-    Diagram,
     Function,
     Kernel,
-    Leg,
     Loss,
     Seen,
     Step,
@@ -21,10 +23,8 @@ from tensornet_attn.graph.diagram import (
     Term,
     Use,
     Visible,
-)  # fmt: skip
-from tensornet_attn.graph.read_text import from_text
-from tensornet_attn.graph.text import to_text
-from tensornet_attn.graph.view import to_networkx
+)
+from tensornet_attn.spec.sizes import Leg
 
 __all__ = [
     "Attention",

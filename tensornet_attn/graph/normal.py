@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 
-from tensornet_attn.graph.diagram import Diagram, Function
+from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.ir.arithmetic import Arith, Binary, Call, Name, Negative, evaluate, names, to_text
+from tensornet_attn.ir.steps import Function
 from tensornet_attn.ir.tokens import Refusal
 
 Value = int | float | Fraction

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
 from tensornet_attn.errors import nearest
-from tensornet_attn.graph.diagram import Function, Leg, Step, Tensor, Use
 from tensornet_attn.ir.arithmetic import Arith, names, parse
+from tensornet_attn.ir.steps import Function, Step, Tensor, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec.expression import CallText, parse_call
 from tensornet_attn.spec.names import identifier_problem, tensor_problem
+from tensornet_attn.spec.sizes import Leg
 
 T = TypeVar("T")
 Span = tuple[int, int]

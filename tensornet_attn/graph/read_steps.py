@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from tensornet_attn.errors import nearest
 from tensornet_attn.graph.boxes import MASKS
-from tensornet_attn.graph.diagram import Attention, Box, Contraction, Function, Term, Use
 from tensornet_attn.graph.read_names import USE, Names, refuse, shifted
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
+from tensornet_attn.ir.steps import Attention, Box, Contraction, Function, Term, Use
 from tensornet_attn.ops import MAPS, OPS
 from tensornet_attn.ops.model import BOXES
 

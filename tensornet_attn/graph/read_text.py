@@ -10,14 +10,15 @@ from typing import TypeVar
 
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
-from tensornet_attn.graph.diagram import Diagram, Leg, Loss, Step, Tensor
+from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.read_names import WORD, Names, refuse, shifted
 from tensornet_attn.graph.read_steps import read_operation
 from tensornet_attn.graph.tensors import ALLOWED
 from tensornet_attn.ir.arithmetic import ONE, Arith, Number, parse
+from tensornet_attn.ir.steps import Loss, Step, Tensor
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec.names import identifier_problem
-from tensornet_attn.spec.sizes import KINDS
+from tensornet_attn.spec.sizes import KINDS, Leg
 
 T = TypeVar("T")
 Match = re.Match[str]

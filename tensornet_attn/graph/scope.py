@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensornet_attn.graph.diagram import Function, Leg, Step, Tensor, Use
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names, parse
+from tensornet_attn.ir.steps import Function, Step, Tensor, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec.design import Design
 from tensornet_attn.spec.expression import CallText, LegToken, UseText
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, words
-from tensornet_attn.spec.sizes import Sizes
+from tensornet_attn.spec.sizes import Leg, Sizes
 
 
 @dataclass

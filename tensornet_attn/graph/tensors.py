@@ -7,9 +7,9 @@ from math import prod
 from typing import Any, TypeVar
 
 from tensornet_attn import limits
-from tensornet_attn.graph.diagram import Function, Tensor
 from tensornet_attn.graph.scope import Scope, size_text
 from tensornet_attn.ir.arithmetic import ONE, Arith
+from tensornet_attn.ir.steps import Function, Tensor
 from tensornet_attn.ir.tokens import Refusal, Span
 from tensornet_attn.spec.design import Declaration
 from tensornet_attn.spec.expression import parse_call, parse_legs

@@ -23,23 +23,13 @@ named after its place, such as `A.of`.
 from __future__ import annotations
 
 from tensornet_attn import limits
-from tensornet_attn.graph.diagram import (
-    Attention,
-    Box,
-    Contraction,
-    Diagram,
-    Function,
-    Leg,
-    Loss,
-    Step,
-    Tensor,
-    Term,
-    Use,
-)
+from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.read_text import standard_leg
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
+from tensornet_attn.ir.steps import Attention, Box, Contraction, Function, Loss, Step, Tensor, Term, Use
 from tensornet_attn.ops import OPS
+from tensornet_attn.spec.sizes import Leg
 
 __all__ = ["call_text", "sum_text", "to_text", "use_text"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensornet_attn.graph.diagram import Diagram, Step, Tensor
+from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, wires
+from tensornet_attn.ir.steps import Step, Tensor
 
 if TYPE_CHECKING:
     import networkx

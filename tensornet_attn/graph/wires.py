@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensornet_attn.graph.diagram import Step, Use
+from tensornet_attn.ir.steps import Step, Use
 
 WHOLE = 0  # the part of a wire that is not confined to a term
 

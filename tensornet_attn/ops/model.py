@@ -1,4 +1,4 @@
-"""The boxes of the language as pydantic models: what they have in common, and how a nested one is told by its key."""
+"""The boxes of the language as pydantic models: their common base, and how a key names the box."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Lines, Run, Tensor
 from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Masks, Operand
-from tensornet_attn.ops.operation import Operation, over, without
+from tensornet_attn.ops.operation import Operation, over
 
 
 class Normalize(BoxModel):
@@ -34,11 +34,6 @@ class NormalizeOperation(Operation):
         scores, keep, legs, axis = run.masked(step)
         scores = scores.where(keep, 0)
         return over(scores, scores.sum(axis, keepdim=True) + run.number(box.number("eps"))), legs
-
-    def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        value = lines.value(box.operand("of"))
-        value = value.arranged((*without(value.legs, box.leg), str(box.leg)))
-        self.emit_masked(lines, step, box, value, "None", "None")
 
     def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         lines.bind(step.name, lines.call("normalized", value.text, keep, *lines.eps(box.number("eps"))), value.legs)

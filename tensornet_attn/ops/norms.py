@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs
@@ -59,8 +61,9 @@ class Norm(Operation):
     call: str
     usual: float = 0
 
+    @abstractmethod
     def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
-        raise NotImplementedError
+        """Of a tensor, along an axis."""
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         axis, eps = axis_of(box.leg, step.legs), run.number(box.number("eps"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import inf
 from typing import Any, ClassVar, Literal
 
@@ -12,7 +13,7 @@ from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor, 
 from tensornet_attn.ops.model import BoxModel
 
 
-class Operation:
+class Operation(ABC):
     """What there is to know of a kind of box; what is said here holds where a kind says nothing else."""
 
     kind: str
@@ -53,7 +54,7 @@ class Operation:
     between: ClassVar[str] = " "  # the word before the second leg
     inline: ClassVar[bool] = False  # whether its operand may be written inside its line
 
-    def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:
+    def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:  # noqa: B027  # most have nothing to refuse
         """Raises Refusal where a number that is known now cannot be."""
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
@@ -80,9 +81,9 @@ class Operation:
         """The legs of which no block may be missing to compute it."""
         return (box.leg,)
 
+    @abstractmethod
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """What it computes, as plainly as the equation, and the legs of that."""
-        raise NotImplementedError
 
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
         """Multiply-adds of one batch element, by the legs they run over."""
@@ -104,12 +105,14 @@ class Operation:
         return {}
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        """Its line of PyTorch, where no masks act."""
-        raise NotImplementedError
+        """Its line of PyTorch, where no masks act: that with masks, without any, along the last leg."""
+        value = lines.value(box.operand("of"))
+        value = value.arranged((*without(value.legs, box.leg), str(box.leg)))
+        self.emit_masked(lines, step, box, value, "None", "None")
 
     def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         """Its line where masks act: `value` has the leg last; `keep` and `bias` are names, or None."""
-        raise NotImplementedError
+        raise TypeError(f"no mask acts in '{self.kind}'.")
 
     def tile(self, tiles: Tiles, step: Step, box: Box, x: Any) -> Any:
         """Its tile in a kernel, made of that of its operand; None where there are none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
@@ -53,9 +54,9 @@ class Reduction(Operation):
     masked = reduces = runs_along = True
     dense: str  # the method of a tensor
 
+    @abstractmethod
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
         """Of the visible entries."""
-        raise NotImplementedError
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         value, keep, legs, axis = run.masked(step)

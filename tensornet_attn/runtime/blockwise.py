@@ -43,9 +43,9 @@ def block_function(
 
     `rows`: of each operand the dimension, from the end, of its query leg, 0 where it has none; `spans`: that of a leg
     of relative positions, of which a block of b rows that see m keys has b + m - 1; `out`: that of the query leg of the
-    result. `keys`: that of the key leg, told where no row sees a later key: a block then has the keys up to its last
+    result. `keys`: that of the key leg, given where no row sees a later key: a block then has the keys up to its last
     row. `legs`: how many dimensions of each operand are not of the batch, 0 where none is, None where all are, -1 for a
-    mask: all but its last two may be. Not told, a block has the whole batch.
+    mask: all but its last two may be. Not given, a block has the whole batch.
     """
 
     def known(function):

@@ -1,6 +1,6 @@
 """The workers of one command: started as processes of their own, again when they are killed, and stopped with it.
 
-Meanwhile a study is told to whoever waits: by a live table on a terminal, by lines elsewhere; on standard error.
+Meanwhile standard error shows the progress of a study: a live table on a terminal, lines elsewhere.
 """
 
 from __future__ import annotations

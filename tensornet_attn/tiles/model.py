@@ -76,13 +76,13 @@ class Node:
 class Nodes:
     """Makes nodes, equal ones once. `order`: that of axes; `sizes`: how many values each index variable has.
 
-    `taken`: names that no index variable has. `told`: sizes are told at run time, so that legs of one entry have index
+    `taken`: names that no index variable has. `dynamic`: the call gives the sizes, so that legs of one entry have index
     variables too; these then have the names of the legs.
     """
 
     order: Axes
     taken: frozenset[str] = frozenset()
-    told: bool = False
+    dynamic: bool = False
     sizes: dict[str, int] = field(default_factory=dict)
     made: dict[Any, Node] = field(default_factory=dict)
 
@@ -104,13 +104,13 @@ class Nodes:
         while name in taken or name in self.taken or name in self.order or self.sizes.get(name, size) != size:
             number += 1
             name = f"{leg}_{number}"
-        if size > 1 or self.told:
+        if size > 1 or self.dynamic:
             self.sizes.setdefault(name, size)
-        return name if size > 1 or self.told else ""
+        return name if size > 1 or self.dynamic else ""
 
     def count(self, variable: str, log_of: bool = False) -> Arith:
         """How many values an index variable has, or the log of it."""
-        if self.told:
+        if self.dynamic:
             return Call("log", (Name(variable),)) if log_of else Name(variable)
         return Number(log(self.sizes[variable]) if log_of else self.sizes[variable])
 

@@ -51,7 +51,7 @@ class RowsProgram:
 def rows_program(graph: Graph) -> RowsProgram:
     """The program of a graph whose output has query rows."""
     places = tuple(leg.name for leg in graph.legs if unbounded(graph, leg.name))
-    nodes = Nodes((str(graph.query), str(graph.key), *places), told=True)
+    nodes = Nodes((str(graph.query), str(graph.key), *places), dynamic=True)
     for leg in graph.legs:
         if leg.name not in nodes.order:
             nodes.variable(leg.name, leg.size or 1)

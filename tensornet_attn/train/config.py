@@ -150,7 +150,7 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
     Raises DesignError with all that is wrong in the file, InputError for what is wrong with the options.
     """
     document, reporter = _document(source)
-    if isinstance(document.data.get("model"), Mapping) and "model" not in options:  # it is told at its places
+    if isinstance(document.data.get("model"), Mapping) and "model" not in options:  # with the places of its problems
         inner = Reporter(inside(document, ("model",)))
         read_model(inner.document, inner)
         reporter.found += inner.found

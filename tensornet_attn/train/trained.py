@@ -109,7 +109,7 @@ def _saved(path: Path, checkpoint: str | None) -> Saved:
 def sample(
     trained: Trained, prompt: str, tokens: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
 ) -> str:
-    """The prompt and what a language model goes on with. `temperature` 0 takes the most probable token each time.
+    """The prompt and what a language model writes after it; `temperature` 0 takes the most probable token each time.
 
     Raises InputError for a model of another kind, and for a prompt that is empty or not in the vocabulary.
     """

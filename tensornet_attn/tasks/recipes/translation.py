@@ -88,7 +88,7 @@ def _open(options: Options, cache: Cache) -> Source:
 
 
 def without_pieces(sentence: str, mark: str) -> str:
-    """A sentence whose words are whole again: `mark` ends a piece of a word that goes on with the next one.
+    """A sentence whose words are whole again: `mark` ends every piece of a word but its last.
 
     >>> without_pieces("the low@@ est num@@ ber", "@@"), without_pieces("as it is", "")
     ('the lowest number', 'as it is')
