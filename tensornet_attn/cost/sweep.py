@@ -13,8 +13,8 @@ from itertools import product
 from math import prod
 
 from tensornet_attn.cost.report import cost
-from tensornet_attn.cost.sizes import dtype_bytes, human, lengths_of
-from tensornet_attn.cost.training import training_macs
+from tensornet_attn.cost.sizes import columns, dtype_bytes, human, lengths_of
+from tensornet_attn.cost.work import training_macs
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.arithmetic import evaluate, names, parse
@@ -282,15 +282,12 @@ def head(found: Swept) -> str:
     return f"{names}{against}{beside}: {f'{sizes}{other}; ' if sizes or other else ''}{counted}"
 
 
-def _rows(found: Swept, measure: str) -> Iterable[str]:
+def _rows(found: Swept, measure: str) -> list[str]:
     series = found.series()
     axis, sizes = next(iter(found.sweep.axes.items()))
     rows = [[f"{axis} =", *(str(size) for size in sizes)]]
     rows += [[name, *(cell(point, measure) for point in points)] for name, points in series.items()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [f"{text:>{width}}" for text, width in zip(others, widths[1:], strict=True)]
-        yield "  ".join([f"{first:<{widths[0]}}", *cells])
+    return columns(rows)
 
 
 def cell(point: Point, measure: str) -> str:

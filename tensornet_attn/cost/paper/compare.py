@@ -12,7 +12,7 @@ from textwrap import wrap
 
 from tensornet_attn.cost.paper.model import UNITS, Adjustment, Count, Formulas, Part, Row, Table, agree, as_printed
 from tensornet_attn.cost.report import Cost, cost
-from tensornet_attn.cost.sizes import sizes_at
+from tensornet_attn.cost.sizes import columns, sizes_at
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Graph
@@ -190,7 +190,7 @@ def _sizes(formulas: Formulas, values: Mapping[str, int]) -> dict[str, int]:
     return {name: number(formula, values) for name, formula in formulas.items()}
 
 
-def _rows(numbers: Sequence[Compared], notes: Sequence[str]) -> Iterable[str]:
+def _rows(numbers: Sequence[Compared], notes: Sequence[str]) -> list[str]:
     """The rows of one printed table; columns that say nothing there are left out."""
     counted = [_counted(number) for number in numbers]
     shown = [i for i, column in enumerate(zip(*counted, strict=True)) if any(column)]
@@ -203,11 +203,7 @@ def _rows(numbers: Sequence[Compared], notes: Sequence[str]) -> Iterable[str]:
         note = f" [{notes.index(number.count.note) + 1}]" if number.count.note else ""
         head = [number.row.model, number.count.unit, number.count.printed or "-"]
         rows.append([*head, *(cells[i] or "-" for i in shown), f"{number.state}{note}"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    left = (0, 1, len(widths) - 1)
-    for row in rows:
-        cells = [f"{c:<{w}}" if i in left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        yield "  ".join(cells).rstrip()
+    return columns(rows, left=(0, 1, len(rows[0]) - 1))
 
 
 def _counted(number: Compared) -> list[str]:

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tensornet_attn.cost.match import largest_size
 from tensornet_attn.cost.paper.model import Adjustment, Count, Formula, Formulas, Part, Row, Table
 from tensornet_attn.cost.paper.printed import Section, printed
 from tensornet_attn.cost.paper.shipped import shipped
+from tensornet_attn.cost.sizes import largest_size
 
 XL = {"n": "T", "m": "C * T"}  # lengths of queries and keys
 P = "(T + C * T - 1)"  # our relative positions: one for each distance there is
