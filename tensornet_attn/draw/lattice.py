@@ -6,14 +6,13 @@ one holds for causal designs alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import networkx as nx
 
 from tensornet_attn.draw.dot import graphviz_module
+from tensornet_attn.draw.looks import FONT
 from tensornet_attn.draw.render import layout
-from tensornet_attn.draw.sizes import FONT
 
 _NODE = {"shape": "box", "style": "rounded,filled", "fontname": FONT, "fontsize": "11", "margin": "0.12,0.06"}
 _GRAPH = {"fontname": FONT, "fontsize": "11", "nodesep": "0.1", "ranksep": "0.6", "rankdir": "LR"}
@@ -35,13 +34,13 @@ def lattice_picture(lattice: Any, form: str) -> bytes:
 def lattice_text(lattice: Any) -> str:
     """One line a design: what it contains directly."""
     names = [name for name in sorted(lattice) if lattice.out_degree(name)]
-    wide = max(map(len, names), default=0)
-    return "".join(f"{name:<{wide}}  contains  {', '.join(_marked(lattice, name))}\n" for name in names)
-
-
-def _marked(lattice: Any, name: str) -> Iterable[str]:
-    for special in sorted(lattice.successors(name)):
-        yield f"{special} (both causal)" if lattice.edges[name, special].get("causal") else special
+    wide, lines = max(map(len, names), default=0), []
+    for name in names:
+        marks = {special: " (both causal)" if edge.get("causal") else "" for special, edge in lattice[name].items()}
+        lines.append(
+            f"{name:<{wide}}  contains  {', '.join(f'{special}{marks[special]}' for special in sorted(marks))}\n"
+        )
+    return "".join(lines)
 
 
 def lattice_source(lattice: Any, dots: int | None = None) -> str:

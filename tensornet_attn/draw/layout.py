@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from math import sqrt
 
 from tensornet_attn.draw.levels import GAP, Arrow, Level, Order, level_of, spread
+from tensornet_attn.draw.looks import FIXED, FLAT, Size, label_size, node_size, title_size
 from tensornet_attn.draw.scene import Edge, Node, Scene
-from tensornet_attn.draw.sizes import FIXED, FLAT, Size, label_size, node_size, title_size
 
 Point = tuple[float, float]
 
@@ -93,14 +93,16 @@ class Curves:
         """The curve of a chain of arrows, from the node that it leaves to the one that it enters."""
         x, bands = self.x, self.bands
         tail, head = chain[0].port or chain[0].tail, chain[-1].head
-        points = [self.start(chain[0], tail)]
+        beside = sorted(self.out[tail], key=lambda a: x[a.head])
+        points = [self.at(tail, chain[0], beside, 1)]
         if bands[chain[0].tail][1] > points[0][1] + 1:
             points += _line(points[-1], (points[-1][0], bands[chain[0].tail][1]))
         for arrow in chain[:-1]:
             top, bottom = bands[arrow.head]
             points += _bend(points[-1], (x[arrow.head], top))
             points += _line(points[-1], (x[arrow.head], bottom))
-        end = self.end(chain[-1], head)
+        beside = sorted(self.into[head], key=lambda a: self.made.nodes[a.port].x if a.port else x[a.tail])
+        end = self.at(head, chain[-1], beside, -1)
         top = min(bands[head][0], end[1])
         points += _bend(points[-1], (end[0], top))
         if end[1] > top + 1:
@@ -108,13 +110,6 @@ class Curves:
         if head in self.home and self.home[head].look == "open":
             points += _line(points[-1], (end[0], end[1] + STUB))
         return Curve(chain[0].edge, tail, head, tuple(_joined(points)))
-
-    def start(self, arrow: Arrow, node: str) -> Point:
-        return self.at(node, arrow, sorted(self.out[node], key=lambda a: self.x[a.head]), 1)
-
-    def end(self, arrow: Arrow, node: str) -> Point:
-        into = sorted(self.into[node], key=lambda a: self.made.nodes[a.port].x if a.port else self.x[a.tail])
-        return self.at(node, arrow, into, -1)
 
     def at(self, node: str, arrow: Arrow, beside: list[Arrow], way: int) -> Point:
         """Where an arrow meets the outline of a node, below (1) or above (-1); `beside`: all that do, from the left.
@@ -258,8 +253,10 @@ class Places:
         bands: dict[str, tuple[float, float]] = {}
         y = 0.0
         for index, row in enumerate(rows):
-            if index:
-                y += self.channel(level, rows[index - 1], x, made)
+            if index:  # room above a row; more where wires run aslant
+                above = [arrow for arrow in level.arrows if arrow.tail in rows[index - 1]]
+                slants = [abs((made.nodes[a.port].x if a.port else x[a.tail]) - x[a.head]) for a in above]
+                y += CHANNEL + STEP * min(4, round(max(slants, default=0.0) / 26))
             on_border = any(thing in self.home and self.home[thing].border for thing in row)
             high = 0.0 if on_border else max(sizes[thing][1] for thing in row)
             for thing in row:
@@ -278,12 +275,6 @@ class Places:
             y += high
         made.height = y
         return bands
-
-    def channel(self, level: Level, row: list[str], x: dict[str, float], made: Layout) -> float:
-        """Room below a row; more where wires run aslant."""
-        below = [arrow for arrow in level.arrows if arrow.tail in row]
-        slants = [abs((made.nodes[a.port].x if a.port else x[a.tail]) - x[a.head]) for a in below]
-        return CHANNEL + STEP * min(4, round(max(slants, default=0.0) / 26))
 
 
 def layout_of(scene: Scene, edges: Iterable[Edge], width: float) -> Layout:
