@@ -1,4 +1,4 @@
-"""Times calls in turns: each round calls every contestant once, each round begins with the next one.
+"""Times calls in turns: each round calls every contestant once, each begins with the next one. And peaks of memory.
 
 On a GPU by its own events, with its cache emptied before each call. What needs a GPU to run stands in `on_device`;
 `by_events` is tested with events that are counted.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -186,3 +188,36 @@ def clock_of(device: str) -> Clock:
         return time.perf_counter()
 
     return clock
+
+
+def peak_bytes(call: Call, device: str = "cpu") -> int:
+    """The most bytes of tensors alive at once during one call, beyond those alive at its start.
+
+    Inputs and weights do not count, gradients do. On CUDA as the allocator counts them. On the CPU from the profiler's
+    record of every allocation, which also sees what compiled code and fused operations allocate for themselves; a
+    tensor subclass or dispatch mode sees neither.
+    """
+    if is_gpu(device):
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to standard error when it starts and stops
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
+        result = call()  # alive until the profile ends
+    del result
+    events = profile.profiler.kineto_results.events()
+    return highest((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+
+
+def highest(changes: Iterable[tuple[int, int]]) -> int:
+    """The highest sum of changes, (nanoseconds, bytes) each, in the order of their times.
+
+    >>> highest([(3, -5), (1, 5), (2, 4)])
+    9
+    """
+    ordered = sorted(changes, key=lambda change: change[0])
+    return max(accumulate((change for _, change in ordered), initial=0))
