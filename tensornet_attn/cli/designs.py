@@ -64,6 +64,7 @@ def show(
 ) -> None:
     """Print a design or a model: its file, or another form of it."""
     from tensornet_attn import compiler
+    from tensornet_attn.graph import build
     from tensornet_attn.spec import library
 
     if sum((text, graph, resolved)) > 1:
@@ -72,25 +73,20 @@ def show(
     model = options.model_of(source, design, legs, settings)  # a name or file that is neither is refused here
     if model is not None and (text or graph):
         raise typer.BadParameter(f"'{name}' is a model; --text and --graph show designs.")
-    told = ""
+    told = "" if model is None else model.to_yaml(whole=resolved)
     if model is None:
         loaded = compiler.load(source, options.overrides(legs, "--legs"), options.overrides(settings, "--set"))
-        told = _form(loaded, text) if text or graph else loaded.to_yaml()
+        if text:
+            from tensornet_attn.draw import to_text as diagram_text
+
+            told = diagram_text(build(loaded), title=loaded.name, about=loaded.about or None)
+        else:
+            told = build(loaded).to_text() if graph else loaded.to_yaml()
     if not (text or graph or resolved or design or legs or settings or name == "-"):
         path = library.file_of(name)
         write("-", (Path(name) if path is None or Path(name).is_file() else path).read_bytes())
     else:
-        write("-", told if model is None else model.to_yaml(whole=resolved))
-
-
-def _form(design: Design, diagram: bool) -> str:
-    """The diagram as text for people, or the graph's own text form, which reads back to the graph."""
-    from tensornet_attn.draw import to_text as diagram_text
-    from tensornet_attn.graph import build
-    from tensornet_attn.graph.text import to_text as graph_text
-
-    graph = build(design)
-    return diagram_text(graph, title=design.name, about=design.about or None) if diagram else graph_text(graph)
+        write("-", told)
 
 
 def draw(

@@ -58,7 +58,10 @@ def search(
     if objective is not None:
         given["objectives"] = tuple(objective)
     if rates is not None:
-        given["rates"] = _numbers(rates)
+        try:
+            given["rates"] = [float(part) for part in rates.split(",")]
+        except ValueError:
+            raise typer.BadParameter(f"'{rates}' are no numbers, e.g. 0.001,0.002.", param_hint="'--rates'") from None
     if space is not None:
         given["space"] = source_of(space)
     if os.getcwd() not in sys.path:
@@ -67,13 +70,6 @@ def search(
 
     found = run_study(out=out, config=config, workers=workers, storage=storage, name=name, **given)
     print_json(found.as_dict()) if as_json else print(found)
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"'{text}' are no numbers, e.g. 0.001,0.002.", param_hint="'--rates'") from None
 
 
 def space(

@@ -98,26 +98,20 @@ def train(
         if name in chosen:
             chosen[name] = overrides(chosen[name], word)
     if betas is not None:
-        chosen["betas"] = _two(betas)
+        try:
+            one, two = map(float, betas.split(","))
+        except ValueError:
+            raise typer.BadParameter(f"'{betas}' is not two numbers, e.g. 0.9,0.98.", param_hint="'--betas'") from None
+        chosen["betas"] = [one, two]
     from tensornet_attn.train.start import train as run
 
     summary = run(config, out=out, command=shlex.join(["tensornet-attn", *sys.argv[1:]]), **chosen)
-    if summary:
-        print_json(summary) if as_json else print(_describe(summary))
-
-
-def _two(text: str) -> list[float]:
-    try:
-        one, two = map(float, text.split(","))
-    except ValueError:
-        raise typer.BadParameter(f"'{text}' is not two numbers, e.g. 0.9,0.98.", param_hint="'--betas'") from None
-    return [one, two]
-
-
-def _describe(summary: dict[str, Any]) -> str:
-    """One line on a finished run."""
-    scores = "  ".join(f"{name} {value:.4g}" for name, value in summary["eval"].items() if value is not None)
-    return f"{summary['model']} on {summary['task']}: {summary['steps']} steps in {summary['seconds']:.0f} s  {scores}"
+    if summary and as_json:
+        print_json(summary)
+    elif summary:
+        scores = "  ".join(f"{name} {value:.4g}" for name, value in summary["eval"].items() if value is not None)
+        done = f"{summary['steps']} steps in {summary['seconds']:.0f} s"
+        print(f"{summary['model']} on {summary['task']}: {done}  {scores}")
 
 
 def evaluate(

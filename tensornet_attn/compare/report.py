@@ -10,8 +10,7 @@ from typing import Any
 
 from tensornet_attn.compare.record import Record
 from tensornet_attn.compare.record import record as read
-from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, Row, Section, cells, head
-from tensornet_attn.compare.spread import Mean, mean_of
+from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, Mean, Row, Section, cells, head, mean_of
 from tensornet_attn.cost.sizes import columns
 from tensornet_attn.errors import InputError, nearest
 
