@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from tensornet_attn.cost.kernels import SAVED_BY_KERNELS
 from tensornet_attn.cost.scene import HELD, Scene
-from tensornet_attn.graph.model import Box, Contraction, Step, Use
+from tensornet_attn.graph.model import Box, Step, Use
 from tensornet_attn.ops import OPS
 
 Saved = dict[str, int]  # what is kept, by the name of its memory: numbers
@@ -56,8 +56,10 @@ def saved(scene: Scene, step: Step) -> Saved:
     if step.name not in scene.learned:
         return {}
     if step.contraction is not None:
-        op = step.contraction
-        return _product(scene, op) if len(op.terms) == 1 and len(op.uses) == 2 else {}
+        if len(step.contraction.terms) != 1 or len(step.contraction.uses) != 2:
+            return {}
+        left, right = step.contraction.uses
+        return _kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
     if step.box is not None:
         return _box(scene, step, step.box)
     if step.kernel is not None:
@@ -71,11 +73,6 @@ def saved(scene: Scene, step: Step) -> Saved:
     return _kept(scene, attention.uses) | {step.name: scene.stored[step.name], f"{step.name}: log-sum-exp": rows}
 
 
-def _product(scene: Scene, op: Contraction) -> Saved:
-    left, right = op.uses
-    return _kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
-
-
 def _box(scene: Scene, step: Step, box: Box) -> Saved:
     of = dict(box.operands).get("of")
     if of is not None and of.name not in scene.learned:
@@ -83,19 +80,15 @@ def _box(scene: Scene, step: Step, box: Box) -> Saved:
     found: Saved = {}
     for i, kind in enumerate(OPS[box.kind].saved(box)):
         if kind == "result":
-            found[_before_dropout(scene, step, box)] = scene.stored[step.name]
+            dropout = dict(box.numbers).get("dropout")
+            inside = dropout is not None and scene.number(dropout) != 0  # then the result before it is another tensor
+            found[f"{step.name}: before dropout" if inside else step.name] = scene.stored[step.name]
         elif kind in ("row", "chosen"):
             each = int(scene.number(box.number("k"))) if kind == "chosen" else 1
             found[f"{step.name}: {kind} {i}"] = scene.elements(box.operand("of"), without=box.leg) * each
         else:
             found |= _kept(scene, (box.operand(kind),))
     return found | OPS[box.kind].also_saved(scene, step, box)
-
-
-def _before_dropout(scene: Scene, step: Step, box: Box) -> str:
-    """The name of a box's result; with dropout inside, the tensor before it is another one."""
-    dropout = dict(box.numbers).get("dropout")
-    return step.name if dropout is None or scene.number(dropout) == 0 else f"{step.name}: before dropout"
 
 
 def _kept(scene: Scene, uses: tuple[Use, ...] | list[Use]) -> Saved:

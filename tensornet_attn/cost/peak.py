@@ -30,6 +30,7 @@ def peak(scene: Scene, backward: bool, scratch: Scratch) -> Peak:
     held = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
     weights = sum(scene.stored[name] for name in held)
     kept: Saved = {}
+    trained = sum(scene.stored[t.name] for t in scene.graph.of_role("weight") if not t.frozen)  # and so their gradients
     found = [Peak(weights, "the weights")]
     for step, standing in _standing(scene, held, backward):
         own, own_backward = scratch(scene, step)
@@ -39,14 +40,8 @@ def peak(scene: Scene, backward: bool, scratch: Scratch) -> Peak:
         found.append(Peak(weights + sum(alive.values()) + own, step.name))
         if backward:
             gradients = sum(scene.stored[name] for name in standing if name in scene.learned)
-            found.append(
-                Peak(weights + _weight_gradients(scene) + sum(kept.values()) + gradients + own_backward, step.name)
-            )
+            found.append(Peak(weights + trained + sum(kept.values()) + gradients + own_backward, step.name))
     return max(found, key=lambda one: one.numbers)
-
-
-def _weight_gradients(scene: Scene) -> int:
-    return sum(scene.stored[tensor.name] for tensor in scene.graph.of_role("weight") if not tensor.frozen)
 
 
 def _standing(scene: Scene, held: set[str], training: bool) -> list[tuple[Step, set[str]]]:

@@ -205,14 +205,12 @@ class _Pricer:
         for source in sweep.designs:
             for values in product(*sweep.axes.values()):
                 sizes = dict(zip(sweep.axes, values, strict=True))
-                own = self.total(source, sizes, {})
-                against = None if sweep.against is None else self.total(sweep.against, sizes, self.fixed(sizes))
+                own, against = self.total(source, sizes, {}), None
+                if sweep.against is not None:
+                    known = {**{leg: size for leg, size in sweep.legs.items() if isinstance(size, int)}, **sizes}
+                    fixed = {leg: _arithmetic(leg, text, known) for leg, text in sweep.against_legs.items()}
+                    against = self.total(sweep.against, sizes, fixed)
                 yield Point(self.designs[source].name, sizes, own, against)
-
-    def fixed(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes of the other design's own legs at a point. Raises InputError."""
-        known = {**{leg: size for leg, size in self.sweep.legs.items() if isinstance(size, int)}, **sizes}
-        return {leg: _arithmetic(leg, text, known) for leg, text in self.sweep.against_legs.items()}
 
     def total(self, source: str, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Mapping[str, int]:
         """A design and those beside it, one after the other: all adds up, but at the peak only one of them runs."""

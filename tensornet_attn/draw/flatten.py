@@ -103,14 +103,10 @@ class _Painter:
             own = dict(zip(step.legs, (wires[leg] for leg in use.legs), strict=True))
             self.step(step, own, frame, path)
         else:
-            node = self.node(self.look(use.name), use.name, frame, path, core=use.name in self.core)
+            look = "step" if step is not None else look_of(self.graph.tensor[use.name])
+            node = self.node(look, use.name, frame, path, core=use.name in self.core)
             for leg in use.legs:
                 wires[leg].join(node)
-
-    def look(self, name: str) -> str:
-        if name in self.graph.step:
-            return "step"
-        return look_of(self.graph.tensor[name])
 
     def step(self, step: Step, wires: Wires, frame: str | None, path: Path, named: bool = True) -> None:
         """A step in place, with its name unless it is nested in a box or what is around it has the name."""
@@ -267,7 +263,8 @@ def _arranged(graph: Graph, factors: tuple[Use, ...], wires: Wires) -> list[tupl
 
     Among those of one distance, what has the query leg comes first and what has the key leg last.
     """
-    distance = [0 if _is_data(graph, use) else None for use in factors]
+    data = {*graph.step, *(tensor.name for tensor in graph.of_role("input"))}
+    distance = [0 if use.name in data else None for use in factors]
     if factors and 0 not in distance:
         distance[0] = 0
     for step in range(len(factors)):
@@ -284,7 +281,3 @@ def _arranged(graph: Graph, factors: tuple[Use, ...], wires: Wires) -> list[tupl
 def _side(graph: Graph, legs: set[str]) -> int:
     """-1 for what stands on the left, with the query leg, 1 for the right, with the key leg, 0 between."""
     return (graph.key in legs) - (graph.query in legs)
-
-
-def _is_data(graph: Graph, use: Use) -> bool:
-    return use.name in graph.step or graph.tensor[use.name].role == "input"

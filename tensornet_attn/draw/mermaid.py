@@ -52,7 +52,9 @@ def to_mermaid(graph: Graph, title: str | None = None, about: str | None = None)
     lines = ["---", f"title: {json.dumps(name, ensure_ascii=False)}", "---", "flowchart TD", f"  accTitle: {name}"]
     lines += [f"  accDescr: {_harmless(about)}"] if about and _harmless(about) else []
     lines += _inside(scene, None, "  ")
-    lines += [_link(edge) for edge in wires]
+    for edge in wires:
+        label = f'|"{_quoted(edge.label)}"|' if edge.label else ""
+        lines.append(f"  {edge.tail} {_LINKS.get(edge.look, '---')}{label} {edge.head}")
     legend = kinds(scene.nodes)
     lines += ["  subgraph legend", *(f"    {node.id}{_shape(node, words)}" for words, node in legend), "  end"]
     return "\n".join(lines + _styles(scene, [node for _, node in legend])) + "\n"
@@ -93,11 +95,6 @@ def _shape(node: Node, label: str) -> str:
     if node.look in _SMALL:
         return f'["{_SMALL[node.look]}"]'
     return _SHAPES.get(node.look, '(("{}"))').format(_quoted(label))
-
-
-def _link(edge: Edge) -> str:
-    name = f'|"{_quoted(edge.label)}"|' if edge.label else ""
-    return f"  {edge.tail} {_LINKS.get(edge.look, '---')}{name} {edge.head}"
 
 
 def _styles(scene: Scene, legend: list[Node]) -> list[str]:

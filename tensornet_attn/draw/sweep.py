@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from tensornet_attn.cost.sweep import MEASURES, Point, Swept, cell, head
+from tensornet_attn.cost.sweep import MEASURES, Swept, cell, head
 
 WIDE, HIGH, LEFT, GAP, TOP, BETWEEN = 290, 190, 66, 94, 58, 262  # of a panel, its place, and from one to the next
 LINE, SIGN = 20, 8  # height of a line of the legend; width of a letter
@@ -190,15 +190,14 @@ def sweep_svg(found: Swept) -> str:
     panels = []
     for measure in found.sweep.measures:
         ratio = f", ratio to {found.against}" if found.against else ""
-        drawn = tuple(_swept_curve(name, points, axes[0], measure) for name, points in found.series().items())
+        drawn = tuple(
+            Curve(name, tuple(p.sizes[axes[0]] for p in points), tuple(p.displayed(measure) for p in points))
+            for name, points in found.series().items()
+        )
         several = [*(["designs"] if len(found.sweep.designs) > 1 else []), *axes[1:]]
         same = f"the same for all {' and '.join(several)}"
         panels.append(Panel(f"{measure}{ratio}", AXES.get(axes[0], f"size of {axes[0]}"), drawn, same))
     return curves(panels, head(found), _about(found))
-
-
-def _swept_curve(name: str, points: Sequence[Point], axis: str, measure: str) -> Curve:
-    return Curve(name, tuple(p.sizes[axis] for p in points), tuple(p.displayed(measure) for p in points))
 
 
 def _about(found: Swept) -> str:
