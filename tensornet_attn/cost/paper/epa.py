@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tensornet_attn.cost.paper.language import shipped
 from tensornet_attn.cost.paper.model import Adjustment, Count, Formula, Formulas, Part, Row, Table
 from tensornet_attn.cost.paper.printed import Section, printed
-from tensornet_attn.cost.paper.shipped import shipped
 from tensornet_attn.cost.sizes import largest_size
 
 XL = {"n": "T", "m": "C * T"}  # lengths of queries and keys
