@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from tensornet_attn.analyse.plots import need_matplotlib
 from tensornet_attn.compare.curves import curves, style
-from tensornet_attn.compare.section import NOTE, Row, Section, cells, head
+from tensornet_attn.compare.section import NOTE, Section, cells, head
 from tensornet_attn.report import page as pages
 from tensornet_attn.report.page import Table
 from tensornet_attn.report.words import counted
@@ -50,6 +50,13 @@ def _task(section: Section) -> dict[str, Any]:
     """What the template shows of a task."""
     ends = [end for row in section.rows for end in (row.score.low, row.score.high)]
     records = [record for row in section.rows for record in row.records] + [record for _, record in section.unfinished]
+    rows = []  # with how a row's line looks in the plots, and what its interval says
+    for place, row in enumerate(section.rows):
+        colour, dashes = style(place)
+        pattern = "" if isinstance(dashes, str) else " ".join(str(2 * length) for length in dashes[1])
+        seeds = ", ".join(f"{value:.4g}" for value in row.score.values)
+        line = {"colour": colour, "dashes": pattern, "words": f"{row.label}: {row.score.to_text()}; seeds: {seeds}"}
+        rows.append((row, line, cells(section, row)))
     commands = []  # how each run was made
     for record in records:
         command = (record.summary or {}).get("command") or "not finished"  # as text, or as its words
@@ -64,21 +71,13 @@ def _task(section: Section) -> dict[str, Any]:
         "section": section,
         "options": [f"{name} {value}" for name, value in section.options.items() if value is not None],
         "head": head(section),
-        "rows": [(row, _line(row, place), cells(section, row)) for place, row in enumerate(section.rows)],
+        "rows": rows,
         "at": at,
         "width": WIDE,
         "curves": Markup(curves(section)) if section.rows else "",
         "tables": list(_tables(section)),
         "commands": "\n".join(commands),
     }
-
-
-def _line(row: Row, place: int) -> dict[str, str]:
-    """How a row's line looks in the plots, and what its interval says."""
-    colour, dashes = style(place)
-    seeds = ", ".join(f"{value:.4g}" for value in row.score.values)
-    pattern = "" if isinstance(dashes, str) else " ".join(str(2 * length) for length in dashes[1])
-    return {"colour": colour, "dashes": pattern, "words": f"{row.label}: {row.score.to_text()}; seeds: {seeds}"}
 
 
 def _tables(section: Section) -> Iterator[Table]:

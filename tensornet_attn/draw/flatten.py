@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensornet_attn.draw.core import core
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Loss, Step, Term, Use
+from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, to_text
 from tensornet_attn.ops import OPS
 
@@ -86,7 +86,9 @@ class _Painter:
         """A result with open ends."""
         states = [state for state, name in self.graph.updates if name == step.name]
         title = f"{step.name}[{' '.join(step.legs)}]" + (f", kept in {', '.join(states)}" if states else "")
-        title += "".join(f", {_loss(loss)}" for loss in self.graph.losses if loss.step == step.name)
+        for loss in (loss for loss in self.graph.losses if loss.step == step.name):
+            name = "" if loss.name == loss.step else f" {loss.name}"
+            title += f", loss{name}, times {to_text(loss.weight)}"
         frame = self.frame("part", (title,), None)
         wires = {leg: self.wire(leg, frame) for leg in step.legs}
         path: Path = ((0, index),)
@@ -248,12 +250,6 @@ class _Painter:
         self.use(op.value, wires, frame, (*path, (0, 1)))
 
 
-def _loss(loss: Loss) -> str:
-    """`loss, times 0.01`; `loss z, times 0.01` where the step has another name."""
-    name = "" if loss.name == loss.step else f" {loss.name}"
-    return f"loss{name}, times {to_text(loss.weight)}"
-
-
 def _legs(uses: Iterable[Use]) -> list[str]:
     return list(dict.fromkeys(leg for use in uses for leg in use.legs))
 
@@ -274,10 +270,10 @@ def _arranged(graph: Graph, factors: tuple[Use, ...], wires: Wires) -> list[tupl
         distance = [
             step + 1 if d is None and near & set(use.legs) else d for use, d in zip(factors, distance, strict=True)
         ]
+
+    def side(use: Use) -> int:
+        legs = {wires[leg].leg.name for leg in use.legs}
+        return (graph.key in legs) - (graph.query in legs)  # -1 on the left, 1 on the right
+
     rows = [(len(factors) if d is None else d, use) for d, use in zip(distance, factors, strict=True)]
-    return sorted(rows, key=lambda row: (row[0], _side(graph, {wires[leg].leg.name for leg in row[1].legs})))
-
-
-def _side(graph: Graph, legs: set[str]) -> int:
-    """-1 for what stands on the left, with the query leg, 1 for the right, with the key leg, 0 between."""
-    return (graph.key in legs) - (graph.query in legs)
+    return sorted(rows, key=lambda row: (row[0], side(row[1])))

@@ -53,9 +53,10 @@ def lattice_source(lattice: Any, dots: int | None = None) -> str:
     families = list(dict.fromkeys(lattice.nodes[name].get("family", "") for name in sorted(lattice)))
     for box, held in boxes.nodes(data="members"):
         members = sorted(held)
+        lines = [", ".join(members[start : start + 3]) for start in range(0, len(members), 3)]
         own = [lattice.nodes[name].get("family", "") for name in members]
         fill = _FILLS[families.index(max(sorted(set(own)), key=own.count)) % len(_FILLS)]
-        dot.node(str(box), label=_label(members), fillcolor=fill, penwidth="1.6" if len(members) > 1 else "1")
+        dot.node(str(box), label="\n".join(lines), fillcolor=fill, penwidth="1.6" if len(members) > 1 else "1")
     for one, other in sorted(kept.edges):
         dot.edge(str(one), str(other), style="dashed" if _causal(lattice, boxes, one, other) else "solid")
     return str(dot.source)
@@ -65,9 +66,3 @@ def _causal(lattice: Any, boxes: Any, one: int, other: int) -> bool:
     """Whether every way from one box to the other holds for causal designs alone."""
     pairs = [(a, b) for a in boxes.nodes[one]["members"] for b in boxes.nodes[other]["members"]]
     return all(lattice.edges[pair].get("causal") for pair in pairs if lattice.has_edge(*pair))
-
-
-def _label(members: list[str]) -> str:
-    """Names in lines of three."""
-    rows = [members[start : start + 3] for start in range(0, len(members), 3)]
-    return "\n".join(", ".join(row) for row in rows)

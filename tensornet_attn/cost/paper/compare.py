@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-from tensornet_attn.cost.paper.model import UNITS, Adjustment, Count, Formulas, Part, Row, Table, agree, as_printed
+from tensornet_attn.cost.paper.model import UNITS, Adjustment, Count, Part, Row, Table, agree, as_printed
 from tensornet_attn.cost.report import Cost, cost
 from tensornet_attn.cost.sizes import columns, sizes_at
 from tensornet_attn.errors import InputError
@@ -128,7 +128,10 @@ class _Costs:
     found: dict[str, Cost] = field(default_factory=dict)
 
     def of(self, part: Part, values: Mapping[str, int]) -> Cost:
-        legs, settings, lengths = (_sizes(formulas, values) for formulas in (part.legs, part.settings, part.lengths))
+        legs, settings, lengths = (
+            {name: number(formula, values) for name, formula in formulas.items()}
+            for formulas in (part.legs, part.settings, part.lengths)
+        )
         batch = number(part.batch, values)
         source = repr(part.design)
         if source not in self.designs:
@@ -140,7 +143,13 @@ class _Costs:
         return self.found[key]
 
     def total(self, parts: tuple[Part, ...], unit: str, values: Mapping[str, int], routed: bool = True) -> int:
-        return sum(part.times * _measure(self.of(part, values), unit, routed) for part in parts)
+        total = 0
+        for part in parts:
+            cost = self.of(part, values)
+            macs = cost.total.routed_macs if routed else cost.macs
+            counts = (macs, 2 * macs, cost.total.saved_floats, cost.parameters)
+            total += part.times * dict(zip(UNITS, counts, strict=True))[unit]
+        return total
 
 
 def compare(table: Table, split: Split) -> Comparison:
@@ -178,16 +187,6 @@ def _compared(row: Row, count: Count, costs: _Costs) -> Compared:
         stated,
         number(count.percentage_of, values) if count.percentage_of else whole,
     )
-
-
-def _measure(cost: Cost, unit: str, routed: bool) -> int:
-    macs = cost.total.routed_macs if routed else cost.macs
-    counts = (macs, 2 * macs, cost.total.saved_floats, cost.parameters)
-    return dict(zip(UNITS, counts, strict=True))[unit]
-
-
-def _sizes(formulas: Formulas, values: Mapping[str, int]) -> dict[str, int]:
-    return {name: number(formula, values) for name, formula in formulas.items()}
 
 
 def _rows(numbers: Sequence[Compared], notes: Sequence[str]) -> list[str]:
