@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.cost.band import Block
+from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ops import OPS
+from tensornet_attn.rewrite.change import product
 from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
 
 BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU, 2 to 8 MB about alike
@@ -35,10 +37,21 @@ class Group:
         """A kernel for each step without such values that reads some."""
         return tuple(kernel(self.graph, step, self.spread) for step in exits(self.graph, self.steps))
 
+    @property
+    def bodies(self) -> list[tuple[Step, ...]]:
+        """The steps of each kernel."""
+        return [one.kernel.body for one in self.kernels if one.kernel]
+
     @cached_property
     def reason(self) -> str | None:
         """Why it cannot be computed by blocks of queries; None where it can."""
-        return _reason_against(self.graph, self.steps, self.kernels)
+        kept = self.graph.results & self.steps
+        if kept:
+            return f"'{sorted(kept)[0]}' has both legs and leaves the diagram"
+        for step in dict.fromkeys(part for body in self.bodies for part in body):
+            if reason := _mixes(self.graph, step) or _renamed(self.graph, step):
+                return reason
+        return _drawn_twice(self.graph, self.bodies)
 
 
 def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[Group]:
@@ -62,8 +75,9 @@ def steps_with(graph: Graph, split: Graph, made: Mapping[str, Step], gone: set[s
 
 def rejoined(parts: Sequence[Step], held: set[str]) -> list[Step]:
     """The parts that one step was split into, with products that only another one reads, no kernel, as its factors."""
-    read = {use.name for part in parts if isinstance(part.op, Contraction) for use in part.op.uses} - held
-    products = {part.name: part.op.terms[0] for part in parts if part.name in read and _one_product(part)}  # type: ignore[union-attr]
+    read = {use.name for part in parts if part.contraction for use in part.op.uses} - held
+    alone = {part.name: term for part in parts if (term := product(part)) is not None and term.coefficient == ONE}
+    products = {name: term for name, term in alone.items() if name in read}
 
     def factors(term: Term) -> Iterator[Use]:
         for use in term.factors:
@@ -71,15 +85,11 @@ def rejoined(parts: Sequence[Step], held: set[str]) -> list[Step]:
 
     found = []
     for part in parts:
-        if isinstance(part.op, Contraction) and part.name not in products:
-            terms = tuple(replace(term, factors=tuple(factors(term))) for term in part.op.terms)
+        if part.contraction and part.name not in products:
+            terms = tuple(replace(term, factors=tuple(factors(term))) for term in part.contraction.terms)
             part = replace(part, op=Contraction(terms))
         found += [] if part.name in products else [part]
     return found
-
-
-def _one_product(part: Step) -> bool:
-    return isinstance(part.op, Contraction) and len(part.op.terms) == 1 and part.op.terms[0].coefficient == ONE
 
 
 def groups(graph: Graph) -> list[set[str]]:
@@ -108,9 +118,9 @@ def spread_for(graph: Graph, group: set[str], sizes: Mapping[str, int]) -> set[s
     known = {leg.name: leg.size or sizes[leg.name] for leg in graph.legs}
     kept, found = graph.results, set[str]()
     for step in reversed(graph.steps):
-        if step.name in group | kept or graph.query not in step.legs or not isinstance(step.op, Contraction):
+        if step.name in group | kept or graph.query not in step.legs or step.contraction is None:
             continue
-        whole = len(step.op.terms) == 1 and not {leg for use in step.op.uses for leg in use.legs} - {*step.legs}
+        whole = product(step) is not None and not {leg for use in step.op.uses for leg in use.legs} - {*step.legs}
         less = sum(prod(known[leg] for leg in use.legs) for use in step.op.uses) < prod(known[x] for x in step.legs)
         read = {reader.name for reader, _ in graph.readers.get(step.name, ())}
         if whole and less and read and read <= group | found:
@@ -129,28 +139,14 @@ def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
             wanted |= {name for name in inner if name in spread or quadratic(graph, graph.legs_of(name))}
     inside = {own.name for own in body}
     uses = [leaf(graph, use) for own in body for use in own.op.uses if use.name not in inside]
-    return Step(
-        step.name,
-        Kernel("blockwise", tuple(dict.fromkeys(u for u in uses if not made_inside(graph, u))), tuple(body)),
-        step.legs,
-    )
+    read = tuple(dict.fromkeys(use for use in uses if not made_inside(graph, use)))
+    return Step(step.name, Kernel("blockwise", read, tuple(body), Block(tuple(body[:-1]), body[-1])), step.legs)
 
 
 def leaf(graph: Graph, use: Use) -> Use:
     """What a body reads from outside, under its own leg names, but for sequence legs: these are as used."""
     own = graph.legs_of(use.name)
     return Use(use.name, tuple(new if graph.leg[new].sequence else old for old, new in zip(own, use.legs, strict=True)))
-
-
-def _reason_against(graph: Graph, group: frozenset[str], kernels: Sequence[Step]) -> str | None:
-    """Why a group cannot be computed by blocks of queries; None where it can."""
-    kept = graph.results
-    if kept & group:
-        return f"'{sorted(kept & group)[0]}' has both legs and leaves the diagram"
-    for step in dict.fromkeys(part for one in kernels for part in one.op.body):  # type: ignore[union-attr]
-        if reason := _mixes(graph, step) or _renamed(graph, step):
-            return reason
-    return _drawn_twice(graph, kernels)
 
 
 def _mixes(graph: Graph, step: Step) -> str | None:
@@ -175,9 +171,8 @@ def _renamed(graph: Graph, step: Step) -> str | None:
     return None
 
 
-def _drawn_twice(graph: Graph, kernels: Sequence[Step]) -> str | None:
+def _drawn_twice(graph: Graph, bodies: Sequence[Sequence[Step]]) -> str | None:
     """Whether something random would have to be drawn alike in two places."""
-    bodies = [one.op.body for one in kernels]  # type: ignore[union-attr]
     for name in (tensor.name for tensor in graph.of_role("noise") if quadratic(graph, tensor.legs)):
         uses = [use for body in bodies for step in body for use in step.op.uses if use.name == name]
         if len(uses) > 1 or any(use.legs != graph.legs_of(name) for use in uses):
@@ -189,7 +184,7 @@ def _drawn_twice(graph: Graph, kernels: Sequence[Step]) -> str | None:
 
 def drops(graph: Graph, step: Step) -> bool:
     """Whether a step has a dropout that acts."""
-    found = dict(step.op.numbers).get("dropout") if isinstance(step.op, Box) else None
+    found = dict(step.box.numbers).get("dropout") if step.box else None
     return found is not None and evaluate(found, graph.values) != 0
 
 
@@ -211,6 +206,7 @@ def keys_of(graph: Graph, step: Step) -> int:
 
 def _widest(graph: Graph, step: Step, pairs: bool) -> int:
     """The most numbers of one query and key, or of one query alone, that a block holds."""
-    assert isinstance(step.op, Kernel)
-    held = [own.legs for own in step.op.body[:-1] if quadratic(graph, own.legs) == pairs]
+    block = step.form
+    assert isinstance(block, Block)
+    held = [own.legs for own in block.inside if quadratic(graph, own.legs) == pairs]
     return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in held), default=1)

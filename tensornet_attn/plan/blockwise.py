@@ -32,7 +32,7 @@ class Blockwise(Implementation[Group]):
         if context.always:
             return None
         scene, target = scene_of(form.graph, context.sizes, context.target), context.target
-        parts = dict.fromkeys(part for one in form.kernels for part in one.op.body)  # type: ignore[union-attr]
+        parts = dict.fromkeys(part for body in form.bodies for part in body)
         kept = sum(time_of_step(scene, part, target) for part in parts)
         again = sum(time_in_blocks(scene, one, target) for one in form.kernels)
 
@@ -65,7 +65,7 @@ BLOCKWISE = Blockwise()
 def _too_small(group: Group, context: Context) -> str | None:
     """Why blocks do not pay: what they spare is less than what is kept anyway."""
     known = {leg.name: leg.size or context.sizes[leg.name] for leg in group.graph.legs}
-    body = dict.fromkeys(part for one in group.kernels for part in one.op.body[:-1])  # type: ignore[union-attr]
-    spared = sum(prod(known[leg] for leg in step.legs) for step in body)
+    inside = dict.fromkeys(part for body in group.bodies for part in body[:-1])
+    spared = sum(prod(known[leg] for leg in step.legs) for step in inside)
     kept = sum(prod(known[leg] for leg in use.legs) for use in {use for one in group.kernels for use in one.op.uses})
     return None if spared > kept else f"blocks of queries would spare {spared:,} numbers and keep {kept:,}"

@@ -17,7 +17,7 @@ from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.implementation import Context, Lowered
-from tensornet_attn.plan.implementations import BESIDE_FUSED, TORCH, TRITON_ALONE, Table
+from tensornet_attn.plan.implementations import BESIDE_FUSED, BY_KIND, TORCH, TRITON_ALONE, Table
 from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.target import TRAINING, Target
@@ -119,8 +119,8 @@ class _Notes:
 def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
     """A region for each operation and each step of the diagram that is computed by itself, in the order they run."""
     for step in lowered.steps:
-        if step.kernel and step.kernel.kind == "join":
-            continue  # part of the attention that reads it
+        if step.kernel and step.kernel.kind not in BY_KIND:
+            continue  # features side by side, part of the attention that reads them
         steps = step.fused.steps if step.fused else (step.name,)
         against = dict.fromkeys(low for name in steps for low in notes.refused.get(name, []) if low.against)
         if step.fused or not step.nested:

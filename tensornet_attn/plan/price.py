@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.peak import peak
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import elementwise, macs
-from tensornet_attn.graph.model import Graph, Kernel, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.graph.recurrence import erases
 from tensornet_attn.plan.blocks import rows_of
@@ -56,8 +57,8 @@ def scratch(scene: Scene, step: Step) -> tuple[int, int]:
     has all its values with a query leg.
     """
     op = step.attention
-    if step.kernel and step.kernel.kind == "blockwise":
-        return (_block(scene, step, step.kernel),) * 2
+    if isinstance(step.form, Block) and not step.form.tiled:
+        return (_block(scene, step, step.form),) * 2
     if op:
         heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg, *op.beside)]
         repeated = sum(
@@ -70,11 +71,11 @@ def scratch(scene: Scene, step: Step) -> tuple[int, int]:
     return (0 if scene.view(step) else max((scene.elements(use) for use in step.op.uses), default=0),) * 2
 
 
-def _block(scene: Scene, step: Step, op: Kernel) -> int:
+def _block(scene: Scene, step: Step, block: Block) -> int:
     query, keys = str(scene.graph.query), scene.sizes[str(scene.graph.key)]
     batch = scene.batch if step.name in scene.batched else 1
     rows = min(rows_of(scene.graph, step, keys * batch), scene.sizes[query])
-    return batch * rows * sum(scene.size(leg for leg in part.legs if leg != query) for part in op.body[:-1])
+    return batch * rows * sum(scene.size(leg for leg in part.legs if leg != query) for part in block.inside)
 
 
 def time_of_step(scene: Scene, step: Step, target: Target) -> int:

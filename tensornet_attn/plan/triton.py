@@ -11,8 +11,9 @@ from functools import partial
 from itertools import combinations
 from math import prod
 
+from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.devices import DEVICES
-from tensornet_attn.graph.model import Graph, Kernel, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
 from tensornet_attn.plan.blocks import Group, groups_of, steps_with
 from tensornet_attn.plan.implementation import Context, Implementation, Lowered
@@ -80,8 +81,9 @@ def _own(graph: Graph, name: str, group: Container[str]) -> bool:
 
 
 def _as_tiles(step: Step) -> Step:
-    assert isinstance(step.op, Kernel)
-    return replace(step, op=replace(step.op, kind=TRITON.kind))
+    assert step.kernel is not None
+    assert isinstance(step.form, Block)
+    return replace(step, op=replace(step.kernel, kind=TRITON.kind, form=replace(step.form, tiled=True)))
 
 
 def _reason(group: Group, step: Step) -> str | None:
