@@ -53,13 +53,9 @@ class Banded(OfBoxes[Masked]):
         reach, keys = form.reach, context.sizes[str(form.attention.graph.key)]
         assert reach is not None
 
-        def sentence() -> str:
-            return (
-                f"blocks of {reach.block:,} queries would meet {reach.span:,} keys each, and a key in a block costs "
-                f"{DEARER} times one in fused attention over all {keys:,}"
-            )
-
-        return Cost(DEARER * reach.span, keys, sentence)
+        but = f"blocks of {reach.block:,} queries would meet {reach.span:,} keys each, and a key in a block costs {DEARER}"
+        but += " times one in fused attention:"
+        return Cost(DEARER * reach.span, keys, lambda count, digits: f"{count:,.0f} keys", but)
 
     def lower(self, form: Masked, context: Context) -> Lowered:
         """The box and its two products are replaced by one kernel."""

@@ -10,7 +10,7 @@ from math import prod
 
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.plan.blocks import Group, groups_of, rows_of, steps_with
-from tensornet_attn.plan.figures import duration, instead
+from tensornet_attn.plan.figures import duration
 from tensornet_attn.plan.implementation import Context, Cost, Implementation, Lowered
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.price import scene_of, time_in_blocks, time_of_step
@@ -35,19 +35,16 @@ class Blockwise(Implementation[Group]):
         parts = dict.fromkeys(part for body in form.bodies for part in body)
         kept = sum(time_of_step(scene, part, target) for part in parts)
         again = sum(time_in_blocks(scene, one, target) for one in form.kernels)
-
-        def sentence() -> str:
-            times = instead(target.device.seconds(again), target.device.seconds(kept), duration)
-            return f"computed again in the backward, they would take {times}"
-
-        return Cost(again, kept, sentence, WORTH)
+        but = "computed again in the backward, they would take"
+        return Cost(again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, WORTH)
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         split, _ = split_best(graph, context.sizes, context.device)
-        chosen, refused, gone = dict[str, str](), dict[str, tuple[str, ...]](), set[str]()
+        chosen, refused, costs, gone = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, str](), set[str]()
         made: dict[str, Step] = {}
         for group in groups_of(split, context.sizes):
-            if reasons := self.against(group, context):
+            reasons, cost = self.judged(group, context)
+            if reasons:
                 refused |= {name: reasons for name in group.steps if not split.step[name].nested}
                 continue
             gone |= group.steps | group.spread
@@ -56,7 +53,8 @@ class Blockwise(Implementation[Group]):
                 count = rows_of(split, step, context.sizes[str(graph.key)])
                 rows = f"blockwise: {count} queries at a time, recomputed in the backward"
                 chosen[step.name] = f"{rows}: no tensor of {graph.query} x {graph.key} elements"
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, gone))), chosen, refused)
+                costs |= {} if cost is None else {step.name: str(cost)}
+        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, gone))), chosen, refused, costs)
 
 
 BLOCKWISE = Blockwise()

@@ -15,7 +15,7 @@ from tensornet_attn.cost.experts import Experts, Product, chosen_of, chosen_time
 from tensornet_attn.cost.routing import Routing
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
-from tensornet_attn.plan.figures import duration, instead
+from tensornet_attn.plan.figures import duration
 from tensornet_attn.plan.implementation import AtPlaces, Context, Cost, Lowered, kernel
 from tensornet_attn.plan.order import order
 from tensornet_attn.rewrite.change import with_steps
@@ -101,12 +101,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             else:
                 dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
                 ours += chosen_time(product, k, sizes, device, context.backend == "triton")
-
-        def sentence() -> str:
-            times = instead(device.seconds(ours), device.seconds(dense), duration)
-            return f"with the chosen experts alone, '{last.step.name}' would take {times}"
-
-        return Cost(ours + 1, dense, sentence)  # less, or it is not worth the sorting
+        but = f"with the chosen experts alone, '{last.step.name}' would take"
+        worth = 1 - 1e-12  # less, or it is not worth the sorting
+        return Cost(ours, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
 
     def lower(self, form: Gated, context: Context) -> Lowered:
         graph, step, hidden, joined, product = form.graph, form.step, form.hidden, form.joined, form.product
@@ -122,7 +119,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         made = super().lowered(graph, context)
         grouped, choices = _choices(_without_unread(made.graph))
-        return Lowered(grouped, made.chosen | choices, made.refused)
+        return replace(made, graph=grouped, chosen=made.chosen | choices)
 
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Experts) and bool(form.products)  # the choice alone is a topk of torch's

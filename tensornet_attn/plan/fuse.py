@@ -11,6 +11,7 @@ from functools import cached_property
 from math import prod
 
 from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.sizes import human
 from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
 from tensornet_attn.graph.model import Attention as FusedAttention
 from tensornet_attn.graph.model import Graph, Step, Use
@@ -59,10 +60,10 @@ class Fused(OfBoxes[Scored]):
     def cost(self, form: Scored, context: Context) -> Cost | None:
         return _of_rewritten(form, context) if form.trace else None
 
-    def against(self, form: Scored, context: Context) -> tuple[str, ...]:
-        reasons = super().against(form, context)
+    def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], Cost | None]:
+        reasons, cost = super().judged(form, context)
         plain = operation(attentions(form.graph)[form.box]) if reasons and form.trace else None
-        return tuple(dict.fromkeys((plain, *reasons))) if isinstance(plain, str) else reasons
+        return tuple(dict.fromkeys((plain, *reasons))) if isinstance(plain, str) else reasons, cost
 
     def lower(self, form: Scored, context: Context) -> Lowered:
         name = f"{form.box}.o"
@@ -120,11 +121,8 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     keys = _side(plain, made, made.key, sizes) + SPREAD_PASSES * _spread(made, op, width, sizes)
     queries = _side(plain, made, made.query, sizes)
     fused += moved * (keys / max(1, sizes[str(made.query)]) + queries / max(1, sizes[str(made.key)]))
-
-    def sentence() -> str:
-        return f"its scores rewritten as one product of width {width} would cost {fused / dense:.2f} times as much"
-
-    return Cost(fused, dense, sentence)
+    but = f"its scores rewritten as one product of width {width} would take, for a query and a key,"
+    return Cost(fused, dense, lambda flops, digits: f"{human(round(flops), digits)} FLOPs", but)
 
 
 def _side(plain: Graph, made: Graph, own: str | None, sizes: Mapping[str, int]) -> float:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph, Kernel, Step, Use
+from tensornet_attn.plan.figures import instead
 from tensornet_attn.plan.target import Target
 
 Place = TypeVar("Place")
@@ -21,28 +22,37 @@ Form = TypeVar("Form")
 
 @dataclass(frozen=True)
 class Lowered:
-    """A graph after a lowering: what was chosen, by the step it makes, and why not, by the box it left alone."""
+    """A graph after a lowering: what was chosen, by the step it makes, and why not, by the box it left alone.
+
+    `costs`: the figures of what was chosen, where there are any.
+    """
 
     graph: Graph
     chosen: dict[str, str] = field(default_factory=dict)
     refused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    costs: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Cost:
     """A predicted figure of a form in an implementation, and that of what would be computed in its place.
 
-    `sentence` says both where it does not pay; `worth`: how many times the other figure it may reach.
+    `said`: a figure in words, to so many digits. `but`: what stands before both where it does not pay. `worth`: how
+    many times the other figure it may reach.
     """
 
     own: float
     other: float
-    sentence: Callable[[], str]
+    said: Callable[[float, int], str]
+    but: str
     worth: float = 1
 
     @property
-    def against(self) -> tuple[str, ...]:
-        return () if self.own <= self.worth * self.other else (self.sentence(),)
+    def pays(self) -> bool:
+        return self.own <= self.worth * self.other
+
+    def __str__(self) -> str:
+        return instead(self.own, self.other, self.said)
 
 
 @dataclass(frozen=True)
@@ -94,11 +104,11 @@ class Implementation(ABC, Generic[Form]):
         """What a form takes, beside what it would take else; None where it never takes more. Asked if supported."""
         return None
 
-    def against(self, form: Form, context: Context) -> tuple[str, ...]:
-        """Why a form is not computed so: it cannot, or it does not pay; empty where nothing speaks against it."""
+    def judged(self, form: Form, context: Context) -> tuple[tuple[str, ...], Cost | None]:
+        """Why a form is not computed so, that it cannot or does not pay, empty where it is; and its cost."""
         reasons = self.unsupported(form, context)
         cost = None if reasons else self.cost(form, context)
-        return reasons if cost is None else cost.against
+        return (reasons if cost is None or cost.pays else (f"{cost.but} {cost}",)), cost
 
     @abstractmethod
     def lowered(self, graph: Graph, context: Context) -> Lowered:
@@ -133,17 +143,19 @@ class AtPlaces(Implementation[Form], Generic[Place, Form]):
         return str(place)
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        made, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
+        made, refused = Lowered(graph), dict[str, tuple[str, ...]]()
         for place in self.places(graph):
-            form = self.form(made, place)
+            form = self.form(made.graph, place)
             if form is None:
                 continue
-            if against := self.against(form, context):
+            against, cost = self.judged(form, context)
+            if against:
                 refused[self.named(place)] = (*refused.get(self.named(place), ()), *against)
             else:
-                lowered = self.lower(form, context)
-                made, chosen = lowered.graph, chosen | lowered.chosen
-        return Lowered(made, chosen, refused)
+                new = self.lower(form, context)
+                costs = {} if cost is None else dict.fromkeys(new.chosen, str(cost))
+                made = Lowered(new.graph, made.chosen | new.chosen, costs=made.costs | costs)
+        return replace(made, refused=refused)
 
 
 class OfBoxes(AtPlaces[str, Form]):
@@ -151,7 +163,7 @@ class OfBoxes(AtPlaces[str, Form]):
 
     def takes(self, graph: Graph, place: str, context: Context) -> bool:
         form = self.form(graph, place)
-        return form is not None and not self.against(form, context)
+        return form is not None and not self.judged(form, context)[0]
 
 
 def kernel(kind: str, graph: Graph, before: Sequence[Step], body: Sequence[Step], form: object) -> Kernel:

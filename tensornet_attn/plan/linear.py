@@ -29,7 +29,7 @@ from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tenso
 from tensornet_attn.graph.recurrence import Recurrence, erases, linear, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.plan.decay import decay_alone, decay_sides
-from tensornet_attn.plan.figures import counted, instead
+from tensornet_attn.plan.figures import counted
 from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes, kernel
 from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
@@ -100,15 +100,10 @@ class Linear(OfBoxes[Summed]):
         ahead: float = 1
         if context.backend == "triton" and found.decays:
             ahead = inf if context.target.strict else BESIDE_KERNELS
-
-        def sentence() -> str:
-            figures = instead(first, other, counted)
-            if ahead > 1:
-                decay = found.decays[0].box.name
-                return f"its kernels know no scores that decay, as by '{decay}'; with torch it would take {figures}"
-            return f"summing over the keys first would cost {figures}"
-
-        return Cost(first, other, sentence, worth=1 / ahead)
+        but = "summing over the keys first would cost"
+        if ahead > 1:
+            but = f"its kernels know no scores that decay, as by '{found.decays[0].box.name}'; with torch it would take"
+        return Cost(first, other, counted, but, worth=1 / ahead)
 
     def lower(self, form: Summed, context: Context) -> Lowered:
         found, opened, made = form.found, form.opened, form.made

@@ -107,10 +107,12 @@ class _Notes:
 
     chosen: dict[str, str] = field(default_factory=dict)
     refused: dict[str, list[Lowering]] = field(default_factory=dict)
+    costs: dict[str, str] = field(default_factory=dict)
 
     def taken(self, name: str, made: Lowered) -> Graph:
         """The graph of a rewriting or of an implementation, noted under its name."""
         self.chosen.update(made.chosen)
+        self.costs.update(made.costs)
         for step, reasons in made.refused.items():
             self.refused.setdefault(step, []).append(Lowering(name, reasons))
         return made.graph
@@ -125,9 +127,8 @@ def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
         against = dict.fromkeys(low for name in steps for low in notes.refused.get(name, []) if low.against)
         if step.fused or not step.nested:
             how = notes.chosen[step.name] if step.fused else _chosen(step)
-            yield Region(
-                region_name(step), steps, backend_of(step, backend), how, tuple(against), _plain(lowered, step)
-            )
+            own, plain, cost = backend_of(step, backend), _plain(lowered, step), notes.costs.get(step.name, "")
+            yield Region(region_name(step), steps, own, how, tuple(against), plain, cost)
 
 
 def _plain(graph: Graph, step: Step) -> bool:

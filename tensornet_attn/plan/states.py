@@ -20,7 +20,7 @@ from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES, Recurrence, cumulative, sums
 from tensornet_attn.ir.arithmetic import ONE, Arith, times
-from tensornet_attn.plan.figures import counted, instead
+from tensornet_attn.plan.figures import counted
 from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes, Rewriting, kernel
 from tensornet_attn.plan.linear import DENSE, LINEAR
 from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, with_steps
@@ -72,7 +72,7 @@ class States(OfBoxes["Mixed"]):
         linear = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
         heads = prod(known[leg] for leg in (str(made.query), str(made.key), *parts.heads, *parts.mixed))
         dense = heads * (prod(known[leg] for leg in parts.features) + prod(known[leg] for leg in parts.own))
-        return Cost(linear, dense, lambda: f"states would cost {instead(linear, dense, counted)}")
+        return Cost(linear, dense, counted, "states would cost")
 
     def lower(self, form: Mixed, context: Context) -> Lowered:
         made, parts = form.made, form.parts
