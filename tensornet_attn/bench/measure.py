@@ -62,49 +62,38 @@ def interleaved(
     `sample` times the calls, by default `clock` does.
     """
     timing = sample or by_clock(clock)
-    found = {name: _warmed(call, timing) for name, call in calls.items()}
+    found = {name: Timed() for name in calls}
+
+    def once(name: str) -> None:
+        try:
+            found[name].seconds.append(timing(calls[name], found[name].calls))
+        except Exception as error:  # whatever it is, the others go on
+            found[name].failed = bare(error)
+
+    def rounds(seconds: float, least: int = 0, most: float = math.inf) -> None:
+        start, place = clock(), 0
+        while place < most and (place < least or clock() - start < seconds):
+            for name in turns([name for name, timed in found.items() if timed.failed is None], place):
+                once(name)
+            place += 1
+
+    for name, timed in found.items():
+        once(name)
+        if timed.failed is None and timed.seconds[0] < SHORT:
+            once(name)
+        timed.calls = calls_for(timed.seconds[-1]) if timed.failed is None else 1
+        timed.seconds.clear()
     gc.collect()
     gc.disable()
     try:
-        _rounds(calls, found, timing, clock, warm)
+        rounds(warm)
         for timed in found.values():
             timed.calls = calls_for(min(timed.seconds)) if timed.seconds else timed.calls
             timed.seconds.clear()
-        _rounds(calls, found, timing, clock, seconds, LEAST_ROUNDS, repeats)
+        rounds(seconds, LEAST_ROUNDS, repeats)
     finally:
         gc.enable()
     return found
-
-
-def _rounds(
-    calls: Mapping[str, Call],
-    found: dict[str, Timed],
-    sample: Sample,
-    clock: Clock,
-    seconds: float,
-    least: int = 0,
-    most: float = math.inf,
-) -> None:
-    start, place = clock(), 0
-    while place < most and (place < least or clock() - start < seconds):
-        for name in turns([name for name, timed in found.items() if timed.failed is None], place):
-            _once_more(calls[name], found[name], sample)
-        place += 1
-
-
-def _once_more(call: Call, timed: Timed, sample: Sample) -> None:
-    try:
-        timed.seconds.append(sample(call, timed.calls))
-    except Exception as error:  # whatever it is, the others go on
-        timed.failed = bare(error)
-
-
-def _warmed(call: Call, sample: Sample) -> Timed:
-    timed = Timed()
-    _once_more(call, timed, sample)
-    if timed.failed is None and timed.seconds[0] < SHORT:
-        _once_more(call, timed, sample)
-    return Timed(calls_for(timed.seconds[-1])) if timed.failed is None else Timed(failed=timed.failed)
 
 
 def calls_for(seconds: float) -> int:
