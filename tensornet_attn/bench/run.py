@@ -215,24 +215,6 @@ def cases_of(target: Target, setting: Setting) -> list[Case]:
     return found
 
 
-def _target_results(
-    targets: Sequence[Target],
-    options: Options,
-    setting: Setting,
-    say: Say,
-    rates: Rates | None,
-    pairs: list[tuple[Target, Result]],
-) -> Iterator[Result]:
-    """The results of each target in turn, as they are made, also into `pairs`; of `options` times and memory count."""
-    alone = replace(options, against=(), backends=setting.backends[:1], passes=(TRAINING,))
-    for target in targets:
-        case, *half = cases_of(target, setting)
-        for who, cases in ((options_of(target, options, setting), [case]), (alone, half)):
-            for result in Bench(who, say, rates).results(cases):
-                pairs.append((target, result))
-                yield result
-
-
 def options_of(target: Target, options: Options, setting: Setting) -> Options:
     """Who is measured for a target: our backends, those among the peers as well, and the others."""
     backends = dict.fromkeys([*setting.backends, *(name for name in target.against if name in OURS)])
@@ -288,7 +270,17 @@ def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool)
     names = dict.fromkeys(name for target in targets for name in target.against if name not in OURS)
     passes = dict.fromkeys(kind for target in targets for kind in target.passes)
     options = Options(tuple(names), setting.backends, tuple(passes))
-    run, options, setting = setting.ready(options, always=gpu)
+    run, options, ready = setting.ready(options, always=gpu)
+    alone = replace(options, against=(), backends=ready.backends[:1], passes=(TRAINING,))
     pairs: list[tuple[Target, Result]] = []
-    results = _target_results(targets, options, setting, say, run.rate, pairs)
-    return Session(run, results, setting, pairs, gpu)
+
+    def results() -> Iterator[Result]:
+        """Those of each target in turn, as they are made, also into `pairs`."""
+        for target in targets:
+            case, *half = cases_of(target, ready)
+            for who, cases in ((options_of(target, options, ready), [case]), (alone, half)):
+                for result in Bench(who, say, run.rate).results(cases):
+                    pairs.append((target, result))
+                    yield result
+
+    return Session(run, results(), ready, pairs, gpu)
