@@ -36,10 +36,9 @@ def lattice_text(lattice: Any) -> str:
     names = [name for name in sorted(lattice) if lattice.out_degree(name)]
     wide, lines = max(map(len, names), default=0), []
     for name in names:
-        marks = {special: " (both causal)" if edge.get("causal") else "" for special, edge in lattice[name].items()}
-        lines.append(
-            f"{name:<{wide}}  contains  {', '.join(f'{special}{marks[special]}' for special in sorted(marks))}\n"
-        )
+        edges = sorted(lattice[name].items())
+        words = [f"{special} (both causal)" if edge.get("causal") else special for special, edge in edges]
+        lines.append(f"{name:<{wide}}  contains  {', '.join(words)}\n")
     return "".join(lines)
 
 
