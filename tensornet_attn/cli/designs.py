@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensornet_attn.cli import options
-from tensornet_attn.cli.options import Causal, DesignName, Json, Legs, Output, Settings, flag
+from tensornet_attn.cli.options import Causal, DesignName, Json, Legs, Output, Settings, Text, flag
 from tensornet_attn.cli.output import as_json_text, print_json, print_table, write
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def draw(
     design: DesignName,
     output: Output = "-",
     form: Annotated[
-        str | None, typer.Option("--format", help=f"{', '.join(PICTURES)}; by default the file's ending.")
+        Text, typer.Option("--format", help=f"{', '.join(PICTURES)}; by default the file's ending.")
     ] = None,
     legs: Legs = None,
     settings: Settings = None,
@@ -210,9 +210,7 @@ def schema(output: Output = "-", model: Annotated[bool, flag("--model", "That of
 
 
 def lattice(
-    design: Annotated[
-        str | None, typer.Argument(metavar="[DESIGN]", help="Only what contains it, or it contains.")
-    ] = None,
+    design: Annotated[Text, typer.Argument(metavar="[DESIGN]", help="Only what contains it, or it contains.")] = None,
     output: Output = "-",
     form: Annotated[str | None, typer.Option("--format", help=f"{', '.join(LATTICES)}; by default the ending.")] = None,
     equal_sizes: Annotated[bool, flag("--equal-sizes", "Only what holds with the same sizes in both designs.")] = False,

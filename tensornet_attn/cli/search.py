@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, flag, option, overrides, source_of
+from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, option, overrides, source_of
 from tensornet_attn.cli.output import print_json, show
 
 OTHER = ("out", "config", "workers", "storage", "name", "as_json", "objective", "bound", "rates", "space")
@@ -27,9 +27,7 @@ def search(
     objective: Annotated[list[str] | None, option("quality, macs, parameters, ...; quality and macs.", "NAME")] = None,
     bound: Annotated[Pairs, option("The most of a cost, the least quality.", "NAME=NUMBER,...")] = None,
     trials: Annotated[Number, option("Different designs that each arm evaluates; 40.")] = None,
-    baseline: Annotated[
-        bool | None, flag("--baseline/--no-baseline", "Random search beside evolution; it runs.")
-    ] = None,
+    baseline: Annotated[bool | None, option("Random search beside evolution; it runs.")] = None,
     seed: Annotated[Number, option("Of proposals and of training; 0.")] = None,
     population: Annotated[Number, option("Trials that parents are chosen from; 8.")] = None,
     tournament: Annotated[Number, option("Candidates for a parent; 4.")] = None,
