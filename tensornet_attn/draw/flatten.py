@@ -71,14 +71,10 @@ class _Painter:
         self.frames.append(frame)
         return frame.id
 
-    def wire(self, leg: str, frame: str | None) -> Wire:
-        wire = Wire(self.graph.leg[leg], frame)
-        self.wires.append(wire)
-        return wire
-
-    def inner(self, leg: str, outer: Wires, frame: str) -> Wire:
+    def wire(self, leg: str, frame: str | None, outer: Wires | None = None) -> Wire:
         """A leg inside a frame; one that goes on outside has its name there."""
-        wire = Wire(outer[leg].leg if leg in outer else self.graph.leg[leg], frame, named=leg not in outer)
+        beyond = outer.get(leg) if outer else None
+        wire = Wire(beyond.leg if beyond else self.graph.leg[leg], frame, named=beyond is None)
         self.wires.append(wire)
         return wire
 
@@ -127,7 +123,7 @@ class _Painter:
     def named(self, step: Step, op: Contraction, wires: Wires, frame: str | None, path: Path) -> None:
         """A product or sum in a frame of its own, so that its name has a place."""
         inside = self.frame("step", (step.name,), frame)
-        inner = {leg: self.inner(leg, wires, inside) for leg in step.legs}
+        inner = {leg: self.wire(leg, inside, wires) for leg in step.legs}
         self.scalars.append([])
         self.contraction(op, inner, inside, (*path, (0, 0)))
         self.numbers(inside, path)
@@ -204,7 +200,7 @@ class _Painter:
 
     def boxed(self, box: Box, of: Use, by: Use | None, wires: Wires, frame: str, path: Path) -> None:
         """A box's operand inside its frame; where another tensor decides (`by`), it is bonded to the border's dot."""
-        inner = {leg: self.inner(leg, wires, frame) for leg in of.legs}
+        inner = {leg: self.wire(leg, frame, wires) for leg in of.legs}
         self.scalars.append([])
         self.use(of, inner, frame, (*path, (0, 0)))
         self.numbers(frame, path)
@@ -233,7 +229,7 @@ class _Painter:
         rule = self.node("rule", box.kind, frame, (*path, (1, 0)))
         for index, (role, use) in enumerate(box.operands):
             self.role(role, use, rule, frame, (*path, (0, index)))
-        inner = {leg: self.inner(leg, wires, frame) for leg in wires}
+        inner = {leg: self.wire(leg, frame, wires) for leg in wires}
         self.source(rule, inner)
         self.border(None, wires, inner, frame, path)
 
@@ -244,7 +240,7 @@ class _Painter:
         box = Box("softmax", op.leg, (("of", Use("scores", op.scores)),), numbers, op.masks)
         wires = wires | {leg: self.wire(leg, frame) for leg in (*op.scores, *op.value.legs) if leg not in wires}
         inside = self.frame("softmax", box_words(self.graph, Step("scores", box, op.scores)), frame)
-        inner = {leg: self.inner(leg, wires, inside) for leg in op.scores}
+        inner = {leg: self.wire(leg, inside, wires) for leg in op.scores}
         self.product(scores.terms[0], inner, inside, (*path, (0, 0), (0, 0)))
         self.border(op.leg, {leg: wires[leg] for leg in op.scores}, inner, inside, (*path, (0, 0)))
         self.use(op.value, wires, frame, (*path, (0, 1)))

@@ -100,15 +100,13 @@ def _shape(node: Node, label: str) -> str:
 def _styles(scene: Scene, legend: list[Node]) -> list[str]:
     """Class definitions, then who is of which class."""
     groups: dict[str, list[str]] = {}
-    classes = [(node.id, name) for node in (*scene.nodes, *legend) for name in _classes(node)]
+    classes = []
+    for node in (*scene.nodes, *legend):
+        own = node.look if node.look in KINDS else "other"
+        core = ["core"] * node.core + ["tuned"] * (node.core and node.look == "weight")
+        small = node.look in _SMALL or node.look == "leg"
+        classes += [(node.id, name) for name in (["small"] if small else [own, *core])]
     for id, group in classes + [(frame.id, frame.look) for frame in scene.frames] + [("legend", "part")]:
         groups.setdefault(group, []).append(id)
     lines = [f"  classDef {look} {_CLASSES[look]}" for look in groups]
     return lines + [f"  class {','.join(ids)} {look}" for look, ids in groups.items()]
-
-
-def _classes(node: Node) -> list[str]:
-    if node.look in _SMALL or node.look == "leg":
-        return ["small"]
-    own = node.look if node.look in KINDS else "other"
-    return [own, *(["core"] if node.core else []), *(["tuned"] if node.core and node.look == "weight" else [])]
