@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensornet_attn.cost.band import Band, Reach, reach_of
-from tensornet_attn.graph.attention import Attention, attentions
+from tensornet_attn.graph.attention import Attention, Softmax, attentions
 from tensornet_attn.graph.model import Attention as FusedAttention
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
@@ -37,8 +37,8 @@ class Banded(OfBoxes[Masked]):
 
     def form(self, graph: Graph, place: str) -> Masked | None:
         found = attentions(graph)[place]
-        if not any(mask.arguments for mask in found.masks):
-            return None  # no band and no window: nothing to say
+        if not isinstance(found.weighting, Softmax) or not any(mask.arguments for mask in found.masks):
+            return None  # no softmax, no band and no window: nothing to say
         return Masked(found, operation(found), reach_of(graph, found.box))
 
     def unsupported(self, form: Masked, context: Context) -> tuple[str, ...]:
@@ -53,8 +53,8 @@ class Banded(OfBoxes[Masked]):
         reach, keys = form.reach, context.sizes[str(form.attention.graph.key)]
         assert reach is not None
 
-        but = f"blocks of {reach.block:,} queries would meet {reach.span:,} keys each, and a key in a block costs {DEARER}"
-        but += " times one in fused attention:"
+        but = f"blocks of {reach.block:,} queries would meet {reach.span:,} keys each, and a key in a block costs"
+        but += f" {DEARER} times one in fused attention:"
         return Cost(DEARER * reach.span, keys, lambda count, digits: f"{count:,.0f} keys", but)
 
     def lower(self, form: Masked, context: Context) -> Lowered:
