@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import element, operation, own_name
+from tensornet_attn.runtime.operations import one_by_one, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
 FUNCTIONS: dict = {}  # name: (function, legs of each operand, place of the result's query leg): `block_function`'s
@@ -304,19 +304,8 @@ def blockwise_autograd(ctx, gradient):
 
 
 blockwise_forward.register_autograd(blockwise_autograd, setup_context=blockwise_setup_context)
-
-
-@blockwise_forward.register_vmap
-def blockwise_vmap(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    return torch.stack([blockwise_forward(*element(arguments, dims, i)) for i in range(info.batch_size)]), 0
-
-
-@blockwise_backward.register_vmap
-def gradients_mapped(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    found = [blockwise_backward(*element(arguments, dims, i)) for i in range(info.batch_size)]
-    return [torch.stack(same) for same in zip(*found, strict=True)], [0] * len(found[0])
+blockwise_forward.register_vmap(one_by_one(blockwise_forward))
+blockwise_backward.register_vmap(one_by_one(blockwise_backward))
 
 
 class Blockwise(torch.autograd.Function):

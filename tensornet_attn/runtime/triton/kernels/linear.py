@@ -144,17 +144,5 @@ def triton_linear_twice(ctx, *seconds):
 
 triton_linear.register_autograd(triton_linear_autograd, setup_context=triton_linear_keep)
 triton_linear_gradients.register_autograd(triton_linear_twice, setup_context=triton_linear_keep_all)
-
-
-@triton_linear.register_vmap
-def triton_linear_mapped(info, dims, *given):
-    """One more batch dimension."""
-    found = triton_linear(*in_batch_dimension(info, dims, given))
-    return tuple(x.unflatten(0, (info.batch_size, -1)) if x.numel() else x for x in found), (0, 0 if given[4] else None)
-
-
-@triton_linear_gradients.register_vmap
-def triton_linear_gradients_mapped(info, dims, *given):
-    """One more batch dimension."""
-    found = triton_linear_gradients(*in_batch_dimension(info, dims, given))
-    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0, 0, 0)
+triton_linear.register_vmap(in_batch_dimension(triton_linear))
+triton_linear_gradients.register_vmap(in_batch_dimension(triton_linear_gradients))

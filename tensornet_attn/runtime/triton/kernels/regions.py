@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import element, operation
+from tensornet_attn.runtime.operations import one_by_one, operation
 from tensornet_attn.runtime.products import autocast_dtype
 from tensornet_attn.runtime.triton.kernels.linear_launch import row_sums_gradient
 from tensornet_attn.runtime.triton.kernels.region_launch import REGIONS, Launch, Region, one_width, with_batch
@@ -237,18 +237,8 @@ def gradients_of(call, wanted, others, gradient, out, lse, mask, *operands):
     return tuple(tiles_backward(gradient, out, lse, wanted, list(operands), mask, key_mask, seed, *call))
 
 
-@tiles_forward.register_vmap
-def tiles_mapped(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    found = [tiles_forward(*element(arguments, dims, i)) for i in range(info.batch_size)]
-    return [torch.stack(same) for same in zip(*found, strict=True)], [0] * len(found[0])
-
-
-@tiles_backward.register_vmap
-def tiles_gradients_mapped(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    found = [tiles_backward(*element(arguments, dims, i)) for i in range(info.batch_size)]
-    return [torch.stack(same) for same in zip(*found, strict=True)], [0] * len(found[0])
+tiles_forward.register_vmap(one_by_one(tiles_forward))
+tiles_backward.register_vmap(one_by_one(tiles_backward))
 
 
 class TiledRegion(torch.autograd.Function):

@@ -7,7 +7,7 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import divided
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.products import exact_products
-from tensornet_attn.runtime.scan import delta_rule, keys_by_sum
+from tensornet_attn.runtime.scan import delta_gradients_shapes, delta_rule, keys_by_sum
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.linear_launch import Chunked, chunk_sums, read_chunks, row_sums_gradient
 from tensornet_attn.runtime.triton.kernels.scan_kernels import chunk_solutions, delta_gradients_end, delta_states
@@ -219,12 +219,6 @@ def triton_delta_shape(q, k, v, rate, normalize, eps):
     return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
 
 
-@triton_delta_gradients.register_fake
-def triton_delta_gradients_shapes(g, q, k, v, rate, out, inverse, normalize, eps):
-    """The shapes of the gradients."""
-    return tuple(x.new_empty(x.shape) for x in (q, k, v, rate))
-
-
 def triton_delta_keep(ctx, inputs, output):
     """Keeps the operands and the results."""
     *operands, ctx.normalize, ctx.eps = inputs
@@ -255,19 +249,8 @@ def triton_delta_twice(ctx, *seconds):
         return *torch.func.vjp(gradients, *ctx.saved_tensors)[1](seconds), None, None, None, None
 
 
+triton_delta_gradients.register_fake(delta_gradients_shapes)
 triton_delta.register_autograd(triton_delta_autograd, setup_context=triton_delta_keep)
 triton_delta_gradients.register_autograd(triton_delta_twice, setup_context=triton_delta_keep_all)
-
-
-@triton_delta.register_vmap
-def triton_delta_mapped(info, dims, *given):
-    """One more batch dimension."""
-    found = triton_delta(*in_batch_dimension(info, dims, given))
-    return tuple(x.unflatten(0, (info.batch_size, -1)) if x.numel() else x for x in found), (0, 0 if given[4] else None)
-
-
-@triton_delta_gradients.register_vmap
-def triton_delta_gradients_mapped(info, dims, *given):
-    """One more batch dimension."""
-    found = triton_delta_gradients(*in_batch_dimension(info, dims, given))
-    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0, 0, 0, 0)
+triton_delta.register_vmap(in_batch_dimension(triton_delta))
+triton_delta_gradients.register_vmap(in_batch_dimension(triton_delta_gradients))
