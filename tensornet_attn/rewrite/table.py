@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.rewrite import absorb, duplicate, names, products, projection, relu, scores, simplify, structure
+from tensornet_attn.rewrite import duplicate, names, products, projection, relu, scores, simplify, structure
 from tensornet_attn.rewrite.engine import Rule, Trace, everywhere, rewritten
 from tensornet_attn.rewrite.whole import simplified
 
@@ -29,7 +29,7 @@ CHOICES = (
     Group("states apart", "taken where fused attention then makes what the output needs", (duplicate.STATE_APART,)),
     Group("scores of their own", "taken for each map that can then be lowered by itself", (duplicate.SCORES_APART,)),
     Group("one projection", projection.WHY_NOT, (projection.PROJECTION,)),
-    Group("absorbed weights", "taken where the whole plan is then cheaper, as at decoding", absorb.RULES),
+    Group("absorbed weights", "taken where the whole plan is then cheaper, as at decoding", products.ABSORPTIONS),
 )
 SCORES = Group("scores", "taken where fused attention of the new scores is cheaper", scores.RULES)
 GROUPS = (SIMPLE, *CHOICES, SCORES)

@@ -57,7 +57,7 @@ COMPILER = (
     ),
     # The reference
     Mutation(
-        "reference_run.py",
+        "reference.py",
         "return distance.abs() <= numbers[0]",
         "return distance.abs() < numbers[0]",
         "A band is narrower than it says.",
