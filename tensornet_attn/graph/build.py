@@ -7,9 +7,15 @@ from typing import Any
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph.causal import causal_leaks
-from tensornet_attn.graph.losses import declare_losses, without_gradient
 from tensornet_attn.graph.model import Graph, Loss
-from tensornet_attn.graph.reach import check_lengths, check_output, check_unused, check_updates
+from tensornet_attn.graph.reach import (
+    check_lengths,
+    check_output,
+    check_unused,
+    check_updates,
+    declare_losses,
+    without_gradient,
+)
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.steps import declare_steps

@@ -14,6 +14,7 @@ from math import inf
 
 from tensornet_attn import limits
 from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Term, Use, Visible
+from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
 
 KEYS = Visible()
@@ -68,18 +69,8 @@ def _flat(graph: Graph) -> Iterator[Step]:
             continue
         inside = {part.name: f"{step.name} {part.name}" for part in body[:-1]}
         for part in body:
-            yield replace(_renamed(part, inside), name=inside.get(part.name, part.name))
-
-
-def _renamed(step: Step, names: Mapping[str, str]) -> Step:
-    def new(use: Use) -> Use:
-        return replace(use, name=names.get(use.name, use.name))
-
-    if step.contraction is not None:
-        terms = tuple(replace(term, factors=tuple(map(new, term.factors))) for term in step.contraction.terms)
-        return replace(step, op=replace(step.contraction, terms=terms))
-    assert step.box is not None
-    return replace(step, op=replace(step.box, operands=tuple((role, new(use)) for role, use in step.box.operands)))
+            own = with_uses(part, lambda use, inside=inside: replace(use, name=inside.get(use.name, use.name)))  # type: ignore[misc]
+            yield replace(own, name=inside.get(part.name, part.name))
 
 
 # What is seen, in the legs of another tensor: `names` says which leg of that one a leg is

@@ -18,9 +18,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 from tensornet_attn import limits
 
+T = TypeVar("T")
 Edges = Sequence[Sequence[tuple[int, int]]]  # of each vertex: (label, other vertex)
 Certificate = tuple[tuple[int, ...], tuple[tuple[int, int, int], ...]]
 
@@ -67,19 +69,19 @@ class Partition:
         return child
 
 
-class Orbits:
-    """Vertices that automorphisms map onto each other, as far as they are known."""
+class Classes(Generic[T]):
+    """What has been joined so far, by union and find: vertices that automorphisms map onto each other, for one."""
 
     def __init__(self) -> None:
-        self.parent: dict[int, int] = {}
+        self.parent: dict[T, T] = {}
 
-    def find(self, vertex: int) -> int:
-        while (above := self.parent.get(vertex, vertex)) != vertex:
-            self.parent[vertex] = self.parent.get(above, above)
-            vertex = above
-        return vertex
+    def find(self, one: T) -> T:
+        while (above := self.parent.get(one, one)) != one:
+            self.parent[one] = self.parent.get(above, above)
+            one = above
+        return one
 
-    def join(self, pairs: Iterable[tuple[int, int]]) -> None:
+    def join(self, pairs: Iterable[tuple[T, T]]) -> None:
         for one, other in pairs:
             self.parent[self.find(one)] = self.find(other)
 
@@ -172,7 +174,7 @@ class Search:
         mark, self.fruitless = len(self.alike), self.fruitless if depth else 0
         best = self._trial(partition, first, False, depth)
         known = {(quickly := self._trial(partition, first, True, depth)).certificate: quickly.order}
-        tried, orbits = [first], Orbits()
+        tried, orbits = [first], Classes[int]()
         for vertex in others:
             orbits.join(self.alike[mark:])
             mark = len(self.alike)

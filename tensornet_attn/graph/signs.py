@@ -72,9 +72,10 @@ def _quadratic(graph: Graph, step: Step, terms: Sequence[Term]) -> bool:
     if len(uses) != 1 or not {leg for use in uses for leg in use.legs} <= {*step.legs}:
         return False
     for term in terms:
-        if len(term.factors) > 2 or not all(name.name in graph.values for name in names(term.coefficient)):
+        number = _number(graph, term.coefficient)
+        if len(term.factors) > 2 or number == -inf:
             return False
-        found[len(term.factors)] += evaluate(term.coefficient, graph.values)
+        found[len(term.factors)] += number
     return found[2] > 0 and found[1] ** 2 < 4 * found[0] * found[2]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tensornet_attn.graph.model import Contraction, Graph, Kernel, Leg, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number
-from tensornet_attn.rewrite.change import Legs, fresh, read_once, terms_of, with_steps
+from tensornet_attn.rewrite.change import Legs, fresh, leg_like, read_once, terms_of, with_steps
 from tensornet_attn.rewrite.engine import Rule
 
 Pair = tuple[Term, tuple[Use, Use]]  # a product of a query and a key tensor, and both
@@ -42,9 +42,8 @@ def side_by_side(graph: Graph, place: str) -> Graph | None:
         for (_, pair), legs in zip(wide, own, strict=True)
     ):
         return None
-    leg = Leg(
-        _fresh_leg(graph, "w"), "size", sum(prod(size or 0 for size in each) for each in sizes) + sum(map(bool, alone))
-    )
+    width = sum(prod(size or 0 for size in each) for each in sizes) + sum(map(bool, alone))
+    leg = leg_like(graph, "w", width, "size", graph.leg)
     names = [fresh(graph, f"{place}.{side}") for side in "qk"]
     joins = list[Step]()
     for i, (name, shared) in enumerate(zip(names, (query_legs, key_legs), strict=True)):
@@ -111,13 +110,6 @@ def _scores(graph: Graph, place: str) -> Step | None:
     scores = graph.step.get(of.name)
     own = scores is not None and scores.contraction is not None and of.legs == scores.legs
     return scores if own and read_once(graph, of.name) is not None else None
-
-
-def _fresh_leg(graph: Graph, name: str) -> str:
-    taken = {*graph.leg, *dict(graph.settings)}
-    while name in taken:
-        name += "_"
-    return name
 
 
 SIDE_BY_SIDE = Rule(

@@ -10,8 +10,7 @@ do: a few queries, many keys, and a latent that all heads share.
 from __future__ import annotations
 
 from tensornet_attn.graph.model import Use
-from tensornet_attn.rewrite.change import is_map, legs_in, terms_of
-from tensornet_attn.rewrite.inline import inlined
+from tensornet_attn.rewrite.change import inlined, is_map, legs_in, terms_of
 from tensornet_attn.rewrite.pattern import Match, pattern
 
 

@@ -31,11 +31,7 @@ class Rows:
 
 
 def block_function(
-    rows: tuple[int, ...],
-    out: int,
-    spans: tuple[int, ...] = (),
-    keys: tuple[int, ...] = (),
-    legs: tuple[int, ...] = (),
+    rows: tuple[int, ...], out: int, spans: tuple[int, ...] = (), keys: tuple[int, ...] = (), legs: tuple[int, ...] = ()
 ):
     """Makes a function of a block, f(rows: Rows, *operands), into its name, by which `blockwise` knows it.
 

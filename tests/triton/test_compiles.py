@@ -11,8 +11,7 @@ import torch
 from tensornet_attn.cli.doctor import doctor
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.runtime.triton import resources
-from tensornet_attn.runtime.triton.resources import Used, compiling
-from tensornet_attn.runtime.triton.survey import DTYPES, FAMILIES, TARGETS, WIDTHS, survey, tables
+from tensornet_attn.runtime.triton.survey import DTYPES, FAMILIES, TARGETS, WIDTHS, Used, compiling, survey, tables
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
 KERNELS = {

@@ -91,15 +91,7 @@ def triton_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool,
 
 @torch.library.custom_op(operation("triton_delta_gradients"), mutates_args=())
 def triton_delta_gradients(
-    g: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rate: Tensor,
-    out: Tensor,
-    inverse: Tensor,
-    normalize: bool,
-    eps: float,
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, out: Tensor, inverse: Tensor, normalize: bool, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and rate from that of what is read; `moved` is -1 times that of the writes.
 
