@@ -22,11 +22,6 @@ from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.yaml import parse
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Design
-NAMES = {
-    "design": (library.names,),
-    "model": (library.model_names,),
-    "design or model": (library.names, library.model_names),
-}
 _SHIPPED = re.compile(r"[A-Za-z0-9_*?-]+\Z")
 
 
@@ -47,11 +42,12 @@ def document_of(source: Source, what: str = "design") -> tuple[Document, Reporte
 def file_document(source: str, room: Room = ALONE, what: str = "design") -> tuple[Document, Reporter]:
     """The document of a shipped name or a path; `room` is what of bytes, keys and values it may have.
 
-    `what` a name stands for, a key of NAMES, chooses the names that are suggested in place of an unknown one.
+    `what` a name stands for, `design`, `model` or `design or model`: such names are suggested in place of an unknown
+    one.
     """
     name, path = source, location(source)
     if path is None:
-        known = [name for names in NAMES[what] for name in names()]
+        known = [name for kind in what.split(" or ") for name in library.names(what=kind)]
         hint = Reporter(Document({}, "")).nearest(source, known)
         hint += " A path contains '/' or ends in '.yaml'."
         code = "unknown-model" if what == "model" else "unknown-design"

@@ -9,7 +9,7 @@ from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.scan import delta_gradients_shapes, delta_rule, keys_by_sum
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
-from tensornet_attn.runtime.triton.kernels.linear_launch import Chunked, chunk_sums, read_chunks, row_sums_gradient
+from tensornet_attn.runtime.triton.kernels.linear import Chunked, chunk_sums, read_chunks, row_sums_gradient
 from tensornet_attn.runtime.triton.kernels.scan_kernels import chunk_solutions, delta_gradients_end, delta_states
 from tensornet_attn.runtime.triton.kernels.tiles import (
     batch_and_heads,
