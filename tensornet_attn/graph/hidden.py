@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import inf
 
 from tensornet_attn import limits
-from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Term, Use, Visible
+from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Use, Visible
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
 
@@ -165,9 +165,11 @@ def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) ->
 def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) -> Iterator[Seen]:
     """For each use; `own`: what is seen of the step itself."""
     if step.contraction is not None:
-        for use, others in (pair for term in step.contraction.terms for pair in _with_others(term)):
-            seen = _both(own, frozenset({_zero(graph, others, zeros, legs)}))
-            yield _translated(graph, seen, _own(use.legs))
+        for term in step.contraction.terms:
+            for place, use in enumerate(term.factors):
+                others = (*term.factors[:place], *term.factors[place + 1 :])
+                seen = _both(own, frozenset({_zero(graph, others, zeros, legs)}))
+                yield _translated(graph, seen, _own(use.legs))
     elif step.box is not None:
         for role, use in step.box.operands:
             yield _translated(graph, _through(graph, step, step.box, role, own), _own(use.legs))
@@ -175,11 +177,6 @@ def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) ->
         yield from (_translated(graph, own, _own(use.legs)) for use in step.kernel.uses)
     else:
         yield from (EVERYTHING, BY_KEY, BY_KEY)
-
-
-def _with_others(term: Term) -> Iterator[tuple[Use, tuple[Use, ...]]]:
-    for place, use in enumerate(term.factors):
-        yield use, (*term.factors[:place], *term.factors[place + 1 :])
 
 
 def _through(graph: Graph, step: Step, box: Box, role: str, own: Seen) -> Seen:

@@ -190,7 +190,10 @@ class Search:
             tried.append(vertex)
             known[quickly.certificate] = quickly.order
             if quickly.shape <= best.shape:
-                best = self._better(best, self._trial(partition, vertex, False, depth))
+                trial = self._trial(partition, vertex, False, depth)
+                if (trial.shape, trial.certificate) == (best.shape, best.certificate):
+                    self.alike += zip(trial.order, best.order, strict=True)
+                best = min(best, trial, key=lambda one: (one.shape, one.certificate))
         return best.order
 
     def _trial(self, partition: Partition, vertex: int, quick: bool, depth: int) -> Trial:
@@ -198,11 +201,6 @@ class Search:
         self.refine(child, [partition.cell[vertex]])
         order = self.arrange(child, quick, depth + 1)
         return Trial(tuple(sorted(child.members)), self._certified(partition, order)[0], order)
-
-    def _better(self, best: Trial, trial: Trial) -> Trial:
-        if (trial.shape, trial.certificate) == (best.shape, best.certificate):
-            self.alike += zip(trial.order, best.order, strict=True)
-        return min(best, trial, key=lambda one: (one.shape, one.certificate))
 
 
 def _split(partition: Partition, start: int, seen: dict[int, list[int]]) -> list[int]:

@@ -27,7 +27,7 @@ def declare_steps(scope: Scope) -> None:
         if use is None:
             scope.open.add(name)
         elif use.name != name and name not in scope.open:  # a bare use: the step is that tensor with its legs renamed
-            _alias(scope, name, use, path)
+            _add(scope, Step(name, Contraction((Term(ONE, (use,)),)), use.legs), path)
 
 
 def operand(scope: Scope, value: str | BoxModel, path: Path, name: str) -> Use | None:
@@ -81,10 +81,6 @@ def _add(scope: Scope, step: Step, path: Path) -> Use:
     scope.steps[step.name] = step
     scope.paths[step.name] = path
     return Use(step.name, step.legs)
-
-
-def _alias(scope: Scope, name: str, use: Use, path: Path) -> None:
-    _add(scope, Step(name, Contraction((Term(ONE, (use,)),)), use.legs), path)
 
 
 def _warn_transposes(scope: Scope, uses: tuple[UseText, ...], path: Path) -> None:

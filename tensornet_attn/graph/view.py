@@ -42,7 +42,9 @@ def to_networkx(graph: Diagram) -> networkx.MultiDiGraph:
         output = step.name == graph.output
         view.add_node(step.name, kind="step", role=_role(step), output=output, **_legs(graph, step))
         for wire in wires(step):
-            _wire(view, graph, step, wire)
+            summed = wire.part != WHOLE or wire.leg not in step.legs
+            view.add_node(_name(step, wire), kind="wire", leg=wire.leg, size=graph.leg[wire.leg].size, summed=summed)
+            view.add_edge(_name(step, wire), step.name, label=wire.leg)
         for place, joint in enumerate(joints(step)):
             _use(view, graph, step, place, joint)
     return view
@@ -55,12 +57,6 @@ def _legs(graph: Diagram, node: Tensor | Step) -> dict[str, object]:
 def _role(step: Step) -> str:
     named = step.box or step.kernel
     return named.kind if named is not None else "attention" if step.attention is not None else "sum"
-
-
-def _wire(view: networkx.MultiDiGraph, graph: Diagram, step: Step, wire: Wire) -> None:
-    summed = wire.part != WHOLE or wire.leg not in step.legs
-    view.add_node(_name(step, wire), kind="wire", leg=wire.leg, size=graph.leg[wire.leg].size, summed=summed)
-    view.add_edge(_name(step, wire), step.name, label=wire.leg)
 
 
 def _name(step: Step, wire: Wire) -> str:

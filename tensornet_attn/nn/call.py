@@ -147,15 +147,13 @@ class Signature:
             )
         for leg, other in ((query, key), (key, query)):
             if leg is not None and leg not in lengths:
-                follows = other in lengths and (self.tied or self._by_default(leg))
+                given = any(default is not None and leg in dict(shape) for _, shape, default in self.inputs)
+                follows = other in lengths and (self.tied or given)
                 lengths[leg] = lengths[other] if follows else most.get(leg, 0)  # type: ignore[index]
         for leg, maximum in self.maxima:
             if lengths[leg] > maximum:
                 raise InputError(f"{self.design}: length {lengths[leg]} on leg '{leg}' is above its maximum {maximum}.")
         return lengths
-
-    def _by_default(self, leg: str) -> bool:
-        return any(default is not None and leg in dict(shape) for _, shape, default in self.inputs)
 
     def _batch(self, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
         """The batch dimensions of the call, to which those of all inputs broadcast."""

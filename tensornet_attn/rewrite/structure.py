@@ -40,13 +40,10 @@ def _glued(graph: Graph) -> Classes[Slot]:
     made = Classes[Slot]()
     for step in graph.steps:
         for joint in joints(step):
-            pairs = zip(graph.legs_of(joint.use.name), joint.wires, strict=True)
-            made.join((_slot(graph, joint.use.name, leg), (step.name, wire)) for leg, wire in pairs)
+            name = joint.use.name
+            pairs = zip(graph.legs_of(name), joint.wires, strict=True)
+            made.join(((name, leg if name in graph.tensor else Wire(leg)), (step.name, wire)) for leg, wire in pairs)
     return made
-
-
-def _slot(graph: Graph, name: str, leg: str) -> Slot:
-    return (name, leg) if name in graph.tensor else (name, Wire(leg))
 
 
 def _kron(tensor: Tensor) -> bool:

@@ -41,13 +41,9 @@ def _strange(graph: Graph, use: Use) -> Iterator[tuple[str, str]]:
     if source is None or not {graph.query, graph.key} <= {*source.legs}:
         return
     for own, read in zip(source.legs, use.legs, strict=True):
-        if own != read and _same_kind(graph, own, read):
+        a, b = graph.leg[own], graph.leg[read]
+        if own != read and a.size is not None and a.size == b.size and {a.kind, b.kind} <= {"size", "head"}:
             yield own, read
-
-
-def _same_kind(graph: Graph, one: str, other: str) -> bool:
-    a, b = graph.leg[one], graph.leg[other]
-    return a.size is not None and a.size == b.size and {a.kind, b.kind} <= {"size", "head"}
 
 
 def _count(graph: Graph, step: Step) -> int:

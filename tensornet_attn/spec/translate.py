@@ -136,7 +136,8 @@ def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
         "dict_type": ("a mapping of names to values", "write it as 'name: value' lines."),
     }
     what, hint = wanted.get(f"{kind} {top}") or wanted.get(kind) or ("", "compare with a shipped design.")
-    return "wrong-type", f"{what} is wanted here, {given} given." if what else f"{given} cannot stand here.", hint
+    verb = "are" if kind == "legs" else "is"
+    return "wrong-type", f"{what} {verb} wanted here, {given} given." if what else f"{given} cannot stand here.", hint
 
 
 _NAMED = {

@@ -24,7 +24,8 @@ def with_biases(data: Data, graph: Graph, axes: Mapping[str, int]) -> tuple[Data
     `x[n f] Wq[f h d] -> n h d` becomes `x[n f] Wq[f h d] + bq[h d] -> n h d`: in every product with the weight, the
     tensor on the input leg becomes the constant 1. Raises InputError where no such product stands.
     """
-    names = {weight: _free(data, _bias_name(weight)) for weight in axes}
+    short = {weight: len(weight) > 1 and weight[0] == "W" for weight in axes}  # bq for Wq, b_C for C
+    names = {weight: _free(data, f"b{weight[1:]}" if short[weight] else f"b_{weight}") for weight in axes}
     found: set[str] = set()
 
     def edit(text: str) -> str:
@@ -141,10 +142,6 @@ def _companion(text: str, tree: SumText, term: TermText, use: UseText, axis: int
     factor = "" if coefficient == ONE else f"({to_text(coefficient)}) * "
     bias = f"{name}[{' '.join(legs)}]"
     return f" {sign} {factor}{' '.join([*kept, bias])}"
-
-
-def _bias_name(weight: str) -> str:
-    return f"b{weight[1:]}" if len(weight) > 1 and weight[0] == "W" else f"b_{weight}"
 
 
 def _free(data: Data, name: str) -> str:
