@@ -20,7 +20,7 @@ from tensornet_attn.graph.model import Function, Graph, Seen, Step, Term, Visibl
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.arithmetic import evaluate as number_of
 from tensornet_attn.nn.initial import filled
-from tensornet_attn.nn.made import Result
+from tensornet_attn.nn.made import Arguments, Result
 from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.operation import aligned, axis_of
@@ -113,11 +113,9 @@ class Run:
 
     def visible_keys(self, leg: str) -> Tensor:
         """Where the key mask of the call allows to look."""
-        return (
-            torch.ones(self.size(leg), device=self.device, dtype=torch.bool)
-            if self.key_mask is None
-            else key_mask(self)
-        )
+        if self.key_mask is not None:
+            return key_mask(self)
+        return torch.ones(self.size(leg), device=self.device, dtype=torch.bool)
 
 
 def evaluate(
@@ -316,28 +314,21 @@ def key_mask(run: Run) -> Tensor:
     return run.key_mask
 
 
-def reference_run(
-    module: CompiledDesign,
-    inputs: tuple[Tensor, ...],
-    lengths: dict[str, int],
-    mask: Tensor | None,
-    key_mask: Tensor | None,
-    noise: Mapping[str, Tensor] | None,
-    losses: bool = False,
-) -> Result:
+def reference_run(module: CompiledDesign, given: Arguments) -> Result:
     """Evaluates the diagram literally; after a training call the states are updated."""
     graph, training = module.plan.graph, module.training
-    tensors = leaves(module, inputs, noise)
+    tensors = leaves(module, given.inputs, given.noise)
     for state, _ in graph.updates:
         tensors[state] = tensors[state].clone()  # the buffer changes before the backward reads it
-    values = evaluate(graph, tensors, lengths=lengths, training=training, mask=mask, key_mask=key_mask)
+    masks = {"mask": given.mask, "key_mask": given.key_mask}
+    values = evaluate(graph, tensors, lengths=given.lengths, training=training, **masks)
     if training:
         for state, step in graph.updates:
             legs, own = graph.tensor[state].legs, graph.step[step].legs
             value = values[step].movedim(tuple(own.index(leg) - len(own) for leg in legs), tuple(range(-len(legs), 0)))
             if value.numel():  # the mean of an empty batch says nothing
                 store(getattr(module, state), value)
-    if not losses:
+    if not given.losses:
         return values[graph.output]
     means = {loss.name: values[loss.step].sum() / max(1, values[loss.step].numel()) for loss in graph.losses}
     return values[graph.output], means

@@ -8,7 +8,7 @@ at run time only stay `query` and `key`, in sums of products of powers:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fractions import Fraction
 
 from tensornet_attn.graph.diagram import Diagram
@@ -31,12 +31,16 @@ def arithmetic_text(tree: Arith, graph: Diagram) -> str:
 
 def masks_text(masks: Iterable[Function], graph: Diagram) -> str:
     """Masks as a set."""
-    return " ".join(sorted({_call(mask, lambda tree: arithmetic_text(tree, graph)) for mask in masks}))
+    return " ".join(sorted({function_text(mask, graph) for mask in masks}))
 
 
 def function_text(function: Function, graph: Diagram) -> str:
     """A map with its arguments evaluated."""
-    return _call(function, lambda tree: arithmetic_text(tree, graph))
+    arguments = [
+        function_text(part, graph) if isinstance(part, Function) else arithmetic_text(part, graph)
+        for part in function.arguments
+    ]
+    return f"{function.name}({', '.join(arguments)})" if arguments else function.name
 
 
 def values_texts(function: Function, legs: int, graph: Diagram) -> tuple[str, list[str]]:
@@ -59,11 +63,6 @@ def _sides(function: Function, side: int, graph: Diagram) -> list[str]:
         return [text for part in parts for text in _sides(part, side, graph)]
     own = function.arguments[side : side + 1] or function.arguments[-1:]  # eye(a) is a x a
     return [function.name, *(arithmetic_text(part, graph) for part in own if not isinstance(part, Function))]
-
-
-def _call(function: Function, text: Callable[[Arith], str]) -> str:
-    arguments = [_call(part, text) if isinstance(part, Function) else text(part) for part in function.arguments]
-    return f"{function.name}({', '.join(arguments)})" if arguments else function.name
 
 
 class _Normal:

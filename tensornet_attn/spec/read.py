@@ -53,12 +53,12 @@ def read(
     for name, values in (("legs", legs), ("settings", settings)):
         if values is not None and not isinstance(values, Mapping):
             raise InputError(f"{name}= is a mapping of names to numbers, not {type(values).__name__}.")
-    return _read(*document_of(source), legs or {}, settings or {}, kind)
+    return read_document(*document_of(source), legs, settings, kind)
 
 
 def read_text(data: bytes | str, name: str) -> Reading:
     """Reads YAML from bytes under the name that messages show."""
-    return _read(*text_document(data, name, None), {}, {}, Design)
+    return read_document(*text_document(data, name, None))
 
 
 def read_document(
@@ -69,12 +69,6 @@ def read_document(
     kind: type[Design] = Design,
 ) -> Reading:
     """Reads what was parsed already, such as a design that stands inside another file; places included."""
-    return _read(document, reporter, legs or {}, settings or {}, kind)
-
-
-def _read(
-    document: Document, reporter: Reporter, legs: Mapping[str, Any], settings: Mapping[str, Any], kind: type[Design]
-) -> Reading:
     if document.data:
         document = _extended(document, reporter, ())
         reporter.document = document
@@ -85,8 +79,8 @@ def _read(
     if not document.data:
         return Reading(None, reporter)
     _mend_keys(document, reporter)
-    _override(document, "legs", legs, reporter)
-    _override(document, "settings", settings, reporter)
+    _override(document, "legs", legs or {}, reporter)
+    _override(document, "settings", settings or {}, reporter)
     return _validated(document, reporter, kind)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.linear import dense_linear, linear_attention, seen_terms
 from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.linear_kernels import linear_reads, linear_sums, row_products, sums_before
 from tensornet_attn.runtime.triton.kernels.tiles import (
@@ -16,7 +17,6 @@ from tensornet_attn.runtime.triton.kernels.tiles import (
     precision_of,
     sums_of,
     tile_type,
-    width_first,
 )
 
 SPAN = 16  # chunks that one program sums where nothing between them is needed
@@ -222,7 +222,7 @@ def triton_linear(q: Tensor, k: Tensor, v: Tensor, causal: bool, normalize: bool
     That is [b, h, n]; nothing stands there unless `normalize`.
     """
     with torch.cuda.device_of(q):
-        q, k, v = map(width_first, (q, k, v))
+        q, k, v = map(laid_out, (q, k, v))
         how = chunked(q, q.shape[-1], v.shape[-1], max(q.shape[-2], k.shape[-2]), causal)
         sums, total = chunk_sums(k, v, how, total=normalize)
         out, inverse = read_chunks(q, k, v, sums, how, total, eps=eps if normalize else None)
@@ -238,7 +238,7 @@ def triton_linear_gradients(
     dq = (g' v^T + r) k,    dk = (v g'^T + r) q,    dv = (k q^T) g',    over the pairs that see each other.
     """
     with torch.cuda.device_of(g):
-        g, q, k, v = map(width_first, (g, q, k, v))
+        g, q, k, v = map(laid_out, (g, q, k, v))
         n, m = q.shape[-2], k.shape[-2]
         how = chunked(q, q.shape[-1], v.shape[-1], max(n, m), causal)
         scale, bias = (inverse, row_sums_gradient(g, out, inverse)) if normalize else (None, None)

@@ -8,6 +8,7 @@ from tensornet_attn.runtime.maps import divided
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.scan import delta_gradients_shapes, delta_rule, keys_by_sum
+from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.linear import Chunked, chunk_sums, read_chunks, row_sums_gradient
 from tensornet_attn.runtime.triton.kernels.scan_kernels import chunk_solutions, delta_gradients_end, delta_states
@@ -18,7 +19,6 @@ from tensornet_attn.runtime.triton.kernels.tiles import (
     precision_of,
     sums_of,
     tile_type,
-    width_first,
 )
 
 DEEPEST = 128  # width of keys whose states a program holds
@@ -80,7 +80,7 @@ def triton_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool,
     To `normalize` it is divided by q z + eps, z the sum of keys so far; 1 over that is the second result, [b, h, n].
     """
     with torch.cuda.device_of(q):
-        q, k, v = map(width_first, (q, k, v))
+        q, k, v = map(laid_out, (q, k, v))
         how = delta_chunked(k, k.shape[-1], v.shape[-1])
         undone, writes, _ = solve_chunks(k, v, rate.contiguous(), how)
         states, written = scan_chunks(k, writes, undone, how)
@@ -99,7 +99,7 @@ def triton_delta_gradients(
     has it: scores that are read by the writes are g written^T + r.
     """
     with torch.cuda.device_of(g):
-        g, q, k, v, rate = *map(width_first, (g, q, k, v)), rate.contiguous()
+        g, q, k, v, rate = *map(laid_out, (g, q, k, v)), rate.contiguous()
         how, kept, (n, m) = delta_chunked(k, k.shape[-1], v.shape[-1]), kept_in(k), (q.shape[-2], k.shape[-2])
         bias, seen, asked = None, None, None
         if normalize:

@@ -59,11 +59,6 @@ def batch_and_heads(x: Tensor, lead: tuple[int, ...]) -> Tensor:
     return x.expand(*lead, *x.shape[-2:]).reshape(math.prod(batch), heads, *x.shape[-2:])
 
 
-def width_first(x: Tensor) -> Tensor:
-    """x with the numbers of its last dimension side by side, as the kernels read them."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def in_batch_dimension(op):
     """The vmap of an operation: the mapped dimension is part of the kernels' batch, the first one of each tensor."""
 
