@@ -46,10 +46,7 @@ def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
 
 def looks_back(graph: Graph) -> bool:
     """Whether a sum over keys counts only those up to the query, whatever the tensors hold, constants too."""
-    facts, unknown = (
-        {tensor.name: Fact(data=True) for tensor in graph.tensors},
-        {step.name: False for step in graph.steps},
-    )
+    facts, unknown = {tensor.name: Fact(data=True) for tensor in graph.tensors}, dict.fromkeys(graph.step, False)
     try:
         for step in graph.steps:
             facts[step.name] = _fact(graph, step, facts, unknown)

@@ -111,11 +111,8 @@ class Search:
             queued.discard(splitter)
             for start, seen in self._seen(partition, splitter):
                 new = _split(partition, start, seen)
-                fresh = (
-                    new
-                    if start in queued
-                    else [part for part in (start, *new) if part != _largest(partition, start, new)]
-                )
+                largest = None if start in queued else _largest(partition, start, new)
+                fresh = new if start in queued else [part for part in (start, *new) if part != largest]
                 queue.extend(fresh)
                 queued.update(fresh)
 

@@ -104,13 +104,8 @@ class Names:
     def legs_of(self, text: str) -> tuple[str, ...]:
         for name in text.split():
             if name not in self.legs:
-                place = text.index(name)
-                refuse(
-                    "unknown-leg",
-                    f"there is no leg '{name[:64]}'.",
-                    nearest(name, self.legs),
-                    (place, place + len(name)),
-                )
+                span = (text.index(name), text.index(name) + len(name))
+                refuse("unknown-leg", f"there is no leg '{name[:64]}'.", nearest(name, self.legs), span)
         return tuple(text.split())
 
     def leg(self, text: str) -> str:
@@ -125,31 +120,23 @@ class Names:
         name = match[1]
         stored = self.tensors.get(name) or self.steps.get(name)
         if stored is None:
-            known = [*self.tensors, *self.steps]
-            refuse(
-                "unknown-name",
+            message, hint = (
                 f"there is no tensor or step '{name}' before this line.",
-                nearest(name, known),
-                match.span(1),
+                nearest(name, self.tensors | self.steps),
             )
+            refuse("unknown-name", message, hint, match.span(1))
         legs = shifted(match[2], match.start(2), self.legs_of)
         if len(legs) != len(stored.legs) or len(set(legs)) < len(legs):
-            refuse(
-                "leg-count",
-                f"'{name}' has {len(stored.legs)} different legs.",
-                f"e.g. '{name}[{' '.join(stored.legs)}]'.",
-                match.span(),
-            )
+            hint = f"e.g. '{name}[{' '.join(stored.legs)}]'."
+            refuse("leg-count", f"'{name}' has {len(stored.legs)} different legs.", hint, match.span())
         return Use(name, legs)
 
     def number(self, text: str) -> Arith:
         tree = parse(text)
         for name in names(tree):
             if name.name not in self.legs and name.name not in self.settings:
-                known = [*self.legs, *self.settings]
-                refuse(
-                    "unknown-leg", f"there is no leg or setting '{name.name}'.", nearest(name.name, known), name.span
-                )
+                hint = nearest(name.name, [*self.legs, *self.settings])
+                refuse("unknown-leg", f"there is no leg or setting '{name.name}'.", hint, name.span)
         return tree
 
     def function(self, text: str, known: dict[str, tuple[int, ...]]) -> Function:
@@ -159,9 +146,8 @@ class Names:
             refuse("unknown-value", f"'{call.name}' is not known here.", nearest(call.name, known), (0, len(call.name)))
         if len(call.arguments) not in known[call.name]:
             wanted = " or ".join(map(str, known[call.name]))
-            refuse(
-                "arguments", f"arguments of '{call.name}': {wanted} wanted, {len(call.arguments)} given.", "", call.span
-            )
+            message = f"arguments of '{call.name}': {wanted} wanted, {len(call.arguments)} given."
+            refuse("arguments", message, "", call.span)
         return self._function(call)
 
     def _function(self, call: CallText) -> Function:
@@ -391,9 +377,8 @@ class _Reader:
             refuse("name-taken", f"'{name}' is declared already.", "", match.span(1))
         if step not in self.known.steps or self.known.steps[step].legs:
             hint = nearest(step, self.known.steps) if step not in self.known.steps else ""
-            refuse(
-                "unknown-name", f"there is no step '{step[:64]}' without legs.", hint, match.span(2 if match[2] else 1)
-            )
+            span = match.span(2 if match[2] else 1)
+            refuse("unknown-name", f"there is no step '{step[:64]}' without legs.", hint, span)
         self.losses[name] = Loss(name, step, _part(match, 3, self.known.number))
 
     def take_leg(self, match: Match) -> None:
@@ -469,7 +454,5 @@ def _part(match: Match, group: int, read: Callable[[str], T]) -> T:
 
 def _error(refusal: Refusal, line: int, text: str) -> DesignError:
     start, end = refusal.span or (0, len(text))
-    problem = Problem(
-        refusal.code, refusal.message, refusal.hint, "graph", "", line, start + 1, text, start, max(1, end - start)
-    )
-    return DesignError([problem])
+    where = ("graph", "", line, start + 1, text, start, max(1, end - start))
+    return DesignError([Problem(refusal.code, refusal.message, refusal.hint, *where)])

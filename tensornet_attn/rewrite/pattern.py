@@ -119,10 +119,8 @@ class Pattern:
                 return made
             graph = made
         terms = terms_of(graph.step[step.name])
-        found, new = (
-            [_Term(graph, match, name, inner, self.new).made(product) for product in body.products],
-            list[Step](),
-        )
+        new = list[Step]()
+        found = [_Term(graph, match, name, inner, self.new).made(product) for product in body.products]
         for one in found:
             if one is None:
                 return None

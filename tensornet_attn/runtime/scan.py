@@ -87,9 +87,8 @@ def gradients_by_chunks(g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor
     held = held_before(keeps, k.mT @ writes)
     written = writes - undone @ held
     g_scores, g_written = (g @ written.mT).tril_(), (q @ k.mT).tril_().mT @ g
-    g_after = held_before(keeps.mT.flip(1), (q.mT @ g - undone.mT @ g_written).flip(1)).flip(
-        1
-    )  # of what a chunk leaves
+    after = held_before(keeps.mT.flip(1), (q.mT @ g - undone.mT @ g_written).flip(1))
+    g_after = after.flip(1)  # of what a chunk leaves
     g_writes = g_written + k @ g_after
     g_solved = torch.cat((-g_writes @ held.mT, g_writes), -1)
     g_rated = torch.linalg.solve_triangular(system.mT, g_solved, upper=True, unitriangular=True)
