@@ -269,14 +269,6 @@ def fitted(gradient: Tensor, x: Tensor) -> Tensor:
     return gradient.expand(x.shape)
 
 
-def with_new(parts: list[Tensor], places: list[int], new: tuple) -> list[Tensor]:
-    """The same with others at these places."""
-    parts = list(parts)
-    for i, one in zip(places, new, strict=True):
-        parts[i] = one
-    return parts
-
-
 @blockwise_backward.register_fake
 def blockwise_gradients(gradient, wanted, given, *rest):
     """The shapes of the gradients."""
@@ -360,7 +352,9 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
     for piece, rows, parts in blocks(tile, given, seed, call):
 
         def again(own, *some, parts=parts, rows=rows):
-            return backward_of_block(own, with_new(parts, asked, some), wanted, tile, call, rows)
+            new = dict(zip(asked, some, strict=True))
+            parts = [new.get(i, part) for i, part in enumerate(parts)]
+            return backward_of_block(own, parts, wanted, tile, call, rows)
 
         own = result_part(gradient, tile, piece, call)
         _, pull = torch.func.vjp(again, own, *(parts[i] for i in asked))
