@@ -58,7 +58,8 @@ class _Hiding:
         if step.fused is not None or self.graph.masked(step):
             self.steps.append(step)
             return
-        harmful, power = self.harmful(step), step.box is not None and step.box.function == _EXP and not self.everywhere
+        harmful = self.harmful(step)
+        power = step.box is not None and step.box.function == _EXP and not self.everywhere
         fill = _FACTOR if step.box is None else _POWER if power else _OPERAND
         new = []
         for use, look, harm in zip(step.op.uses, self.looks[step.name], harmful, strict=True):
