@@ -105,7 +105,7 @@ def check(source: Source, legs: Overrides | None = None, settings: Overrides | N
     >>> check("mhsa")
     []
     """
-    from tensornet_attn.special.check import check_contains
+    from tensornet_attn.special.lattice import check_contains
 
     reading = read(source, legs, settings, Design)
     problems_of(reading)

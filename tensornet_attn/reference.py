@@ -57,16 +57,11 @@ class Run:
         """Where the entries of a leg stand: the last query stands at the last key."""
         kind, reach, first = self.graph.leg[leg].kind, self.graph.leg[leg].reach, 0
         if kind == "query":
-            first = self.first_query
+            n = self.lengths.get(self.graph.query, 0)
+            first = self.lengths.get(self.graph.key, n) - n  # 0 in a design without keys
         elif kind == "relative":
             first = 1 - self.lengths[self.graph.query] if reach is None else -reach
         return torch.arange(first, first + self.size(leg), device=self.device)
-
-    @property
-    def first_query(self) -> int:
-        """The position of the first query, m - n; 0 in a design without keys."""
-        n = self.lengths.get(self.graph.query, 0)
-        return self.lengths.get(self.graph.key, n) - n
 
     @property
     def inputs(self) -> list[Tensor]:
