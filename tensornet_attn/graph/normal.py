@@ -74,7 +74,8 @@ class _Normal:
     def sum(self, tree: Arith) -> Sum:
         if all(name.name in self.graph.values for name in names(tree)):
             try:
-                return {(): _exact(evaluate(tree, self.graph.values))}
+                value = evaluate(tree, self.graph.values)
+                return {(): Fraction(value) if isinstance(value, int) else value}
             except Refusal:  # such as a division by zero, which the run-time length beside it kept from being seen
                 pass
         if isinstance(tree, Name):
@@ -152,10 +153,6 @@ def _text(total: Sum) -> str:
 def _factor(factor: tuple[str, Value]) -> str:
     base, exponent = factor
     return base if exponent == 1 else f"{base}**{_format(exponent)}"
-
-
-def _exact(value: Value) -> Value:
-    return Fraction(value) if isinstance(value, int) else value
 
 
 def _format(value: Value) -> str:

@@ -172,7 +172,11 @@ def _without_leg(graph: Graph, name: str, leg: str, masked: bool = False) -> Gra
     place = step.legs.index(leg)
     graph = with_steps(graph, {name: [replace(step, legs=_out(step.legs, place))]})
     for reader in dict.fromkeys(reader for reader, _ in graph.readers.get(name, ())):
-        now = _narrowed(graph, graph.step[reader.name], name, place, masked)
+        own, now = graph.step[reader.name], None
+        if own.box is not None:
+            now = _in_box(graph, own, own.box, name, place, masked)
+        elif own.contraction is not None:
+            now = _in_sum(graph, own, name, place, masked)
         if now is None:
             return None
         graph = now
@@ -181,12 +185,6 @@ def _without_leg(graph: Graph, name: str, leg: str, masked: bool = False) -> Gra
 
 def _out(legs: tuple[str, ...], place: int) -> tuple[str, ...]:
     return (*legs[:place], *legs[place + 1 :])
-
-
-def _narrowed(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> Graph | None:
-    if reader.box is not None:
-        return _in_box(graph, reader, reader.box, name, place, masked)
-    return _in_sum(graph, reader, name, place, masked) if reader.contraction is not None else None
 
 
 def _in_sum(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> Graph | None:
