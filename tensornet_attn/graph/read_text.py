@@ -38,16 +38,16 @@ _FACTOR = re.compile(rf"\s*({USE})", re.ASCII)
 _NUMBER = re.compile(r"[0-9][0-9.]*(?:e[+-]?[0-9]+)?")
 _TIMES = re.compile(r"\s*\*\s*")
 
-GRAPH = r"graph (\S+)( causal)?"
-LEG = rf"leg (\w+)(?: ({'|'.join(KINDS)}))?(?: (\d{{1,10}}))?((?: (?:{'|'.join(SIZES)}) \d{{1,10}})*)(?: = (.+))?"
-SETTING = r"setting (\w+) = (-?[\d.][\d.e+-]{0,160})"
-TENSOR = (
-    r"(input|weight|constant|noise|state) ([^\[\]\s]+\[[^\[\]]*\])( frozen)?( always)?"
-    rf"(?: default ({WORD}))?(?: update (\S+))?(?: stored \(([\w, ]+)\))?(?: (std|init|value) (.+))?"
-)
-STEP = r"([^\[\]\s]+\[[^\[\]]*\]) = (.+)"
-LOSS = rf"loss ({WORD})(?: step (\S+))? = (.+)"
-OUTPUT = r"output (\S+)"
+LINES = {  # the forms of a line, each with what takes it
+    "graph": r"graph (\S+)( causal)?",
+    "leg": rf"leg (\w+)(?: ({'|'.join(KINDS)}))?(?: (\d{{1,10}}))?((?: (?:{'|'.join(SIZES)}) \d{{1,10}})*)(?: = (.+))?",
+    "setting": r"setting (\w+) = (-?[\d.][\d.e+-]{0,160})",
+    "tensor": r"(input|weight|constant|noise|state) ([^\[\]\s]+\[[^\[\]]*\])( frozen)?( always)?"
+    rf"(?: default ({WORD}))?(?: update (\S+))?(?: stored \(([\w, ]+)\))?(?: (std|init|value) (.+))?",
+    "step": r"([^\[\]\s]+\[[^\[\]]*\]) = (.+)",
+    "loss": rf"loss ({WORD})(?: step (\S+))? = (.+)",
+    "output": r"output (\S+)",
+}
 AnyDiagram = TypeVar("AnyDiagram", bound=Diagram)
 
 
@@ -338,11 +338,11 @@ class _Reader:
         self.losses: dict[str, Loss] = {}
 
     def read(self, line: str) -> None:
-        matches = ((pattern.fullmatch(line), take) for pattern, take in LINES)
-        match, take = next((found for found in matches if found[0] is not None), (None, None))
-        if match is not None and take is not None:
-            take(self, match)
-        elif line and not line.startswith("#"):
+        for name, form in LINES.items():
+            if (match := re.fullmatch(form, line, re.ASCII)) is not None:
+                getattr(self, f"take_{name}")(match)
+                return
+        if line and not line.startswith("#"):
             hint = "graph, leg, setting, a tensor's role, 'NAME[legs] = ...', loss, or output."
             refuse("syntax", "this is no line of a graph.", hint, (0, len(line)))
 
@@ -431,21 +431,6 @@ class _Reader:
     def take_step(self, match: Match) -> None:
         name, legs = _part(match, 1, self.known.new_tensor)
         self.known.steps[name] = Step(name, _part(match, 2, lambda text: read_operation(text, self.known)), legs)
-
-
-Take = Callable[[_Reader, Match], None]
-LINES: tuple[tuple[re.Pattern[str], Take], ...] = tuple(
-    (re.compile(pattern, re.ASCII), take)
-    for pattern, take in (
-        (GRAPH, _Reader.take_graph),
-        (LEG, _Reader.take_leg),
-        (SETTING, _Reader.take_setting),
-        (TENSOR, _Reader.take_tensor),
-        (STEP, _Reader.take_step),
-        (LOSS, _Reader.take_loss),
-        (OUTPUT, _Reader.take_output),
-    )
-)
 
 
 def _part(match: Match, group: int, read: Callable[[str], T]) -> T:

@@ -165,6 +165,8 @@ def _without_leg(graph: Graph, name: str, leg: str, masked: bool = False) -> Gra
     """The graph in which a step lacks a leg of its result that no factor of it has; None where a reader needs it.
 
     `masked`: also through boxes that a run-time mask acts in, which then has nothing to say about this leg.
+
+    # S[h n m] the same for every h;  A = softmax_m S;  y = A[h n m] V[m h e]     ->     A[n m];  y = A[n m] V[m h e]
     """
     if kept(graph, name) or graph.leg[leg].size is None:
         return None

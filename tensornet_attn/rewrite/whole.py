@@ -16,6 +16,7 @@ from tensornet_attn.rewrite.structure import SPLITS, split_kron
 def own_names(graph: Graph, place: str) -> Graph | None:
     """B[k n m] = A M[h k]; y = B[h n m] V[m h d]   ->   y = B[k n m] V[m k d]
 
+    Maps of queries and keys are read under the names that their legs have: all that lowers a map asks for that.
     What is read gets the name where it can, as scores do, and the reader another one where not, as here, where A has
     its own. Nothing that stands before is ever worse off for what stands behind, so that this comes to rest.
     """

@@ -20,6 +20,10 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.runtime.triton.configure import SHARED
 from tensornet_attn.runtime.triton.target import interpreting
 
+TARGETS = (80, 90)
+WIDTHS = (16, 64, 128)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+ROWS = 256  # as many as the largest tile has, and more
 SPILLED = 64  # bytes a thread may keep outside its registers
 USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
@@ -106,12 +110,6 @@ def used_by(kernel: Any) -> Used:
     )
     meta = kernel.metadata
     return Used(meta.name, " ".join(types), tiles, meta.target.arch, meta.num_warps, registers, stack, meta.shared)
-
-
-TARGETS = (80, 90)
-WIDTHS = (16, 64, 128)
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-ROWS = 256  # as many as the largest tile has, and more
 
 
 def survey(
