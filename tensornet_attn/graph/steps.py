@@ -98,7 +98,8 @@ def _warn_transposes(scope: Scope, uses: tuple[UseText, ...], path: Path) -> Non
 
 def _contraction(scope: Scope, text: SumText) -> tuple[Contraction, tuple[str, ...]]:
     """The contraction and its result's legs. Raises Refusal at the first cause."""
-    terms = tuple(Term(_coefficient(scope, term), _factors(scope, term)) for term in text.terms)
+    parts = ((_coefficient(scope, term), [scope.use(factor) for factor in term.factors]) for term in text.terms)
+    terms = tuple(Term(number, tuple(use for use in uses if use is not None)) for number, uses in parts)
     result = _result(scope, text)
     for term, written in zip(terms, text.terms, strict=True):
         _check_term(scope, term, written, result)
@@ -117,11 +118,6 @@ def _coefficient(scope: Scope, term: TermText) -> Arith:
         end = term.factors[0].span[0] if term.factors else term.span[1]
         refusal.span = refusal.span or (term.span[0], end)
         raise
-
-
-def _factors(scope: Scope, term: TermText) -> tuple[Use, ...]:
-    uses = [scope.use(factor) for factor in term.factors]
-    return tuple(use for use in uses if use is not None)
 
 
 def _result(scope: Scope, text: SumText) -> tuple[str, ...]:

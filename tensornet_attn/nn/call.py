@@ -138,21 +138,18 @@ class Signature:
         for place, (leg, size) in enumerate(shape, len(sizes) - len(shape)):
             got = sizes[place]
             if size is None:
-                self._check_length(name, leg, got, lengths, whose)
+                if lengths.setdefault(leg, got) != got:
+                    raise InputError(
+                        f"{self.design}: input '{name}' has length {got} on leg '{leg}', input '{whose[leg]}' has "
+                        f"{lengths[leg]}."
+                    )
+                whose[leg] = name
             elif got != size:
                 legs = " ".join(leg for leg, _ in shape)
                 raise InputError(
                     f"{self.design}: input '{name}' has size {got} on leg '{leg}', which is {size}; its shape is "
                     f"[batch..., {legs}]."
                 )
-
-    def _check_length(self, name: str, leg: str, got: int, lengths: dict[str, int], whose: dict[str, str]) -> None:
-        if leg in lengths and lengths[leg] != got:
-            raise InputError(
-                f"{self.design}: input '{name}' has length {got} on leg '{leg}', input '{whose[leg]}' has "
-                f"{lengths[leg]}."
-            )
-        lengths[leg], whose[leg] = got, name
 
     def _complete(self, lengths: dict[str, int], whose: dict[str, str]) -> dict[str, int]:
         """Lengths that no input gives: the other leg's under self-attention or a default, else the maximum."""
