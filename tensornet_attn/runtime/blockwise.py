@@ -278,13 +278,12 @@ def blockwise_gradients(gradient, wanted, given, *rest):
 def blockwise_setup_context(ctx, inputs, output):
     """Keeps the operands, nothing of the size of a block."""
     given, seed, *ctx.call = inputs
-    ctx.seeded = seed is not None
-    ctx.save_for_backward(*given, *([seed] if ctx.seeded else []))
+    ctx.save_for_backward(*given, seed)
 
 
 def blockwise_autograd(ctx, gradient):
     """The gradients of the operands that want one."""
-    *given, seed = ctx.saved_tensors if ctx.seeded else (*ctx.saved_tensors, None)
+    *given, seed = ctx.saved_tensors
     wanted = [i for i in range(len(given)) if ctx.needs_input_grad[0][i]]
     found = blockwise_backward(gradient, wanted, given, seed, *ctx.call)
     tensors = [found[wanted.index(i)] if i in wanted else None for i in range(len(given))]
@@ -308,12 +307,11 @@ class Blockwise(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         seed, ctx.call, *given = inputs
-        ctx.seeded = seed is not None
-        ctx.save_for_backward(*given, *([seed] if ctx.seeded else []))
+        ctx.save_for_backward(*given, seed)
 
     @staticmethod
     def backward(ctx, gradient):
-        *given, seed = ctx.saved_tensors if ctx.seeded else (*ctx.saved_tensors, None)
+        *given, seed = ctx.saved_tensors
         wanted = [i for i in range(len(given)) if ctx.needs_input_grad[2 + i]]
         found = BlockwiseGradient.apply(gradient, wanted, seed, ctx.call, *given)
         return None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
@@ -331,12 +329,11 @@ class BlockwiseGradient(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         gradient, ctx.wanted, seed, ctx.call, *given = inputs
-        ctx.seeded = seed is not None
-        ctx.save_for_backward(gradient, *given, *([seed] if ctx.seeded else []))
+        ctx.save_for_backward(gradient, *given, seed)
 
     @staticmethod
     def backward(ctx, *seconds):
-        gradient, *given, seed = ctx.saved_tensors if ctx.seeded else (*ctx.saved_tensors, None)
+        gradient, *given, seed = ctx.saved_tensors
         asked = [i for i in range(len(given)) if ctx.needs_input_grad[4 + i]]
         own, *found = rows_twice(seconds, gradient, ctx.wanted, asked, given, seed, *ctx.call)
         return own, None, None, None, *(found[asked.index(i)] if i in asked else None for i in range(len(given)))

@@ -206,17 +206,13 @@ def tiles_save(ctx, inputs, output):
 
 def kept_for_backward(ctx, operands, some, output):
     """Saves tensors, of which some may be None."""
-    ctx.present = [x is not None for x in some]
-    ctx.save_for_backward(*operands, *output, *(x for x in some if x is not None))
+    ctx.save_for_backward(*operands, *output, *some)
     ctx.mark_non_differentiable(output[1])
 
 
 def saved_backward(ctx, gradient, wanted, backward):
     """The gradients of the operands, and of the mask last, that are `wanted`; None for the others."""
-    saved = list(ctx.saved_tensors)
-    count = len(saved) - sum(ctx.present)
-    (*operands, out, lse), some = saved[:count], saved[count:]
-    mask, key_mask, seed = (some.pop(0) if present else None for present in ctx.present)
+    *operands, out, lse, mask, key_mask, seed = ctx.saved_tensors
     found = list(backward(ctx.call, wanted, (seed, key_mask), gradient, out, lse, mask, *operands))
     return [found.pop(0) if asked else None for asked in wanted]
 
