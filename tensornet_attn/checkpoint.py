@@ -139,9 +139,8 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
         return Checkpoint(None, None, state, extra, load(content["model"] + "\n"))
     if not (isinstance(text, str) and isinstance(causal, bool) and _tensors(state) and _tensors(extra)):
         raise _no_checkpoint(path, "its design, causal flag, state or extra entries are missing or of the wrong kind.")
-    return Checkpoint(
-        compiler.load(text + "\n"), causal, state, extra
-    )  # with a line end it is text, never the name of a file
+    design = compiler.load(text + "\n")  # with a line end it is text, never the name of a file
+    return Checkpoint(design, causal, state, extra)
 
 
 def is_checkpoint(path: PathLike) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tensornet_attn.nn.made import Made
     from tensornet_attn.nn.module import CompiledDesign
     from tensornet_attn.plan.model import Plan
-    from tensornet_attn.runtime.triton.resources import Used
+    from tensornet_attn.runtime.triton.survey import Used
 
 Overrides = Mapping[str, int | float | str]
 BACKENDS = ("auto", "reference", "torch", "inductor", "triton")
@@ -105,7 +105,7 @@ def check(source: Source, legs: Overrides | None = None, settings: Overrides | N
     >>> check("mhsa")
     []
     """
-    from tensornet_attn.special.check import check_contains
+    from tensornet_attn.special.lattice import check_contains
 
     reading = read(source, legs, settings, Design)
     problems_of(reading)

@@ -16,8 +16,7 @@ from torch import Tensor
 import tensornet_attn as ta
 from tensornet_attn.graph.hidden import looks
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.reference import Run, evaluate
-from tensornet_attn.reference_run import seen_by
+from tensornet_attn.reference import Run, evaluate, seen_by
 from tests.decay_designs import DECAYS, compare_decay
 from tests.hidden_cases import BAD, BOXES, F64, FORMS, MAPS, MASKS, Case, check, module_of, results
 from tests.random_call import Call, assert_same, usable

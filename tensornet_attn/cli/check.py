@@ -88,7 +88,7 @@ def examine(file: str, legs: Numbers, settings: Numbers, mixer: str | None = Non
     from tensornet_attn import graph
     from tensornet_attn.spec.read import read_document
     from tensornet_attn.spec.sources import document_of, text_document
-    from tensornet_attn.special.check import check_contains
+    from tensornet_attn.special.lattice import check_contains
 
     name = "<stdin>" if file == "-" else file
     if file == "-" and not legs and not settings:

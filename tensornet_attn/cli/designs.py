@@ -29,12 +29,12 @@ def list_designs(
     from tensornet_attn.errors import InputError
     from tensornet_attn.spec import library
 
-    names = library.model_names(pattern) if models else library.names(pattern)
+    names = library.names(pattern, "model" if models else "design")
     what, command = ("model", "list --models") if models else ("design", "list")
     if not names:
         raise InputError(f"no shipped {what} matches '{pattern}'; 'tensornet-attn {command}' shows them all.")
     if models:
-        paths = {name: library.model_path_of(name) for name in names}
+        paths = {name: library.path_of(name, "model") for name in names}
         column, rows = "kind", [(name, value_of(path, "kind"), value_of(path, "about")) for name, path in paths.items()]
     else:
         column = "family"

@@ -22,10 +22,11 @@ from tensornet_attn.emit.names import Names, class_name, docstring_text, harmles
 from tensornet_attn.emit.triton.replacements import BESIDE
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.plan.model import Plan
-from tensornet_attn.rewrite.duplicate import behind, beside_output
+from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
 
 _INDENT = "    "

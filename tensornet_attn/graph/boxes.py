@@ -98,11 +98,9 @@ class _Maker:
         makes = self.op.makes_leg if parameter == self.model.second else not self.op.leg_on_operand
         if self.legs is not None and not makes and name not in self.legs:
             has = f"its legs are {' '.join(self.legs)}" if self.legs else "it has no legs"
-            raise Refusal("box-leg", f"what stands in this box has no leg '{name}'; {has}.", self.other_leg())
+            hint = "name one of them." if self.legs else "put something with a leg into the box."
+            raise Refusal("box-leg", f"what stands in this box has no leg '{name}'; {has}.", hint)
         return name
-
-    def other_leg(self) -> str:
-        return "name one of them." if self.legs else "put something with a leg into the box."
 
     def number(self, name: str) -> int | float | None:
         """A parameter that is a number, if it is known now."""
@@ -153,7 +151,8 @@ class _Maker:
         kinds = {self.scope.sizes.legs[name].kind for name in self.legs or ()}
         kind = self.scope.sizes.legs[leg].kind
         if kind != "key" and not self.broken(leg):
-            message = f"a mask acts along the key leg; this box is over '{leg}', a {_noun(kind)}."
+            noun = "leg with a size" if kind == "size" else f"{kind} leg"
+            message = f"a mask acts along the key leg; this box is over '{leg}', a {noun}."
             raise Refusal("mask-place", message, "remove the mask.")
         if "query" not in kinds and not self.broken(*self.legs or ()):
             message = f"'{mask.name}' needs the query leg in the box; its legs are {' '.join(self.legs or ())}."
@@ -167,7 +166,3 @@ class _Maker:
         if mask.name == "window" and len(known) == 2 and known[0] + known[1] < 0:
             raise Refusal("number", f"'{text}' sees nothing: left + right is below 0.", "e.g. 'window(4, 0)'.")
         return mask
-
-
-def _noun(kind: str) -> str:
-    return "leg with a size" if kind == "size" else f"{kind} leg"

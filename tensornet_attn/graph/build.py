@@ -7,9 +7,15 @@ from typing import Any
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph.causal import causal_leaks
-from tensornet_attn.graph.losses import declare_losses, without_gradient
 from tensornet_attn.graph.model import Graph, Loss
-from tensornet_attn.graph.reach import check_lengths, check_output, check_unused, check_updates
+from tensornet_attn.graph.reach import (
+    check_lengths,
+    check_output,
+    check_unused,
+    check_updates,
+    declare_losses,
+    without_gradient,
+)
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.steps import declare_steps
@@ -65,24 +71,19 @@ def examine(reading: Reading, causal: bool | None = None) -> Graph | None:
         return None
     graph = _graph(design, scope, causal, losses)
     _check_causal(graph, scope, causal)
-    _check_normalizers(graph, scope)
-    _check_gradients(graph, scope)
+    _warn(graph, scope)
     return None if reporter.failed else graph
 
 
-def _check_normalizers(graph: Graph, scope: Scope) -> None:
+def _warn(graph: Graph, scope: Scope) -> None:
     for step in doubtful_normalizers(graph):
         message = f"'{step}' normalizes values that may be negative: its rows may divide by a sum near zero."
         hint = "a map such as relu, elu1 or exp keeps them positive; 'eps' guards a little."
         scope.reporter.warning("negative-normalize", message, (*scope.paths[step], "normalize"), key=True, hint=hint)
-
-
-def _check_gradients(graph: Graph, scope: Scope) -> None:
     for name in without_gradient(graph):
         message = f"loss '{name}' depends on no input and no trainable weight, so nothing learns from it."
-        scope.reporter.warning(
-            "no-gradient", message, ("losses", name), key=True, hint="make it depend on what is trained, or remove it."
-        )
+        hint = "make it depend on what is trained, or remove it."
+        scope.reporter.warning("no-gradient", message, ("losses", name), key=True, hint=hint)
 
 
 def _check_name(design: Design, reporter: Reporter, broken: list[Path]) -> None:

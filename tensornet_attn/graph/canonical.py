@@ -6,19 +6,34 @@ steps; whether a box is nested or a step of its own; the order of the legs of we
 
 Counted: everything else, so also the order of inputs and of the legs of inputs, noise and the output, initialisers,
 frozen weights, and whether one weight is used twice or two weights once.
+
+The graph is taken as coloured vertices and labelled edges, without names and without orders that a diagram does not
+have. Colours hold what is fixed: roles, sizes, kinds of legs, boxes with their parameters, coefficients; and the order
+of inputs, and of the legs of inputs, noise and the output, which is the interface of `forward`.
+
+    tensor - slots, one a leg                  step - wires, those of its result being its slots
+    step - terms - uses - legs of the use      use -> the tensor or step used; leg of a use -> its slot, -> its wire
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from tensornet_attn.graph.diagram import Diagram
-from tensornet_attn.graph.incidence import Incidence, Key, incidence
 from tensornet_attn.graph.labelling import canonical_order
-from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, wires
-from tensornet_attn.ir.steps import Step, Tensor
+from tensornet_attn.graph.normal import arithmetic_text, function_text, masks_text, values_texts
+from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, marks, wires
+from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.steps import Attention, Function, Step, Tensor
+from tensornet_attn.spec.sizes import Leg
 
 HEADER = "canonical form 1"  # changes whenever the text of any design does: hashes are kept in caches and results
+
+Key = tuple[object, ...]  # (name of a tensor or step, what of it, ...)
+
+# Labels of edges; the two directions of an edge differ where its ends can be of one sort.
+PART, USES, USED, SLOT, SLOT_OF, WIRE, WIRE_OF, STORES, STORED = range(9)
 
 
 def graph_hash(graph: Diagram) -> str:
@@ -35,6 +50,130 @@ def canonical(graph: Diagram) -> str:
     made = incidence(graph)
     order = canonical_order(made.colours, made.edges)
     return _Writer(made, {vertex: place for place, vertex in enumerate(order)}).text()
+
+
+@dataclass
+class Incidence:
+    """`vertices` by key, with their colours and edges: (label, other vertex)."""
+
+    graph: Diagram
+    vertices: dict[Key, int] = field(default_factory=dict)
+    colours: list[str] = field(default_factory=list)
+    edges: list[list[tuple[int, int]]] = field(default_factory=list)
+
+    def vertex(self, key: Key, colour: str) -> int:
+        self.vertices[key] = len(self.colours)
+        self.colours.append(colour)
+        self.edges.append([])
+        return self.vertices[key]
+
+    def edge(self, one: int, other: int, label: int = PART, back: int = PART) -> None:
+        self.edges[one].append((label, other))
+        self.edges[other].append((back, one))
+
+    def slots(self, name: str) -> list[int]:
+        """The vertices of a tensor's legs, or of the legs of a step's result."""
+        return [self.vertices[name, "slot", leg] for leg in self.graph.legs_of(name)]
+
+
+def incidence(graph: Diagram) -> Incidence:
+    """The vertices and edges of a graph."""
+    made = Incidence(graph)
+    inputs = {tensor.name: place for place, tensor in enumerate(graph.of_role("input"))}
+    for tensor in graph.tensors:
+        _tensor(made, tensor, inputs)
+    for step in graph.steps:
+        _step(made, step)
+    for state, step_name in graph.updates:
+        made.edge(made.vertices[state,], made.vertices[step_name,], STORES, STORED)
+        for leg in graph.tensor[state].legs:
+            made.edge(made.vertices[state, "slot", leg], made.vertices[step_name, "slot", leg], STORES, STORED)
+    return made
+
+
+def _tensor(made: Incidence, tensor: Tensor, inputs: dict[str, int]) -> None:
+    graph = made.graph
+    value, sides = values_texts(tensor.init, len(tensor.legs), graph) if tensor.init else ("", [""] * len(tensor.legs))
+    words = [tensor.role, *([value] if value else [])]
+    words += [str(inputs[tensor.name])] if tensor.role == "input" else []
+    words += [f"default {inputs[tensor.default]}"] if tensor.default is not None else []
+    words += [f"std {arithmetic_text(tensor.std, graph)}"] if tensor.role == "noise" else []
+    words += ["frozen"] * tensor.frozen + ["always"] * tensor.always
+    vertex = made.vertex((tensor.name,), " ".join(words))
+    for place, (leg, side) in enumerate(zip(tensor.legs, sides, strict=True)):
+        order = [f"#{place}"] if tensor.role in ("input", "noise") else []
+        colour = " ".join(["slot", leg_text(graph.leg[leg]), *([side] if side else []), *order])
+        made.edge(vertex, made.vertex((tensor.name, "slot", leg), colour))
+
+
+def leg_text(leg: Leg) -> str:
+    """What a leg is, apart from its name: its size, or its kind where the size is known at run time only."""
+    if leg.kind == "relative":
+        return "relative" if leg.reach is None else f"relative {leg.reach}"
+    if leg.sequence:
+        return leg.kind if leg.maximum is None else f"{leg.kind} {leg.maximum}"
+    return str(leg.size)
+
+
+def _step(made: Incidence, step: Step) -> None:
+    output = step.name == made.graph.output
+    weights = sorted(arithmetic_text(loss.weight, made.graph) for loss in made.graph.losses if loss.step == step.name)
+    words = [_operation(made.graph, step), *(["output"] if output else []), *(f"loss {weight}" for weight in weights)]
+    parts = {WHOLE: made.vertex((step.name,), " ".join(words))}
+    if step.contraction is not None:
+        for part, term in enumerate(step.contraction.terms, 1):
+            parts[part] = made.vertex(
+                (step.name, "term", part), f"term {arithmetic_text(term.coefficient, made.graph)}"
+            )
+            made.edge(parts[WHOLE], parts[part])
+    named = marks(step)
+    for wire in wires(step):
+        words = ["wire", leg_text(made.graph.leg[wire.leg]), *(["result"] if _kept(step, wire) else [])]
+        words += [f"#{step.legs.index(wire.leg)}"] if output and _kept(step, wire) else []
+        words += [named[wire.leg]] if wire.part == WHOLE and wire.leg in named else []
+        vertex = made.vertex((step.name, "wire", wire), " ".join(words))
+        made.edge(parts.get(wire.part, parts[WHOLE]), vertex)
+        if _kept(step, wire):
+            made.vertices[step.name, "slot", wire.leg] = vertex
+    for place, joint in enumerate(joints(step)):
+        _use(made, step, place, joint, parts[joint.part])
+
+
+def _kept(step: Step, wire: Wire) -> bool:
+    return wire.part == WHOLE and wire.leg in step.legs
+
+
+def _use(made: Incidence, step: Step, place: int, joint: Joint, part: int) -> None:
+    use = made.vertex((step.name, "use", place), f"use {joint.role}")
+    made.edge(part, use)
+    made.edge(use, made.vertices[joint.use.name,], USES, USED)
+    for slot, wire in zip(made.slots(joint.use.name), joint.wires, strict=True):
+        leg = made.vertex((step.name, "leg", place, slot), "leg")
+        made.edge(use, leg)
+        made.edge(leg, slot, SLOT, SLOT_OF)
+        made.edge(leg, made.vertices[step.name, "wire", wire], WIRE, WIRE_OF)
+
+
+def _operation(graph: Diagram, step: Step) -> str:
+    """A step's operation with its parameters; the masks are those that act, the design's `causal` among them."""
+    box, kernel, op = step.box, step.kernel, step.attention
+    if box is not None:
+        words = [box.kind, *_numbers(graph, box.numbers), masks_text(graph.masks(step), graph), box.mode or ""]
+        return " ".join(word for word in (*words, function_text(box.function, graph) if box.function else "") if word)
+    if kernel is not None:
+        return f"{kernel.kind} {' '.join(kernel.steps)}"  # the names say what is inside: plans are not compared by form
+    if op is None:
+        return "sum"
+    words = ["attention", *_numbers(graph, (("scale", op.scale), ("dropout", op.dropout)))]
+    return " ".join([*words, masks_text(_masks(graph, op), graph)]).strip()
+
+
+def _masks(graph: Diagram, op: Attention) -> tuple[Function, ...]:
+    return (*op.masks, Function("causal")) if graph.causal and graph.query in op.scores else op.masks
+
+
+def _numbers(graph: Diagram, numbers: tuple[tuple[str, Arith], ...]) -> list[str]:
+    return [f"{name} {arithmetic_text(value, graph)}" for name, value in sorted(numbers)]
 
 
 class _Writer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
 from tensornet_attn.graph.signs import nonnegative
 from tensornet_attn.ops import OPS
@@ -27,7 +28,7 @@ class Leak(Exception):
 def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
     """(step, sentence) pairs; empty for a design that is causal. What only feeds a state is exempt."""
     facts = {tensor.name: Fact(tensor.role == "input") for tensor in graph.tensors}
-    needed, found = _needed(graph), []
+    needed, found = behind(graph, [graph.output]), []
     positive = nonnegative(graph)
     for step in graph.steps:
         try:
@@ -45,25 +46,13 @@ def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
 
 def looks_back(graph: Graph) -> bool:
     """Whether a sum over keys counts only those up to the query, whatever the tensors hold, constants too."""
-    facts, unknown = (
-        {tensor.name: Fact(data=True) for tensor in graph.tensors},
-        {step.name: False for step in graph.steps},
-    )
+    facts, unknown = {tensor.name: Fact(data=True) for tensor in graph.tensors}, dict.fromkeys(graph.step, False)
     try:
         for step in graph.steps:
             facts[step.name] = _fact(graph, step, facts, unknown)
     except Leak:
         return False
     return graph.causal and graph.key not in graph.legs_of(graph.output)
-
-
-def _needed(graph: Graph) -> set[str]:
-    """The steps that reach the output."""
-    needed = {graph.output}
-    for step in reversed(graph.steps):
-        if step.name in needed:
-            needed.update(use.name for use in step.op.uses)
-    return needed
 
 
 def _fact(graph: Graph, step: Step, facts: dict[str, Fact], positive: dict[str, bool]) -> Fact:

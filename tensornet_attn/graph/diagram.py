@@ -8,13 +8,7 @@ from functools import cached_property
 from math import prod
 
 from tensornet_attn.ir.arithmetic import evaluate
-from tensornet_attn.ir.steps import (
-    Function,
-    Loss,
-    Step,
-    Tensor,
-    Use,
-)
+from tensornet_attn.ir.steps import Function, Loss, Step, Tensor, Use
 from tensornet_attn.ops import OPS
 from tensornet_attn.spec.sizes import Leg
 

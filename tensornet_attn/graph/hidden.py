@@ -13,7 +13,8 @@ from dataclasses import replace
 from math import inf
 
 from tensornet_attn import limits
-from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Term, Use, Visible
+from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Use, Visible
+from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
 
 KEYS = Visible()
@@ -68,18 +69,8 @@ def _flat(graph: Graph) -> Iterator[Step]:
             continue
         inside = {part.name: f"{step.name} {part.name}" for part in body[:-1]}
         for part in body:
-            yield replace(_renamed(part, inside), name=inside.get(part.name, part.name))
-
-
-def _renamed(step: Step, names: Mapping[str, str]) -> Step:
-    def new(use: Use) -> Use:
-        return replace(use, name=names.get(use.name, use.name))
-
-    if step.contraction is not None:
-        terms = tuple(replace(term, factors=tuple(map(new, term.factors))) for term in step.contraction.terms)
-        return replace(step, op=replace(step.contraction, terms=terms))
-    assert step.box is not None
-    return replace(step, op=replace(step.box, operands=tuple((role, new(use)) for role, use in step.box.operands)))
+            own = with_uses(part, lambda use, inside=inside: replace(use, name=inside.get(use.name, use.name)))  # type: ignore[misc]
+            yield replace(own, name=inside.get(part.name, part.name))
 
 
 # What is seen, in the legs of another tensor: `names` says which leg of that one a leg is
@@ -174,9 +165,11 @@ def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) ->
 def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) -> Iterator[Seen]:
     """For each use; `own`: what is seen of the step itself."""
     if step.contraction is not None:
-        for use, others in (pair for term in step.contraction.terms for pair in _with_others(term)):
-            seen = _both(own, frozenset({_zero(graph, others, zeros, legs)}))
-            yield _translated(graph, seen, _own(use.legs))
+        for term in step.contraction.terms:
+            for place, use in enumerate(term.factors):
+                others = (*term.factors[:place], *term.factors[place + 1 :])
+                seen = _both(own, frozenset({_zero(graph, others, zeros, legs)}))
+                yield _translated(graph, seen, _own(use.legs))
     elif step.box is not None:
         for role, use in step.box.operands:
             yield _translated(graph, _through(graph, step, step.box, role, own), _own(use.legs))
@@ -184,11 +177,6 @@ def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) ->
         yield from (_translated(graph, own, _own(use.legs)) for use in step.kernel.uses)
     else:
         yield from (EVERYTHING, BY_KEY, BY_KEY)
-
-
-def _with_others(term: Term) -> Iterator[tuple[Use, tuple[Use, ...]]]:
-    for place, use in enumerate(term.factors):
-        yield use, (*term.factors[:place], *term.factors[place + 1 :])
 
 
 def _through(graph: Graph, step: Step, box: Box, role: str, own: Seen) -> Seen:

@@ -18,9 +18,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 from tensornet_attn import limits
 
+T = TypeVar("T")
 Edges = Sequence[Sequence[tuple[int, int]]]  # of each vertex: (label, other vertex)
 Certificate = tuple[tuple[int, ...], tuple[tuple[int, int, int], ...]]
 
@@ -67,19 +69,19 @@ class Partition:
         return child
 
 
-class Orbits:
-    """Vertices that automorphisms map onto each other, as far as they are known."""
+class Classes(Generic[T]):
+    """What has been joined so far, by union and find: vertices that automorphisms map onto each other, for one."""
 
     def __init__(self) -> None:
-        self.parent: dict[int, int] = {}
+        self.parent: dict[T, T] = {}
 
-    def find(self, vertex: int) -> int:
-        while (above := self.parent.get(vertex, vertex)) != vertex:
-            self.parent[vertex] = self.parent.get(above, above)
-            vertex = above
-        return vertex
+    def find(self, one: T) -> T:
+        while (above := self.parent.get(one, one)) != one:
+            self.parent[one] = self.parent.get(above, above)
+            one = above
+        return one
 
-    def join(self, pairs: Iterable[tuple[int, int]]) -> None:
+    def join(self, pairs: Iterable[tuple[T, T]]) -> None:
         for one, other in pairs:
             self.parent[self.find(one)] = self.find(other)
 
@@ -109,11 +111,8 @@ class Search:
             queued.discard(splitter)
             for start, seen in self._seen(partition, splitter):
                 new = _split(partition, start, seen)
-                fresh = (
-                    new
-                    if start in queued
-                    else [part for part in (start, *new) if part != _largest(partition, start, new)]
-                )
+                largest = None if start in queued else _largest(partition, start, new)
+                fresh = new if start in queued else [part for part in (start, *new) if part != largest]
                 queue.extend(fresh)
                 queued.update(fresh)
 
@@ -172,7 +171,7 @@ class Search:
         mark, self.fruitless = len(self.alike), self.fruitless if depth else 0
         best = self._trial(partition, first, False, depth)
         known = {(quickly := self._trial(partition, first, True, depth)).certificate: quickly.order}
-        tried, orbits = [first], Orbits()
+        tried, orbits = [first], Classes[int]()
         for vertex in others:
             orbits.join(self.alike[mark:])
             mark = len(self.alike)
@@ -188,7 +187,10 @@ class Search:
             tried.append(vertex)
             known[quickly.certificate] = quickly.order
             if quickly.shape <= best.shape:
-                best = self._better(best, self._trial(partition, vertex, False, depth))
+                trial = self._trial(partition, vertex, False, depth)
+                if (trial.shape, trial.certificate) == (best.shape, best.certificate):
+                    self.alike += zip(trial.order, best.order, strict=True)
+                best = min(best, trial, key=lambda one: (one.shape, one.certificate))
         return best.order
 
     def _trial(self, partition: Partition, vertex: int, quick: bool, depth: int) -> Trial:
@@ -196,11 +198,6 @@ class Search:
         self.refine(child, [partition.cell[vertex]])
         order = self.arrange(child, quick, depth + 1)
         return Trial(tuple(sorted(child.members)), self._certified(partition, order)[0], order)
-
-    def _better(self, best: Trial, trial: Trial) -> Trial:
-        if (trial.shape, trial.certificate) == (best.shape, best.certificate):
-            self.alike += zip(trial.order, best.order, strict=True)
-        return min(best, trial, key=lambda one: (one.shape, one.certificate))
 
 
 def _split(partition: Partition, start: int, seen: dict[int, list[int]]) -> list[int]:

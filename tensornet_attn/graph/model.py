@@ -9,7 +9,7 @@ from tensornet_attn.graph.canonical import graph_hash
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.read_text import from_text
 from tensornet_attn.graph.text import to_text
-from tensornet_attn.graph.view import to_networkx
+from tensornet_attn.graph.wires import to_networkx
 from tensornet_attn.ir.steps import (
     Attention,
     Box,

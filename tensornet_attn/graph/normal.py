@@ -8,7 +8,7 @@ at run time only stay `query` and `key`, in sums of products of powers:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fractions import Fraction
 
 from tensornet_attn.graph.diagram import Diagram
@@ -31,12 +31,16 @@ def arithmetic_text(tree: Arith, graph: Diagram) -> str:
 
 def masks_text(masks: Iterable[Function], graph: Diagram) -> str:
     """Masks as a set."""
-    return " ".join(sorted({_call(mask, lambda tree: arithmetic_text(tree, graph)) for mask in masks}))
+    return " ".join(sorted({function_text(mask, graph) for mask in masks}))
 
 
 def function_text(function: Function, graph: Diagram) -> str:
     """A map with its arguments evaluated."""
-    return _call(function, lambda tree: arithmetic_text(tree, graph))
+    arguments = [
+        function_text(part, graph) if isinstance(part, Function) else arithmetic_text(part, graph)
+        for part in function.arguments
+    ]
+    return f"{function.name}({', '.join(arguments)})" if arguments else function.name
 
 
 def values_texts(function: Function, legs: int, graph: Diagram) -> tuple[str, list[str]]:
@@ -61,11 +65,6 @@ def _sides(function: Function, side: int, graph: Diagram) -> list[str]:
     return [function.name, *(arithmetic_text(part, graph) for part in own if not isinstance(part, Function))]
 
 
-def _call(function: Function, text: Callable[[Arith], str]) -> str:
-    arguments = [_call(part, text) if isinstance(part, Function) else text(part) for part in function.arguments]
-    return f"{function.name}({', '.join(arguments)})" if arguments else function.name
-
-
 class _Normal:
     """Trees as sums of products; what fits no rule is a base of its own, named by its normal text."""
 
@@ -75,7 +74,8 @@ class _Normal:
     def sum(self, tree: Arith) -> Sum:
         if all(name.name in self.graph.values for name in names(tree)):
             try:
-                return {(): _exact(evaluate(tree, self.graph.values))}
+                value = evaluate(tree, self.graph.values)
+                return {(): Fraction(value) if isinstance(value, int) else value}
             except Refusal:  # such as a division by zero, which the run-time length beside it kept from being seen
                 pass
         if isinstance(tree, Name):
@@ -153,10 +153,6 @@ def _text(total: Sum) -> str:
 def _factor(factor: tuple[str, Value]) -> str:
     base, exponent = factor
     return base if exponent == 1 else f"{base}**{_format(exponent)}"
-
-
-def _exact(value: Value) -> Value:
-    return Fraction(value) if isinstance(value, int) else value
 
 
 def _format(value: Value) -> str:

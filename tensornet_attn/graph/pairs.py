@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
 
 BATCH = "..."  # the leading batch dimensions, as a leg: every tensor made from an input or from noise has it
@@ -78,6 +78,15 @@ def batches(graph: Graph) -> dict[str, frozenset[str]]:
 def summed(step: Step) -> frozenset[str]:
     """The legs that a primitive contraction sums: its factors have them and its result lacks them."""
     return frozenset(leg for use in step.op.uses for leg in use.legs) - frozenset(step.legs)
+
+
+def summed_dims(graph: Graph, weight: Tensor) -> tuple[int, ...]:
+    """The legs of a weight that the first product with it sums, by place: what the default initialiser scales by."""
+    for step in graph.steps:
+        for use in step.op.uses if step.contraction is not None else ():
+            if use.name == weight.name:
+                return tuple(place for place, leg in enumerate(use.legs) if leg not in step.legs)
+    return ()
 
 
 def _split(step: Step, path: Callable[[Term, Legs], Path], taken: Container[str]) -> list[Step]:

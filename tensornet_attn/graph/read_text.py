@@ -5,36 +5,49 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, TypeVar
 
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
+from tensornet_attn.graph.boxes import MASKS
 from tensornet_attn.graph.diagram import Diagram
-from tensornet_attn.graph.read_names import WORD, Names, refuse, shifted
-from tensornet_attn.graph.read_steps import read_operation
 from tensornet_attn.graph.tensors import ALLOWED
-from tensornet_attn.ir.arithmetic import ONE, Arith, Number, parse
-from tensornet_attn.ir.steps import Loss, Step, Tensor
+from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number, names, parse
+from tensornet_attn.ir.steps import Attention, Box, Contraction, Function, Loss, Step, Tensor, Term, Use
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.spec.names import identifier_problem
+from tensornet_attn.ops import MAPS, OPS
+from tensornet_attn.ops.model import BOXES
+from tensornet_attn.spec.expression import CallText, parse_call
+from tensornet_attn.spec.names import identifier_problem, tensor_problem
 from tensornet_attn.spec.sizes import KINDS, Leg
 
 T = TypeVar("T")
 Match = re.Match[str]
+Span = tuple[int, int]
 VALUE = {"noise": "std", "constant": "value", "weight": "init", "state": "init"}  # the word before a tensor's value
 SIZES = ("size", "maximum", "reach")
 
-GRAPH = r"graph (\S+)( causal)?"
-LEG = rf"leg (\w+)(?: ({'|'.join(KINDS)}))?(?: (\d{{1,10}}))?((?: (?:{'|'.join(SIZES)}) \d{{1,10}})*)(?: = (.+))?"
-SETTING = r"setting (\w+) = (-?[\d.][\d.e+-]{0,160})"
-TENSOR = (
-    r"(input|weight|constant|noise|state) ([^\[\]\s]+\[[^\[\]]*\])( frozen)?( always)?"
-    rf"(?: default ({WORD}))?(?: update (\S+))?(?: stored \(([\w, ]+)\))?(?: (std|init|value) (.+))?"
-)
-STEP = r"([^\[\]\s]+\[[^\[\]]*\]) = (.+)"
-LOSS = rf"loss ({WORD})(?: step (\S+))? = (.+)"
-OUTPUT = r"output (\S+)"
+WORD = r"[A-Za-z]\w*"
+USE = rf"({WORD}(?:\.{WORD})*)\[([^\[\]]*)\]"
+_USE = re.compile(USE, re.ASCII)
+_BOX = re.compile(r"([a-z]\w*)\((.*)\)", re.ASCII)
+_OPERAND = re.compile(rf"(?:([a-z]+) )?({USE})", re.ASCII)
+_SIGN = re.compile(r"\s*([+-])\s*")
+_FACTOR = re.compile(rf"\s*({USE})", re.ASCII)
+_NUMBER = re.compile(r"[0-9][0-9.]*(?:e[+-]?[0-9]+)?")
+_TIMES = re.compile(r"\s*\*\s*")
+
+LINES = {  # the forms of a line, each with what takes it
+    "graph": r"graph (\S+)( causal)?",
+    "leg": rf"leg (\w+)(?: ({'|'.join(KINDS)}))?(?: (\d{{1,10}}))?((?: (?:{'|'.join(SIZES)}) \d{{1,10}})*)(?: = (.+))?",
+    "setting": r"setting (\w+) = (-?[\d.][\d.e+-]{0,160})",
+    "tensor": r"(input|weight|constant|noise|state) ([^\[\]\s]+\[[^\[\]]*\])( frozen)?( always)?"
+    rf"(?: default ({WORD}))?(?: update (\S+))?(?: stored \(([\w, ]+)\))?(?: (std|init|value) (.+))?",
+    "step": r"([^\[\]\s]+\[[^\[\]]*\]) = (.+)",
+    "loss": rf"loss ({WORD})(?: step (\S+))? = (.+)",
+    "output": r"output (\S+)",
+}
 AnyDiagram = TypeVar("AnyDiagram", bound=Diagram)
 
 
@@ -64,6 +77,256 @@ def standard_leg(name: str, kind: str, value: int | None, text: Arith | None) ->
     return Leg(name, kind, maximum=value, text=text) if sequence else Leg(name, kind, size=value, text=text)
 
 
+@dataclass
+class Names:
+    """Names declared so far."""
+
+    legs: dict[str, Leg] = field(default_factory=dict)
+    settings: dict[str, int | float] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    steps: dict[str, Step] = field(default_factory=dict)
+
+    def new_number(self, name: str, span: Span) -> str:
+        """Legs and settings share one namespace."""
+        return _fresh(name, identifier_problem(name), span, name in self.legs or name in self.settings)
+
+    def new_tensor(self, text: str) -> tuple[str, tuple[str, ...]]:
+        """`A.of[h n m]`, declared: tensors and steps share the other namespace; nested steps have dots."""
+        name = text.partition("[")[0]
+        first, *inner = name.split(".")
+        problem = tensor_problem(first) or next(filter(None, map(identifier_problem, inner)), None)
+        _fresh(name, problem, (0, len(name)), name in self.tensors or name in self.steps)
+        legs = shifted(text[len(name) + 1 : -1], len(name) + 1, self.legs_of)
+        if len(set(legs)) < len(legs):
+            refuse("leg-twice", f"a leg stands twice on '{name}'.", "", (0, len(text)))
+        return name, legs
+
+    def legs_of(self, text: str) -> tuple[str, ...]:
+        for name in text.split():
+            if name not in self.legs:
+                span = (text.index(name), text.index(name) + len(name))
+                refuse("unknown-leg", f"there is no leg '{name[:64]}'.", nearest(name, self.legs), span)
+        return tuple(text.split())
+
+    def leg(self, text: str) -> str:
+        legs = self.legs_of(text)
+        return legs[0] if len(legs) == 1 else refuse("syntax", "one leg is wanted here.", "", (0, len(text)))
+
+    def use(self, text: str) -> Use:
+        """`A.of[h n m]`, used."""
+        match = _USE.fullmatch(text)
+        if match is None:
+            refuse("syntax", "a use such as 'Q[n h d]' is wanted here.", "", (0, len(text)))
+        name = match[1]
+        stored = self.tensors.get(name) or self.steps.get(name)
+        if stored is None:
+            message, hint = (
+                f"there is no tensor or step '{name}' before this line.",
+                nearest(name, self.tensors | self.steps),
+            )
+            refuse("unknown-name", message, hint, match.span(1))
+        legs = shifted(match[2], match.start(2), self.legs_of)
+        if len(legs) != len(stored.legs) or len(set(legs)) < len(legs):
+            hint = f"e.g. '{name}[{' '.join(stored.legs)}]'."
+            refuse("leg-count", f"'{name}' has {len(stored.legs)} different legs.", hint, match.span())
+        return Use(name, legs)
+
+    def number(self, text: str) -> Arith:
+        tree = parse(text)
+        for name in names(tree):
+            if name.name not in self.legs and name.name not in self.settings:
+                hint = nearest(name.name, [*self.legs, *self.settings])
+                refuse("unknown-leg", f"there is no leg or setting '{name.name}'.", hint, name.span)
+        return tree
+
+    def function(self, text: str, known: dict[str, tuple[int, ...]]) -> Function:
+        """A map, mask or initialiser; `known` gives the numbers of arguments."""
+        call = parse_call(text)
+        if call.name not in known:
+            refuse("unknown-value", f"'{call.name}' is not known here.", nearest(call.name, known), (0, len(call.name)))
+        if len(call.arguments) not in known[call.name]:
+            wanted = " or ".join(map(str, known[call.name]))
+            message = f"arguments of '{call.name}': {wanted} wanted, {len(call.arguments)} given."
+            refuse("arguments", message, "", call.span)
+        return self._function(call)
+
+    def _function(self, call: CallText) -> Function:
+        empty = next((part for part in call.arguments if isinstance(part, CallText) and not part.arguments), None)
+        if empty is not None:
+            refuse("arguments", f"'{empty.name}' has no arguments here.", "", empty.span)
+        for name in (name for part in call.arguments if not isinstance(part, CallText) for name in names(part)):
+            if name.name not in self.legs and name.name not in self.settings:
+                refuse("unknown-leg", f"there is no leg or setting '{name.name}'.", "", name.span)
+        return Function(call.name, tuple(self._function(p) if isinstance(p, CallText) else p for p in call.arguments))
+
+
+def shifted(text: str, start: int, read: Callable[[str], T]) -> T:
+    """Reads a part of a text; refusals speak of places in the whole."""
+    try:
+        return read(text)
+    except Refusal as refusal:
+        first, last = refusal.span or (0, len(text))
+        refusal.span = (first + start, last + start)
+        raise
+
+
+def refuse(code: str, message: str, hint: str = "", span: Span | None = None) -> NoReturn:
+    raise Refusal(code, message, hint, span)
+
+
+def _fresh(name: str, problem: tuple[str, str] | None, span: Span, taken: bool) -> str:
+    if problem is not None:
+        refuse("name", *problem, span)
+    if taken:
+        refuse("name-taken", f"'{name}' is declared already.", "rename one of them.", span)
+    return name
+
+
+def read_operation(text: str, known: Names) -> Contraction | Box | Attention:
+    """What stands after `=`. Raises Refusal."""
+    box = _BOX.fullmatch(text)
+    return read_sum(text, known) if box is None else read_box(box[1], box[2], known)
+
+
+def read_sum(text: str, known: Names) -> Contraction:
+    """`-0.5 * K[m d] K[m d] + (d ** -0.5) * Q[n d] + 1`."""
+    terms: list[Term] = []
+    place = 0
+    while place < len(text):
+        sign = _SIGN.match(text, place)
+        if sign is None and terms:
+            refuse("syntax", "'+' or '-' is wanted here.", "", (place, place + 1))
+        value, factors, place = _term(text, sign.end() if sign is not None else place, known)
+        terms.append(Term(Negative(value) if sign is not None and sign[1] == "-" else value, factors))
+    return Contraction(tuple(terms))
+
+
+def _term(text: str, place: int, known: Names) -> tuple[Arith, tuple[Use, ...], int]:
+    """A coefficient, the factors, and where they end."""
+    end = _coefficient_end(text, place)
+    value = shifted(text[place:end], place, known.number) if end > place else ONE
+    times = _TIMES.match(text, end) if end > place else None
+    if times is None and end > place:
+        return value, (), end
+    place = times.end() if times is not None else place
+    factors = []
+    while (match := _FACTOR.match(text, place)) is not None:
+        factors.append(shifted(match[1], match.start(1), known.use))
+        place = match.end()
+    if not factors:
+        refuse("syntax", "a tensor such as 'x[n f]' is wanted here.", "", (place, place + 1))
+    return value, tuple(factors), place
+
+
+def _coefficient_end(text: str, place: int) -> int:
+    """Where a number, or arithmetic in parentheses, ends; `place` where none stands there."""
+    number = _NUMBER.match(text, place)
+    if number is not None or not text.startswith("(", place):
+        return number.end() if number is not None else place
+    depth = 0
+    for end in range(place, len(text)):
+        depth += (text[end] == "(") - (text[end] == ")")
+        if depth == 0:
+            return end + 1
+    return refuse("syntax", "this parenthesis is not closed.", "", (place, place + 1))
+
+
+def read_box(kind: str, inside: str, known: Names) -> Box | Attention:
+    """`softmax(S[h n m]; over m; scale 1; dropout 0)`: a kind, and what stands between its parentheses."""
+    if kind not in BOXES and kind != "attention":
+        refuse("unknown-box", f"there is no box '{kind}'.", nearest(kind, BOXES), (0, len(kind)))
+    place, parts = len(kind) + 1, _Parts(known)
+    for piece in inside.split(";"):
+        shifted(piece.strip(), place + len(piece) - len(piece.lstrip()), parts.take)
+        place += len(piece) + 1
+    return parts.attention() if kind == "attention" else parts.box(kind)
+
+
+class _Parts:
+    """The parts of one box, collected: operands by role, numbers, masks, and words such as `over m`."""
+
+    def __init__(self, known: Names):
+        self.known = known
+        self.operands: dict[str, Use] = {}
+        self.numbers: dict[str, Arith] = {}
+        self.masks: list[Function] = []
+        self.words: dict[str, Any] = {}
+        self.readers: dict[str, Callable[[str], Any]] = {
+            **dict.fromkeys(("over", "along", "to"), known.leg),
+            **dict.fromkeys(_numbers(), known.number),
+            "map": self.map,
+            "mask": self.mask,
+            "normalize": _mode,
+            "scores": known.legs_of,
+            "steps": _steps,
+        }
+
+    def take(self, text: str) -> None:
+        match = _OPERAND.fullmatch(text)
+        if match is not None:
+            _hoisted(self.operands, match[1] or "of", shifted(match[2], match.start(2), self.known.use))
+            return
+        word, _, rest = text.partition(" ")
+        if word not in self.readers:
+            refuse("unknown-key", f"'{word[:64]}' is no part of a box.", nearest(word, self.readers), (0, len(word)))
+        value = shifted(rest, len(word) + 1, self.readers[word])
+        if word == "mask":
+            self.masks.append(value)
+        else:
+            _hoisted(self.numbers if word in _numbers() else self.words, "to" if word == "along" else word, value)
+
+    def map(self, text: str) -> Function:
+        return self.known.function(text, {name: (row.arguments,) for name, row in MAPS.items()})
+
+    def mask(self, text: str) -> Function:
+        return self.known.function(text, {name: (count,) for name, count in MASKS.items()})
+
+    def box(self, kind: str) -> Box:
+        model, op = BOXES[kind], OPS[kind]
+        given = (("over", op.has_leg), ("map", op.has_map), ("normalize", op.modes), ("to", model.second))
+        self.check(kind, {*model.operands, *model.numbers, *(word for word, has in given if has)})
+        operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
+        return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), word("normalize"))
+
+    def attention(self) -> Attention:
+        self.check("attention", {"query", "key", "value", "over", "scores", "scale", "dropout", "steps"})
+        parts: dict[str, Any] = {**self.operands, **self.numbers, **self.words, "masks": tuple(self.masks)}
+        return Attention(leg=parts.pop("over"), **parts)
+
+    def check(self, kind: str, wanted: set[str]) -> None:
+        given = {*self.operands, *self.numbers, *self.words}
+        for name in sorted(wanted - given):
+            refuse("missing-key", f"'{kind}' lacks '{name}'.")
+        for name in sorted(given - wanted):
+            refuse("unknown-key", f"'{kind}' has no '{name}'.")
+
+
+def _hoisted(known: dict[str, T], key: str, value: T) -> None:
+    if key in known:
+        refuse("duplicate-key", f"'{key}' is given twice.")
+    known[key] = value
+
+
+def _steps(text: str) -> tuple[str, ...]:
+    """The names of the steps that fused attention does at once; they are in the graph no more."""
+    for name in text.split():
+        if not re.fullmatch(r"[A-Za-z][\w.]*", name, re.ASCII):
+            refuse("name", f"'{name[:64]}' is no name.", "", (0, len(text)))
+    return tuple(text.split())
+
+
+def _numbers() -> frozenset[str]:
+    """The parameters of boxes that are numbers."""
+    return frozenset(name for box in BOXES.values() for name in box.numbers)
+
+
+def _mode(text: str) -> str:
+    modes = dict.fromkeys(mode for op in OPS.values() for mode in op.modes)
+    if text not in modes:
+        refuse("value", f"'{text[:64]}' is none of {', '.join(modes)}.", "", (0, len(text)))
+    return text
+
+
 class _Reader:
     """Takes line after line; what it knows so far is what the next line may speak of."""
 
@@ -75,11 +338,11 @@ class _Reader:
         self.losses: dict[str, Loss] = {}
 
     def read(self, line: str) -> None:
-        matches = ((pattern.fullmatch(line), take) for pattern, take in LINES)
-        match, take = next((found for found in matches if found[0] is not None), (None, None))
-        if match is not None and take is not None:
-            take(self, match)
-        elif line and not line.startswith("#"):
+        for name, form in LINES.items():
+            if (match := re.fullmatch(form, line, re.ASCII)) is not None:
+                getattr(self, f"take_{name}")(match)
+                return
+        if line and not line.startswith("#"):
             hint = "graph, leg, setting, a tensor's role, 'NAME[legs] = ...', loss, or output."
             refuse("syntax", "this is no line of a graph.", hint, (0, len(line)))
 
@@ -114,9 +377,8 @@ class _Reader:
             refuse("name-taken", f"'{name}' is declared already.", "", match.span(1))
         if step not in self.known.steps or self.known.steps[step].legs:
             hint = nearest(step, self.known.steps) if step not in self.known.steps else ""
-            refuse(
-                "unknown-name", f"there is no step '{step[:64]}' without legs.", hint, match.span(2 if match[2] else 1)
-            )
+            span = match.span(2 if match[2] else 1)
+            refuse("unknown-name", f"there is no step '{step[:64]}' without legs.", hint, span)
         self.losses[name] = Loss(name, step, _part(match, 3, self.known.number))
 
     def take_leg(self, match: Match) -> None:
@@ -171,28 +433,11 @@ class _Reader:
         self.known.steps[name] = Step(name, _part(match, 2, lambda text: read_operation(text, self.known)), legs)
 
 
-Take = Callable[[_Reader, Match], None]
-LINES: tuple[tuple[re.Pattern[str], Take], ...] = tuple(
-    (re.compile(pattern, re.ASCII), take)
-    for pattern, take in (
-        (GRAPH, _Reader.take_graph),
-        (LEG, _Reader.take_leg),
-        (SETTING, _Reader.take_setting),
-        (TENSOR, _Reader.take_tensor),
-        (STEP, _Reader.take_step),
-        (LOSS, _Reader.take_loss),
-        (OUTPUT, _Reader.take_output),
-    )
-)
-
-
 def _part(match: Match, group: int, read: Callable[[str], T]) -> T:
     return shifted(match[group], match.start(group), read)
 
 
 def _error(refusal: Refusal, line: int, text: str) -> DesignError:
     start, end = refusal.span or (0, len(text))
-    problem = Problem(
-        refusal.code, refusal.message, refusal.hint, "graph", "", line, start + 1, text, start, max(1, end - start)
-    )
-    return DesignError([problem])
+    where = ("graph", "", line, start + 1, text, start, max(1, end - start))
+    return DesignError([Problem(refusal.code, refusal.message, refusal.hint, *where)])

@@ -34,7 +34,7 @@ def _tensor(graph: Graph, tensor: Tensor) -> bool:
     if tensor.role != "constant" or tensor.init is None:
         return False
     if tensor.init.name == "full":
-        return _is_nonnegative(graph, tensor.init.arguments[0])
+        return _number(graph, tensor.init.arguments[0]) >= 0
     return tensor.init.name in _POSITIVE_VALUES
 
 
@@ -52,7 +52,7 @@ def _step(graph: Graph, step: Step, least: dict[str, float]) -> float:
 
 def _term(graph: Graph, step: Step, term: Term, least: dict[str, float]) -> float:
     """Of one term: a number, a number times one value, or zero where nothing in it is negative."""
-    if not _is_nonnegative(graph, term.coefficient):
+    if _number(graph, term.coefficient) < 0:
         return _number(graph, term.coefficient) if not term.factors else -inf
     if _product(term.factors, {use.name: least[use.name] >= 0 for use in term.factors}):
         return 0 if term.factors else _number(graph, term.coefficient)
@@ -72,14 +72,11 @@ def _quadratic(graph: Graph, step: Step, terms: Sequence[Term]) -> bool:
     if len(uses) != 1 or not {leg for use in uses for leg in use.legs} <= {*step.legs}:
         return False
     for term in terms:
-        if len(term.factors) > 2 or not all(name.name in graph.values for name in names(term.coefficient)):
+        number = _number(graph, term.coefficient)
+        if len(term.factors) > 2 or number == -inf:
             return False
-        found[len(term.factors)] += evaluate(term.coefficient, graph.values)
+        found[len(term.factors)] += number
     return found[2] > 0 and found[1] ** 2 < 4 * found[0] * found[2]
-
-
-def _is_nonnegative(graph: Graph, value: Function | Arith) -> bool:
-    return _number(graph, value) >= 0
 
 
 def _number(graph: Graph, value: Function | Arith) -> float:

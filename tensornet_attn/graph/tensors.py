@@ -63,7 +63,8 @@ def check_name(scope: Scope, name: str, path: Path) -> None:
 
 
 def _tensor(scope: Scope, name: str, role: str, declaration: Declaration, path: Path) -> Tensor:
-    legs = _legs(scope, name, role, declaration.legs, path)
+    where = (*path, "legs") if isinstance(scope.reporter.document.value(path), dict) else path
+    legs = _guard(scope, where, lambda: _legs(scope, name, role, declaration.legs))
     parts: dict[str, Any] = {}
     for key in ("init", "value"):
         if hasattr(declaration, key):
@@ -90,12 +91,7 @@ def _guard(scope: Scope, path: Path, work: Callable[[], T]) -> T:
         raise
 
 
-def _legs(scope: Scope, name: str, role: str, text: str | tuple[str, ...], path: Path) -> tuple[str, ...]:
-    where = (*path, "legs") if isinstance(scope.reporter.document.value(path), dict) else path
-    return _guard(scope, where, lambda: _checked_legs(scope, name, role, text))
-
-
-def _checked_legs(scope: Scope, name: str, role: str, text: str | tuple[str, ...]) -> tuple[str, ...]:
+def _legs(scope: Scope, name: str, role: str, text: str | tuple[str, ...]) -> tuple[str, ...]:
     tokens = parse_legs(text if isinstance(text, str) else " ".join(text))
     for place, token in enumerate(tokens):
         leg = scope.leg(token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -210,13 +211,9 @@ def _refused(tree: Arith, what: str, hint: str) -> Refusal:
 def _combine(op: str, left: Value, right: Value) -> Value:
     if op == "**":
         return _raise(left, right)
-    if op == "+":
-        return left + right
-    if op == "-":
-        return left - right
-    if op == "*":
-        return left * right
-    return left / right if op == "/" else Fraction(left // right)
+    if op == "//":
+        return Fraction(left // right)
+    return {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}[op](left, right)
 
 
 def _raise(base: Value, exponent: Value) -> Value:

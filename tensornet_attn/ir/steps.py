@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tensornet_attn.ir.arithmetic import ONE, Arith
@@ -198,6 +199,16 @@ class Step:
     def fused(self) -> Attention | Kernel | None:
         """The operation, where the planner made it of several steps."""
         return self.op if isinstance(self.op, Attention | Kernel) else None
+
+
+def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:
+    """A sum of products, or a box, with every use changed."""
+    if step.box is not None:
+        operands = tuple((role, change(use)) for role, use in step.box.operands)
+        return replace(step, op=replace(step.box, operands=operands))
+    terms = step.contraction.terms if step.contraction is not None else ()
+    changed = tuple(replace(term, factors=tuple(map(change, term.factors))) for term in terms)
+    return replace(step, op=Contraction(changed))
 
 
 @dataclass(frozen=True)

@@ -56,17 +56,13 @@ def tokenize(text: str) -> list[Token]:
     while place < len(text):
         match = _TOKEN.match(text, place)
         if match is None:
-            raise _stray(text[place], place)
+            shown = text[place] if text[place].isprintable() else f"U+{ord(text[place]):04X}"
+            hint = _MEANT.get(text[place], "names are ASCII letters, digits and _.")
+            raise Refusal("syntax", f"unexpected character '{shown}'.", hint, (place, place + 1))
         if match.lastgroup != "space":
             tokens.append(Token(str(match.lastgroup), match.group(), place))
         place = match.end()
     return [*tokens, Token("end", "", len(text.rstrip()))]
-
-
-def _stray(character: str, place: int) -> Refusal:
-    shown = character if character.isprintable() else f"U+{ord(character):04X}"
-    hint = _MEANT.get(character, "names are ASCII letters, digits and _.")
-    return Refusal("syntax", f"unexpected character '{shown}'.", hint, (place, place + 1))
 
 
 class Stream:

@@ -13,8 +13,8 @@ from math import prod
 import torch
 from torch import nn
 
-from tensornet_attn.graph.fan import summed_dims
 from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.pairs import summed_dims
 from tensornet_attn.runtime.draw import xavier_
 
 

@@ -274,7 +274,7 @@ def list_models(pattern: str = "*") -> list[str]:
     >>> list_models("rope_*")
     ['rope_244m', 'rope_45m']
     """
-    return library.model_names(pattern)
+    return library.names(pattern, "model")
 
 
 def load(source: Source | ModelSpec, **overrides: Any) -> ModelSpec:

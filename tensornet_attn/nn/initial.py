@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from tensornet_attn.graph.fan import summed_dims
 from tensornet_attn.graph.model import Function, Graph, Tensor
+from tensornet_attn.graph.pairs import summed_dims
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.runtime.draw import xavier_
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
 Tensor = torch.Tensor
+
+
+class Arguments(NamedTuple):
+    """What a module was called with, checked; `lengths`: those of the sequence legs."""
+
+    inputs: tuple[Tensor, ...]
+    lengths: dict[str, int]
+    mask: Tensor | None
+    key_mask: Tensor | None
+    noise: Mapping[str, Tensor] | None
+    losses: bool = False
+
+
 Result = Tensor | tuple[Tensor, dict[str, Tensor]]
-Run = Callable[..., Result]
+Run = Callable[[Any, Arguments], Result]  # of the module, or of what stands in its place
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import nn
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.initial import initial
-from tensornet_attn.nn.made import Made, Result
+from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.runtime.triton import target
 from tensornet_attn.spec import Design
@@ -96,7 +96,7 @@ class CompiledDesign(nn.Module):
         if named:
             inputs = self._signature.ordered(inputs, named)
         lengths = self._signature.check(inputs, mask, key_mask, noise)
-        return self._run(self, inputs, lengths, mask, key_mask, noise, losses)
+        return self._run(self, Arguments(inputs, lengths, mask, key_mask, noise, losses))
 
     def explain(self) -> str:
         """What was chosen for each region and what was refused, with reasons."""

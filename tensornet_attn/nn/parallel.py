@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.wires import Wire
 from tensornet_attn.nn.call import Signature
-from tensornet_attn.nn.made import Made, Result, Run
+from tensornet_attn.nn.made import Arguments, Made, Result, Run
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.parallel import Split
@@ -145,33 +146,15 @@ class SplitMake:
         return next((place for place, leg in enumerate(legs) if (box, Wire(leg)) in self.split.own), None)
 
 
-class PartOfModule:
-    """What stands in the place of the module in one process: its weights and states by name."""
-
-    def __init__(self, plan: Plan, training: bool, tensors: Mapping[str, Tensor]):
-        self.plan, self.training = plan, training
-        for name, value in tensors.items():
-            setattr(self, name, value)
-
-
 def _run(make: SplitMake, own: Plan, run: Run) -> Run:
     """Runs the part of one process, between the copies and the sum that make it what one process gives."""
 
-    def call(
-        module: nn.Module,
-        inputs: tuple[Tensor, ...],
-        lengths: dict[str, int],
-        mask: Tensor | None,
-        key_mask: Tensor | None,
-        noise: Mapping[str, Tensor] | None,
-        losses: bool = False,
-    ) -> Result:
-        mask = make.own_mask(_copied(mask, make.mesh), inputs, module._signature)
-        if noise is not None:
-            noise = {name: _copied(value, make.mesh) for name, value in noise.items()}
-        part = PartOfModule(own, module.training, make.tensors(module))
-        entering = tuple(_copied(value, make.mesh) for value in inputs)
-        found = run(part, entering, lengths, mask, key_mask, noise, losses)
+    def call(module: nn.Module, given: Arguments) -> Result:
+        mask = make.own_mask(_copied(given.mask, make.mesh), given.inputs, module._signature)
+        noise = given.noise and {name: _copied(value, make.mesh) for name, value in given.noise.items()}
+        part = SimpleNamespace(plan=own, training=module.training, **make.tensors(module))
+        entering = tuple(_copied(value, make.mesh) for value in given.inputs)
+        found = run(part, given._replace(inputs=entering, mask=mask, noise=noise))
         if isinstance(found, Tensor):
             return _added(found, make.mesh)
         alike, processes = make.split.alike, make.mesh.size()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
 from tensornet_attn.emit.load import load_class, unload_with
 from tensornet_attn.emit.module import call_options
-from tensornet_attn.nn.made import Result, Run
+from tensornet_attn.nn.made import Arguments, Result, Run
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.nn.tune import recalled
 from tensornet_attn.plan.model import Plan
@@ -28,18 +25,9 @@ def emitted_run(source: str, class_name: str, plan: Plan, inductor: bool = False
         recalled(source)
     options = tuple(name for name, _ in call_options(plan.schedule))
 
-    def run(
-        module: CompiledDesign,
-        inputs: tuple[Tensor, ...],
-        lengths: dict[str, int],
-        mask: Tensor | None,
-        key_mask: Tensor | None,
-        noise: Mapping[str, Tensor] | None,
-        losses: bool = False,
-    ) -> Result:
-        given: dict[str, Any] = {"mask": mask, "key_mask": key_mask, "noise": noise, "losses": losses}
-        found = forward(module, *inputs, **{name: given[name] for name in options})
-        return (found, {}) if losses and "losses" not in options else found
+    def run(module: CompiledDesign, given: Arguments) -> Result:
+        found = forward(module, *given.inputs, **{name: getattr(given, name) for name in options})
+        return (found, {}) if given.losses and "losses" not in options else found
 
     unload_with(run, emitted)
     return run

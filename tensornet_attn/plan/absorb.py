@@ -22,8 +22,8 @@ from tensornet_attn.plan.figures import duration, instead
 from tensornet_attn.plan.fuse import operation, softmaxes
 from tensornet_attn.plan.implementation import Context, Lowered
 from tensornet_attn.plan.price import time_of
-from tensornet_attn.rewrite.absorb import CHAIN, KEY, RULES, VALUE
 from tensornet_attn.rewrite.engine import Rule, rewritten
+from tensornet_attn.rewrite.products import ABSORPTIONS, CHAIN, KEY, VALUE
 from tensornet_attn.rewrite.scores import RULES as SCORES
 from tensornet_attn.tiles.legs import quadratic
 
@@ -92,7 +92,7 @@ def _moves(graph: Graph) -> Iterator[tuple[tuple[tuple[Rule, str], ...], Graph]]
     single = [
         ((rule, step.name), made)
         for step in graph.steps
-        for rule in RULES
+        for rule in ABSORPTIONS
         if (made := rule.apply(graph, step.name)) is not None
     ]
     for fired, made in single:

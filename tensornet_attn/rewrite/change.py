@@ -1,14 +1,16 @@
-"""What rules are written with: who reads what, steps replaced, fresh names, coefficients multiplied."""
+"""What rules are written with: who reads what, steps replaced or written out in their readers, fresh names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from tensornet_attn import limits
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Term, Use
-from tensornet_attn.ir.arithmetic import Arith, Binary, Negative, Number, evaluate, names
+from tensornet_attn.ir.arithmetic import Arith, Binary, Name, Negative, Number, evaluate, names
 from tensornet_attn.ir.arithmetic import times as times
+from tensornet_attn.ir.steps import with_uses as with_uses
 
 Legs = tuple[str, ...]
 
@@ -52,14 +54,6 @@ def with_steps(graph: Graph, new: Mapping[str, Iterable[Step]]) -> Graph:
 
 def with_terms(step: Step, terms: Iterable[Term]) -> Step:
     return replace(step, op=Contraction(tuple(terms)))
-
-
-def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:
-    """The step with every use changed."""
-    if step.box is not None:
-        operands = tuple((role, change(use)) for role, use in step.box.operands)
-        return replace(step, op=replace(step.box, operands=operands))
-    return with_terms(step, (replace(term, factors=tuple(map(change, term.factors))) for term in terms_of(step)))
 
 
 def settled(before: Graph, after: Graph) -> Graph | None:
@@ -169,3 +163,48 @@ def plus(graph: Graph, a: Arith, b: Arith) -> Arith:
 def is_map(graph: Graph, step: Step | None) -> bool:
     """Whether a step is attention over keys: each query's row of it is a weighting of them."""
     return step is not None and step.name in attentions(graph)
+
+
+def spread(graph: Graph, place: str, at: int, use: Use, source: Step) -> Graph | None:
+    """The graph with one product of a sum as a sum of products; None where legs would meet that are not one."""
+    step = graph.step[place]
+    terms = list(terms_of(step))
+    found = inlined(graph, step.legs, terms[at], use, source)
+    if found is None or any({*use.legs} - legs_in(term.factors) for term in found[0]):
+        return None
+    terms[at : at + 1] = found[0]
+    if len(terms) > limits.TERMS:
+        return None
+    made = with_steps(graph, {place: [with_terms(step, terms)], source.name: []})
+    return settled(graph, with_legs(made, found[1]))
+
+
+def inlined(
+    graph: Graph, legs: Legs, outer: Term, use: Use, source: Step
+) -> tuple[tuple[Term, ...], tuple[Leg, ...]] | None:
+    """The terms of a product, in a step with these legs, whose factor `use` is read as what makes it, and their legs.
+
+    Legs that the source sums get names that the product has not. None where they cannot, or there are too many factors.
+    """
+    place, new, terms = outer.factors.index(use), dict[str, Leg](), list[Term]()
+    rest = (*outer.factors[:place], *outer.factors[place + 1 :])
+    taken = {*legs, *legs_in(outer.factors), *source.legs}
+    for term in terms_of(source):
+        names = dict(zip(source.legs, use.legs, strict=True))
+        for leg in sorted(legs_in(term.factors) - names.keys()):
+            own = graph.leg[leg]
+            if own.size is None or own.sequence:
+                if leg in taken:
+                    return None
+                names[leg] = leg
+                continue
+            like = leg_like(with_legs(graph, new.values()), leg, own.size, own.kind, taken | {*names.values()})
+            new[like.name], names[leg] = like, like.name
+        inner = tuple(Use(one.name, tuple(names[leg] for leg in one.legs)) for one in term.factors)
+        if len(rest) + len(inner) > limits.FACTORS:
+            return None
+        coefficient = times(outer.coefficient, term.coefficient)
+        for leg in sorted({*use.legs} - {*legs} - legs_in((*inner, *rest))):  # summed over what is the same along it
+            coefficient = times(coefficient, Name(leg))
+        terms.append(Term(coefficient, (*inner, *rest)))
+    return tuple(terms), tuple(new.values())

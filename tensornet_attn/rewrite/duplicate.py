@@ -9,18 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.rewrite.change import ATTENTION_BOXES, draws, fresh, kept, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
-
-
-def behind(graph: Graph, names: Iterable[str]) -> set[str]:
-    """Steps, and the steps that they are made of."""
-    found = set(names)
-    for step in reversed(graph.steps):
-        if step.name in found:
-            found |= {use.name for use in step.op.uses if use.name in graph.step}
-    return found
 
 
 def beside_output(graph: Graph) -> set[str]:

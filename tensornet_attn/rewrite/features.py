@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tensornet_attn.graph.model import Contraction, Graph, Kernel, Leg, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number
-from tensornet_attn.rewrite.change import Legs, fresh, read_once, terms_of, with_steps
+from tensornet_attn.rewrite.change import Legs, fresh, leg_like, legs_in, read_once, terms_of, with_steps
 from tensornet_attn.rewrite.engine import Rule
 
 Pair = tuple[Term, tuple[Use, Use]]  # a product of a query and a key tensor, and both
@@ -31,7 +31,10 @@ def side_by_side(graph: Graph, place: str) -> Graph | None:
     if not wide or len(wide) + sum(map(len, alone)) < len(terms):
         return None
     heads = tuple(leg for leg in scores.legs if leg != graph.query and leg not in joint)
-    found = [{leg for use in _uses(wide, i, own) for leg in use.legs} for i, own in enumerate(alone)]
+    found = [
+        legs_in([*(pair[i] for _, pair in wide), *(use for term in own for use in term.factors)])
+        for i, own in enumerate(alone)
+    ]
     query_legs = (str(graph.query), *(leg for leg in heads if leg in found[0]))
     key_legs = tuple(leg for leg in (*scores.legs, *heads) if leg in joint or leg in found[1])
     key_legs = tuple(dict.fromkeys(leg for leg in key_legs if leg != graph.query))
@@ -42,9 +45,8 @@ def side_by_side(graph: Graph, place: str) -> Graph | None:
         for (_, pair), legs in zip(wide, own, strict=True)
     ):
         return None
-    leg = Leg(
-        _fresh_leg(graph, "w"), "size", sum(prod(size or 0 for size in each) for each in sizes) + sum(map(bool, alone))
-    )
+    width = sum(prod(size or 0 for size in each) for each in sizes) + sum(map(bool, alone))
+    leg = leg_like(graph, "w", width, "size", graph.leg)
     names = [fresh(graph, f"{place}.{side}") for side in "qk"]
     joins = list[Step]()
     for i, (name, shared) in enumerate(zip(names, (query_legs, key_legs), strict=True)):
@@ -52,7 +54,8 @@ def side_by_side(graph: Graph, place: str) -> Graph | None:
         if not any({*shared} <= {*part.legs} for part in (*features, *added)):
             return None  # no part has all legs that the parts share: the others would have nothing to be spread like
         parts = [*added, *features] if alone[0] else [*features, *added]
-        joins.append(_join(graph, name, parts, (*shared, leg.name)))
+        uses = {use.name: Use(use.name, graph.legs_of(use.name)) for part in parts for use in part.op.uses}
+        joins.append(Step(name, Kernel("join", tuple(uses.values()), tuple(parts)), (*shared, leg.name)))
     product = Contraction((Term(ONE, tuple(Use(join.name, join.legs) for join in joins)),))
     return replace(with_steps(graph, {scores.name: [*joins, replace(scores, op=product)]}), legs=(*graph.legs, leg))
 
@@ -77,10 +80,6 @@ def _added(name: str, side: int, alone: Sequence[Sequence[Term]], shared: Legs) 
     return [*bias, *ones] if side else [*ones, *bias]
 
 
-def _uses(wide: Sequence[Pair], side: int, alone: Sequence[Term]) -> list[Use]:
-    return [pair[side] for _, pair in wide] + [use for term in alone for use in term.factors]
-
-
 def _sides(graph: Graph, scores: Step, term: Term, joint: set[str | None]) -> tuple[Use | None, Use | None] | None:
     """The query-side and the key-side factor of a term; one and None where it has one side alone."""
     keys = [use for use in term.factors if joint & set(use.legs)]
@@ -91,11 +90,6 @@ def _sides(graph: Graph, scores: Step, term: Term, joint: set[str | None]) -> tu
     if len(keys) != 1 or len(queries) != 1 or queries == keys or len(term.factors) != 2:
         return None
     return queries[0], keys[0]
-
-
-def _join(graph: Graph, name: str, parts: list[Step], legs: Legs) -> Step:
-    uses = {use.name: Use(use.name, graph.legs_of(use.name)) for part in parts for use in part.op.uses}
-    return Step(name, Kernel("join", tuple(uses.values()), tuple(parts)), legs)
 
 
 def _order(use: Use, shared: Legs, own: Legs) -> Legs:
@@ -111,13 +105,6 @@ def _scores(graph: Graph, place: str) -> Step | None:
     scores = graph.step.get(of.name)
     own = scores is not None and scores.contraction is not None and of.legs == scores.legs
     return scores if own and read_once(graph, of.name) is not None else None
-
-
-def _fresh_leg(graph: Graph, name: str) -> str:
-    taken = {*graph.leg, *dict(graph.settings)}
-    while name in taken:
-        name += "_"
-    return name
 
 
 SIDE_BY_SIDE = Rule(

@@ -58,7 +58,9 @@ class _Hiding:
         if step.fused is not None or self.graph.masked(step):
             self.steps.append(step)
             return
-        fill, harmful = self.fill(step.box), self.harmful(step)
+        harmful = self.harmful(step)
+        power = step.box is not None and step.box.function == _EXP and not self.everywhere
+        fill = _FACTOR if step.box is None else _POWER if power else _OPERAND
         new = []
         for use, look, harm in zip(step.op.uses, self.looks[step.name], harmful, strict=True):
             if use.name in self.doubtful and not harm:
@@ -66,11 +68,6 @@ class _Hiding:
             new.append(self.hidden(step, use, look, fill) if harm else use)
         uses = iter(new)
         self.steps.append(with_uses(step, lambda use: next(uses)) if any(harmful) else step)
-
-    def fill(self, box: Box | None) -> float:
-        if box is None:
-            return _FACTOR
-        return _POWER if box.function == _EXP and not self.everywhere else _OPERAND
 
     def harmful(self, step: Step) -> list[bool]:
         """Of each use whether an infinite entry would do harm, and there may be one."""

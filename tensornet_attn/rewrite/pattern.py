@@ -16,6 +16,7 @@ from tensornet_attn.rewrite.change import (
     read_instead,
     read_once,
     settled,
+    spread,
     terms_of,
     times,
     with_steps,
@@ -23,7 +24,6 @@ from tensornet_attn.rewrite.change import (
     without_dead,
 )
 from tensornet_attn.rewrite.engine import Rule
-from tensornet_attn.rewrite.inline import spread
 from tensornet_attn.rewrite.match import Choices, Choose, Match, Matcher
 from tensornet_attn.rewrite.notation import REST, BoxOf, Item, Product, Same, Side, Sum, read_side
 
@@ -119,10 +119,8 @@ class Pattern:
                 return made
             graph = made
         terms = terms_of(graph.step[step.name])
-        found, new = (
-            [_Term(graph, match, name, inner, self.new).made(product) for product in body.products],
-            list[Step](),
-        )
+        new = list[Step]()
+        found = [_Term(graph, match, name, inner, self.new).made(product) for product in body.products]
         for one in found:
             if one is None:
                 return None

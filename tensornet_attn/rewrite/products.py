@@ -1,11 +1,16 @@
 """Other orders of products and sums: each is a choice, better at some sizes and worse at others.
 
 The planner prices what it takes of these: its order search, distribution, fused attention. Here they stand alone.
+
+Absorption: a projection goes from the key side to what reads it, where its weights meet other weights. What stands on
+the key leg is then the latent itself. It pays where making K or V for every key costs more than wider scores and values
+do: a few queries, many keys, and a latent that all heads share.
 """
 
 from __future__ import annotations
 
-from tensornet_attn.rewrite.change import is_map, legs_in
+from tensornet_attn.graph.model import Use
+from tensornet_attn.rewrite.change import inlined, is_map, legs_in, terms_of
 from tensornet_attn.rewrite.pattern import Match, pattern
 
 
@@ -45,6 +50,52 @@ def not_numbers(match: Match) -> Match | None:
     return match if match.legs("X", "Y") else None
 
 
+def projected_key(match: Match) -> Match | None:
+    """K is a projection of keys alone, S has queries and keys, and all legs of the keys are read beside them."""
+    factors = _factors(match)
+    keys = [use for use in factors if match.graph.key in use.legs]
+    others = legs_in(use for use in factors if match.graph.key not in use.legs)
+    pair = {match.graph.query, match.graph.key} <= match.legs("S")
+    return match if pair and factors and not legs_in(keys) - others - match.legs("S") else None
+
+
+def projected_value(match: Match) -> Match | None:
+    """K is a projection of keys alone, y sums over the keys with a map, and all legs of the values are read beside."""
+    graph, factors = match.graph, _factors(match)
+    keys = [use for use in factors if graph.key in use.legs and graph.query not in use.legs]
+    maps = any({graph.query, graph.key} <= {*use.legs} for use in factors)
+    others = legs_in(use for use in factors if use not in keys)
+    fits = maps and graph.key not in match.legs("S") and not legs_in(keys) - others - match.legs("S")
+    return match if fits else None
+
+
+def projected_twice(match: Match) -> Match | None:
+    """One tensor and two products of weights."""
+    graph, many = match.graph, match.batched
+    inner, outer = match.uses["X"], (match.one("Z"), *match.uses[".."])
+    maps = any({graph.query, graph.key} <= {*use.legs} for use in (*inner, *outer))
+    fits = _held(match, inner) and _held(match, outer) and len(outer) > 1 and not maps
+    return match if fits and sum(use.name in many for use in (*inner, *outer)) == 2 else None  # a tensor and Z
+
+
+def _factors(match: Match) -> tuple[Use, ...]:
+    """The product with K written out; none where K is no projection of the keys, or stands alone."""
+    step, graph = match.steps["K"], match.graph
+    (spot,) = match.spots["S"]
+    term = terms_of(match.steps["S"])[spot.term]
+    alone = len(term.factors) < 2 or graph.key not in step.legs or graph.query in step.legs
+    if alone or not _held(match, (*match.uses["P"], *match.uses["W"])):
+        return ()
+    found = inlined(graph, match.steps["S"].legs, term, match.one("K"), step)
+    return found[0][0].factors if found is not None else ()
+
+
+def _held(match: Match, factors: tuple[Use, ...]) -> bool:
+    """Whether a product has weights, or constants, that stand on no sequence."""
+    ends = {leg.name for leg in match.graph.legs if leg.sequence}
+    return any(use.name not in match.batched and not ends & {*use.legs} for use in factors)
+
+
 WEIGHTS = pattern(
     "weights first", "Z = .. + c * X[held] Y[held] .. -> Z = .. + c * {X Y} ..", only_place, new=(("{Z}.w", ""),)
 )
@@ -62,3 +113,20 @@ FACTOR = pattern(
     not_numbers,
     new=(("{Z}.s", "F Z"),),
 )
+KEY = pattern(
+    "absorbed key",
+    "K = a * P[m].. W[no m]..; S = .. + c * K M[m no n].. Q[n no m].. R[no m].. "
+    "-> S = .. + c a * {P.. M..} {Q.. W.. R..} ..",
+    projected_key,
+    first=True,
+    new=(("{K}.k", ""), ("{S.root}.q", "")),
+)
+VALUE = pattern(
+    "absorbed value",
+    "K = a * P[m].. W[no m]..; S = .. + c * K M[m no n].. .. -> S = .. + c a * {P.. M..} W.. ..",
+    projected_value,
+    first=True,
+    new=(("{K}.k", ""),),
+)
+CHAIN = pattern("chain of projections", "Z = a * X..; Y = c * Z .. -> Y = c a * (Z) ..", projected_twice, first=True)
+ABSORPTIONS = (KEY, VALUE, CHAIN)

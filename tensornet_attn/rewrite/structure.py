@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from tensornet_attn.graph.labelling import Classes
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.wires import WHOLE, Wire, joints
 from tensornet_attn.ir.arithmetic import Arith, Name, evaluate
@@ -34,33 +35,15 @@ def split_kron(graph: Graph, place: str) -> Graph | None:
     return None
 
 
-@dataclass
-class _Classes:
-    """Slots that are glued to each other, by union and find."""
-
-    above: dict[Slot, Slot] = field(default_factory=dict)
-
-    def find(self, slot: Slot) -> Slot:
-        while (up := self.above.get(slot, slot)) != slot:
-            slot = up
-        return slot
-
-    def join(self, one: Slot, other: Slot) -> None:
-        self.above[self.find(one)] = self.find(other)
-
-    @staticmethod
-    def of(graph: Graph) -> _Classes:
-        """What is glued in a graph: the legs of a use with the wires it hangs on."""
-        made = _Classes()
-        for step in graph.steps:
-            for joint in joints(step):
-                for leg, wire in zip(graph.legs_of(joint.use.name), joint.wires, strict=True):
-                    made.join(_slot(graph, joint.use.name, leg), (step.name, wire))
-        return made
-
-
-def _slot(graph: Graph, name: str, leg: str) -> Slot:
-    return (name, leg) if name in graph.tensor else (name, Wire(leg))
+def _glued(graph: Graph) -> Classes[Slot]:
+    """What is glued in a graph: the legs of a use with the wires it hangs on."""
+    made = Classes[Slot]()
+    for step in graph.steps:
+        for joint in joints(step):
+            name = joint.use.name
+            pairs = zip(graph.legs_of(name), joint.wires, strict=True)
+            made.join(((name, leg if name in graph.tensor else Wire(leg)), (step.name, wire)) for leg, wire in pairs)
+    return made
 
 
 def _kron(tensor: Tensor) -> bool:
@@ -87,7 +70,7 @@ def _parts(graph: Graph, tensor: Tensor, side: int) -> tuple[Part, ...]:
 
 def _split(graph: Graph, constant: Tensor) -> Graph | None:
     """The graph with the legs of a kron constant apart wherever they go; None where they reach what cannot have it."""
-    classes, wanted = _Classes.of(graph), dict[Slot, tuple[Part, ...]]()
+    classes, wanted = _glued(graph), dict[Slot, tuple[Part, ...]]()
     for side, leg in enumerate(constant.legs):
         parts = _parts(graph, constant, side)
         known = wanted.setdefault(classes.find((constant.name, leg)), parts)
@@ -102,7 +85,7 @@ class _Splits:
     """The slots that are split, and the graph that has them so."""
 
     old: Graph
-    classes: _Classes
+    classes: Classes[Slot]
     wanted: dict[Slot, tuple[Part, ...]]
     legs: dict[str, Leg] = field(default_factory=dict)
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.rewrite import absorb, duplicate, names, products, projection, relu, scores, simplify, structure
+from tensornet_attn.rewrite import duplicate, products, projection, relu, scores, simplify, structure, whole
 from tensornet_attn.rewrite.engine import Rule, Trace, everywhere, rewritten
-from tensornet_attn.rewrite.whole import simplified
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class Group:
     rules: tuple[Rule, ...]
 
 
-SIMPLE = Group("simpler", "done to every diagram", (*simplify.RULES, names.OWN_NAMES, relu.RELU, *structure.SPLITS))
+SIMPLE = Group("simpler", "done to every diagram", (*simplify.RULES, whole.OWN_NAMES, relu.RELU, *structure.SPLITS))
 CHOICES = (
     Group("weights first", "chosen by the search for the order of a product", (products.WEIGHTS,)),
     Group("values side by side", "chosen by the search for the order of a product", (products.MIXED, products.BESIDE)),
@@ -29,7 +28,7 @@ CHOICES = (
     Group("states apart", "taken where fused attention then makes what the output needs", (duplicate.STATE_APART,)),
     Group("scores of their own", "taken for each map that can then be lowered by itself", (duplicate.SCORES_APART,)),
     Group("one projection", projection.WHY_NOT, (projection.PROJECTION,)),
-    Group("absorbed weights", "taken where the whole plan is then cheaper, as at decoding", absorb.RULES),
+    Group("absorbed weights", "taken where the whole plan is then cheaper, as at decoding", products.ABSORPTIONS),
 )
 SCORES = Group("scores", "taken where fused attention of the new scores is cheaper", scores.RULES)
 GROUPS = (SIMPLE, *CHOICES, SCORES)
@@ -38,7 +37,7 @@ RULES = {rule.name: rule for group in GROUPS for rule in group.rules}
 
 def steps_of(graph: Graph) -> Iterator[tuple[Group, Graph, Trace]]:
     """What each group does to a diagram by itself: the graph that it begins with, and the firings."""
-    simple, trace = simplified(graph)
+    simple, trace = whole.simplified(graph)
     yield SIMPLE, graph, trace
     for group in CHOICES:
         yield group, simple, everywhere(simple, group.rules)[1]

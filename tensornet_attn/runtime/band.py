@@ -63,10 +63,7 @@ def attend_band(
 def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:
     """The keys that each block of queries meets, zeros past both ends: [..., m, g, d] -> [..., blocks, span, g, d]."""
     n, first, block, before, after = place
-    count, more = (
-        max(2, -(-n // block)),
-        -(-(before + after) // block),
-    )  # a span reaches into `more` blocks beyond its first
+    count, more = max(2, -(-n // block)), -(-(before + after) // block)  # a span ends `more` blocks after its first
     ahead = before - first
     beyond = (count + more) * block - ahead - x.shape[-3]
     x = F.pad(x, (0, 0, 0, 0, ahead, beyond))

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import element, operation, own_name
+from tensornet_attn.runtime.operations import one_by_one, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
 FUNCTIONS: dict = {}  # name: (function, legs of each operand, place of the result's query leg): `block_function`'s
@@ -31,11 +31,7 @@ class Rows:
 
 
 def block_function(
-    rows: tuple[int, ...],
-    out: int,
-    spans: tuple[int, ...] = (),
-    keys: tuple[int, ...] = (),
-    legs: tuple[int, ...] = (),
+    rows: tuple[int, ...], out: int, spans: tuple[int, ...] = (), keys: tuple[int, ...] = (), legs: tuple[int, ...] = ()
 ):
     """Makes a function of a block, f(rows: Rows, *operands), into its name, by which `blockwise` knows it.
 
@@ -273,14 +269,6 @@ def fitted(gradient: Tensor, x: Tensor) -> Tensor:
     return gradient.expand(x.shape)
 
 
-def with_new(parts: list[Tensor], places: list[int], new: tuple) -> list[Tensor]:
-    """The same with others at these places."""
-    parts = list(parts)
-    for i, one in zip(places, new, strict=True):
-        parts[i] = one
-    return parts
-
-
 @blockwise_backward.register_fake
 def blockwise_gradients(gradient, wanted, given, *rest):
     """The shapes of the gradients."""
@@ -290,13 +278,12 @@ def blockwise_gradients(gradient, wanted, given, *rest):
 def blockwise_setup_context(ctx, inputs, output):
     """Keeps the operands, nothing of the size of a block."""
     given, seed, *ctx.call = inputs
-    ctx.seeded = seed is not None
-    ctx.save_for_backward(*given, *([seed] if ctx.seeded else []))
+    ctx.save_for_backward(*given, seed)
 
 
 def blockwise_autograd(ctx, gradient):
     """The gradients of the operands that want one."""
-    *given, seed = ctx.saved_tensors if ctx.seeded else (*ctx.saved_tensors, None)
+    *given, seed = ctx.saved_tensors
     wanted = [i for i in range(len(given)) if ctx.needs_input_grad[0][i]]
     found = blockwise_backward(gradient, wanted, given, seed, *ctx.call)
     tensors = [found[wanted.index(i)] if i in wanted else None for i in range(len(given))]
@@ -304,19 +291,8 @@ def blockwise_autograd(ctx, gradient):
 
 
 blockwise_forward.register_autograd(blockwise_autograd, setup_context=blockwise_setup_context)
-
-
-@blockwise_forward.register_vmap
-def blockwise_vmap(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    return torch.stack([blockwise_forward(*element(arguments, dims, i)) for i in range(info.batch_size)]), 0
-
-
-@blockwise_backward.register_vmap
-def gradients_mapped(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    found = [blockwise_backward(*element(arguments, dims, i)) for i in range(info.batch_size)]
-    return [torch.stack(same) for same in zip(*found, strict=True)], [0] * len(found[0])
+blockwise_forward.register_vmap(one_by_one(blockwise_forward))
+blockwise_backward.register_vmap(one_by_one(blockwise_backward))
 
 
 class Blockwise(torch.autograd.Function):
@@ -331,12 +307,11 @@ class Blockwise(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         seed, ctx.call, *given = inputs
-        ctx.seeded = seed is not None
-        ctx.save_for_backward(*given, *([seed] if ctx.seeded else []))
+        ctx.save_for_backward(*given, seed)
 
     @staticmethod
     def backward(ctx, gradient):
-        *given, seed = ctx.saved_tensors if ctx.seeded else (*ctx.saved_tensors, None)
+        *given, seed = ctx.saved_tensors
         wanted = [i for i in range(len(given)) if ctx.needs_input_grad[2 + i]]
         found = BlockwiseGradient.apply(gradient, wanted, seed, ctx.call, *given)
         return None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
@@ -354,12 +329,11 @@ class BlockwiseGradient(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         gradient, ctx.wanted, seed, ctx.call, *given = inputs
-        ctx.seeded = seed is not None
-        ctx.save_for_backward(gradient, *given, *([seed] if ctx.seeded else []))
+        ctx.save_for_backward(gradient, *given, seed)
 
     @staticmethod
     def backward(ctx, *seconds):
-        gradient, *given, seed = ctx.saved_tensors if ctx.seeded else (*ctx.saved_tensors, None)
+        gradient, *given, seed = ctx.saved_tensors
         asked = [i for i in range(len(given)) if ctx.needs_input_grad[4 + i]]
         own, *found = rows_twice(seconds, gradient, ctx.wanted, asked, given, seed, *ctx.call)
         return own, None, None, None, *(found[asked.index(i)] if i in asked else None for i in range(len(given)))
@@ -375,7 +349,9 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
     for piece, rows, parts in blocks(tile, given, seed, call):
 
         def again(own, *some, parts=parts, rows=rows):
-            return backward_of_block(own, with_new(parts, asked, some), wanted, tile, call, rows)
+            new = dict(zip(asked, some, strict=True))
+            parts = [new.get(i, part) for i, part in enumerate(parts)]
+            return backward_of_block(own, parts, wanted, tile, call, rows)
 
         own = result_part(gradient, tile, piece, call)
         _, pull = torch.func.vjp(again, own, *(parts[i] for i in asked))

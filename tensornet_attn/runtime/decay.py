@@ -65,7 +65,10 @@ def decay_reads(
         if not decay:
             found.append(causal_reads(q, k, v, chunk) if causal else key_reads(q, k, v))
         elif not causal:
-            found.append(key_reads(*decayed_sides(q, k, *decay), v))
+            a, b = decay
+            low, wide = least_of(b), torch.promote_types(q.dtype, torch.float32)
+            q, k = q * (a - low).to(wide).exp().to(q.dtype), k * (low - b).to(wide).exp().to(k.dtype)
+            found.append(key_reads(q, k, v))
         else:
             many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, *decay))))
             stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(many * GROUP, chunk)
@@ -152,12 +155,6 @@ def decayed_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | No
         by = by.masked_fill(~keep if one else ~keep[..., None], -torch.inf)
     by = by.exp().to(q.dtype)
     return q @ k.mT * by if one else (q[..., :, None, :] * by * k[..., None, :, :]).sum(-1)
-
-
-def decayed_sides(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys for scores that decay by exp(a - b) over all keys."""
-    low, wide = least_of(b), torch.promote_types(q.dtype, torch.float32)
-    return q * (a - low).to(wide).exp().to(q.dtype), k * (low - b).to(wide).exp().to(k.dtype)
 
 
 def least_of(b: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import top_indices
-from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.operations import eager, one_by_one, operation
 from tensornet_attn.runtime.products import product_dtype
 
 
@@ -19,28 +19,31 @@ def top_chosen(of: Tensor, by: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return gates, chosen
 
 
-def expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False) -> Tensor:
+def expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False, compute=None) -> Tensor:
     """The sum over k of gates * x weight[h, chosen]: [..., h, o], or summed over h as well (`total`): [..., o].
 
     x [..., h or 1, k or 1, c], weight [h, e, c, o], gates and chosen [..., h, k]; or all without the dimension h.
+    `compute`: what stands in the place of `routed`.
     """
     if weight.ndim == 3:
-        return expert_sums(x.unsqueeze(-3), weight[None], gates.unsqueeze(-2), chosen.unsqueeze(-2), True)
-    out = expert_product(x, weight, gates, chosen, 1 if total else len(weight), 1).squeeze(-2)
+        return expert_sums(x.unsqueeze(-3), weight[None], gates.unsqueeze(-2), chosen.unsqueeze(-2), True, compute)
+    out = expert_product(x, weight, gates, chosen, 1 if total else len(weight), 1, compute).squeeze(-2)
     return out.squeeze(-2) if total else out
 
 
-def expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
+def expert_rows(x: Tensor, weight: Tensor, chosen: Tensor, compute=None) -> Tensor:
     """x weight[h, chosen]: x [..., h or 1, k or 1, c], weight [h, e, c, o], chosen [..., h, k] -> [..., h, k, o].
 
     Or all of these without the dimension h.
     """
     if weight.ndim == 3:
-        return expert_rows(x.unsqueeze(-3), weight[None], chosen.unsqueeze(-2)).squeeze(-3)
-    return expert_product(x, weight, None, chosen, *chosen.shape[-2:])
+        return expert_rows(x.unsqueeze(-3), weight[None], chosen.unsqueeze(-2), compute).squeeze(-3)
+    return expert_product(x, weight, None, chosen, *chosen.shape[-2:], compute)
 
 
-def expert_product(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
+def expert_product(
+    x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int, compute=None
+) -> Tensor:
     """`routed` for any leading dimensions, under autocast in its dtype: [..., heads, slots, o]."""
     lead = chosen.shape[:-2]
     if x.shape[:-3] != lead:
@@ -50,7 +53,7 @@ def expert_product(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tens
     dtype = product_dtype(weight)
     x, weight = x.to(dtype).reshape(-1, *x.shape[-3:]), weight.to(dtype)
     gates = gates if gates is None else gates.to(dtype).reshape(-1, *gates.shape[-2:])
-    compute = routed if torch.compiler.is_compiling() else Routed.apply
+    compute = compute or (routed if torch.compiler.is_compiling() else Routed.apply)
     out = compute(x, weight, gates, chosen.reshape(-1, *chosen.shape[-2:]), heads, slots)
     return out.reshape(*lead, heads, slots, weight.shape[-1])
 
@@ -164,41 +167,10 @@ def routed_keep_all(ctx, inputs, output):
 routed_gradients.register_autograd(routed_twice, setup_context=routed_keep_all)
 
 
-class Routed(torch.autograd.Function):
-    """`routed` for code that runs as it is read, where the transforms of torch.func want a Function."""
-
-    generate_vmap_rule = True
-    forward, setup_context, backward = staticmethod(routed), staticmethod(routed_save), staticmethod(routed_autograd)
-
-
-class RoutedGradients(torch.autograd.Function):
-    """`routed_gradients`, likewise."""
-
-    generate_vmap_rule = True
-    forward, setup_context = staticmethod(routed_gradients), staticmethod(routed_keep_all)
-    backward = staticmethod(routed_twice)
-
-
-@routed.register_vmap
-def routed_each(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    return torch.stack([routed(*one) for one in each_mapped(info, dims, arguments)]), 0
-
-
-@routed_gradients.register_vmap
-def routed_gradients_each(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    found = [routed_gradients(*one) for one in each_mapped(info, dims, arguments)]
-    return tuple(torch.stack(same) for same in zip(*found, strict=True)), (0, 0, 0)
-
-
-def each_mapped(info, dims, arguments):
-    """The arguments of each element of a mapped dimension."""
-    for i in range(info.batch_size):
-        yield [
-            one.select(dim, i) if isinstance(one, Tensor) and dim is not None else one
-            for one, dim in zip(arguments, dims, strict=True)
-        ]
+Routed = eager(routed, routed_save, routed_autograd)
+RoutedGradients = eager(routed_gradients, routed_keep_all, routed_twice)
+routed.register_vmap(one_by_one(routed))
+routed_gradients.register_vmap(one_by_one(routed_gradients))
 
 
 def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:

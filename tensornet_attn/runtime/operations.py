@@ -30,7 +30,32 @@ def element(arguments, dims, i: int) -> list:
     ]
 
 
-def mapped_first(info, dims, given) -> list:
-    """The tensors with their mapped dimension first, those without one repeated; the size of a chunk as it is."""
-    pairs = zip(given[:-1], dims[:-1], strict=True)
-    return [x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in pairs] + [given[-1]]
+def one_by_one(op):
+    """The vmap of an operation: one element of the mapped dimension after another."""
+
+    def mapped(info, dims, *arguments):
+        found = [op(*element(arguments, dims, i)) for i in range(info.batch_size)]
+        if isinstance(found[0], torch.Tensor):
+            return torch.stack(found), 0
+        kind = type(found[0])
+        return kind(torch.stack(same) for same in zip(*found, strict=True)), kind(0 for _ in found[0])
+
+    return mapped
+
+
+def batch_first(op):
+    """The vmap of an operation that takes any batch: one more dimension of it, tensors that lack it repeated."""
+
+    def mapped(info, dims, *given):
+        pairs = [(x, dim) for x, dim in zip(given, dims, strict=True) if isinstance(x, torch.Tensor)]
+        first = [x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in pairs]
+        found = op(*first, *given[len(first) :])
+        return found, 0 if isinstance(found, torch.Tensor) else (0,) * len(found)
+
+    return mapped
+
+
+def eager(op, keep, backward):
+    """An operation for code that runs as it is read, where the transforms of torch.func want a Function."""
+    parts = {"forward": staticmethod(op), "setup_context": staticmethod(keep), "backward": staticmethod(backward)}
+    return type("Eager", (torch.autograd.Function,), {"generate_vmap_rule": True, **parts})

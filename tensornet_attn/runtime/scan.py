@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import divided
-from tensornet_attn.runtime.operations import mapped_first, operation
+from tensornet_attn.runtime.operations import batch_first, eager, operation
 from tensornet_attn.runtime.products import exact_products
 
 
@@ -87,9 +87,8 @@ def gradients_by_chunks(g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor
     held = held_before(keeps, k.mT @ writes)
     written = writes - undone @ held
     g_scores, g_written = (g @ written.mT).tril_(), (q @ k.mT).tril_().mT @ g
-    g_after = held_before(keeps.mT.flip(1), (q.mT @ g - undone.mT @ g_written).flip(1)).flip(
-        1
-    )  # of what a chunk leaves
+    after = held_before(keeps.mT.flip(1), (q.mT @ g - undone.mT @ g_written).flip(1))
+    g_after = after.flip(1)  # of what a chunk leaves
     g_writes = g_written + k @ g_after
     g_solved = torch.cat((-g_writes @ held.mT, g_writes), -1)
     g_rated = torch.linalg.solve_triangular(system.mT, g_solved, upper=True, unitriangular=True)
@@ -150,18 +149,6 @@ def delta_gradients_shapes(g, *operands):
     return tuple(x.new_empty(x.shape) for x in operands[:4])
 
 
-@delta_reads.register_vmap
-def delta_reads_mapped(info, dims, *given):
-    """One more batch dimension."""
-    return delta_reads(*mapped_first(info, dims, given)), 0
-
-
-@delta_gradients.register_vmap
-def delta_gradients_mapped(info, dims, *given):
-    """One more batch dimension."""
-    return delta_gradients(*mapped_first(info, dims, given)), (0, 0, 0, 0)
-
-
 def delta_keep(ctx, inputs, output):
     """Keeps the operands."""
     *operands, ctx.chunk = inputs
@@ -180,18 +167,7 @@ def delta_second_backward(ctx, *g):
 
 
 delta_reads.register_autograd(delta_autograd, setup_context=delta_keep)
-
-
-class DeltaReads(torch.autograd.Function):
-    """`delta_reads` for code that runs as it is read, where the transforms of torch.func want a Function."""
-
-    generate_vmap_rule = True
-    forward, setup_context, backward = staticmethod(delta_reads), staticmethod(delta_keep), staticmethod(delta_autograd)
-
-
-class DeltaGradients(torch.autograd.Function):
-    """`delta_gradients`, likewise."""
-
-    generate_vmap_rule = True
-    forward, setup_context = staticmethod(delta_gradients), staticmethod(delta_keep)
-    backward = staticmethod(delta_second_backward)
+delta_reads.register_vmap(batch_first(delta_reads))
+delta_gradients.register_vmap(batch_first(delta_gradients))
+DeltaReads = eager(delta_reads, delta_keep, delta_autograd)
+DeltaGradients = eager(delta_gradients, delta_keep, delta_second_backward)

@@ -108,7 +108,7 @@ def four_dimensions(x: Tensor, batch: tuple[int, ...]) -> Tensor:
 
 
 def laid_out(x: Tensor) -> Tensor:
-    """x with its last dimension's numbers side by side: the fused kernels take no other, and torch makes all scores."""
+    """x with its last dimension's numbers side by side: kernels take no other, and torch else makes all scores."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

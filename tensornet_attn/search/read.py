@@ -13,10 +13,9 @@ from tensornet_attn.models.fit import inside, opened
 from tensornet_attn.search.moves import MOVES
 from tensornet_attn.search.space import COSTS, Alternative, Bounds, Space, Values, is_number, is_whole
 from tensornet_attn.spec import Design
-from tensornet_attn.spec.extend import merge
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Document, Path
-from tensornet_attn.spec.read import read_document
+from tensornet_attn.spec.read import merge, read_document
 from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sources import Source, document_of
 

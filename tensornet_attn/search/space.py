@@ -15,8 +15,8 @@ from tensornet_attn.cost.decoding import decoding_state
 from tensornet_attn.cost.report import cost_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import Graph
-from tensornet_attn.spec.extend import merge
 from tensornet_attn.spec.places import Document
+from tensornet_attn.spec.read import merge
 from tensornet_attn.spec.report import Reporter
 
 SECTIONS = {"leg": "legs", "setting": "settings"}  # where a design has the numbers of a kind of choice

@@ -111,7 +111,9 @@ def _term(stream: Stream, first: bool) -> TermText:
             stream.take()
         while stream.next.kind == "name":
             factors.append(_use(stream, need_legs=True))
-            _check_factors(factors, stream)
+            if len(factors) > limits.FACTORS:
+                message = f"more than {limits.FACTORS} tensors in one product."
+                raise Refusal("too-large", message, "split it.", factors[-1].span)
         if not factors:
             raise stream.unexpected("a tensor such as x[n f]")
         if stream.at("*", "/", "**"):
@@ -121,11 +123,6 @@ def _term(stream: Stream, first: bool) -> TermText:
         raise stream.unexpected("'*' after the coefficient", "e.g. '0.5 * K[m d] K[m d]'.")
     value = ONE if coefficient is None else coefficient
     return TermText(Negative(value) if negative else value, tuple(factors), (start, stream.last.span[1]))
-
-
-def _check_factors(factors: list[UseText], stream: Stream) -> None:
-    if len(factors) > limits.FACTORS:
-        raise Refusal("too-large", f"more than {limits.FACTORS} tensors in one product.", "split it.", factors[-1].span)
 
 
 def _coefficient(stream: Stream) -> Arith | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -25,38 +24,20 @@ def _paths(folder: Path) -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*/*.yaml"), key=lambda path: path.stem)}
 
 
-def _designs() -> Mapping[str, Path]:
-    return {name: path for name, path in _paths(folder()).items() if path.parent.name != MODELS}
+def names(pattern: str = "*", what: str = "design") -> list[str]:
+    """The names of the shipped designs that match a pattern such as `fish*`, in alphabetical order.
+
+    `what`: design or model; no design has the name of a model.
+    """
+    shipped = [name for name, path in _paths(folder()).items() if (path.parent.name == MODELS) == (what == "model")]
+    return [name for name in shipped if fnmatchcase(name, pattern)]
 
 
-def _models() -> Mapping[str, Path]:
-    return {name: path for name, path in _paths(folder()).items() if path.parent.name == MODELS}
-
-
-def names(pattern: str = "*") -> list[str]:
-    """The names of the shipped designs that match a pattern such as `fish*`, in alphabetical order."""
-    return [name for name in _designs() if fnmatchcase(name, pattern)]
-
-
-def model_names(pattern: str = "*") -> list[str]:
-    """The names of the shipped models that match a pattern such as `epa*`; no design has one of them."""
-    return [name for name in _models() if fnmatchcase(name, pattern)]
-
-
-def path_of(name: str) -> Path:
-    """The file of a shipped design. Raises InputError."""
-    return _found(name, "design", _designs())
-
-
-def model_path_of(name: str) -> Path:
-    """The file of a shipped model. Raises InputError."""
-    return _found(name, "model", _models())
-
-
-def _found(name: str, what: str, paths: Mapping[str, Path]) -> Path:
-    if name not in paths:
-        raise InputError(f"there is no shipped {what} '{name}'; {nearest(name, paths)}")
-    return paths[name]
+def path_of(name: str, what: str = "design") -> Path:
+    """The file of a shipped design or model. Raises InputError."""
+    if name not in (known := names(what=what)):
+        raise InputError(f"there is no shipped {what} '{name}'; {nearest(name, known)}")
+    return _paths(folder())[name]
 
 
 def file_of(name: str) -> Path | None:

@@ -60,7 +60,8 @@ class Reporter:
         source, caret = source[start : start + _LINE], caret - start
         message, hint = printable(message, _MESSAGE), printable(hint, _MESSAGE)
         where = (line or None, column or None, source, caret, width, severity)
-        self.found.append(Problem(code, message, hint, file, _dotted(path), *where))
+        dotted = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")
+        self.found.append(Problem(code, message, hint, file, printable(dotted, 200), *where))
 
     def warning(self, code: str, message: str, path: Path, **where: Any) -> None:
         self.error(code, message, path, severity="warning", **where)
@@ -119,8 +120,3 @@ def _caret(text: str | None, span: Span | None) -> tuple[str, int, int]:
     start = text.rfind("\n", 0, span[0]) + 1
     line = text[start:].partition("\n")[0]
     return line, span[0] - start, span[1] - span[0]
-
-
-def _dotted(path: Path) -> str:
-    dotted = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")
-    return printable(dotted, 200)

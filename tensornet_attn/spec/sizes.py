@@ -248,14 +248,12 @@ class Sizes:
             if name in trail:
                 circle = list(trail)[trail[name] :]
                 first = circle.index(min(circle, key=order.__getitem__))
-                self._circle([*circle[first:], *circle[:first]])
+                circle = [*circle[first:], *circle[:first]]
+                way = " -> ".join([*circle[:8], *["..."] * (len(circle) > 8), circle[0]])
+                message, path = f"the size of '{circle[0]}' depends on itself: {way}.", self.paths[circle[0]]
+                self.reporter.error("circular-size", message, path, hint="give one of them a number.")
             seen.update(trail)
         self.broken.update(waiting)
-
-    def _circle(self, circle: list[str]) -> None:
-        way = " -> ".join([*circle[:8], *["..."] * (len(circle) > 8), circle[0]])
-        message = f"the size of '{circle[0]}' depends on itself: {way}."
-        self.reporter.error("circular-size", message, self.paths[circle[0]], hint="give one of them a number.")
 
 
 def _split(value: int | float | str) -> tuple[str, int | float | str | None, int]:

@@ -22,11 +22,6 @@ from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.yaml import parse
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Design
-NAMES = {
-    "design": (library.names,),
-    "model": (library.model_names,),
-    "design or model": (library.names, library.model_names),
-}
 _SHIPPED = re.compile(r"[A-Za-z0-9_*?-]+\Z")
 
 
@@ -39,19 +34,22 @@ def document_of(source: Source, what: str = "design") -> tuple[Document, Reporte
         return _built(Document(source, printable(name, limits.NAME_LENGTH) if isinstance(name, str) else "design"))  # type: ignore[arg-type]
     if not isinstance(source, (str, os.PathLike)):
         raise InputError(f"a design is a name, a path, YAML text, a dict or a Design, not {type(source).__name__}.")
-    if isinstance(source, str) and _is_text(source):
-        return text_document(source, "<text>", None)
+    if isinstance(source, str):
+        one_line = ":" in source and "{" in source and not os.path.exists(source)
+        if "\n" in source or len(source) > limits.FILE_BYTES or one_line:
+            return text_document(source, "<text>", None)
     return file_document(os.fsdecode(source), what=what)
 
 
 def file_document(source: str, room: Room = ALONE, what: str = "design") -> tuple[Document, Reporter]:
     """The document of a shipped name or a path; `room` is what of bytes, keys and values it may have.
 
-    `what` a name stands for, a key of NAMES, chooses the names that are suggested in place of an unknown one.
+    `what` a name stands for, `design`, `model` or `design or model`: such names are suggested in place of an unknown
+    one.
     """
     name, path = source, location(source)
     if path is None:
-        known = [name for names in NAMES[what] for name in names()]
+        known = [name for kind in what.split(" or ") for name in library.names(what=kind)]
         hint = Reporter(Document({}, "")).nearest(source, known)
         hint += " A path contains '/' or ends in '.yaml'."
         code = "unknown-model" if what == "model" else "unknown-design"
@@ -65,7 +63,8 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
         return unreadable(name, "unreadable", f"this file cannot be read: {reason}.", "give the path of a YAML file.")
     if _is_name(source):
         shipped, told = _shipped(data, name, path)
-        if not told.found and _fits(shipped, len(data), room):
+        fits = len(data) <= room.bytes and len(shipped.keys) + len(shipped.values) <= room.nodes
+        if fits and not told.found:
             document = shipped.copy(deepcopy(shipped.data))
             return document, Reporter(document)
     return text_document(data, name, path, room)
@@ -75,10 +74,6 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
 def _shipped(data: bytes, name: str, path: str) -> tuple[Document, Reporter]:
     """Parsed once: YAML takes most of the time of reading a design, and many designs extend the same ones."""
     return text_document(data, name, path)
-
-
-def _fits(document: Document, size: int, room: Room) -> bool:
-    return size <= room.bytes and len(document.keys) + len(document.values) <= room.nodes
 
 
 def location(source: str) -> str | None:
@@ -115,11 +110,6 @@ def unreadable(name: str, code: str, message: str, hint: str, line: int | None =
     where = (line, None if line is None else 1)
     reporter.found.append(Problem(code, message, hint, document.name, "", *where))
     return document, reporter
-
-
-def _is_text(source: str) -> bool:
-    one_line = ":" in source and "{" in source and not os.path.exists(source)
-    return "\n" in source or len(source) > limits.FILE_BYTES or one_line
 
 
 def _is_name(source: str) -> bool:

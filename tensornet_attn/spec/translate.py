@@ -111,48 +111,33 @@ _INNER = {
 
 def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
     """(code, sentence, hint) of a value of the wrong kind."""
-    last, code = str(path[-1]) if path else "", "wrong-type"
-    if kind == "bool_type":
-        return code, f"true or false is wanted here, {given} given.", f"e.g. '{last}: true'."
-    if kind == "string_type":
-        example = _EXAMPLES.get(last, f"{last}: a text")
-        return code, f"a text is wanted here, {given} given.", f"e.g. '{example}'."
+    last, top = str(path[-1]) if path else "", str(path[0]) if path else ""
     if kind == "surrogate":
-        return code, "this text holds half of a surrogate pair, which is no character.", "write the character itself."
+        message = "this text holds half of a surrogate pair, which is no character."
+        return "wrong-type", message, "write the character itself."
     if kind == "version":
         return "version", f"this package reads version 1 of the language, {given} given.", "write 'tensornet: 1'."
     if kind == "literal_error":
         return "wrong-value", f"{given} is no value of '{last}'.", "one of none, read, both."
-    if kind == "legs":
-        return code, f"the legs of a tensor are wanted here, {given} given.", _LEGS_HINT
-    if kind == "loss":
-        hint = f"e.g. '{last}: 0.01', or '{last}: {{step: H, weight: 0.01}}'."
-        return code, f"the weight of a loss is wanted here, {given} given.", hint
-    if kind in ("model_type", "model_attributes_type"):
-        shown_inside = {"constants": "legs: h g, value: eye", "contains": "legs: {r: h * d}, weights: {C: eye}"}
-        inside = shown_inside.get(str(path[0]), "legs: h g, update: prior")
-        return code, f"a mapping is wanted here, {given} given.", f"e.g. '{last}: {{{inside}}}'."
-    if kind == "number" and path[0] == "legs":
-        return (
-            code,
-            f"the size or kind of a leg is wanted here, {given} given.",
-            "e.g. 512, 'f / h', 'head 8' or 'query'.",
-        )
-    if kind == "number":
-        return code, f"a finite number or arithmetic is wanted here, {given} given.", "e.g. 0.5 or 'd ** -0.5'."
-    if kind == "masks":
-        return code, f"a list of masks is wanted here, {given} given.", "causal, band(w) or 'window(left, right)'."
-    if kind == "text" and path[0] == "contains":
-        return (
-            code,
-            f"the value of a weight is wanted here, {given} given.",
-            f"e.g. '{last}: {last}' or '{last}: zeros'.",
-        )
-    if kind == "text":
-        return code, f"a name is wanted here, {given} given.", _NAMED.get(last, f"e.g. '{last}: m'.")
-    if kind == "dict_type":
-        return code, f"a mapping of names to values is wanted here, {given} given.", "write it as 'name: value' lines."
-    return code, f"{given} cannot stand here.", "compare with a shipped design."
+    inside = {"constants": "legs: h g, value: eye", "contains": "legs: {r: h * d}, weights: {C: eye}"}
+    mapping = "a mapping", f"e.g. '{last}: {{{inside.get(top, 'legs: h g, update: prior')}}}'."
+    wanted = {
+        "bool_type": ("true or false", f"e.g. '{last}: true'."),
+        "string_type": ("a text", f"e.g. '{_EXAMPLES.get(last, f'{last}: a text')}'."),
+        "legs": ("the legs of a tensor", _LEGS_HINT),
+        "loss": ("the weight of a loss", f"e.g. '{last}: 0.01', or '{last}: {{step: H, weight: 0.01}}'."),
+        "model_type": mapping,
+        "model_attributes_type": mapping,
+        "number legs": ("the size or kind of a leg", "e.g. 512, 'f / h', 'head 8' or 'query'."),
+        "number": ("a finite number or arithmetic", "e.g. 0.5 or 'd ** -0.5'."),
+        "masks": ("a list of masks", "causal, band(w) or 'window(left, right)'."),
+        "text contains": ("the value of a weight", f"e.g. '{last}: {last}' or '{last}: zeros'."),
+        "text": ("a name", _NAMED.get(last, f"e.g. '{last}: m'.")),
+        "dict_type": ("a mapping of names to values", "write it as 'name: value' lines."),
+    }
+    what, hint = wanted.get(f"{kind} {top}") or wanted.get(kind) or ("", "compare with a shipped design.")
+    verb = "are" if kind == "legs" else "is"
+    return "wrong-type", f"{what} {verb} wanted here, {given} given." if what else f"{given} cannot stand here.", hint
 
 
 _NAMED = {

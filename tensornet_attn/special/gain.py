@@ -13,6 +13,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.arithmetic import ONE, Negative, to_text
 from tensornet_attn.spec.expression import SumText, TermText, UseText, parse_sum_text
+from tensornet_attn.spec.yaml import plain
 
 Data = dict[str, Any]
 Edit = Callable[[str], Any]  # an expression -> an expression, or a box around it
@@ -24,7 +25,8 @@ def with_biases(data: Data, graph: Graph, axes: Mapping[str, int]) -> tuple[Data
     `x[n f] Wq[f h d] -> n h d` becomes `x[n f] Wq[f h d] + bq[h d] -> n h d`: in every product with the weight, the
     tensor on the input leg becomes the constant 1. Raises InputError where no such product stands.
     """
-    names = {weight: _free(data, _bias_name(weight)) for weight in axes}
+    short = {weight: len(weight) > 1 and weight[0] == "W" for weight in axes}  # bq for Wq, b_C for C
+    names = {weight: _free(data, f"b{weight[1:]}" if short[weight] else f"b_{weight}") for weight in axes}
     found: set[str] = set()
 
     def edit(text: str) -> str:
@@ -48,7 +50,7 @@ def with_biases(data: Data, graph: Graph, axes: Mapping[str, int]) -> tuple[Data
 
 def with_output_bias(data: Data, graph: Graph, leg: str) -> tuple[Data, str]:
     """The output plus a bias on one of its legs, and the bias's name."""
-    name, out = _free(data, "bo"), _copy(data)
+    name, out = _free(data, "bo"), plain(data)
     output, legs = data["output"], " ".join(graph.step[data["output"]].legs)
     step = out["diagram"][output]
     if isinstance(step, str) and "->" in step:
@@ -94,7 +96,7 @@ def with_rope(data: Data, graph: Graph, axes: Mapping[str, tuple[int, int]], bas
 
 def with_dropout(data: Data, graph: Graph, probability: float) -> Data:
     """Dropout in every softmax over the key leg that has none."""
-    out: Data = _copy(data)
+    out: Data = plain(data)
     for box in _boxes(out["diagram"]):
         if box.get("softmax") == graph.key and graph.key is not None:
             box.setdefault("dropout", probability)
@@ -143,10 +145,6 @@ def _companion(text: str, tree: SumText, term: TermText, use: UseText, axis: int
     return f" {sign} {factor}{' '.join([*kept, bias])}"
 
 
-def _bias_name(weight: str) -> str:
-    return f"b{weight[1:]}" if len(weight) > 1 and weight[0] == "W" else f"b_{weight}"
-
-
 def _free(data: Data, name: str) -> str:
     taken = {
         key
@@ -158,12 +156,6 @@ def _free(data: Data, name: str) -> str:
     return name
 
 
-def _copy(data: Any) -> Any:
-    if isinstance(data, Mapping):
-        return {key: _copy(value) for key, value in data.items()}
-    return [_copy(value) for value in data] if isinstance(data, (list, tuple)) else data
-
-
 def _edited(data: Data, edit: Edit) -> Data:
     """A copy with every expression of the diagram edited, wherever it stands."""
 
@@ -172,7 +164,7 @@ def _edited(data: Data, edit: Edit) -> Data:
             return edit(value) if "->" in value else value
         return {key: walk(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
-    out: Data = _copy(data)
+    out: Data = plain(data)
     out["diagram"] = {name: walk(step) for name, step in out["diagram"].items()}
     return out
 

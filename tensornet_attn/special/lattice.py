@@ -1,15 +1,17 @@
-"""Which shipped designs contain which others, as a directed graph, and the shortest way from one to another."""
+"""Which shipped designs contain which others, as a directed graph, the shortest way between two, and wrong entries."""
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tensornet_attn.errors import InputError
+from tensornet_attn import limits
+from tensornet_attn.errors import DesignError, InputError, nearest
 from tensornet_attn.spec import Design, library
-from tensornet_attn.spec.read import load
-from tensornet_attn.special.embed import keeps_sizes
+from tensornet_attn.spec.read import Reading, load
+from tensornet_attn.special.embed import Misfit, embedding, keeps_sizes, path_of, special_of
 
 
 @cache
@@ -98,3 +100,38 @@ def is_shipped(design: Design) -> bool:
     """Whether a design, perhaps at other sizes, was read from a file of the library."""
     path = design.document.path
     return design.name in library.names() and path is not None and Path(path) == library.path_of(design.name)
+
+
+def check_contains(reading: Reading) -> None:
+    """Reports each entry that does not fit, once the diagram itself is right.
+
+    Whether the functions are equal is a matter of tests. Entries of a shipped design that is asked for by its name are
+    proven by this package's own, and are not read again.
+    """
+    design, reporter = reading.design, reading.reporter
+    if design is None or reporter.failed or (is_shipped(design) and "/" not in design.document.name):
+        return
+    if _weight(design) > limits.FILE_BYTES:
+        message = "these special cases are too much to check: each is this design once more, and the one it names."
+        hint = f"at most {limits.FILE_BYTES // 1024} KiB of files together; give fewer, or make the design smaller."
+        reporter.error("too-large", message, ("contains",), key=True, hint=hint)
+        return
+    for name in design.contains:
+        try:
+            embedding(design, name, special_of(design, name))
+        except Misfit as misfit:
+            refusal = misfit.refusal
+            reporter.error(refusal.code, refusal.message, misfit.path, key=misfit.key, hint=refusal.hint)
+        except (DesignError, InputError):  # nothing is shown of a file that may be no design at all
+            known = path_of(design, name) is not None
+            message = f"'{name}' is no design that can be had." if known else f"there is no shipped design '{name}'."
+            hint = "check that file by itself." if known else nearest(name, library.names())
+            reporter.error("unknown-design", message, ("contains", name), key=True, hint=hint)
+
+
+def _weight(design: Design) -> int:
+    """Bytes of text to be checked for all entries: this design each time, and the files they name."""
+    own = design.document.place((), key=False)
+    once = len(own.file.text) if own else len(str(design.as_dict()))
+    paths = [path for name in design.contains if (path := path_of(design, name))]
+    return once * len(design.contains) + sum(os.path.getsize(path) for path in paths if os.path.isfile(path))

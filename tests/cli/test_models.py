@@ -72,7 +72,7 @@ def test_the_shipped_models_are_listed(run) -> None:
 
 
 def test_show_prints_a_model_as_it_is_or_with_other_designs(run, tmp_path: Path) -> None:
-    text = library.model_path_of("wikitext_small").read_text()
+    text = library.path_of("wikitext_small", "model").read_text()
     assert run("show", "wikitext_small") == (0, text, "")
     path = tmp_path / "model.yaml"
     path.write_text(MODEL)

@@ -9,7 +9,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.graph.model import Attention, Contraction, Step, Term, Use
-from tensornet_attn.graph.view import to_networkx
+from tensornet_attn.graph.wires import to_networkx
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tests.shipped import OWN_KEYS
 

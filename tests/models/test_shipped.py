@@ -41,7 +41,7 @@ def test_a_file_says_its_name_what_it_is_and_where_it_is_from(name: str) -> None
     spec = ta.models.load(name)
     assert spec.name == name
     assert spec.about.endswith(".")
-    assert '\nsource: "' in library.model_path_of(name).read_text()
+    assert '\nsource: "' in library.path_of(name, "model").read_text()
 
 
 def test_an_unknown_name() -> None:
@@ -52,7 +52,7 @@ def test_an_unknown_name() -> None:
         "  hint: did you mean 'epa_47m_xl'? A path contains '/' or ends in '.yaml'."
     )
     with pytest.raises(ta.InputError) as unknown:
-        library.model_path_of("epa_47m")
+        library.path_of("epa_47m", "model")
     assert str(unknown.value) == "there is no shipped model 'epa_47m'; did you mean 'epa_47m_xl'?"
 
 

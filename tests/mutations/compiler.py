@@ -57,7 +57,7 @@ COMPILER = (
     ),
     # The reference
     Mutation(
-        "reference_run.py",
+        "reference.py",
         "return distance.abs() <= numbers[0]",
         "return distance.abs() < numbers[0]",
         "A band is narrower than it says.",
@@ -100,7 +100,7 @@ COMPILER = (
         (f"{RULE}[relu of a weight]",),
     ),
     Mutation(
-        "rewrite/inline.py",
+        "rewrite/change.py",
         "terms[at : at + 1] = found[0]",
         "terms[at : at + 1] = found[0][:1]",
         "A product with a sum keeps the first term of the sum alone.",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tensornet_attn.graph import build
-from tensornet_attn.graph.fan import summed_dims
+from tensornet_attn.graph.pairs import summed_dims
 from tensornet_attn.nn.initial import initial
 from tensornet_attn.spec import load
 

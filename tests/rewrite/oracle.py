@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
-from tensornet_attn.reference import add_leaves, box, contraction
-from tensornet_attn.reference_run import Run, aligned
+from tensornet_attn.reference import Run, add_leaves, aligned, box, contraction
 
 
 def values(

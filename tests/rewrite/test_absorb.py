@@ -8,8 +8,8 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.graph import Graph, build
-from tensornet_attn.rewrite.absorb import CHAIN, KEY, RULES, VALUE
 from tensornet_attn.rewrite.engine import everywhere
+from tensornet_attn.rewrite.products import ABSORPTIONS, CHAIN, KEY, VALUE
 
 FITS = {"mla": ["K", "V"], "cross": ["K", "V"], "mhsa_rope": ["V"], "gqa": ["K", "V"], "transformer_xl": ["V"]}
 
@@ -85,7 +85,7 @@ def test_where_keys_stay(title: str) -> None:
 def test_latents_that_nothing_else_reads_are_absorbed_too_and_no_weight_is_lost() -> None:
     own = {"tensornet": 1, "name": "own", "extends": "mla", "weights": {"Wuv": None, "Wv": "f h d"}}
     graph = build(ta.load(own | {"diagram": {"V": "x[m f] Wv[f h d] -> m h d"}}))
-    made, trace = everywhere(graph, RULES)
+    made, trace = everywhere(graph, ABSORPTIONS)
     assert {firing.place for firing in trace} >= {"K", "V"}
     assert made.tensors == graph.tensors
     assert {"K", "V", "C"} & made.step.keys() == set()

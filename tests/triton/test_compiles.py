@@ -10,9 +10,7 @@ import torch
 
 from tensornet_attn.cli.doctor import doctor
 from tensornet_attn.errors import InputError, MissingPartError
-from tensornet_attn.runtime.triton import resources
-from tensornet_attn.runtime.triton.resources import Used, compiling
-from tensornet_attn.runtime.triton.survey import DTYPES, FAMILIES, TARGETS, WIDTHS, survey, tables
+from tensornet_attn.runtime.triton.survey import DTYPES, FAMILIES, TARGETS, WIDTHS, Used, compiling, survey, tables
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
 KERNELS = {
@@ -89,7 +87,7 @@ def test_doctor_wants_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_interpreter_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "interpreting", lambda: True)
+    monkeypatch.setattr("tensornet_attn.runtime.triton.survey.interpreting", lambda: True)
     with pytest.raises(InputError) as error, compiling(90):
         pass
     assert str(error.value) == "kernels are compiled without TRITON_INTERPRET alone: unset it in a new process."

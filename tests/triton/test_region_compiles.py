@@ -14,7 +14,7 @@ from tensornet_attn.cli.__main__ import main
 from tensornet_attn.cli.generate.catalogue import Catalogue
 from tensornet_attn.cli.generate.page import kernels_of_designs
 from tensornet_attn.errors import InputError
-from tensornet_attn.runtime.triton.resources import Used
+from tensornet_attn.runtime.triton.survey import Used
 from tests.designs.cases import ATTENTION
 from tests.plan.blockwise_cases import TAKEN
 

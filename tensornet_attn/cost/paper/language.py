@@ -67,7 +67,7 @@ def shipped(name: str) -> Shipped:
     >>> shipped("epa_47m_xl").mixer
     Layer(design='epa_xl', legs={'h': 2, 'e': 5, 'd': 76}, settings={'k': 2})
     """
-    model = file_document(str(library.model_path_of(name)))[0].data["model"]
+    model = file_document(str(library.path_of(name, "model")))[0].data["model"]
     (layer,) = model["layers"]
     sizes = (model["width"], model["vocabulary"], model["length"], model.get("memory", 0), layer["repeat"])
     parts = (layer["mixer"], layer["mlp"])

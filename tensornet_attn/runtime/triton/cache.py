@@ -8,12 +8,16 @@ import warnings
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from tensornet_attn.cost.devices import calibration_file
 from tensornet_attn.files import write_whole
 
 Choices = dict[str, dict[str, int]]  # kernel and sizes: what it is launched with
+_Config = Annotated[dict[str, Annotated[int, Field(strict=True, gt=0, le=65536)]], Field(min_length=1)]
+_TABLE = TypeAdapter(dict[str, dict[str, _Config]])
 
 
 def cache_file() -> Path:
@@ -60,25 +64,12 @@ def keep(key: str, choices: Choices) -> Path:
 def _read(path: Path) -> dict[str, Choices]:
     """What a file has; nothing, where there is none or where it is damaged and has been set aside."""
     try:
-        found = json.loads(path.read_bytes())
+        return _TABLE.validate_json(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):
-        found = None
-    if _whole(found):
-        return dict(found)
+        pass
     aside = path.with_suffix(".damaged")
     os.replace(path, aside)
     warnings.warn(f"{path} is damaged and has been moved to {aside.name}: kernels are tuned anew.", stacklevel=4)
     return {}
-
-
-def _whole(found: Any) -> bool:
-    """Whether this is a table of tables of configurations with numbers that a launch may have."""
-    if not isinstance(found, dict) or not all(isinstance(choices, dict) for choices in found.values()):
-        return False
-    configs = [config for choices in found.values() for config in choices.values()]
-    return all(
-        isinstance(config, dict) and config and all(type(size) is int and 0 < size <= 65536 for size in config.values())
-        for config in configs
-    )

@@ -5,9 +5,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.experts import each_mapped, routed_of_all
-from tensornet_attn.runtime.operations import operation
-from tensornet_attn.runtime.products import product_dtype
+from tensornet_attn.runtime.experts import (
+    expert_rows,
+    expert_sums,
+    routed_gradient_shapes,
+    routed_keep_all,
+    routed_save,
+    routed_shape,
+    routed_twice,
+)
+from tensornet_attn.runtime.operations import one_by_one, operation
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.experts_kernels import (
     expert_counts,
@@ -31,30 +38,12 @@ EXPERTS = (
 
 def triton_expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False) -> Tensor:
     """`expert_sums` of the same arguments."""
-    if weight.ndim == 3:
-        return triton_expert_sums(x.unsqueeze(-3), weight[None], gates.unsqueeze(-2), chosen.unsqueeze(-2), True)
-    out = triton_expert_product(x, weight, gates, chosen, 1 if total else len(weight), 1).squeeze(-2)
-    return out.squeeze(-2) if total else out
+    return expert_sums(x, weight, gates, chosen, total, triton_routed)
 
 
 def triton_expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
     """`expert_rows` of the same arguments."""
-    if weight.ndim == 3:
-        return triton_expert_rows(x.unsqueeze(-3), weight[None], chosen.unsqueeze(-2)).squeeze(-3)
-    return triton_expert_product(x, weight, None, chosen, *chosen.shape[-2:])
-
-
-def triton_expert_product(
-    x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int
-) -> Tensor:
-    """`expert_product` of the same arguments: [..., heads, slots, o]."""
-    lead = torch.broadcast_shapes(x.shape[:-3], chosen.shape[:-2])
-    dtype = product_dtype(weight)
-    x, weight = x.to(dtype).expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:]), weight.to(dtype)
-    chosen = chosen.expand(*lead, *chosen.shape[-2:]).reshape(-1, *chosen.shape[-2:])
-    if gates is not None:
-        gates = gates.to(dtype).expand(*lead, *gates.shape[-2:]).reshape(-1, *gates.shape[-2:])
-    return triton_routed(x, weight, gates, chosen, heads, slots).reshape(*lead, heads, slots, weight.shape[-1])
+    return expert_rows(x, weight, chosen, triton_routed)
 
 
 @torch.library.custom_op(operation("triton_routed"), mutates_args=())
@@ -176,23 +165,6 @@ def outer(x: Tensor, gradient: Tensor, gates: Tensor | None, weight: Tensor, cho
     return out
 
 
-@triton_routed.register_fake
-def triton_routed_shape(x, weight, gates, chosen, heads, slots):
-    """A tensor like the result."""
-    return x.new_empty(x.shape[0], heads, slots, weight.shape[-1])
-
-
-@triton_routed_gradients.register_fake
-def triton_routed_gradient_shapes(gradient, x, weight, gates, chosen, wanted):
-    """Tensors like the gradients."""
-    return x.new_empty(x.shape), weight.new_empty(weight.shape), x.new_empty(chosen.shape)
-
-
-def triton_routed_save(ctx, inputs, output):
-    """Keeps the operands, and nothing that is sorted."""
-    ctx.save_for_backward(*inputs[:4])
-
-
 def triton_routed_autograd(ctx, gradient):
     """The gradients of the operands that want one."""
     wanted = list(ctx.needs_input_grad[:3])
@@ -200,38 +172,9 @@ def triton_routed_autograd(ctx, gradient):
     return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None
 
 
-def triton_routed_keep_all(ctx, inputs, output):
-    """Keeps all tensors."""
-    ctx.save_for_backward(*inputs[:5])
-
-
-def triton_routed_twice(ctx, *seconds):
-    """The gradients of the gradients, by those of plain code."""
-    gradient, x, weight, gates, chosen = ctx.saved_tensors
-    known = chosen.new_ones(chosen.shape, dtype=x.dtype) if gates is None else gates
-
-    def again(gradient, *operands):
-        def plain(*some):
-            return routed_of_all(*some, chosen, *gradient.shape[1:3])
-
-        return torch.func.vjp(plain, *operands)[1](gradient)
-
-    found = torch.func.vjp(again, gradient, x, weight, known)[1](seconds)
-    return *found[:3], None if gates is None else found[3], None, None
-
-
-triton_routed.register_autograd(triton_routed_autograd, setup_context=triton_routed_save)
-triton_routed_gradients.register_autograd(triton_routed_twice, setup_context=triton_routed_keep_all)
-
-
-@triton_routed.register_vmap
-def triton_routed_each(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    return torch.stack([triton_routed(*one) for one in each_mapped(info, dims, arguments)]), 0
-
-
-@triton_routed_gradients.register_vmap
-def triton_routed_gradients_each(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    found = [triton_routed_gradients(*one) for one in each_mapped(info, dims, arguments)]
-    return tuple(torch.stack(same) for same in zip(*found, strict=True)), (0, 0, 0)
+triton_routed.register_fake(routed_shape)
+triton_routed_gradients.register_fake(routed_gradient_shapes)
+triton_routed.register_autograd(triton_routed_autograd, setup_context=routed_save)
+triton_routed_gradients.register_autograd(routed_twice, setup_context=routed_keep_all)
+triton_routed.register_vmap(one_by_one(triton_routed))
+triton_routed_gradients.register_vmap(one_by_one(triton_routed_gradients))

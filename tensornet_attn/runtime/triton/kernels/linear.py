@@ -1,17 +1,33 @@
 """Linear attention by Triton kernels, in chunks whose states stand in memory; beside `linear_attention`."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.linear import dense_linear, linear_attention, seen_terms
 from tensornet_attn.runtime.operations import operation
-from tensornet_attn.runtime.triton.kernels.linear_launch import chunk_sums, chunked, read_chunks, row_sums_gradient
+from tensornet_attn.runtime.softmax import laid_out
+from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
+from tensornet_attn.runtime.triton.kernels.linear_kernels import linear_reads, linear_sums, row_products, sums_before
 from tensornet_attn.runtime.triton.kernels.tiles import (
     batch_and_heads,
     common_dtype,
     in_batch_dimension,
+    precision_of,
     sums_of,
-    width_first,
+    tile_type,
+)
+
+SPAN = 16  # chunks that one program sums where nothing between them is needed
+LINEAR = (
+    (64, 64, 4, 3),
+    (64, 64, 4, 2),
+    (64, 64, 8, 2),
+    (64, 64, 4, 1),
+    (32, 32, 4, 1),
+    (32, 32, 8, 1),
+    (16, 16, 4, 1),
 )
 
 
@@ -65,6 +81,140 @@ def linear_by_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool, normalize: bo
     return out.reshape(*lead, *out.shape[-2:]).to(v.dtype)
 
 
+@dataclass(frozen=True)
+class Chunked:
+    """How the kernels of one call are launched: positions of a chunk, the largest block of a width, the rest."""
+
+    causal: bool
+    chunk: int
+    block: int
+    launch: tuple
+
+    def widths(self, features: int, width: int) -> dict:
+        """What a kernel over these widths is launched with."""
+        blocks = {"FEATURES": min(self.block, padded(features)), "WIDTH": min(self.block, padded(width))}
+        return {"CHUNK": self.chunk, **blocks, **dict(self.launch)}
+
+
+def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool) -> Chunked:
+    """The launch for operands like x of these widths, over so many positions."""
+    most = max(padded(features), padded(width))
+    size = 4 if x.dtype == torch.float16 else x.element_size()  # beside sums it is multiplied as float32
+    candidates = [
+        {"CHUNK": min(chunk, padded(rows)), "BLOCK": min(block, most), "num_warps": warps, "num_stages": stages}
+        for chunk, block, warps, stages in LINEAR
+    ]
+
+    def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
+        numbers = CHUNK * (2 * CHUNK + 3 * BLOCK) + BLOCK * BLOCK  # scores stand there twice, where taken apart
+        numbers = numbers * 3 // 4 if size < 4 else numbers * held_for(size)  # as compiling has shown
+        return numbers, 3 * size * CHUNK * BLOCK + max(4, size) * BLOCK * BLOCK
+
+    sizes = (most, min(padded(rows), 64), str(x.dtype).removeprefix("torch."))
+    config = dict(configured("linear", sizes, distinct(candidates), need))
+    return Chunked(causal, config.pop("CHUNK"), config.pop("BLOCK"), tuple(config.items()))
+
+
+def chunk_sums(
+    k: Tensor,
+    v: Tensor | None,
+    how: Chunked,
+    scale: Tensor | None = None,
+    weight: Tensor | None = None,
+    first: int = 0,
+    most: int | None = None,
+    later: bool = False,
+    total: bool = False,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The sums of scale k v^T before each chunk, after it if `later`: [b h, chunks, d, e]; of weight k, if `total`.
+
+    Without v of weight k alone.
+
+    Not causal: of all rows, as one chunk. Row i of k stands at position `first` + i of `most`, else of its length.
+    """
+    batch, heads, length, features = k.shape
+    width, span = 1 if v is None else v.shape[-1], 1 if how.causal else SPAN
+    config = how.widths(features, width)
+    places = length if most is None or not how.causal else most
+    parts = max(1, -(-places // (how.chunk * span)))
+    sums = None if v is None else k.new_empty(batch * heads, parts, features, width, dtype=sums_of(k))
+    totals = k.new_empty(batch * heads, parts, features, dtype=sums_of(k)) if total else None
+    values = k if v is None else v
+    if batch * heads * features * width:
+        linear_sums[(batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"]))](
+            k, values, scale, weight, sums, totals, *k.stride()[:3], *values.stride()[:3],
+            heads, length, first if how.causal else 0, features, width, parts,
+            span=span, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
+        )  # fmt: skip
+    made = (None if x is None else before(x, how, later) for x in (sums, totals))
+    return next(made), next(made)
+
+
+def before(sums: Tensor, how: Chunked, later: bool) -> Tensor:
+    """The sums of the parts before each [b h, parts, ...], in place; or of all parts, as one."""
+    if not how.causal:
+        return sums.sum(1, keepdim=True)
+    if sums.numel():
+        lead, parts, size = sums.flatten(2).shape
+        block = min(1024, padded(size))
+        sums_before[(lead, -(-size // block))](
+            sums, parts, size, REVERSE=later, DTYPE=tile_type(sums.dtype), BLOCK=block, num_warps=4
+        )
+    return sums
+
+
+def read_chunks(
+    left: Tensor,
+    right: Tensor,
+    values: Tensor,
+    sums: Tensor | None,
+    how: Chunked,
+    total: Tensor | None = None,
+    scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    later: bool = False,
+    eps: float | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """What `left` reads of `values`, as `linear_reads` says, in its dtype or another one.
+
+    With `eps` it is divided by the row sums; their inverse is the second result.
+    """
+    batch, heads, length, features = left.shape
+    others, width = values.shape[-2:]
+    ahead = (length - others if later else others - length) if how.causal else 0  # position of the first query
+    left_first, right_first = (0, ahead) if later else (ahead, 0)
+    start, config = left_first // how.chunk, how.widths(features, width)
+    chunks = -(-(left_first + length) // how.chunk) - start
+    out = left.new_empty(batch, heads, length, width, dtype=dtype)
+    inverse = None if eps is None else left.new_empty(batch, heads, length, dtype=sums_of(left))
+    if out.numel():
+        strides = (0, 0, 0) if sums is None else (*sums.stride()[2:], sums.shape[1])
+        linear_reads[(batch * heads * chunks, -(-width // config["WIDTH"]))](
+            left, right, values, sums, total, scale, bias, out, inverse,
+            *left.stride()[:3], *right.stride()[:3], *values.stride()[:3], *strides,
+            heads, length, others, left_first, right_first, features, width, chunks, start,
+            CAUSAL=how.causal, PAIRS=how.causal, LATER=later, EPS=eps, DTYPE=tile_type(sums_of(left)),
+            PRECISION=precision_of(left, right, values), **config,
+        )  # fmt: skip
+    return out, inverse
+
+
+def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
+    """The gradient of the row sums by which `out` is divided, from that of `out`: -inverse <g, out>; else <g, out>.
+
+    g and out [b, h, n, e], e side by side, all of out; inverse, if it is given, and the result [b, h, n].
+    """
+    batch, heads, length, width = out.shape
+    found = out.new_empty(out.shape[:-1], dtype=sums_of(out))
+    if found.numel():
+        row_products[(batch * heads * -(-length // 64),)](
+            g, out, inverse, found, *g.stride()[:3], heads, length, width,
+            DTYPE=tile_type(found.dtype), ROWS=64, WIDTH=min(64, padded(width)), num_warps=4,
+        )  # fmt: skip
+    return found
+
+
 @torch.library.custom_op(operation("triton_linear"), mutates_args=())
 def triton_linear(q: Tensor, k: Tensor, v: Tensor, causal: bool, normalize: bool, eps: float) -> tuple[Tensor, Tensor]:
     """q [b, h, n, d], k [b, h, m, d], v [b, h, m, e] -> [b, h, n, e], and the inverse of the scores' row sums.
@@ -72,7 +222,7 @@ def triton_linear(q: Tensor, k: Tensor, v: Tensor, causal: bool, normalize: bool
     That is [b, h, n]; nothing stands there unless `normalize`.
     """
     with torch.cuda.device_of(q):
-        q, k, v = map(width_first, (q, k, v))
+        q, k, v = map(laid_out, (q, k, v))
         how = chunked(q, q.shape[-1], v.shape[-1], max(q.shape[-2], k.shape[-2]), causal)
         sums, total = chunk_sums(k, v, how, total=normalize)
         out, inverse = read_chunks(q, k, v, sums, how, total, eps=eps if normalize else None)
@@ -88,7 +238,7 @@ def triton_linear_gradients(
     dq = (g' v^T + r) k,    dk = (v g'^T + r) q,    dv = (k q^T) g',    over the pairs that see each other.
     """
     with torch.cuda.device_of(g):
-        g, q, k, v = map(width_first, (g, q, k, v))
+        g, q, k, v = map(laid_out, (g, q, k, v))
         n, m = q.shape[-2], k.shape[-2]
         how = chunked(q, q.shape[-1], v.shape[-1], max(n, m), causal)
         scale, bias = (inverse, row_sums_gradient(g, out, inverse)) if normalize else (None, None)
@@ -144,17 +294,5 @@ def triton_linear_twice(ctx, *seconds):
 
 triton_linear.register_autograd(triton_linear_autograd, setup_context=triton_linear_keep)
 triton_linear_gradients.register_autograd(triton_linear_twice, setup_context=triton_linear_keep_all)
-
-
-@triton_linear.register_vmap
-def triton_linear_mapped(info, dims, *given):
-    """One more batch dimension."""
-    found = triton_linear(*in_batch_dimension(info, dims, given))
-    return tuple(x.unflatten(0, (info.batch_size, -1)) if x.numel() else x for x in found), (0, 0 if given[4] else None)
-
-
-@triton_linear_gradients.register_vmap
-def triton_linear_gradients_mapped(info, dims, *given):
-    """One more batch dimension."""
-    found = triton_linear_gradients(*in_batch_dimension(info, dims, given))
-    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0, 0, 0)
+triton_linear.register_vmap(in_batch_dimension(triton_linear))
+triton_linear_gradients.register_vmap(in_batch_dimension(triton_linear_gradients))

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import element, operation
+from tensornet_attn.runtime.operations import one_by_one, operation
 from tensornet_attn.runtime.products import autocast_dtype
-from tensornet_attn.runtime.triton.kernels.linear_launch import row_sums_gradient
+from tensornet_attn.runtime.triton.kernels.linear import row_sums_gradient
 from tensornet_attn.runtime.triton.kernels.region_launch import REGIONS, Launch, Region, one_width, with_batch
 
 
@@ -206,17 +206,13 @@ def tiles_save(ctx, inputs, output):
 
 def kept_for_backward(ctx, operands, some, output):
     """Saves tensors, of which some may be None."""
-    ctx.present = [x is not None for x in some]
-    ctx.save_for_backward(*operands, *output, *(x for x in some if x is not None))
+    ctx.save_for_backward(*operands, *output, *some)
     ctx.mark_non_differentiable(output[1])
 
 
 def saved_backward(ctx, gradient, wanted, backward):
     """The gradients of the operands, and of the mask last, that are `wanted`; None for the others."""
-    saved = list(ctx.saved_tensors)
-    count = len(saved) - sum(ctx.present)
-    (*operands, out, lse), some = saved[:count], saved[count:]
-    mask, key_mask, seed = (some.pop(0) if present else None for present in ctx.present)
+    *operands, out, lse, mask, key_mask, seed = ctx.saved_tensors
     found = list(backward(ctx.call, wanted, (seed, key_mask), gradient, out, lse, mask, *operands))
     return [found.pop(0) if asked else None for asked in wanted]
 
@@ -237,18 +233,8 @@ def gradients_of(call, wanted, others, gradient, out, lse, mask, *operands):
     return tuple(tiles_backward(gradient, out, lse, wanted, list(operands), mask, key_mask, seed, *call))
 
 
-@tiles_forward.register_vmap
-def tiles_mapped(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    found = [tiles_forward(*element(arguments, dims, i)) for i in range(info.batch_size)]
-    return [torch.stack(same) for same in zip(*found, strict=True)], [0] * len(found[0])
-
-
-@tiles_backward.register_vmap
-def tiles_gradients_mapped(info, dims, *arguments):
-    """One element of the mapped dimension after another."""
-    found = [tiles_backward(*element(arguments, dims, i)) for i in range(info.batch_size)]
-    return [torch.stack(same) for same in zip(*found, strict=True)], [0] * len(found[0])
+tiles_forward.register_vmap(one_by_one(tiles_forward))
+tiles_backward.register_vmap(one_by_one(tiles_backward))
 
 
 class TiledRegion(torch.autograd.Function):

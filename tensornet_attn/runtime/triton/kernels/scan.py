@@ -7,9 +7,10 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import divided
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.products import exact_products
-from tensornet_attn.runtime.scan import delta_rule, keys_by_sum
+from tensornet_attn.runtime.scan import delta_gradients_shapes, delta_rule, keys_by_sum
+from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
-from tensornet_attn.runtime.triton.kernels.linear_launch import Chunked, chunk_sums, read_chunks, row_sums_gradient
+from tensornet_attn.runtime.triton.kernels.linear import Chunked, chunk_sums, read_chunks, row_sums_gradient
 from tensornet_attn.runtime.triton.kernels.scan_kernels import chunk_solutions, delta_gradients_end, delta_states
 from tensornet_attn.runtime.triton.kernels.tiles import (
     batch_and_heads,
@@ -18,7 +19,6 @@ from tensornet_attn.runtime.triton.kernels.tiles import (
     precision_of,
     sums_of,
     tile_type,
-    width_first,
 )
 
 DEEPEST = 128  # width of keys whose states a program holds
@@ -80,7 +80,7 @@ def triton_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool,
     To `normalize` it is divided by q z + eps, z the sum of keys so far; 1 over that is the second result, [b, h, n].
     """
     with torch.cuda.device_of(q):
-        q, k, v = map(width_first, (q, k, v))
+        q, k, v = map(laid_out, (q, k, v))
         how = delta_chunked(k, k.shape[-1], v.shape[-1])
         undone, writes, _ = solve_chunks(k, v, rate.contiguous(), how)
         states, written = scan_chunks(k, writes, undone, how)
@@ -91,15 +91,7 @@ def triton_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool,
 
 @torch.library.custom_op(operation("triton_delta_gradients"), mutates_args=())
 def triton_delta_gradients(
-    g: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rate: Tensor,
-    out: Tensor,
-    inverse: Tensor,
-    normalize: bool,
-    eps: float,
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, out: Tensor, inverse: Tensor, normalize: bool, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and rate from that of what is read; `moved` is -1 times that of the writes.
 
@@ -107,7 +99,7 @@ def triton_delta_gradients(
     has it: scores that are read by the writes are g written^T + r.
     """
     with torch.cuda.device_of(g):
-        g, q, k, v, rate = *map(width_first, (g, q, k, v)), rate.contiguous()
+        g, q, k, v, rate = *map(laid_out, (g, q, k, v)), rate.contiguous()
         how, kept, (n, m) = delta_chunked(k, k.shape[-1], v.shape[-1]), kept_in(k), (q.shape[-2], k.shape[-2])
         bias, seen, asked = None, None, None
         if normalize:
@@ -219,12 +211,6 @@ def triton_delta_shape(q, k, v, rate, normalize, eps):
     return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
 
 
-@triton_delta_gradients.register_fake
-def triton_delta_gradients_shapes(g, q, k, v, rate, out, inverse, normalize, eps):
-    """The shapes of the gradients."""
-    return tuple(x.new_empty(x.shape) for x in (q, k, v, rate))
-
-
 def triton_delta_keep(ctx, inputs, output):
     """Keeps the operands and the results."""
     *operands, ctx.normalize, ctx.eps = inputs
@@ -255,19 +241,8 @@ def triton_delta_twice(ctx, *seconds):
         return *torch.func.vjp(gradients, *ctx.saved_tensors)[1](seconds), None, None, None, None
 
 
+triton_delta_gradients.register_fake(delta_gradients_shapes)
 triton_delta.register_autograd(triton_delta_autograd, setup_context=triton_delta_keep)
 triton_delta_gradients.register_autograd(triton_delta_twice, setup_context=triton_delta_keep_all)
-
-
-@triton_delta.register_vmap
-def triton_delta_mapped(info, dims, *given):
-    """One more batch dimension."""
-    found = triton_delta(*in_batch_dimension(info, dims, given))
-    return tuple(x.unflatten(0, (info.batch_size, -1)) if x.numel() else x for x in found), (0, 0 if given[4] else None)
-
-
-@triton_delta_gradients.register_vmap
-def triton_delta_gradients_mapped(info, dims, *given):
-    """One more batch dimension."""
-    found = triton_delta_gradients(*in_batch_dimension(info, dims, given))
-    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0, 0, 0, 0)
+triton_delta.register_vmap(in_batch_dimension(triton_delta))
+triton_delta_gradients.register_vmap(in_batch_dimension(triton_delta_gradients))

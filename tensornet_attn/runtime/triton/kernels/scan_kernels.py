@@ -140,10 +140,7 @@ def delta_states(
         add = rows_of(adds + begin * adds_row, place, adds_row, more, f, features)
         state += product(own, add, PRECISION)
         if LATER:
-            i, j = (
-                begin - first,
-                others + first - begin,
-            )  # the row of the chunk's first position, and how many there are
+            i, j = begin - first, others + first - begin  # the row of the chunk's first position; how many there are
             on, at = ((place >= -i) & (place < j))[:, None], place[:, None]
             x = tl.load(left + i * left_row + at * left_row + f[None, :], on & (f < features)[None, :], 0.0)
             y = tl.load(right + i * right_row + at * right_row + e[None, :], on & (e < width)[None, :], 0.0)

@@ -59,18 +59,15 @@ def batch_and_heads(x: Tensor, lead: tuple[int, ...]) -> Tensor:
     return x.expand(*lead, *x.shape[-2:]).reshape(math.prod(batch), heads, *x.shape[-2:])
 
 
-def width_first(x: Tensor) -> Tensor:
-    """x with the numbers of its last dimension side by side, as the kernels read them."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+def in_batch_dimension(op):
+    """The vmap of an operation: the mapped dimension is part of the kernels' batch, the first one of each tensor."""
 
+    def mapped(info, dims, *given):
+        pairs = [(x, dim) for x, dim in zip(given, dims, strict=True) if isinstance(x, Tensor)]
+        first = [x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in pairs]
+        found = op(*(x.flatten(0, 1) for x in first), *given[len(first) :])
+        whole = [x.ndim > 1 for x in found]  # an empty vector stands for what is not computed
+        found = (x.unflatten(0, (info.batch_size, -1)) if own else x for x, own in zip(found, whole, strict=True))
+        return tuple(found), tuple(0 if own else None for own in whole)
 
-def in_batch_dimension(info, dims, given) -> list:
-    """What vmap gives, with the mapped dimension of each tensor part of its first one, as the kernels' batch."""
-    return [
-        x.unsqueeze(0).expand(info.batch_size, *x.shape).flatten(0, 1)
-        if isinstance(x, Tensor) and dim is None
-        else x.movedim(dim, 0).flatten(0, 1)
-        if isinstance(x, Tensor)
-        else x
-        for x, dim in zip(given, dims, strict=True)
-    ]
+    return mapped
