@@ -11,7 +11,15 @@ from typing import Any
 import torch
 
 from tensornet_attn.analyse.core import core_matrix, stable_rank
-from tensornet_attn.analyse.maps import Maps, Selections, expert_selections, maps_and_scores
+from tensornet_attn.analyse.maps import (
+    Maps,
+    Selections,
+    attention_steps,
+    compiled,
+    expert_selections,
+    maps_and_scores,
+    topk_steps,
+)
 from tensornet_attn.analyse.measures import (
     TOP,
     VARIANCE,
@@ -26,7 +34,6 @@ from tensornet_attn.analyse.measures import (
     singular_values,
 )
 from tensornet_attn.analyse.section import Section
-from tensornet_attn.analyse.steps import attention_steps, compiled, topk_steps
 from tensornet_attn.errors import InputError
 
 Tensor = torch.Tensor

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensornet_attn.analyse.steps import attention_steps, topk_steps
+from tensornet_attn.analyse.maps import attention_steps, topk_steps
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.module import CompiledDesign

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 import torch.nn.functional as F
 
+from tensornet_attn.tasks.chance import Rows
 from tensornet_attn.tasks.recipe import Measure, measured
-from tensornet_attn.tasks.splits import Rows
 
 Tensor = torch.Tensor
 _KINDS = {"i": "int64", "u": "int64", "f": "float32", "b": "bool"}  # numpy's kinds of arrays

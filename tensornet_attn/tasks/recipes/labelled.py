@@ -12,12 +12,10 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.cache import Cache
-from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.reading import read_table, read_text, the_file, the_files
+from tensornet_attn.tasks.chance import Integers, Rows, Stream, by_content, split_of_text
+from tensornet_attn.tasks.reading import Cache, read_table, read_text, the_file, the_files
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
-from tensornet_attn.tasks.splits import Rows, by_content, split_of_text
 
 Pairs = list[tuple[str, str]]  # (text, label)
 Text = npt.NDArray[np.uint16]

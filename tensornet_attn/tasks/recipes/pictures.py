@@ -17,12 +17,19 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.tasks.alphabet import Alphabet
-from tensornet_attn.tasks.cache import Arrays, Cache
-from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.reading import MissingFile, fingerprint, read_bytes, read_text, the_file, the_files
+from tensornet_attn.tasks.chance import Integers, Rows, Stream
+from tensornet_attn.tasks.reading import (
+    Arrays,
+    Cache,
+    MissingFile,
+    fingerprint,
+    read_bytes,
+    read_text,
+    the_file,
+    the_files,
+)
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
-from tensornet_attn.tasks.splits import Rows
 
 GREYS = Alphabet(tuple(map(str, range(256))))
 Bytes = npt.NDArray[np.uint8]

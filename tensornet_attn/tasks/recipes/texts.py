@@ -13,11 +13,9 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.cache import Arrays, Cache
-from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.reading import fingerprint, read_bytes, read_text
+from tensornet_attn.tasks.chance import SPLITS, Integers, Rows, Stream
+from tensornet_attn.tasks.reading import Arrays, Cache, fingerprint, read_bytes, read_text
 from tensornet_attn.tasks.recipe import Measure, Options, Recipe, Source
-from tensornet_attn.tasks.splits import SPLITS, Rows
 
 Text = npt.NDArray[np.integer]
 EOS, UNKNOWN = "<eos>", "<unk>"

@@ -22,12 +22,10 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
-from tensornet_attn.tasks.cache import Arrays, Cache
-from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.reading import fingerprint, read_text
+from tensornet_attn.tasks.chance import SPLITS, Integers, Rows, Stream
+from tensornet_attn.tasks.reading import Arrays, Cache, fingerprint, read_text
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Parallel, Recipe, Source
-from tensornet_attn.tasks.splits import SPLITS, Rows
 
 FILES = {"train": "train", "validation": "valid", "test": "test"}
 PADDING, EDGE, UNKNOWN = 0, 1, 2  # the decoder begins with the edge and ends with it
