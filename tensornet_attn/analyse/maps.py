@@ -47,15 +47,14 @@ def values_of(
     named: Mapping[str, Tensor] | None = None,
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
-    noise: Mapping[str, Tensor] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Values by name, [batch..., legs as written], and the lengths of the call. Raises InputError.
 
     As in evaluation whatever the module's mode, so that dropout and noise leave the maps alone.
     """
     given = module._signature.ordered(inputs, named or {})
-    lengths = module._signature.check(given, mask, key_mask, noise)
-    tensors = leaves(module, given, noise)
+    lengths = module._signature.check(given, mask, key_mask, None)
+    tensors = leaves(module, given, None)
     return evaluated(module, names, tensors, lengths, mask=mask, key_mask=key_mask), lengths
 
 

@@ -128,11 +128,9 @@ class LanguageModel(Model):
         keep, states, contexts = _seen(memory, key_mask, batch, n), iter(memory.states), []
         found: Losses = {}
         for place, block in enumerate(self.layers):
-            if block.mixer.context:
-                contexts.append(torch.cat([next(states), x], 1))
-                made = block.after(contexts[-1], n, keep, key_mask, losses=losses)
-            else:
-                made = block(x, key_mask, losses=losses)
+            context = torch.cat([next(states), x], 1) if block.mixer.context else None
+            contexts += [] if context is None else [context]
+            made = block(x, key_mask, losses=losses, context=context, context_mask=keep)
             x = gathered(made, f"layers.{place}", found)
         last = tuple(context[:, max(0, context.shape[1] - self.rows) :].detach() for context in contexts)
         keep = None if keep is None else keep[:, max(0, keep.shape[1] - self.rows) :]

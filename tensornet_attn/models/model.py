@@ -96,29 +96,19 @@ class Block(nn.Module):
         source: Tensor | None = None,
         source_mask: Tensor | None = None,
         losses: bool = False,
+        context: Tensor | None = None,
+        context_mask: Tensor | None = None,
     ) -> WithLosses:
         """x, and the result, [batch, n, width]; key_mask [batch, n]; source [batch, m, width], its mask [batch, m].
 
-        `losses`: the result is (result, losses), named such as `mixer.balance`.
+        `context` [batch, m, width], of which x is the last rows, is what the mixer sees; its mask [batch, m]. `losses`:
+        the result is (result, losses), named such as `mixer.balance`.
         """
-        return self._rest(self.mixer(x, key_mask, losses=losses), key_mask, source, source_mask, losses)
-
-    def after(
-        self, context: Tensor, n: int, key_mask: Tensor | None, own_mask: Tensor | None, losses: bool = False
-    ) -> WithLosses:
-        """Like forward for the last n rows of a context, which the mixer sees as a whole."""
-        return self._rest(self.mixer.after(context, n, key_mask, losses), own_mask, None, None, losses)
-
-    def _rest(
-        self,
-        mixed: WithLosses,
-        key_mask: Tensor | None,
-        source: Tensor | None,
-        source_mask: Tensor | None,
-        losses: bool,
-    ) -> WithLosses:
         found: Losses = {}
-        x = gathered(mixed, "mixer", found)
+        if context is None:
+            x = gathered(self.mixer(x, key_mask, losses=losses), "mixer", found)
+        else:
+            x = gathered(self.mixer.after(context, x.shape[1], context_mask, losses), "mixer", found)
         if "cross" in self.roles:
             x = gathered(self.cross(x, source_mask, source, losses), "cross", found)
         if "mlp" in self.roles:

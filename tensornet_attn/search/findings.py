@@ -63,9 +63,8 @@ def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
         values = {trial.slot: value for trial in own if (value := values_at(trial, rung).get(metric)) is not None}
         known = [trial for trial in own if trial.slot in values]
         for arm in (ALL, *study.arms[1:]):
-            designs = {
-                trial.essence: trial for trial in reversed(known) if arm in (ALL, trial.arm)
-            }  # the first of each
+            # of equal designs the first
+            designs = {trial.essence: trial for trial in reversed(known) if arm in (ALL, trial.arm)}
             rows = [({*map(_key, trial.path)}, values[trial.slot]) for trial in designs.values()]
             for kind, name in sorted({key for keys, _ in rows for key in keys if key is not None}):
                 sides = [[value for keys, value in rows if ((kind, name) in keys) == has] for has in (True, False)]
@@ -151,10 +150,6 @@ class Findings:
         return frozenset(trial.essence for trial in self.front)
 
     @cached_property
-    def front_slots(self) -> frozenset[int]:
-        return frozenset(trial.slot for trial in self.front)
-
-    @cached_property
     def again(self) -> Mapping[int, Confirmed]:
         """By the slot of a finalist, what confirming it gave."""
         return {one.of: one for one in self.confirmed}
@@ -185,14 +180,6 @@ class Findings:
     def shown(self) -> tuple[str, ...]:
         """The objectives that qualities are plotted against: those of the study, or multiply-adds where it has none."""
         return tuple(name for name in self.study.objectives if name != "quality") or ("macs",)
-
-    @cached_property
-    def best(self) -> Confirmed | None:
-        """The confirmed design of the highest mean; None where nothing was confirmed."""
-        return self.confirmed[0] if self.confirmed else None
-
-    def of_arm(self, arm: str) -> list[Trial]:
-        return [trial for trial in self.proposals if trial.arm == arm]
 
     @cached_property
     def volumes(self) -> Mapping[str, Sequence[float]]:

@@ -24,9 +24,7 @@ def ranks(points: Sequence[Point]) -> list[int]:
     """
     import moocore
 
-    finite = np.nan_to_num(
-        np.array(points, dtype=np.float64)
-    )  # moocore misplaces infinite values, not the largest ones
+    finite = np.nan_to_num(np.array(points, dtype=np.float64))  # moocore misplaces infinite values, not the largest
     return [int(rank) for rank in moocore.pareto_rank(finite)] if points else []
 
 

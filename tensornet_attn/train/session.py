@@ -62,11 +62,10 @@ def fabric_of(run: Run) -> Fabric:
 
 def _sharded(model: nn.Module, mesh: Any) -> nn.Module:
     """FSDP2: the weights of each block, and those of the rest, are gathered when they are used."""
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import fully_shard
 
     for block in blocks(model):
         fully_shard(block, mesh=mesh["data_parallel"])
-        register_fsdp_forward_method(block, "after")
     return fully_shard(model, mesh=mesh["data_parallel"])
 
 
@@ -79,8 +78,7 @@ def recompute(model: nn.Module) -> None:
     """Makes every layer keep its inputs alone. Layers with a state are left out: a second call reads another one."""
     for block in blocks(model):
         if not any(True for _ in block.buffers()):
-            for call in ("forward", "after"):
-                setattr(block, call, partial(checkpoint, getattr(block, call), use_reentrant=False))
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 @dataclass
