@@ -115,8 +115,7 @@ def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, o
             in_file = bool(path) and path[0] in document.data and path[0] not in options
             last = str(path[-1:] and path[-1])
             if in_file and kind == "extra_forbidden":
-                message, hint = f"there is no key '{printable(last)}' here.", reporter.nearest(last, known)
-                reporter.error("unknown-key", message, path, key=True, hint=hint)
+                reporter.unknown_key(path, known)
             elif in_file:
                 reporter.error("wrong-value", f"{where}: {wrong}{shown}.", path, hint=PAGE)
             elif kind == "extra_forbidden":

@@ -158,12 +158,14 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
     try:
         return Run(**{**document.data, **options})
     except ValidationError as error:
-        wrong = [_option(raw) for raw in error.errors() if not raw["loc"] or raw["loc"][0] not in document.data]
+        given, wrong = list[str](), list[str]()
         for raw in error.errors():
-            if raw["loc"] and raw["loc"][0] in document.data and raw["loc"][0] not in options:
+            key = raw["loc"][0] if raw["loc"] else None
+            if key in document.data and key not in options:
                 _report(reporter, raw)
+            else:
+                (given if key in options else wrong).append(_option(raw))
         refuse(reporter, "run")
-        given = [_option(raw) for raw in error.errors() if raw["loc"] and raw["loc"][0] in options]
         raise InputError("\n".join(dict.fromkeys(given + wrong))) from error
 
 
@@ -203,10 +205,8 @@ def file_document(source: str | os.PathLike[str], kind: str) -> tuple[Document, 
 
 def _report(reporter: Reporter, raw: Any) -> None:
     path = tuple(raw["loc"])
-    last = str(path[-1])
     if raw["type"] == "extra_forbidden":
-        hint = reporter.nearest(last, Run.model_fields)
-        reporter.error("unknown-key", f"there is no key '{printable(last)}' here.", path, key=True, hint=hint)
+        reporter.unknown_key(path, Run.model_fields)
         return
     given = written(reporter.document.value(path))
     about = Run.model_fields[str(path[0])].description
