@@ -108,8 +108,9 @@ class LanguageModel(Model):
     def new_memory(self, batch: int) -> Memory:
         """The memory before the first segment. Raises InputError for a model without."""
         self._check_rows()
-        weight = self.embedding.weight
-        return Memory(tuple(weight.new_zeros(batch, 0, weight.shape[1]) for _ in range(self._contexts)))
+        weight = self.embedding.weight  # it may be sharded, which a memory is not
+        none = torch.zeros(batch, 0, weight.shape[1], dtype=weight.dtype, device=weight.device)
+        return Memory((none,) * self._contexts)
 
     @property
     def _contexts(self) -> int:
