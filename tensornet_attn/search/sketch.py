@@ -18,6 +18,7 @@ from tensornet_attn.graph.text import call_text, sum_text, use_text
 from tensornet_attn.ir.arithmetic import ONE, Arith, Number, evaluate, parse, to_text
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.model import BOXES
+from tensornet_attn.rewrite.change import terms_of, with_terms, with_uses
 from tensornet_attn.spec import Design
 
 ROLES = ("inputs", "weights", "constants", "noise", "state")
@@ -85,8 +86,7 @@ class Sketch:
 
     def terms_of(self, step: str) -> tuple[Term, ...]:
         """The products that a step sums; none of a box."""
-        made = self.step[step].contraction
-        return () if made is None else made.terms
+        return terms_of(self.step[step])
 
     def box_of(self, step: str, *kinds: str) -> Box:
         """The box of a step. Raises Nowhere where it is none of these kinds, or no box."""
@@ -140,12 +140,10 @@ class Sketch:
         self, step: str, change: Callable[[Sequence[Use]], Iterable[Use]], term: int | None = None, legs: Legs = ()
     ) -> None:
         """Gives the products of a step, or one of its terms, other factors; and the step other legs, if given."""
-        old = self.step[step]
-        terms = (
-            replace(one, factors=tuple(change(one.factors))) if term in (None, place) else one
-            for place, one in enumerate(self.terms_of(step))
-        )
-        self.step[step] = replace(old, op=Contraction(tuple(terms)), legs=legs or old.legs)
+        terms = list(self.terms_of(step))
+        for place in range(len(terms)) if term is None else (term,):
+            terms[place] = replace(terms[place], factors=tuple(change(terms[place].factors)))
+        self.step[step] = replace(with_terms(self.step[step], terms), legs=legs or self.step[step].legs)
 
     def rebox(self, step: str, legs: Legs = (), **changes: Any) -> None:
         """Gives the box of a step other fields; and the step other legs, if given."""
@@ -161,11 +159,7 @@ class Sketch:
 
     def change_uses(self, change: Callable[[Use], Use]) -> None:
         """Puts another use in place of each."""
-        for name, step in self.step.items():
-            if step.box is None:
-                self.refactor(name, lambda factors: map(change, factors))
-            else:
-                self.rebox(name, operands=tuple((role, change(use)) for role, use in step.box.operands))
+        self.step = {name: with_uses(step, change) for name, step in self.step.items()}
 
     def rename(self, new: Mapping[str, str]) -> None:
         """Gives steps other names."""

@@ -12,11 +12,10 @@ from typing import Any, TypedDict, Unpack
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.report.words import exact
 from tensornet_attn.search.evolve import draft
-from tensornet_attn.search.job import function_named, name_of
 from tensornet_attn.search.rank import Confirmed, confirmed, front
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space, to_text
-from tensornet_attn.search.study import CONFIG, DATABASE, NAME, Study, prepare
+from tensornet_attn.search.study import CONFIG, DATABASE, NAME, Study, function_named, name_of, prepare
 from tensornet_attn.search.study_file import SHORT, callable_task, read
 from tensornet_attn.search.trial import Trial
 from tensornet_attn.spec.sources import Source

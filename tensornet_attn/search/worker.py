@@ -26,13 +26,12 @@ from optuna.exceptions import UpdateFinishedTrialError
 
 from tensornet_attn.errors import InputError, MissingPartError, TensornetError
 from tensornet_attn.search.evolve import Confirmation, Draft, Exhausted, draft
-from tensornet_attn.search.job import CLIMB, LATENCY, STATIC, Job
 from tensornet_attn.search.process import FUNCTIONS, TRAINING, Bound, LostError, Nursery, identity
 from tensornet_attn.search.rank import CONFIRM, confirmations, promoted
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space, to_text
 from tensornet_attn.search.store import CLAIM, RECORD, RUNG, STALE, Running, Store, open_store, reached
-from tensornet_attn.search.study import CONFIG, Study, log_of, read_study
+from tensornet_attn.search.study import CLIMB, CONFIG, LATENCY, STATIC, Job, Study, log_of, read_study
 from tensornet_attn.search.study_file import callable_task, trained
 from tensornet_attn.search.trial import (
     BOUND,
