@@ -55,6 +55,18 @@ class Band:
     reach: Reach
 
 
+@dataclass(frozen=True)
+class Block:
+    """Steps that are computed for a block of queries at a time: those inside of it, and the one that others read.
+
+    `tiled`: in tiles of queries and keys, where those beyond a band are left out, and nothing stands in memory.
+    """
+
+    inside: tuple[Step, ...]
+    exit: Step
+    tiled: bool = False
+
+
 def reach_of(graph: Graph, box: Step) -> Reach | None:
     """How far the masks of a box let a query see; None where a side has no bound that is known before run time."""
     ends = [_ends(graph, mask) for mask in graph.masks(box)]
@@ -65,7 +77,7 @@ def reach_of(graph: Graph, box: Step) -> Reach | None:
 def keys_met(scene: Scene, step: Step) -> int | None:
     """The keys that each query meets in a kernel that leaves out blocks beyond its bands; None where it meets all."""
     graph = scene.graph
-    if step.kernel is None or step.kernel.kind not in ("band", "tiles"):
+    if step.kernel is None or not (isinstance(step.form, Band) or (isinstance(step.form, Block) and step.form.tiled)):
         return None
     found = [reach_of(graph, part) for part in step.kernel.body if graph.masked(part)]
     reaches = [reach for reach in found if reach is not None]

@@ -18,7 +18,7 @@ from tensornet_attn.graph.causal import looks_back
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Use
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.values import Legs, Value, permuted
-from tensornet_attn.plan.blockwise import block_of, drops, keys_of, leaf
+from tensornet_attn.plan.blocks import block_of, drops, keys_of, leaf
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.legs import made_inside, unbounded
 from tensornet_attn.tiles.model import Node, below

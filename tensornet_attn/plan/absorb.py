@@ -8,31 +8,26 @@ all keys; what it costs is that scores and what the map reads are as wide as `c`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from math import prod
 
 from tensornet_attn.cost.band import Band
-from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.recurrence import Recurrence
-from tensornet_attn.plan.band import lower_band
 from tensornet_attn.plan.figures import duration, instead
-from tensornet_attn.plan.fuse import lower_attention, reasons_against, softmaxes
-from tensornet_attn.plan.linear import lower_linear
-from tensornet_attn.plan.lowering import Lower, Lowered
-from tensornet_attn.plan.order import split_best
+from tensornet_attn.plan.fuse import operation, softmaxes
+from tensornet_attn.plan.implementation import Context, Lowered
 from tensornet_attn.plan.price import time_of
-from tensornet_attn.plan.target import TRAINING, Target
 from tensornet_attn.rewrite.absorb import CHAIN, KEY, RULES, VALUE
 from tensornet_attn.rewrite.engine import Rule, rewritten
 from tensornet_attn.rewrite.scores import RULES as SCORES
 from tensornet_attn.tiles.legs import quadratic
 
 ABSORBED = "absorbed weights"
-NEXT: tuple[Lower, ...] = (lower_band, lower_linear, lower_attention)
 HOW = {
     KEY.name: "with {0} on the query side and {1} as keys",
     VALUE.name: "with {0} after the map and {1} as values",
@@ -41,8 +36,8 @@ HOW = {
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a graph takes once it is lowered: time in the device's units, numbers with a query and a key leg at once.
+class Whole:
+    """What a schedule takes: time in the device's units, numbers with a query and a key leg at once.
 
     `fused`: operations that never make scores.
     """
@@ -51,35 +46,38 @@ class Cost:
     pairs: int
     fused: int
 
-    def less(self, other: Cost) -> bool:
+    def less(self, other: Whole) -> bool:
         return self.time < other.time and self.pairs <= other.pairs and self.fused >= other.fused
 
 
 @dataclass(frozen=True)
 class Move:
-    """Rules at places, the graph after them, and what that costs."""
+    """Rules at places, the graph after them, and what that takes."""
 
     fired: tuple[tuple[Rule, str], ...]
     graph: Graph
-    cost: Cost
+    cost: Whole
 
 
-def lower_absorbed(
-    graph: Graph, sizes: Mapping[str, int], device: Device, target: Target = TRAINING, then: Sequence[Lower] = NEXT
-) -> Lowered:
-    """The best moves, one after another, as long as the whole, lowered by what comes `then`, takes less time.
+def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Graph]) -> Lowered:
+    """The best moves, one after another, as long as the whole takes less time.
 
     None is taken that leaves more of the scores in memory, or that fused attention does not take.
     """
-    search, made, chosen = _Search(graph, sizes, replace(target, device=device), tuple(then)), graph, dict[str, str]()
-    while moves := list(search.moves(made)):
-        fine = [move for move in moves if move.cost.less(search.cost(made))]
+
+    @cache
+    def cost(moved: Graph) -> Whole:
+        return _whole(schedule_of(fusable(graph, moved)), context)
+
+    made, chosen = graph, dict[str, str]()
+    while moves := [Move(fired, after, cost(after)) for fired, after in _moves(made)]:
+        fine = [move for move in moves if move.cost.less(cost(made))]
         if not fine:
-            return Lowered(search.fusable(made), chosen, search.refusals(made, moves))
+            return Lowered(fusable(graph, made), chosen, _refusals(made, moves, cost(made), context))
         best = min(fine, key=lambda move: move.cost.time)
         chosen |= {place: f"{ABSORBED}: {_describe(made, rule, place)}" for rule, place in best.fired}
         made = best.graph
-    return Lowered(search.fusable(made), chosen)
+    return Lowered(fusable(graph, made), chosen)
 
 
 def _describe(graph: Graph, rule: Rule, place: str) -> str:
@@ -89,81 +87,62 @@ def _describe(graph: Graph, rule: Rule, place: str) -> str:
     return HOW[rule.name].format(*(" ".join(f"'{name}'" for name in dict.fromkeys(own)) for own in names))
 
 
-@dataclass(frozen=True)
-class _Search:
-    """Moves and what they cost; `known`: the costs that were asked for before."""
-
-    start: Graph
-    sizes: Mapping[str, int]
-    target: Target
-    then: tuple[Lower, ...]
-    known: dict[Graph, Cost] = field(default_factory=dict)
-
-    def moves(self, graph: Graph) -> Iterator[Move]:
-        """Each rule at each place; and a key together with the value that is read with its scores."""
-        single = [
-            ((rule, step.name), made)
-            for step in graph.steps
-            for rule in RULES
-            if (made := rule.apply(graph, step.name)) is not None
-        ]
-        for fired, made in single:
-            yield Move((fired,), made, self.cost(made))
-        for (key, first), (value, _) in product(single, single):
-            if (key[0], value[0]) == (KEY, VALUE) and _meet(graph, key[1], value[1]):
-                both = VALUE.apply(first, value[1])
-                if both is not None:
-                    yield Move((key, value), both, self.cost(both))
-
-    def cost(self, graph: Graph) -> Cost:
-        """The cost of a graph, lowered and in the best orders."""
-        if graph not in self.known:
-            made, device = self.fusable(graph), self.target.device
-            for lower in self.then:
-                made = lower(made, self.sizes, device).graph
-            schedule, _ = split_best(made, self.sizes, device, device.width)
-            self.known[graph] = Cost(
-                time_of(schedule, self.sizes, self.target), self._pairs(schedule), _fused(schedule)
-            )
-        return self.known[graph]
-
-    def _pairs(self, schedule: Graph) -> int:
-        size = {leg.name: leg.size or self.sizes[leg.name] for leg in schedule.legs}
-        held = [step.legs for step in schedule.steps if quadratic(schedule, step.legs)]
-        return sum(prod(size[leg] for leg in legs) for legs in held)
-
-    def fusable(self, graph: Graph) -> Graph:
-        """The graph, scores that a move changed as one product where fused attention then takes them."""
-        for box in softmaxes(graph):
-            scores = attentions(graph)[box].scores
-            if scores is not None and self.start.step.get(scores.name) != scores:
-                made, trace = rewritten(graph, box, SCORES)
-                graph = made if trace and not reasons_against(made, box) else graph
-        return graph
-
-    def refusals(self, graph: Graph, moves: Sequence[Move]) -> dict[str, tuple[str, ...]]:
-        """Why keys and values stay as they are: the best move that they have part in, with its figure."""
-        found = dict[str, tuple[str, ...]]()
-        for move in sorted(moves, key=lambda move: move.cost.time):
-            against = self._against(move.cost, self.cost(graph))
-            for rule, place in move.fired:
-                if rule is not CHAIN:
-                    found.setdefault(place, (f"{_describe(graph, rule, place)}, {against}",))
-        return found
-
-    def _against(self, cost: Cost, now: Cost) -> str:
-        """What is wrong with a cost."""
-        if cost.pairs > now.pairs:
-            return f"{cost.pairs - now.pairs:,} more scores would be kept"
-        if cost.fused < now.fused:
-            return "its scores would be no more fused"
-        mine, others = (self.target.device.seconds(one.time) for one in (cost, now))
-        return f"it would all take {instead(mine, others, duration)}"
+def _moves(graph: Graph) -> Iterator[tuple[tuple[tuple[Rule, str], ...], Graph]]:
+    """Each rule at each place; and a key together with the value that is read with its scores."""
+    single = [
+        ((rule, step.name), made)
+        for step in graph.steps
+        for rule in RULES
+        if (made := rule.apply(graph, step.name)) is not None
+    ]
+    for fired, made in single:
+        yield (fired,), made
+    for (key, first), (value, _) in product(single, single):
+        if (key[0], value[0]) == (KEY, VALUE) and _meet(graph, key[1], value[1]):
+            both = VALUE.apply(first, value[1])
+            if both is not None:
+                yield (key, value), both
 
 
-def _fused(schedule: Graph) -> int:
-    """How many steps are attention that never makes its scores."""
-    return sum(map(_makes_no_scores, schedule.steps))
+def fusable(start: Graph, graph: Graph) -> Graph:
+    """The graph, scores that a move changed as one product where fused attention then takes them."""
+    for box in softmaxes(graph):
+        scores = attentions(graph)[box].scores
+        if scores is not None and start.step.get(scores.name) != scores:
+            made, trace = rewritten(graph, box, SCORES)
+            graph = made if trace and not isinstance(operation(attentions(made)[box]), str) else graph
+    return graph
+
+
+def _whole(schedule: Graph, context: Context) -> Whole:
+    size = {leg.name: leg.size or context.sizes[leg.name] for leg in schedule.legs}
+    held = [step.legs for step in schedule.steps if quadratic(schedule, step.legs)]
+    return Whole(
+        time_of(schedule, context.sizes, context.target),
+        sum(prod(size[leg] for leg in legs) for legs in held),
+        sum(map(_makes_no_scores, schedule.steps)),
+    )
+
+
+def _refusals(graph: Graph, moves: Sequence[Move], now: Whole, context: Context) -> dict[str, tuple[str, ...]]:
+    """Why keys and values stay as they are: the best move that they have part in, with its figure."""
+    found = dict[str, tuple[str, ...]]()
+    for move in sorted(moves, key=lambda move: move.cost.time):
+        against = _against(move.cost, now, context)
+        for rule, place in move.fired:
+            if rule is not CHAIN:
+                found.setdefault(place, (f"{_describe(graph, rule, place)}, {against}",))
+    return found
+
+
+def _against(cost: Whole, now: Whole, context: Context) -> str:
+    """What is wrong with a cost."""
+    if cost.pairs > now.pairs:
+        return f"{cost.pairs - now.pairs:,} more scores would be kept"
+    if cost.fused < now.fused:
+        return "its scores would be no more fused"
+    mine, others = (context.device.seconds(one.time) for one in (cost, now))
+    return f"it would all take {instead(mine, others, duration)}"
 
 
 def _makes_no_scores(step: Step) -> bool:

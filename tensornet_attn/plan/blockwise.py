@@ -1,232 +1,69 @@
 """Steps that are independent query by query, computed a block of queries at a time: no tensor of n x m elements.
 
 # A.of = Q K;  A = box of A.of;  y.p1 = A V;  y = y.p1 Wo     ->     y.p1 = rows(Q, K, V);  y = y.p1 Wo
-
-What is made of the query by spreading it over more legs, `C[r s] Q[n s] -> r s n`, is made for each block as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Term, Use
-from tensornet_attn.ir.arithmetic import ONE, evaluate
-from tensornet_attn.ops import OPS
-from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.plan.blocks import Group, groups_of, rows_of, steps_with
+from tensornet_attn.plan.figures import duration
+from tensornet_attn.plan.implementation import Context, Cost, Implementation, Lowered
 from tensornet_attn.plan.order import split_best
-from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
+from tensornet_attn.plan.price import scene_of, time_in_blocks, time_of_step
 
-BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU, 2 to 8 MB about alike
-LEAST = 16  # rows of a block
-
-NotProfitable = Callable[[Graph, list[Step], Mapping[str, int]], str | None]  # graph, the kernels of a group, sizes
+WORTH = 1.25  # times as long is worth it to keep no tensor of queries x keys
 
 
-def lower_blockwise(
-    graph: Graph, sizes: Mapping[str, int], device: Device, not_profitable: NotProfitable | None = None
-) -> Lowered:
-    """Every group of steps that still has query and key legs, where nothing speaks against it.
+class Blockwise(Implementation[Group]):
+    """Every group of steps that still has query and key legs, where blocks spare more than is kept anyway."""
 
-    `not_profitable` says why blocks do not pay for a group; by default they have to spare more than is kept anyway.
-    """
-    split, _ = split_best(graph, sizes, device)
-    chosen, refused, gone = dict[str, str](), dict[str, tuple[str, ...]](), set[str]()
-    made: dict[str, Step] = {}
-    for group in groups(split):
-        spread = spread_for(split, group, sizes)
-        kernels = [kernel(split, step, spread) for step in exits(split, group)]
-        reason = reason_against(split, group, kernels) or (not_profitable or too_small)(split, kernels, sizes)
-        if reason:
-            refused |= {name: (reason,) for name in group if not split.step[name].nested}
-            continue
-        gone |= group | spread
-        made |= {step.name: step for step in kernels}
-        for step in kernels:
-            count = rows_of(split, step, sizes[str(graph.key)])
-            rows = f"blockwise: {count} queries at a time, recomputed in the backward"
-            chosen[step.name] = f"{rows}: no tensor of {graph.query} x {graph.key} elements"
-    return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, gone))), chosen, refused)
+    name, kind, opaque = "blocks of queries", "blockwise", True
 
+    def unsupported(self, form: Group, context: Context) -> tuple[str, ...]:
+        reason = form.reason or (None if context.always else _too_small(form, context))
+        return () if reason is None else (reason,)
 
-def steps_with(graph: Graph, split: Graph, made: Mapping[str, Step], gone: set[str]) -> Iterator[Step]:
-    """The steps as they were, but those that take part in a kernel, and what else there is of these, in one product."""
-    parts: dict[str, list[Step]] = {}
-    for part in split.steps:
-        parts.setdefault(part.name if part.name in graph.step else part.name.rpartition(".")[0], []).append(part)
-    held = {use.name for step in made.values() for use in step.op.uses}
-    for step in graph.steps:
-        own = parts[step.name]
-        if any(part.name in made or part.name in gone for part in own):
-            yield from rejoined([made.get(part.name, part) for part in own if part.name not in gone], held)
-        else:
-            yield step
+    def cost(self, form: Group, context: Context) -> Cost | None:
+        """The time of blocks, computed again in the backward, and that of the steps one by one."""
+        if context.always:
+            return None
+        scene, target = scene_of(form.graph, context.sizes, context.target), context.target
+        parts = dict.fromkeys(part for body in form.bodies for part in body)
+        kept = sum(time_of_step(scene, part, target) for part in parts)
+        again = sum(time_in_blocks(scene, one, target) for one in form.kernels)
+        but = "computed again in the backward, they would take"
+        return Cost(again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, WORTH)
 
-
-def rejoined(parts: Sequence[Step], held: set[str]) -> list[Step]:
-    """The parts that one step was split into, with products that only another one reads, no kernel, as its factors."""
-    read = {use.name for part in parts if isinstance(part.op, Contraction) for use in part.op.uses} - held
-    products = {part.name: part.op.terms[0] for part in parts if part.name in read and _one_product(part)}  # type: ignore[union-attr]
-
-    def factors(term: Term) -> Iterator[Use]:
-        for use in term.factors:
-            yield from factors(products[use.name]) if use.name in products else (use,)
-
-    found = []
-    for part in parts:
-        if isinstance(part.op, Contraction) and part.name not in products:
-            terms = tuple(replace(term, factors=tuple(factors(term))) for term in part.op.terms)
-            part = replace(part, op=Contraction(terms))
-        found += [] if part.name in products else [part]
-    return found
+    def lowered(self, graph: Graph, context: Context) -> Lowered:
+        split, _ = split_best(graph, context.sizes, context.device)
+        chosen, refused, costs, gone = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, str](), set[str]()
+        made: dict[str, Step] = {}
+        for group in groups_of(split, context.sizes):
+            reasons, cost = self.judged(group, context)
+            if reasons:
+                refused |= {name: reasons for name in group.steps if not split.step[name].nested}
+                continue
+            gone |= group.steps | group.spread
+            made |= {step.name: step for step in group.kernels}
+            for step in group.kernels:
+                count = rows_of(split, step, context.sizes[str(graph.key)])
+                rows = f"blockwise: {count} queries at a time, recomputed in the backward"
+                chosen[step.name] = f"{rows}: no tensor of {graph.query} x {graph.key} elements"
+                costs |= {} if cost is None else {step.name: str(cost)}
+        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, gone))), chosen, refused, costs)
 
 
-def _one_product(part: Step) -> bool:
-    return isinstance(part.op, Contraction) and len(part.op.terms) == 1 and part.op.terms[0].coefficient == ONE
+BLOCKWISE = Blockwise()
 
 
-def groups(graph: Graph) -> list[set[str]]:
-    """The steps with n x m values, together those that read each other or are read by one step."""
-    found: list[set[str]] = []
-    for step in graph.steps:
-        wide = quadratic(graph, step.legs)
-        read = {use.name for use in step.op.uses}
-        met = [group for group in found if group & read]
-        if wide or len(met) > 1:
-            own = {step.name} if wide else set[str]()
-            found = [group for group in found if group not in met] + [own.union(*met)]
-    return found
-
-
-def exits(graph: Graph, group: set[str]) -> list[Step]:
-    """The steps without n x m values that read some of a group."""
-    return [step for step in graph.steps if step.name not in group and group & {use.name for use in step.op.uses}]
-
-
-def spread_for(graph: Graph, group: set[str], sizes: Mapping[str, int]) -> set[str]:
-    """Products that sum nothing, have more numbers than their factors, and are read by this group alone.
-
-    To make them again for each block costs a multiplication a number, and spares the memory of all rows.
-    """
-    known = {leg.name: leg.size or sizes[leg.name] for leg in graph.legs}
-    kept, found = graph.results, set[str]()
-    for step in reversed(graph.steps):
-        if step.name in group | kept or graph.query not in step.legs or not isinstance(step.op, Contraction):
-            continue
-        whole = len(step.op.terms) == 1 and not {leg for use in step.op.uses for leg in use.legs} - {*step.legs}
-        less = sum(prod(known[leg] for leg in use.legs) for use in step.op.uses) < prod(known[x] for x in step.legs)
-        read = {reader.name for reader, _ in graph.readers.get(step.name, ())}
-        if whole and less and read and read <= group | found:
-            found.add(step.name)
-    return found
-
-
-def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
-    """The kernel of an exit: it, all n x m values that it needs, and what is `spread` for them."""
-    wanted = {step.name}
-    body: list[Step] = []
-    for own in reversed(graph.steps):
-        if own.name in wanted:
-            body.insert(0, own)
-            inner = {use.name for use in own.op.uses if use.name in graph.step}
-            wanted |= {name for name in inner if name in spread or quadratic(graph, graph.legs_of(name))}
-    inside = {own.name for own in body}
-    uses = [leaf(graph, use) for own in body for use in own.op.uses if use.name not in inside]
-    return Step(
-        step.name,
-        Kernel("blockwise", tuple(dict.fromkeys(u for u in uses if not made_inside(graph, u))), tuple(body)),
-        step.legs,
-    )
-
-
-def leaf(graph: Graph, use: Use) -> Use:
-    """What a body reads from outside, under its own leg names, but for sequence legs: these are as used."""
-    own = graph.legs_of(use.name)
-    return Use(use.name, tuple(new if graph.leg[new].sequence else old for old, new in zip(own, use.legs, strict=True)))
-
-
-def reason_against(graph: Graph, group: set[str], kernels: list[Step]) -> str | None:
-    """Why a group cannot be computed by blocks of queries; None where it can."""
-    kept = graph.results
-    if kept & group:
-        return f"'{sorted(kept & group)[0]}' has both legs and leaves the diagram"
-    for step in dict.fromkeys(part for one in kernels for part in one.op.body):  # type: ignore[union-attr]
-        if reason := _mixes(graph, step) or _renamed(graph, step):
-            return reason
-    return _drawn_twice(graph, kernels)
-
-
-def _mixes(graph: Graph, step: Step) -> str | None:
-    """Whether a step is more than one row at a time, or needs more of a leg than a block has."""
-    long = [leg.name for leg in graph.legs if leg.kind == "query" or unbounded(graph, leg.name)]
-    if step.contraction is not None:
-        summed = [leg for leg in long if leg not in step.legs and any(leg in use.legs for use in step.op.uses)]
-        return f"'{step.name}' sums over '{summed[0]}'" if summed else None
-    if step.box is None or OPS[step.box.kind].recurrent:
-        return f"'{step.name}' takes all of it at once"
-    met = [leg for leg in OPS[step.box.kind].legs_whole(graph, step.box) if leg in long]
-    return f"'{step.name}' runs along '{met[0]}'" if met else None
-
-
-def _renamed(graph: Graph, step: Step) -> str | None:
-    """Whether a step reads an n x m value under other names of its long legs."""
-    for use in step.op.uses:
-        if use.name in graph.step and quadratic(graph, own := graph.legs_of(use.name)):
-            for old, new in zip(own, use.legs, strict=True):
-                if old != new and any(graph.leg[leg].sequence or unbounded(graph, leg) for leg in (old, new)):
-                    return f"'{step.name}' reads '{use.name}' with '{old}' as '{new}'"
-    return None
-
-
-def _drawn_twice(graph: Graph, kernels: list[Step]) -> str | None:
-    """Whether something random would have to be drawn alike in two places."""
-    bodies = [one.op.body for one in kernels]  # type: ignore[union-attr]
-    for name in (tensor.name for tensor in graph.of_role("noise") if quadratic(graph, tensor.legs)):
-        uses = [use for body in bodies for step in body for use in step.op.uses if use.name == name]
-        if len(uses) > 1 or any(use.legs != graph.legs_of(name) for use in uses):
-            return f"the noise '{name}' is used more than once, and is drawn where it is used"
-    drawn = [step.name for body in bodies for step in body if drops(graph, step)]
-    twice = [name for name in drawn if drawn.count(name) > 1]
-    return f"the dropout of '{twice[0]}' would be drawn for two results" if twice else None
-
-
-def drops(graph: Graph, step: Step) -> bool:
-    """Whether a step has a dropout that acts."""
-    found = dict(step.op.numbers).get("dropout") if isinstance(step.op, Box) else None
-    return found is not None and evaluate(found, graph.values) != 0
-
-
-def too_small(graph: Graph, kernels: list[Step], sizes: Mapping[str, int]) -> str | None:
+def _too_small(group: Group, context: Context) -> str | None:
     """Why blocks do not pay: what they spare is less than what is kept anyway."""
-    known = {leg.name: leg.size or sizes[leg.name] for leg in graph.legs}
-    body = dict.fromkeys(part for one in kernels for part in one.op.body[:-1])  # type: ignore[union-attr]
-    spared = sum(prod(known[leg] for leg in step.legs) for step in body)
-    kept = sum(prod(known[leg] for leg in use.legs) for use in {use for one in kernels for use in one.op.uses})
-    if spared > kept:
-        return None
-    return f"blocks of queries would spare {spared:,} numbers and keep {kept:,}"
-
-
-def rows_of(graph: Graph, step: Step, keys: int) -> int:
-    """Rows of a block, with so many keys and one batch element."""
-    least, pairs = block_of(graph, step)
-    return max(least, pairs // max(keys, keys_of(graph, step)))
-
-
-def block_of(graph: Graph, step: Step) -> tuple[int, int]:
-    """The least rows of a block, and its pairs of a query and a key: its largest tensor then has about BUDGET bytes."""
-    return LEAST, max(BUDGET // (4 * _widest(graph, step, True)), 1)
-
-
-def keys_of(graph: Graph, step: Step) -> int:
-    """The keys that a row counts for at least: what is spread over its other legs takes as much room."""
-    return -(-_widest(graph, step, False) // _widest(graph, step, True))
-
-
-def _widest(graph: Graph, step: Step, pairs: bool) -> int:
-    """The most numbers of one query and key, or of one query alone, that a block holds."""
-    assert isinstance(step.op, Kernel)
-    held = [own.legs for own in step.op.body[:-1] if quadratic(graph, own.legs) == pairs]
-    return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in held), default=1)
+    known = {leg.name: leg.size or context.sizes[leg.name] for leg in group.graph.legs}
+    inside = dict.fromkeys(part for body in group.bodies for part in body[:-1])
+    spared = sum(prod(known[leg] for leg in step.legs) for step in inside)
+    kept = sum(prod(known[leg] for leg in use.legs) for use in {use for one in group.kernels for use in one.op.uses})
+    return None if spared > kept else f"blocks of queries would spare {spared:,} numbers and keep {kept:,}"

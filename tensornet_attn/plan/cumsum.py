@@ -5,37 +5,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.recurrence import Recurrence, cumulative, sums
+from tensornet_attn.plan.implementation import Context, Lowered, OfBoxes, kernel
 from tensornet_attn.plan.linear import canonical, featured, written
-from tensornet_attn.plan.lowering import Lowered, kernel
 from tensornet_attn.rewrite.change import with_steps
 
-CUMSUM = "cumulative sums"
 DESCRIPTION = {True: "a cumulative sum over the keys", False: "a sum over the keys, once for all queries"}
 
 
-def lower_cumsum(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
+@dataclass(frozen=True)
+class Summed:
+    """A sum over keys in a graph."""
+
+    graph: Graph
+    found: Recurrence
+
+
+class CumulativeSums(OfBoxes[Summed]):
     """Every sum over keys that allows it: it takes no more operations than the scores at any length."""
-    lowered, chosen = graph, dict[str, str]()
-    for step in sums(graph):
-        found = cumulative(lowered, step)
-        if isinstance(found, Recurrence) and not found.decays:
-            lowered, chosen[step.name] = summed(lowered, found), DESCRIPTION[found.causal(graph)]
-    return Lowered(lowered, chosen)
+
+    name, kind = "cumulative sums", "sums"
+
+    def places(self, graph: Graph) -> list[str]:
+        return [step.name for step in sums(graph)]
+
+    def form(self, graph: Graph, place: str) -> Summed | None:
+        found = cumulative(graph, graph.step[place])
+        return Summed(graph, found) if isinstance(found, Recurrence) and not found.decays else None
+
+    def lower(self, form: Summed, context: Context) -> Lowered:
+        """The box and what it sums are replaced by one kernel."""
+        graph, found, before = form.graph, form.found, list[Step]()
+        step = found.box
+        assert step.box is not None
+        of = step.box.operand("of")
+        terms = canonical(graph, found, of.legs, before)
+        body = (written(of.name, terms, of.legs), step)
+        own = replace(found, terms=tuple(featured(found, term) for term in terms))
+        made = replace(step, op=kernel(self.kind, graph, before, body, own))
+        return Lowered(
+            with_steps(graph, {of.name: [], step.name: [*before, made]}),
+            {step.name: DESCRIPTION[found.causal(graph)]},
+        )
 
 
-def summed(graph: Graph, found: Recurrence) -> Graph:
-    """The graph with a box and what it sums as one kernel."""
-    step, before = found.box, list[Step]()
-    assert step.box is not None
-    of = step.box.operand("of")
-    terms = canonical(graph, found, of.legs, before)
-    body = (written(of.name, terms, of.legs), step)
-    form = replace(found, terms=tuple(featured(found, term) for term in terms))
-    made = replace(step, op=kernel("sums", graph, before, body, form))
-    return with_steps(graph, {of.name: [], step.name: [*before, made]})
+CUMSUM = CumulativeSums()

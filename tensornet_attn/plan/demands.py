@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tensornet_attn.cost.experts import Experts
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Attention, Graph, Step
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.graph.recurrence import CAUSAL, Recurrence, erases
+from tensornet_attn.graph.recurrence import CAUSAL, erases
 from tensornet_attn.ir.arithmetic import evaluate
+from tensornet_attn.plan.implementations import BY_KIND
 from tensornet_attn.plan.model import Plan, Region
 from tensornet_attn.tiles.legs import quadratic
-
-OPAQUE = (
-    "blockwise",
-    "experts",
-    "tiles",
-)  # kernels that are one operation for torch.compile, which does not look into it
-KERNELS = ("tiles", "linear", "experts")  # that are written in Triton, where that is the backend
 
 
 def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]]:
@@ -54,18 +47,10 @@ def against_linear(plan: Plan) -> str:
 
 def backend_of(step: Step, asked: str) -> str:
     """The backend a step of the schedule runs on: torch.compile calls some operations as they are."""
+    own = BY_KIND.get(step.kernel.kind) if step.kernel else None
     if asked == "triton":
-        return "triton" if _has_kernels(step) else "torch"
-    return "torch" if asked == "inductor" and step.kernel and step.kernel.kind in OPAQUE else asked
-
-
-def _has_kernels(step: Step) -> bool:
-    """Whether Triton kernels compute a step: the choice of experts alone is a topk of torch's."""
-    if step.kernel:
-        form = step.form
-        torch = (isinstance(form, Recurrence) and form.decaying) or (isinstance(form, Experts) and not form.products)
-        return step.kernel.kind in KERNELS and not torch
-    return erases(step)
+        return "triton" if erases(step) or (own is not None and own.on_triton(step.form)) else "torch"
+    return "torch" if asked == "inductor" and own is not None and own.opaque else asked
 
 
 def strictly(name: str, regions: Iterable[Region], asked: str) -> None:

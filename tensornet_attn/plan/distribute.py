@@ -5,20 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import Reader, attentions, readers_of
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, times
-from tensornet_attn.plan.band import lower_band
-from tensornet_attn.plan.fuse import lower_attention
-from tensornet_attn.plan.linear import lower_linear
-from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.change import legs_in, read_once, with_steps
-
-UNLOCKS = (lower_band, lower_linear, lower_attention)
 
 
 @dataclass(frozen=True)
@@ -34,28 +28,21 @@ class Blend:
         return tuple(dict.fromkeys(use.name for _, use in self.terms))
 
 
-def lower_distribution(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
-    """Every blend of maps, where each of these can then be lowered by itself."""
+def distribution(graph: Graph, context: Context) -> Lowered:
+    """Every blend of maps, where each of these then has an implementation of its own."""
     made, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
     for step in graph.steps:
         blend = blend_of(made, step)
         if blend is None:
             continue
         apart = distributed(made, blend)
-        dense = still_made(apart, blend.maps, sizes, device)
+        dense = [name for name in blend.maps if not context.takes(apart, name)]
         if dense:
             refused[step.name] = (f"the map '{dense[0]}' would still be made",)
         else:
             chosen[_name(made, blend)] = f"{' and '.join(blend.maps)} read the values, then are blended"
             made = apart
     return Lowered(made, chosen, refused)
-
-
-def still_made(graph: Graph, maps: tuple[str, ...], sizes: Mapping[str, int], device: Device) -> list[str]:
-    """The maps that no lowering takes."""
-    for lower in UNLOCKS:
-        graph = lower(graph, sizes, device).graph
-    return [name for name in maps if name in graph.step]
 
 
 def blend_of(graph: Graph, step: Step) -> Blend | None:
@@ -168,3 +155,6 @@ def _without_dead(graph: Graph) -> Graph:
     dead = set(sums) - read
     kept = replace(graph, steps=tuple(step for step in graph.steps if step.name not in dead))
     return _without_dead(kept) if dead else graph
+
+
+DISTRIBUTION = Rewriting("distribution", distribution)

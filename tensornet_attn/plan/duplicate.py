@@ -5,41 +5,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 
-from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.plan.band import lower_band
-from tensornet_attn.plan.distribute import lower_distribution
-from tensornet_attn.plan.fuse import lower_attention
-from tensornet_attn.plan.linear import lower_linear
-from tensornet_attn.plan.lowering import Lower, Lowered
+from tensornet_attn.plan.distribute import distribution
+from tensornet_attn.plan.fuse import FUSED
+from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.duplicate import maps_of, scores_of_their_own
 
-DUPLICATES = "duplicated scores"
+
+def duplicated_scores(graph: Graph, context: Context) -> Lowered:
+    """Scores of their own for maps that then have an implementation each: it never stores them."""
+    return Lowered(_duplicated(graph, context, context))
 
 
-def lower_duplicates(
-    graph: Graph, sizes: Mapping[str, int], device: Device, fused: bool = True, decay: float = 1
-) -> Lowered:
-    """`fused`: whether fused attention comes later; `decay`: what `lower_linear` then takes under that name.
+def beside_kernels(graph: Graph, context: Context) -> Lowered:
+    """The same for maps that kernels of Triton leave to others: a kernel of two maps makes their scores once."""
+    rows = tuple(row for row in context.rows if row is not FUSED)
+    return Lowered(_duplicated(graph, context, replace(context, rows=rows, backend="triton")))
 
-    What is lowered never stores scores: two of them take no memory.
-    """
-    later: tuple[Lower, ...] = (
-        lower_distribution,
-        lower_band,
-        partial(lower_linear, decay=decay),
-        *([lower_attention] if fused else []),
-    )
-    made = graph
+
+def _duplicated(graph: Graph, context: Context, own: Context) -> Graph:
     for step in graph.steps:
-        maps = maps_of(made, step.name)
+        maps = maps_of(graph, step.name)
         if maps:
-            trial = scores_of_their_own(made, step.name, maps)
-            for lower in later:
-                trial = lower(trial, sizes, device).graph
-            gone = [name for name in maps if name not in trial.step]
-            made = scores_of_their_own(made, step.name, gone) if gone else made
-    return Lowered(made)
+            trial = distribution(scores_of_their_own(graph, step.name, maps), context).graph
+            alone = [name for name in maps if own.takes(trial, name)]
+            graph = scores_of_their_own(graph, step.name, alone) if alone else graph
+    return graph
+
+
+DUPLICATES = Rewriting("duplicated scores", duplicated_scores)
+BESIDE_KERNELS = Rewriting("duplicated scores", beside_kernels)

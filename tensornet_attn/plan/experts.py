@@ -7,44 +7,129 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.experts import Experts, Product, chosen_of, chosen_time, held, read_product, topk_of
 from tensornet_attn.cost.routing import Routing
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
-from tensornet_attn.plan.figures import duration, instead
-from tensornet_attn.plan.lowering import Lowered, kernel
+from tensornet_attn.plan.figures import duration
+from tensornet_attn.plan.implementation import AtPlaces, Context, Cost, Lowered, kernel
 from tensornet_attn.plan.order import order
 from tensornet_attn.rewrite.change import with_steps
 
 Hidden = tuple[tuple[Step, Product | None], ...]  # steps before the last product, each that is one read as such
-EXPERTS = "grouped experts"
-CHOSEN = "grouped experts: rows sorted by expert, the {k} chosen of {e} computed"
 
 
-def lower_experts(graph: Graph, sizes: Mapping[str, int], device: Device, fused: bool = False) -> Lowered:
-    """Every product with a topk as a factor for which that is possible and cheaper; `fused`: by a Triton kernel."""
-    known = {leg.name: leg.size for leg in graph.legs if leg.size is not None} | dict(sizes)
-    lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
-    for step, gate in _gates(graph):
-        made = _lowered(lowered, step, gate, known, device, fused)
-        if isinstance(made, str):
-            refused[gate.name] = (*refused.get(gate.name, ()), made)
-        else:
-            lowered, chosen[step.name] = made
-    lowered, choices = _choices(_without_unread(lowered))
-    return Lowered(lowered, chosen | choices, refused)
+@dataclass(frozen=True)
+class Gated:
+    """A step that reads a topk: as a product with the weights of the chosen experts, or why it is none.
+
+    `joined`: the steps that the product is made of. `hidden`: those that make its rows.
+    """
+
+    graph: Graph
+    step: Step
+    gate: Use
+
+    @property
+    def topk(self) -> Step:
+        return self.graph.step[self.gate.name]
+
+    @property
+    def expert(self) -> str:
+        return self.gate.legs[self.topk.legs.index(chosen_of(self.topk)[0])]
+
+    @property
+    def chosen(self) -> int:
+        """How many experts are chosen."""
+        return int(evaluate(chosen_of(self.topk)[1], self.graph.values))
+
+    @cached_property
+    def joined(self) -> list[Step]:
+        assert self.step.contraction is not None
+        return _joined(self.graph, self.step, self.step.contraction.terms[0], self.gate, self.expert)
+
+    @cached_property
+    def product(self) -> Product | str:
+        if self.step.contraction is None:
+            return f"'{self.step.name}' is no product with the gates"
+        if len(self.step.contraction.terms) > 1:
+            return f"'{self.step.name}' sums {len(self.step.contraction.terms)} products"
+        return read_product(self.joined[-1], self.gate, self.expert, held(self.graph))
+
+    @cached_property
+    def hidden(self) -> Hidden | str:
+        product = self.product
+        return _hidden(self.graph, product) if isinstance(product, Product) and product.slots else ()
 
 
-def _gates(graph: Graph) -> Iterator[tuple[Step, Use]]:
-    """The uses of every topk, with the step each stands in."""
-    for step, use in graph.uses():
-        if topk_of(graph, use.name) is not None:
-            yield step, use
+class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
+    """Every product with a topk as a factor for which that is possible and cheaper."""
+
+    name, kind, opaque = "grouped experts", "experts", True
+
+    def places(self, graph: Graph) -> list[tuple[str, Use]]:
+        return [(step.name, use) for step, use in graph.uses() if topk_of(graph, use.name) is not None]
+
+    def form(self, graph: Graph, place: tuple[str, Use]) -> Gated | None:
+        name, gate = place
+        return None if graph.step[name].kernel else Gated(graph, graph.step[name], gate)
+
+    def named(self, place: tuple[str, Use]) -> str:
+        return place[1].name
+
+    def unsupported(self, form: Gated, context: Context) -> tuple[str, ...]:
+        if isinstance(form.product, str):
+            return (form.product,)
+        if form.chosen == _sizes(form, context)[form.expert]:
+            return (f"all {form.chosen} experts are chosen",)
+        return (form.hidden,) if isinstance(form.hidden, str) else ()
+
+    def cost(self, form: Gated, context: Context) -> Cost:
+        """Times of the products and of the maps between them, of the chosen experts alone, and of all."""
+        last, hidden, device, sizes, k = form.product, form.hidden, context.device, _sizes(form, context), form.chosen
+        assert isinstance(last, Product)
+        assert not isinstance(hidden, str)
+        dense = ours = 0
+        for step, product in (*hidden, (last.step, last)):
+            if product is None:
+                rows = 2 * device.width * prod(sizes[leg] for leg in step.legs)
+                dense, ours = dense + device.time(0, rows), ours + device.time(0, rows * k // sizes[last.expert])
+            else:
+                dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
+                ours += chosen_time(product, k, sizes, device, context.backend == "triton")
+        but = f"with the chosen experts alone, '{last.step.name}' would take"
+        worth = 1 - 1e-12  # less, or it is not worth the sorting
+        return Cost(ours, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
+
+    def lower(self, form: Gated, context: Context) -> Lowered:
+        graph, step, hidden, joined, product = form.graph, form.step, form.hidden, form.joined, form.product
+        assert isinstance(product, Product)
+        assert not isinstance(hidden, str)
+        body = (*(step for step, _ in hidden), product.step)
+        experts = Experts(form.topk, tuple(one for _, one in (*hidden, (step, product)) if one is not None))
+        made = replace(step, op=kernel(self.kind, graph, joined, body, experts))
+        inside = f"; '{hidden[-1][0].name}' too" if hidden else ""
+        how = f"rows sorted by expert, the {form.chosen} chosen of {_sizes(form, context)[form.expert]} computed"
+        return Lowered(with_steps(graph, {step.name: [*joined[:-1], made]}), {step.name: f"{self.name}: {how}{inside}"})
+
+    def lowered(self, graph: Graph, context: Context) -> Lowered:
+        made = super().lowered(graph, context)
+        grouped, choices = _choices(_without_unread(made.graph))
+        return replace(made, graph=grouped, chosen=made.chosen | choices)
+
+    def on_triton(self, form: object) -> bool:
+        return isinstance(form, Experts) and bool(form.products)  # the choice alone is a topk of torch's
+
+
+EXPERTS = GroupedExperts()
+
+
+def _sizes(form: Gated, context: Context) -> dict[str, int]:
+    return {leg.name: leg.size for leg in form.graph.legs if leg.size is not None} | dict(context.sizes)
 
 
 def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
@@ -62,36 +147,6 @@ def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
 
 def _grouped(step: Step) -> bool:
     return isinstance(step.form, Experts)
-
-
-def _lowered(
-    graph: Graph, step: Step, gate: Use, sizes: Mapping[str, int], device: Device, fused: bool
-) -> tuple[Graph, str] | str:
-    """The graph with one product as a kernel, and what to tell of it; or why not."""
-    topk = graph.step[gate.name]
-    along, count = chosen_of(topk)
-    expert, k = gate.legs[topk.legs.index(along)], int(evaluate(count, graph.values))
-    if step.contraction is None:
-        return f"'{step.name}' is no product with the gates"
-    if len(step.contraction.terms) > 1:
-        return f"'{step.name}' sums {len(step.contraction.terms)} products"
-    joined = _joined(graph, step, step.contraction.terms[0], gate, expert)
-    product = read_product(joined[-1], gate, expert, held(graph))
-    if isinstance(product, str):
-        return product
-    if k == sizes[expert]:
-        return f"all {k} experts are chosen"
-    hidden = _hidden(graph, product) if product.slots else ()
-    if isinstance(hidden, str):
-        return hidden
-    if against := _not_profitable(product, hidden, k, sizes, device, fused):
-        return against
-    body = (*(step for step, _ in hidden), product.step)
-    form = Experts(topk, tuple(one for _, one in (*hidden, (step, product)) if one is not None))
-    made = replace(step, op=kernel("experts", graph, joined, body, form))
-    inside = f"; '{hidden[-1][0].name}' too" if hidden else ""
-    steps = tuple(part for s in graph.steps for part in ((*joined[:-1], made) if s.name == step.name else (s,)))
-    return replace(graph, steps=steps), CHOSEN.format(k=k, e=sizes[expert]) + inside
 
 
 def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> list[Step]:
@@ -125,24 +180,6 @@ def _hidden(graph: Graph, last: Product) -> Hidden | str:
         found.insert(0, (step, None))
         use = step.box.operand("of")
     return f"'{use.name}' on leg '{last.expert}' is neither a product with experts nor a map of one"
-
-
-def _not_profitable(
-    last: Product, hidden: Hidden, k: int, sizes: Mapping[str, int], device: Device, fused: bool
-) -> str:
-    """Why choosing does not pay; empty where it does."""
-    dense = ours = 0
-    for step, product in (*hidden, (last.step, last)):
-        if product is None:
-            rows = 2 * device.width * prod(sizes[leg] for leg in step.legs)
-            dense, ours = dense + device.time(0, rows), ours + device.time(0, rows * k // sizes[last.expert])
-        else:
-            dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
-            ours += chosen_time(product, k, sizes, device, fused)
-    if ours < dense:
-        return ""
-    times = instead(device.seconds(ours), device.seconds(dense), duration)
-    return f"with the chosen experts alone, '{last.step.name}' would take {times}"
 
 
 def _without_unread(graph: Graph) -> Graph:

@@ -25,12 +25,12 @@ def duration(seconds: float, digits: int = 3) -> str:
     return f"{figure} {unit}{'s' * (figure != '1')}"
 
 
-def counted(operations: int, digits: int = 3) -> str:
+def counted(operations: float, digits: int = 3) -> str:
     """
     >>> counted(1_073_741_824), counted(1)
     ('1.07 G multiply-adds', '1 multiply-add')
     """
-    return f"{human(operations, digits)} multiply-add{'s' * (operations != 1)}"
+    return f"{human(int(operations), digits)} multiply-add{'s' * (operations != 1)}"
 
 
 def instead(one: Number, other: Number, told: Callable[[Number, int], str]) -> str:

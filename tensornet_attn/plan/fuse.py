@@ -6,52 +6,89 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.sizes import human
 from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
 from tensornet_attn.graph.model import Attention as FusedAttention
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.ir.arithmetic import times
-from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes
 from tensornet_attn.plan.order import order
 from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.rewrite.duplicate import STATE_APART
-from tensornet_attn.rewrite.engine import everywhere, rewritten
+from tensornet_attn.rewrite.engine import Trace, everywhere, rewritten
 from tensornet_attn.rewrite.scores import RULES
 
-FUSED = "fused attention"
+
+@dataclass(frozen=True)
+class Scored:
+    """A softmax box as it stands, and after the rewriting of its scores that fused attention may need."""
+
+    graph: Graph
+    made: Graph
+    trace: Trace
+    box: str
+
+    @cached_property
+    def op(self) -> FusedAttention | str:
+        """The fused operation, or why it is none."""
+        return operation(attentions(self.made)[self.box])
 
 
-def lower_attention(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
+class Fused(OfBoxes[Scored]):
     """Fused attention where it may be, what states and losses need of its scores made apart where that lets it be."""
+
+    name, alone = "fused attention", True
+
+    def places(self, graph: Graph) -> list[str]:
+        return softmaxes(graph)
+
+    def form(self, graph: Graph, place: str) -> Scored | None:
+        found = attentions(graph).get(place)
+        if found is None or not isinstance(found.weighting, Softmax):
+            return None
+        made, trace = rewritten(graph, place, RULES)
+        return Scored(graph, made, trace, place)
+
+    def unsupported(self, form: Scored, context: Context) -> tuple[str, ...]:
+        return (form.op,) if isinstance(form.op, str) else ()
+
+    def cost(self, form: Scored, context: Context) -> Cost | None:
+        return _of_rewritten(form, context) if form.trace else None
+
+    def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], Cost | None]:
+        reasons, cost = super().judged(form, context)
+        plain = operation(attentions(form.graph)[form.box]) if reasons and form.trace else None
+        return tuple(dict.fromkeys((plain, *reasons))) if isinstance(plain, str) else reasons, cost
+
+    def lower(self, form: Scored, context: Context) -> Lowered:
+        name = f"{form.box}.o"
+        fused = _covering(fuse(form.made, form.box), name, form.graph)
+        how = f", after {', '.join(dict.fromkeys(firing.rule.name for firing in form.trace))}" if form.trace else ""
+        chosen = {name: f"{self.name}: scaled_dot_product_attention, the scores are never made{how}"}
+        made_before = {step.name for step in fused.steps if step.fused and step.name not in form.graph.step} - {name}
+        return Lowered(fused, chosen | dict.fromkeys(made_before, "features side by side"))
+
+    def takes(self, graph: Graph, place: str, context: Context) -> bool:
+        return super().takes(graph, place, context) or super().takes(_apart(graph) or graph, place, context)
+
+    def lowered(self, graph: Graph, context: Context) -> Lowered:
+        plain, apart = super().lowered(graph, context), _apart(graph)
+        other = plain if apart is None else super().lowered(apart, context)
+        return other if len(other.chosen) > len(plain.chosen) else plain
+
+
+FUSED = Fused()
+
+
+def _apart(graph: Graph) -> Graph | None:
+    """The graph with what states and losses need of scores made apart; None where they need none."""
     apart, trace = everywhere(graph, (STATE_APART,))
-    plain = _lowered(graph, sizes, device)
-    other = _lowered(apart, sizes, device) if trace else plain
-    return other if len(other.chosen) > len(plain.chosen) else plain
-
-
-def _lowered(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
-    """Every softmax box that allows it, after rewriting of its scores if need be, as fused attention."""
-    fused, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
-    for box in softmaxes(graph):
-        made, trace = rewritten(fused, box, RULES)
-        against = reasons_against(made, box)
-        if not against and trace:
-            against = not_profitable_at_all(fused, made, box, sizes, device)
-        if against:
-            plain = [] if not trace else reasons_against(fused, box)
-            refused[box] = tuple(dict.fromkeys([*plain, *against]))
-            continue
-        before, fused = fused, fuse(made, box)
-        name = f"{box}.o"
-        fused = _covering(fused, name, before)
-        how = f", after {', '.join(dict.fromkeys(firing.rule.name for firing in trace))}" if trace else ""
-        chosen[name] = f"{FUSED}: scaled_dot_product_attention, the scores are never made{how}"
-        made_before = {step.name for step in fused.steps if step.fused and step.name not in before.step} - {name}
-        chosen |= dict.fromkeys(made_before, "features side by side")
-    return Lowered(fused, chosen, refused)
+    return apart if trace else None
 
 
 def _covering(fused: Graph, name: str, before: Graph) -> Graph:
@@ -64,29 +101,28 @@ def _covering(fused: Graph, name: str, before: Graph) -> Graph:
     return replace(fused, steps=tuple(new if own.name == name else own for own in fused.steps))
 
 
-def not_profitable_at_all(plain: Graph, made: Graph, place: str, sizes: Mapping[str, int], device: Device) -> list[str]:
-    """Why the fused form of rewritten scores does not pay, with the figures; empty where it does.
+def _of_rewritten(form: Scored, context: Context) -> Cost:
+    """The fused form of rewritten scores, and the scores in blocks of queries.
 
     Forward and backward of one query and key, the product with the values included. The fused call computes every
     head's scores of the full width, twice in the backward; the other way mixes heads on the scores, in blocks of
     queries that are computed again, and moves each of them through memory. Queries that the rewriting makes, and keys
     or values that are spread over heads they lack, go through memory, too; the other sequence shares what that costs.
     """
-    op = operation(attentions(made)[place])
+    op, plain, made, sizes, device = form.op, form.graph, form.made, context.sizes, context.device
     assert not isinstance(op, str)
     scores = _numbers(made, sizes, {*op.scores} - {made.query, made.key})
     width = _numbers(made, sizes, {*op.query.legs} - {*op.scores})
     value = _numbers(made, sizes, {*op.value.legs} - {*op.scores})
     moved = 4 * device.rate / (device.bandwidth or device.rate)
     fused = scores * (2 * 3.5 * 2 * max(width, value) + FUSED_PASSES * moved)
-    macs, passes = _of_a_pair(plain, attentions(plain)[place].of.name, sizes, device)
+    macs, passes = _of_a_pair(plain, attentions(plain)[form.box].of.name, sizes, device)
     dense = WORK * 3 * 2 * (macs + scores * value) + (passes + scores * PASSES) * moved
     keys = _side(plain, made, made.key, sizes) + SPREAD_PASSES * _spread(made, op, width, sizes)
     queries = _side(plain, made, made.query, sizes)
     fused += moved * (keys / max(1, sizes[str(made.query)]) + queries / max(1, sizes[str(made.key)]))
-    if fused <= dense:
-        return []
-    return [f"its scores rewritten as one product of width {width} would cost {fused / dense:.2f} times as much"]
+    but = f"its scores rewritten as one product of width {width} would take, for a query and a key,"
+    return Cost(fused, dense, lambda flops, digits: f"{human(round(flops), digits)} FLOPs", but)
 
 
 def _side(plain: Graph, made: Graph, own: str | None, sizes: Mapping[str, int]) -> float:
@@ -143,12 +179,6 @@ SPREAD_PASSES = 11  # a number of a key or a value that is repeated for heads th
 def softmaxes(graph: Graph) -> list[str]:
     """The names of the softmax boxes over the key leg."""
     return [name for name, found in attentions(graph).items() if isinstance(found.weighting, Softmax)]
-
-
-def reasons_against(graph: Graph, box: str) -> list[str]:
-    """Why a softmax box is no fused attention; empty where it is."""
-    found = operation(attentions(graph)[box])
-    return [found] if isinstance(found, str) else []
 
 
 def operation(found: Attention) -> FusedAttention | str:

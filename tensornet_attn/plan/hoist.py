@@ -6,35 +6,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
-from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import attentions, readers_of
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.plan.distribute import still_made
-from tensornet_attn.plan.duplicate import lower_duplicates
-from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.duplicate import duplicated_scores
+from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.change import draws, fresh, kept, with_steps
 
-HOISTS = "hoisted values"
 
-
-def lower_hoists(graph: Graph, sizes: Mapping[str, int], device: Device, apart: bool = True) -> Lowered:
-    """Every map, or blend of maps, that several products read, each with values.
-
-    Where the values differ, and if a map may be made `apart` for each of them, it is if none of these is stored then.
-    """
+def hoisted_values(graph: Graph, context: Context) -> Lowered:
+    """Every map, or blend of maps, that several products read, each with the same values."""
     made = graph
     for box in graph.steps:
         values = list(_values(made, box))
-        if len(values) == 1:
-            made = _hoisted(made, box, box.name, values[0])
-        elif len(values) > 1 and apart and box.name in attentions(graph) and not draws(made, box):
-            trial, names = _for_each(made, box, values)
-            made = made if still_made(lower_duplicates(trial, sizes, device).graph, names, sizes, device) else trial
+        made = _hoisted(made, box, box.name, values[0]) if len(values) == 1 else made
     return Lowered(made)
+
+
+def map_for_each(graph: Graph, context: Context) -> Lowered:
+    """A map that several products read, each with values of its own, once for each, if none of these is stored then."""
+    made = graph
+    for name in attentions(graph):
+        box = made.step[name]
+        values = list(_values(made, box))
+        if len(values) > 1 and not draws(made, box):
+            trial, names = _for_each(made, box, values)
+            apart = duplicated_scores(trial, context).graph
+            made = trial if all(context.takes(apart, name) for name in names) else made
+    return Lowered(made)
+
+
+HOISTS = Rewriting("hoisted values", hoisted_values)
+FOR_EACH = Rewriting("a map for each of its values", map_for_each)
 
 
 def _values(graph: Graph, box: Step) -> dict[Use, None]:

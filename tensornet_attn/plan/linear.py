@@ -8,22 +8,20 @@ So does a softmax whose scores compare nothing, a mean of values weighted by num
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
-from math import prod
+from math import inf, prod
 
-from tensornet_attn.cost.devices import DEVICES, Device
+from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.linear import chunk_of, linear_work
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.attention import (
     Attention,
     Legs,
-    Masked,
-    Normalize,
     Reader,
     ScoreTerm,
     Softmax,
-    Weighting,
     attentions,
 )
 from tensornet_attn.graph.distance import with_places
@@ -31,66 +29,110 @@ from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tenso
 from tensornet_attn.graph.recurrence import Recurrence, erases, linear, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.plan.decay import decay_alone, decay_sides
-from tensornet_attn.plan.figures import counted, instead
-from tensornet_attn.plan.lowering import Lowered, kernel
+from tensornet_attn.plan.figures import counted
+from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes, kernel
 from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 
-LINEAR = "linear attention"
 DENSE = "with a mask at run time the scores are made"
 PLAIN = (("scale", ONE), ("dropout", Number(0)))
+BESIDE_KERNELS = 16  # times fewer multiply-adds, for which torch computes on a GPU what a kernel could
 
 
-def lower_linear(graph: Graph, sizes: Mapping[str, int], device: Device, decay: float = 1) -> Lowered:
+@dataclass(frozen=True)
+class Summed:
+    """A map over the keys, its scores written out where these are powers, and how the keys are summed first.
+
+    `found`: a sentence where they cannot be.
+    """
+
+    opened: WrittenOut
+    box: str
+    found: Recurrence | str
+
+    @cached_property
+    def made(self) -> Graph:
+        """The graph with the map, its scores and its product with the values as one kernel."""
+        assert not isinstance(self.found, str)
+        return reassociated(attentions(self.opened.graph)[self.box], self.found)
+
+
+class Linear(OfBoxes[Summed]):
     """Every normalize and keep box over keys that allows it, where it takes fewer multiply-adds than the scores.
 
-    `decay`: how many times fewer they must be where scores have factors exp(a - b) of query and key, or a softmax has
-    nothing else: more than 1 where there are kernels for the scores, and none for that.
+    Likewise every softmax that compares no query with a key, and every sum over keys of scores that decay.
     """
-    lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
-    for box in maps_of(graph, Softmax):
-        attention = attentions(lowered)[box]
-        alone = linear(attention)
-        made = alone if isinstance(alone, str) else _priced(WrittenOut(lowered, ()), attention, alone, sizes, decay)
-        if not isinstance(made, str):
-            lowered, chosen[f"{box}.o"] = made
-    for box in maps_of(graph, Normalize, Masked):
-        made = _lowered(lowered, box, sizes, decay)
-        if isinstance(made, str):
-            refused[box] = (made,)
-        else:
-            lowered, chosen[f"{box}.o"] = made
-    for step in sums(graph):
-        as_map, keep = _as_map(lowered, lowered.step[step.name])
-        made = _lowered(as_map, keep, sizes, decay, decayed=True)
-        if not isinstance(made, str):
-            lowered, chosen[f"{keep}.o"] = made
-    return Lowered(lowered, chosen, refused)
+
+    name, kind, alone = "linear attention", "linear", True
+
+    def places(self, graph: Graph) -> list[str]:
+        found = [name for name, one in attentions(graph).items() if one.compares]
+        found.sort(key=lambda name: not isinstance(attentions(graph)[name].weighting, Softmax))
+        return [*found, *(step.name for step in sums(graph))]
+
+    def form(self, graph: Graph, place: str) -> Summed | None:
+        attention = attentions(graph).get(place)
+        if attention is None:
+            found = _summed(*_as_map(graph, graph.step[place]))
+            decays = isinstance(found.found, Recurrence) and found.found.decays
+            return found if decays else None
+        if isinstance(attention.weighting, Softmax):
+            alone = linear(attention)
+            return None if isinstance(alone, str) else Summed(WrittenOut(graph, ()), place, alone)
+        return _summed(graph, place) if attention.compares else None
+
+    def unsupported(self, form: Summed, context: Context) -> tuple[str, ...]:
+        return (form.found,) if isinstance(form.found, str) else ()
+
+    def cost(self, form: Summed, context: Context) -> Cost:
+        """Multiply-adds: of the sums first, and of the scores.
+
+        Where Triton has kernels for scores and none for these, torch must be far ahead.
+        """
+        found, opened = form.found, form.opened
+        assert not isinstance(found, str)
+        step = form.made.step[f"{form.box}.o"]
+        known = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(context.sizes)
+        work = linear_work(Scene(form.made, known), step)
+        first = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
+        other = _dense(recurrence_of(step), opened.steps, known)
+        ahead: float = 1
+        if context.backend == "triton" and found.decays:
+            ahead = inf if context.target.strict else BESIDE_KERNELS
+        but = "summing over the keys first would cost"
+        if ahead > 1:
+            but = f"its kernels know no scores that decay, as by '{found.decays[0].box.name}'; with torch it would take"
+        return Cost(first, other, counted, but, worth=1 / ahead)
+
+    def lower(self, form: Summed, context: Context) -> Lowered:
+        found, opened, made = form.found, form.opened, form.made
+        assert not isinstance(found, str)
+        name = f"{form.box}.o"
+        parts = recurrence_of(made.step[name])
+        how = f", in chunks of {chunk_of(made, parts, context.sizes)}" if parts.causal(made) else ""
+        how += ", powers of scores written out" if opened.steps else ""
+        delta = any(map(erases, opened.graph.steps))  # it takes no mask
+        decay = "".join(f", decayed by '{decay.box.name}'" for decay in found.decays if not found.alone)
+        decay += ", their weights being numbers of their own" if found.alone else ""
+        said = f"{self.name}: the keys are summed first{how}{decay}" + ("" if delta else f"; {DENSE}")
+        return Lowered(made, {name: said})
+
+    def on_triton(self, form: object) -> bool:
+        return isinstance(form, Recurrence) and not form.decaying
 
 
-def maps_of(graph: Graph, *weightings: type[Weighting]) -> list[str]:
-    """The maps over the key leg that compare it with a query, weighted so."""
-    found = attentions(graph).items()
-    return [name for name, one in found if one.compares and isinstance(one.weighting, weightings)]
+LINEAR = Linear()
 
 
-def _lowered(
-    graph: Graph, box: str, sizes: Mapping[str, int], decay: float, decayed: bool = False
-) -> tuple[Graph, str] | str:
-    """The graph that sums the keys of a map first and the sentence for it, or why not; perhaps only if scores decay."""
+def _summed(graph: Graph, box: str) -> Summed:
+    """A map whose scores may be powers, and may decay."""
     of = attentions(graph)[box].of
     opened = written_out(graph, of) or WrittenOut(graph, ())
     if isinstance(opened, str):
-        return opened
+        return Summed(WrittenOut(graph, ()), box, opened)
     opened = replace(opened, graph=decay_alone(opened.graph, of.name))  # nothing else reads what the scores decay by
-    attention = attentions(opened.graph)[box]
-    found = linear(attention)
-    if isinstance(found, str):
-        return found
-    if decayed and not found.decays:
-        return "the scores do not decay"
-    return _priced(opened, attention, found, sizes, decay if found.decays else 1)
+    return Summed(opened, box, linear(attentions(opened.graph)[box]))
 
 
 def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:
@@ -101,30 +143,6 @@ def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:
     keep = Step(fresh(graph, f"{box.name}.kept"), replace(box.box, kind="keep", numbers=()), of.legs)
     read = replace(box, op=Contraction((Term(ONE, (Use(keep.name, keep.legs), Use(one.name, one.legs))),)))
     return with_steps(with_places(graph, (one,)), {box.name: [keep, read]}), keep.name
-
-
-def _priced(
-    opened: WrittenOut, attention: Attention, found: Recurrence, sizes: Mapping[str, int], times: float
-) -> tuple[Graph, str] | str:
-    """The graph that sums the keys first and the sentence for it, or why the scores are cheaper."""
-    made = reassociated(attention, found)
-    step = made.step[f"{found.box.name}.o"]
-    parts = recurrence_of(step)
-    known = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(sizes)
-    work = linear_work(Scene(made, known), step)
-    first = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
-    dense = _dense(parts, opened.steps, known)
-    if times > 1 and first * times > dense:
-        beside = f"it would take {instead(first, dense, counted)}"
-        return f"its kernels know no scores that decay, as by '{found.decays[0].box.name}'; with torch {beside}"
-    if first > dense:
-        return f"summing over the keys first would cost {instead(first, dense, counted)}"
-    how = f", in chunks of {chunk_of(made, parts, sizes)}" if parts.causal(made) else ""
-    how += ", powers of scores written out" if opened.steps else ""
-    delta = any(map(erases, opened.graph.steps))  # it takes no mask
-    decay = "".join(f", decayed by '{decay.box.name}'" for decay in found.decays if not found.alone)
-    decay += ", their weights being numbers of their own" if found.alone else ""
-    return made, f"{LINEAR}: the keys are summed first{how}{decay}" + ("" if delta else f"; {DENSE}")
 
 
 def _dense(parts: Recurrence, before: Sequence[Step], known: Mapping[str, int]) -> int:

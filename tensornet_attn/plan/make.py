@@ -1,55 +1,29 @@
-"""Plans a graph: fused attention where nothing speaks against it, every product in the best order."""
+"""Plans a graph: rewritings of the whole, then the implementations of the table, then every product in the best order.
+
+Rewritings that give a map an implementation of its own come first. Weights are absorbed as long as the whole, with its
+implementations, takes less time. Each form is then computed by the first implementation that takes it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
-from math import inf
+from dataclasses import dataclass, field, replace
 
 from tensornet_attn import limits
 from tensornet_attn.cost.experts import Experts
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.graph.recurrence import Recurrence
-from tensornet_attn.plan.absorb import ABSORBED, lower_absorbed
-from tensornet_attn.plan.band import lower_band
-from tensornet_attn.plan.blockwise import lower_blockwise
-from tensornet_attn.plan.cumsum import CUMSUM, lower_cumsum
+from tensornet_attn.plan.absorb import ABSORBED, absorbed
 from tensornet_attn.plan.demands import backend_of, strictly
-from tensornet_attn.plan.distribute import lower_distribution
-from tensornet_attn.plan.duplicate import DUPLICATES, lower_duplicates
-from tensornet_attn.plan.experts import EXPERTS, lower_experts
-from tensornet_attn.plan.fuse import FUSED, lower_attention
-from tensornet_attn.plan.hoist import HOISTS, lower_hoists
-from tensornet_attn.plan.linear import LINEAR, lower_linear
-from tensornet_attn.plan.lowering import Lower
+from tensornet_attn.plan.implementation import Context, Lowered
+from tensornet_attn.plan.implementations import BESIDE_FUSED, BY_KIND, TORCH, TRITON_ALONE, Table
 from tensornet_attn.plan.model import Lowering, Plan, Region
-from tensornet_attn.plan.normalized import NORMALIZED, lower_normalized
 from tensornet_attn.plan.order import split_best
-from tensornet_attn.plan.states import STATES, lower_states
 from tensornet_attn.plan.target import TRAINING, Target
-from tensornet_attn.plan.triton import TRITON, lower_triton
-from tensornet_attn.plan.ways import AS_PRICED, BAND, DISTRIBUTION, ROWS, WAYS, Way, chosen, rows_for
+from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
 from tensornet_attn.tiles.legs import quadratic
-
-BESIDE_KERNELS = 16  # times fewer multiply-adds, for which torch computes on a GPU what a kernel could
-
-LOWERINGS: dict[str, Lower] = {  # in the order in which they are tried
-    NORMALIZED: lower_normalized,
-    HOISTS: lower_hoists,
-    DUPLICATES: lower_duplicates,
-    DISTRIBUTION: lower_distribution,
-    ABSORBED: lower_absorbed,
-    BAND: lower_band,
-    STATES: lower_states,
-    LINEAR: lower_linear,
-    CUMSUM: lower_cumsum,
-    TRITON: lower_triton,  # on this backend alone
-    FUSED: lower_attention,
-    EXPERTS: lower_experts,
-    ROWS: lower_blockwise,
-}
 
 
 def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, fused: bool = False) -> Plan:
@@ -63,9 +37,11 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
     if backend == "reference":
         plans = {AS_PRICED: _as_written(graph, target, sizes)}
     else:
-        ways = WAYS if target.demanding else WAYS[:1]
+        table = TORCH if backend != "triton" else BESIDE_FUSED if fused else TRITON_ALONE
+        context = Context(sizes, target, backend, table.rows)
         start, left_out = _simpler(graph, backend)
-        plans = {way.name: _planned(graph, start, backend, target, sizes, way, left_out, fused) for way in ways}
+        ways = WAYS if target.demanding else WAYS[:1]
+        plans = {way.name: _planned(graph, start, table, context, way, left_out) for way in ways}
     plan = chosen(plans, sizes) if target.demanding else plans[AS_PRICED]
     if target.strict:
         strictly(graph.name, plan.regions, backend)
@@ -85,76 +61,74 @@ def _simpler(graph: Graph, backend: str) -> tuple[Graph, tuple[Region, ...]]:
 
 
 def _planned(
-    written: Graph,
-    graph: Graph,
-    backend: str,
-    target: Target,
-    sizes: Mapping[str, int],
-    way: Way,
-    left_out: tuple[Region, ...] = (),
-    fused: bool = False,
+    written: Graph, start: Graph, table: Table, context: Context, way: Way, left_out: tuple[Region, ...]
 ) -> Plan:
     """The plan of a graph, which computes what is `written`, in one way to plan."""
-    lowered, taken, refused = graph, dict[str, str](), dict[str, list[Lowering]]()
-    for name, lower in _lowerings(way, target, backend, fused).items():
-        made = lower(lowered, sizes, target.device)
-        lowered, taken = made.graph, taken | made.chosen
-        for step, reasons in made.refused.items():
-            refused.setdefault(step, []).append(Lowering(name, reasons))
-    schedule, _ = split_best(lowered, sizes, target.device, target.device.width)
-    apart = [name for name in taken if name in graph.step and name not in lowered.step and "." not in name]
-    regions = left_out + tuple(Region(name, (name,), backend, taken[name]) for name in apart)
-    regions += tuple(_regions(lowered, backend, taken, refused))
-    return Plan(written, schedule, regions, backend, _lengths(sizes), target)
+    alone = replace(context, backend="torch", rows=TORCH.rows)  # what torch takes alone, a kernel of Triton does, too
+    context, notes, graph = way.of(context), _Notes(), start
+    for rewriting in table.rewritings:
+        if rewriting.name not in way.without:
+            graph = notes.taken(rewriting.name, rewriting.apply(graph, alone))
+    planned = {graph: _implemented(graph, context)}
+
+    def schedule_of(graph: Graph) -> Graph:
+        if graph not in planned:
+            planned[graph] = _implemented(graph, context)
+        return planned[graph][0]
+
+    if ABSORBED not in way.without:
+        graph = notes.taken(ABSORBED, absorbed(graph, context, schedule_of))
+    schedule, own = schedule_of(graph), planned[graph][1]
+    for name, made in own.items():
+        notes.taken(name, made)
+    lowered = [*own.values()][-1].graph
+    apart = [name for name in notes.chosen if name in start.step and name not in lowered.step and "." not in name]
+    regions = left_out + tuple(Region(name, (name,), context.backend, notes.chosen[name]) for name in apart)
+    regions += tuple(_regions(lowered, context.backend, notes))
+    return Plan(written, schedule, regions, context.backend, _lengths(context.sizes), context.target)
 
 
-def _lowerings(way: Way, target: Target, backend: str, fused: bool = False) -> dict[str, Lower]:
-    """The lowerings of a way for a target, in order; weights are absorbed in view of what comes after."""
-    decay = 1 if backend != "triton" else inf if target.strict else BESIDE_KERNELS
-    each = backend != "triton" and not {BAND, LINEAR, FUSED} & {*way.without}  # a kernel reads all values of one map
-    names = list(LOWERINGS)
-    if backend == "triton":  # kernels leave out what is beyond a band: torch has what they do not take
-        names.remove(BAND)
-        names.insert(names.index(TRITON) + 1, BAND)
-    if fused:
-        names.remove(FUSED)
-        names.insert(names.index(TRITON), FUSED)
-    found: dict[str, Lower] = {
-        **{name: LOWERINGS[name] for name in names},
-        HOISTS: partial(lower_hoists, apart=each),
-        DUPLICATES: partial(lower_duplicates, fused=backend != "triton", decay=decay),
-        LINEAR: partial(lower_linear, decay=decay),
-        ROWS: rows_for(way, target),
-        EXPERTS: partial(lower_experts, fused=backend == "triton"),
-    }
-    without = way.without if backend == "triton" else (*way.without, TRITON)
-    if {BAND, LINEAR} & {*without}:
-        without = (*without, NORMALIZED)
-    found = {name: lower for name, lower in found.items() if name not in without}
-    if ABSORBED in found:
-        later = list(found)[list(found).index(ABSORBED) + 1 :]
-        found[ABSORBED] = partial(lower_absorbed, target=target, then=[found[name] for name in later])
-    return found
+def _implemented(graph: Graph, context: Context) -> tuple[Graph, dict[str, Lowered]]:
+    """The schedule of a graph, and what each implementation made of it, by name."""
+    found = dict[str, Lowered]()
+    for row in context.rows:
+        found[row.name] = row.lowered(graph, context)
+        graph = found[row.name].graph
+    return split_best(graph, context.sizes, context.device, context.device.width)[0], found
 
 
 def _lengths(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple((leg, size) for leg, size in sizes.items() if leg != BATCH)
 
 
-def _regions(
-    lowered: Graph, backend: str, chosen: dict[str, str], refused: dict[str, list[Lowering]]
-) -> Iterator[Region]:
+@dataclass(frozen=True)
+class _Notes:
+    """What was chosen, by the step it makes, and what was refused, by the step it would have been of."""
+
+    chosen: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, list[Lowering]] = field(default_factory=dict)
+    costs: dict[str, str] = field(default_factory=dict)
+
+    def taken(self, name: str, made: Lowered) -> Graph:
+        """The graph of a rewriting or of an implementation, noted under its name."""
+        self.chosen.update(made.chosen)
+        self.costs.update(made.costs)
+        for step, reasons in made.refused.items():
+            self.refused.setdefault(step, []).append(Lowering(name, reasons))
+        return made.graph
+
+
+def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
     """A region for each operation and each step of the diagram that is computed by itself, in the order they run."""
     for step in lowered.steps:
-        if step.kernel and step.kernel.kind == "join":
-            continue  # part of the attention that reads it
+        if step.kernel and step.kernel.kind not in BY_KIND:
+            continue  # features side by side, part of the attention that reads them
         steps = step.fused.steps if step.fused else (step.name,)
-        against = dict.fromkeys(low for name in steps for low in refused.get(name, []) if low.against)
+        against = dict.fromkeys(low for name in steps for low in notes.refused.get(name, []) if low.against)
         if step.fused or not step.nested:
-            told = chosen[step.name] if step.fused else _chosen(step)
-            yield Region(
-                region_name(step), steps, backend_of(step, backend), told, tuple(against), _plain(lowered, step)
-            )
+            how = notes.chosen[step.name] if step.fused else _chosen(step)
+            own, plain, cost = backend_of(step, backend), _plain(lowered, step), notes.costs.get(step.name, "")
+            yield Region(region_name(step), steps, own, how, tuple(against), plain, cost)
 
 
 def _plain(graph: Graph, step: Step) -> bool:

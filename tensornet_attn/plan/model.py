@@ -23,7 +23,8 @@ class Lowering:
 class Region:
     """Steps of the diagram that are computed together: the backend, the lowering chosen, those refused.
 
-    `plain`: a product or a box of its own, with nothing of queries x keys.
+    `plain`: a product or a box of its own, with nothing of queries x keys. `cost`: its figure, beside what it would be
+    otherwise, where that decided.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Region:
     chosen: str
     refused: tuple[Lowering, ...] = ()
     plain: bool = False
+    cost: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class Plan:
         for region in self.regions:
             where = "" if region.backend == self.backend else f", on {region.backend}"
             lines.append(f"  {region.name}: {region.chosen}{where}")
+            lines += [f"    predicted: {region.cost}"] if region.cost else []
             for lowering in region.refused:
                 lines += [f"    not {lowering.name}: {reason}" for reason in lowering.against]
         return "\n".join(lines)

@@ -6,35 +6,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.attention import Normalize, attentions
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import Number
-from tensornet_attn.plan.distribute import Blend, blend_of, still_made
-from tensornet_attn.plan.duplicate import lower_duplicates
-from tensornet_attn.plan.hoist import lower_hoists
-from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.distribute import Blend, blend_of
+from tensornet_attn.plan.duplicate import duplicated_scores
+from tensornet_attn.plan.hoist import hoisted_values, map_for_each
+from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.change import fresh, read_once, with_steps, with_uses
 
-NORMALIZED = "rows of a blend"
 
-
-def lower_normalized(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
-    """Every normalized blend of maps, where each of these can then be lowered by itself."""
+def rows_of_blends(graph: Graph, context: Context) -> Lowered:
+    """Every normalized blend of maps, where each of these then has an implementation of its own."""
     made, chosen = graph, dict[str, str]()
     for box in graph.steps:
         trial = _divided(made, made.step[box.name]) if box.name in made.step else None
         if trial is None:
             continue
         others = _others(made, made.step[box.name])
-        once = lower_hoists(trial, sizes, device).graph  # each map reads ones by itself, whoever else could read both
-        apart = lower_duplicates(once, sizes, device).graph
-        maps = tuple(name for name in attentions(apart) if name not in others)
-        if not still_made(apart, maps, sizes, device):
+        once = map_for_each(
+            hoisted_values(trial, context).graph, context
+        ).graph  # each map reads ones by itself, whoever else could read both
+        apart = duplicated_scores(once, context).graph
+        if all(context.takes(apart, name) for name in attentions(apart) if name not in others):
             made, chosen[f"{box.name}.rows"] = once, f"the maps that '{box.name}' blends read ones as well as values"
     return Lowered(made, chosen)
 
@@ -97,3 +94,6 @@ def _divided(graph: Graph, box: Step) -> Graph | None:
 
 def _times(term: Term, value: Use) -> Term:
     return replace(term, factors=(*term.factors, value))
+
+
+NORMALIZED = Rewriting("rows of a blend", rows_of_blends)

@@ -1,4 +1,4 @@
-"""What a schedule is predicted to take in time and memory, and whether blocks of queries pay for computing again.
+"""What a schedule is predicted to take in time and memory.
 
     forward                              max(FLOPs / rate, bytes / bandwidth) of each step
     backward of what is kept             twice the forward
@@ -10,23 +10,22 @@ Between the steps of a block of rows nothing is moved: a block is made to stay i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.peak import peak
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import elementwise, macs
-from tensornet_attn.graph.model import Graph, Kernel, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.graph.recurrence import erases
-from tensornet_attn.plan.blockwise import rows_of, too_small
-from tensornet_attn.plan.figures import duration, instead
+from tensornet_attn.plan.blocks import rows_of
 from tensornet_attn.plan.target import Target
 
 KEEPS, AGAIN = (3, 3), (4, 3)  # times the FLOPs and the bytes of the forward, with a backward
 DELTA = 4
-WORTH = 1.25  # times as long is worth it to keep no tensor of queries x keys
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,14 @@ class Price:
 
 def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> Price:
     """The price of a schedule at these sizes of the legs that the run decides."""
-    found = peak(_scene(split_products(schedule), sizes, target), target.backward, scratch)
+    found = peak(scene_of(split_products(schedule), sizes, target), target.backward, scratch)
     return Price(target.device.seconds(time_of(schedule, sizes, target)), target.bytes * found.numbers, found.step)
 
 
 def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:
     """The time of a schedule alone, in the device's units."""
-    scene = _scene(split_products(schedule), sizes, target)
-    return sum(_time(scene, step, target) for step in scene.graph.steps)
+    scene = scene_of(split_products(schedule), sizes, target)
+    return sum(time_of_step(scene, step, target) for step in scene.graph.steps)
 
 
 def scratch(scene: Scene, step: Step) -> tuple[int, int]:
@@ -58,8 +57,8 @@ def scratch(scene: Scene, step: Step) -> tuple[int, int]:
     has all its values with a query leg.
     """
     op = step.attention
-    if step.kernel and step.kernel.kind == "blockwise":
-        return (_block(scene, step, step.kernel),) * 2
+    if isinstance(step.form, Block) and not step.form.tiled:
+        return (_block(scene, step, step.form),) * 2
     if op:
         heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg, *op.beside)]
         repeated = sum(
@@ -72,28 +71,14 @@ def scratch(scene: Scene, step: Step) -> tuple[int, int]:
     return (0 if scene.view(step) else max((scene.elements(use) for use in step.op.uses), default=0),) * 2
 
 
-def _block(scene: Scene, step: Step, op: Kernel) -> int:
+def _block(scene: Scene, step: Step, block: Block) -> int:
     query, keys = str(scene.graph.query), scene.sizes[str(scene.graph.key)]
     batch = scene.batch if step.name in scene.batched else 1
     rows = min(rows_of(scene.graph, step, keys * batch), scene.sizes[query])
-    return batch * rows * sum(scene.size(leg for leg in part.legs if leg != query) for part in op.body[:-1])
+    return batch * rows * sum(scene.size(leg for leg in part.legs if leg != query) for part in block.inside)
 
 
-def not_profitable(graph: Graph, kernels: Sequence[Step], sizes: Mapping[str, int], target: Target) -> str | None:
-    """Why blocks of queries do not pay, in memory or in time; None where they do."""
-    if reason := too_small(graph, list(kernels), sizes):
-        return reason
-    scene = _scene(graph, sizes, target)
-    body = dict.fromkeys(part for one in kernels for part in one.op.body)  # type: ignore[union-attr]
-    kept = sum(_time(scene, part, target) for part in body)
-    again = sum(_blockwise_time(scene, one, target) for one in kernels)
-    if again <= WORTH * kept:
-        return None
-    times = instead(target.device.seconds(again), target.device.seconds(kept), duration)
-    return f"computed again in the backward, they would take {times}"
-
-
-def _time(scene: Scene, step: Step, target: Target) -> int:
+def time_of_step(scene: Scene, step: Step, target: Target) -> int:
     """The time of a step, in the device's units."""
     more, numbers = _widened(scene, step) if step.attention else (0, 0)
     work = 2 * (macs(scene, step) + more) + elementwise(scene, step)
@@ -114,7 +99,7 @@ def _widened(scene: Scene, step: Step) -> tuple[int, int]:
     return batch * scene.size(op.scores) * abs(width - own), 2 * wide  # written and read again
 
 
-def _blockwise_time(scene: Scene, step: Step, target: Target) -> int:
+def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:
     """The time of a kernel that is not in the graph yet: its work, and what it reads and writes."""
     assert step.kernel is not None
     work = sum(2 * macs(scene, part) + elementwise(scene, part) for part in step.kernel.body)
@@ -125,6 +110,6 @@ def _blockwise_time(scene: Scene, step: Step, target: Target) -> int:
     return target.device.time(flops * work, bytes_ * moves)
 
 
-def _scene(graph: Graph, sizes: Mapping[str, int], target: Target) -> Scene:
+def scene_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> Scene:
     known = {leg.name: leg.size for leg in graph.legs if leg.size is not None}
     return Scene(graph, known | {leg: size for leg, size in sizes.items() if leg != BATCH}, target.batch)

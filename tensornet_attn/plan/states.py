@@ -9,24 +9,21 @@ Where a query sees the keys up to its own, S stands for each query in the diagra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.sizes import human
 from tensornet_attn.cost.states import states_chunk, states_work
 from tensornet_attn.graph.attention import Reader, ScoreTerm, readers_of
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES, Recurrence, cumulative, sums
 from tensornet_attn.ir.arithmetic import ONE, Arith, times
-from tensornet_attn.plan.linear import DENSE, lower_linear
-from tensornet_attn.plan.lowering import Lowered, kernel
+from tensornet_attn.plan.figures import counted
+from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes, Rewriting, kernel
+from tensornet_attn.plan.linear import DENSE, LINEAR
 from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, with_steps
-
-STATES = "mixed states"
 
 
 @dataclass(frozen=True)
@@ -51,24 +48,86 @@ class Read:
     between: Step | None  # that mixed the states
 
 
-def lower_states(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
-    """Every sum over keys that queries read, where that takes fewer multiply-adds than scores."""
-    lowered, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
+class States(OfBoxes["Mixed"]):
+    """Every sum over keys that is mixed before queries read it, where that takes fewer multiply-adds than scores."""
+
+    name, kind = "mixed states", "states"
+
+    def places(self, graph: Graph) -> list[str]:
+        return [step.name for step in sums(graph)]
+
+    def form(self, graph: Graph, place: str) -> Mixed | None:
+        found = _found(graph, graph.step[place])
+        return Mixed(graph, found) if found is not None and _mixed(found) else None
+
+    def unsupported(self, form: Mixed, context: Context) -> tuple[str, ...]:
+        return (form.parts,) if isinstance(form.parts, str) else ()
+
+    def cost(self, form: Mixed, context: Context) -> Cost:
+        """Multiply-adds: of the states, and of the scores."""
+        made, parts = form.made, form.parts
+        assert not isinstance(parts, str)
+        known = {leg.name: leg.size or 1 for leg in made.legs} | dict(context.sizes)
+        work = states_work(Scene(made, known), made.step[f"{form.read.box.name}.read"])
+        linear = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
+        heads = prod(known[leg] for leg in (str(made.query), str(made.key), *parts.heads, *parts.mixed))
+        dense = heads * (prod(known[leg] for leg in parts.features) + prod(known[leg] for leg in parts.own))
+        return Cost(linear, dense, counted, "states would cost")
+
+    def lower(self, form: Mixed, context: Context) -> Lowered:
+        made, parts = form.made, form.parts
+        assert not isinstance(parts, str)
+        how = f", in chunks of {states_chunk(made, parts, context.sizes)}" if parts.causal(form.graph) else ""
+        over = " and ".join(f"'{leg}'" for leg in parts.mixed)
+        said = f"the keys are summed first, and mixed over {over} before they are read{how}; {DENSE}"
+        return Lowered(made, {f"{form.read.box.name}.read": f"{self.name}: {said}"})
+
+
+STATES = States()
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A sum over the keys that is mixed before it is read."""
+
+    graph: Graph
+    read: Read
+
+    @cached_property
+    def found(self) -> tuple[Recurrence | str, tuple[Step, ...]]:
+        """The states, or why they are none, and the steps that make their parts."""
+        before: list[Step] = []
+        return _recurrence(self.graph, self.read, before), tuple(before)
+
+    @property
+    def parts(self) -> Recurrence | str:
+        return self.found[0]
+
+    @cached_property
+    def made(self) -> Graph:
+        """The graph with the states as one kernel."""
+        parts, before = self.found
+        assert not isinstance(parts, str)
+        graph, box, name = self.graph, self.read.box, f"{self.read.box.name}.read"
+        assert box.box is not None
+        (term,), of, legs = parts.terms, box.box.operand("of"), (*parts.heads, str(graph.query), *parts.own)
+        value, mix = (() if use is None else (use,) for use in (parts.value, parts.mix))
+        inside = Step(of.name, Contraction((Term(ONE, (*term.key, *value)),)), of.legs)
+        read = Contraction((Term(ONE, (*term.query, Use(box.name, box.legs), *mix)),))
+        body = (inside, box, Step(name, read, legs))
+        own = Step(name, kernel(STATES.kind, graph, before, body, parts), legs)
+        return _placed(graph, self.read, [*before, own], Term(self.read.coefficient, (Use(name, legs),)))
+
+
+def sums_as_maps(graph: Graph, context: Context) -> Lowered:
+    """Every sum over keys that queries read feature by feature is a map that reads values, if that is then linear."""
+    made = graph
     for box in sums(graph):
-        found = _found(lowered, lowered.step[box.name])
-        if found is None:
-            continue
-        if not _mixed(found):
-            trial = _as_map(lowered, found)
-            taken = f"{box.name}.map" not in lower_linear(trial, sizes, device).graph.step
-            lowered = trial if taken else lowered
-            continue
-        made, why = _priced(lowered, found, sizes)
-        if made is None:
-            refused[box.name] = (why,)
-        else:
-            lowered, chosen[f"{box.name}.read"] = made, why
-    return Lowered(lowered, chosen, refused)
+        found = _found(made, made.step[box.name])
+        if found is not None and not _mixed(found):
+            trial = _as_map(made, found)
+            made = trial if LINEAR.takes(trial, f"{box.name}.map", context) else made
+    return Lowered(made)
 
 
 def _found(graph: Graph, box: Step) -> Read | None:
@@ -171,32 +230,6 @@ def _as_map(graph: Graph, found: Read) -> Graph:
     return _placed(graph, found, before, Term(ONE, (Use(name, legs), *found.mix, *value)))
 
 
-def _priced(graph: Graph, found: Read, sizes: Mapping[str, int]) -> tuple[Graph | None, str]:
-    """The graph with the kernel and the sentence for it, or None and why the scores are cheaper."""
-    before, box, name = list[Step](), found.box, f"{found.box.name}.read"
-    parts = _recurrence(graph, found, before)
-    if isinstance(parts, str):
-        return None, parts
-    assert box.box is not None
-    (term,), of, legs = parts.terms, box.box.operand("of"), (*parts.heads, str(graph.query), *parts.own)
-    value, mix = (() if use is None else (use,) for use in (parts.value, parts.mix))
-    inside = Step(of.name, Contraction((Term(ONE, (*term.key, *value)),)), of.legs)
-    read = Contraction((Term(ONE, (*term.query, Use(box.name, box.legs), *mix)),))
-    body = (inside, box, Step(name, read, legs))
-    before.append(Step(name, kernel("states", graph, before, body, parts), legs))
-    made = _placed(graph, found, before, Term(found.coefficient, (Use(name, legs),)))
-    known = {leg.name: leg.size or 1 for leg in made.legs} | dict(sizes)
-    work = states_work(Scene(made, known), made.step[name])
-    linear = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
-    heads = prod(known[leg] for leg in (str(graph.query), str(graph.key), *parts.heads, *parts.mixed))
-    dense = heads * (prod(known[leg] for leg in parts.features) + prod(known[leg] for leg in parts.own))
-    if linear > dense:
-        return None, f"states would cost {human(linear)} instead of {human(dense)} multiply-adds"
-    how = f", in chunks of {states_chunk(made, parts, sizes)}" if parts.causal(graph) else ""
-    over = " and ".join(f"'{leg}'" for leg in parts.mixed)
-    return made, f"{STATES}: the keys are summed first, and mixed over {over} before they are read{how}; {DENSE}"
-
-
 def _recurrence(graph: Graph, found: Read, before: list[Step]) -> Recurrence | str:
     """The states with one use for query, key, values and mixture each, made `before`; or why they are none."""
     name = found.box.name
@@ -249,3 +282,6 @@ def _placed(graph: Graph, found: Read, before: list[Step], term: Term) -> Graph:
     reader = found.reader.with_terms([Term(ONE, (Use(own.name, own.legs), *found.rest))])
     gone = (found.box, found.between, graph.step[found.box.op.uses[0].name])
     return with_steps(graph, {step.name: [] for step in gone if step} | {reader.name: [*before, own, reader]})
+
+
+SUMS = Rewriting("sums as maps", sums_as_maps)

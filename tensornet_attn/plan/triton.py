@@ -5,46 +5,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from math import prod
 
-from tensornet_attn.cost.devices import DEVICES, Device
-from tensornet_attn.graph.model import Graph, Kernel, Step
+from tensornet_attn.cost.band import Block
+from tensornet_attn.cost.devices import DEVICES
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
-from tensornet_attn.plan.blockwise import exits, groups, kernel, reason_against, spread_for, steps_with
-from tensornet_attn.plan.lowering import Lowered
+from tensornet_attn.plan.blocks import Group, groups_of, steps_with
+from tensornet_attn.plan.implementation import Context, Implementation, Lowered
 from tensornet_attn.plan.order import order, split_best
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients
 from tensornet_attn.tiles.model import Node, Program, Unfit, below
 
-TRITON = "Triton kernels"
+
+class Tiles(Implementation[Group]):
+    """Every group of steps with values of queries x keys that a tile program can compute, on the backend triton."""
+
+    name, kind, opaque = "Triton kernels", "tiles", True
+
+    def lowered(self, graph: Graph, context: Context) -> Lowered:
+        sizes = context.sizes
+        orders = [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
+        orders.append(split_products(graph, partial(_weights_first, graph), sizes))
+        chosen, refused, made, gone = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
+        best = min(orders, key=lambda split: _work(split, sizes))
+        for group in groups_of(best, sizes):
+            against = {step.name: reason for step in group.kernels if (reason := _reason(group, step))}
+            none = len(against) == len(group.kernels)
+            for step in group.kernels:
+                if reason := against.get(step.name):
+                    named = (*(group.steps if none else ()), step.name)
+                    refused |= {name: (reason,) for name in named if _own(best, name, group.steps)}
+            if none:
+                continue
+            gone |= group.steps | group.spread
+            made |= {step.name: step if step.name in against else _as_tiles(step) for step in group.kernels}
+            chosen |= {name: f"blockwise, some queries at a time: {reason}" for name, reason in against.items()}
+            fine = [step for step in group.kernels if step.name not in against]
+            chosen |= {step.name: _describe(tile_program(best, step)) for step in fine}
+        return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, gone))), chosen, refused)
+
+    def on_triton(self, form: object) -> bool:
+        return True
 
 
-def lower_triton(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
-    """Every group of steps with values of queries x keys that a tile program can compute."""
-    orders = [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], device)]
-    orders.append(split_products(graph, partial(_weights_first, graph), sizes))
-    chosen, refused, made, gone = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
-    best = min(orders, key=lambda split: _work(split, sizes))
-    for group in groups(best):
-        spread = spread_for(best, group, sizes)
-        kernels = [kernel(best, step, spread) for step in exits(best, group)]
-        against = {step.name: reason for step in kernels if (reason := _reason(best, group, kernels, step))}
-        for step in kernels:
-            if reason := against.get(step.name):
-                whole = group if len(against) == len(kernels) else ()
-                refused |= {name: (reason,) for name in (*whole, step.name) if _own(best, name, group)}
-        if len(against) == len(kernels):
-            continue
-        gone |= group | spread
-        made |= {step.name: step if step.name in against else _as_tiles(step) for step in kernels}
-        chosen |= {name: f"blockwise, some queries at a time: {reason}" for name, reason in against.items()}
-        chosen |= {step.name: _describe(tile_program(best, step)) for step in kernels if step.name not in against}
-    return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, gone))), chosen, refused)
+TRITON = Tiles()
 
 
 def _weights_first(graph: Graph, factors: Sequence[Legs], result: Legs, sizes: Mapping[str, int]) -> Path:
@@ -65,22 +75,23 @@ def _sharing(factors: Sequence[Legs], outside: set[str]) -> tuple[int, int] | No
     return next(((i, j) for i, j in combinations(inner, 2) if {*factors[i]} & {*factors[j]}), None)
 
 
-def _own(graph: Graph, name: str, group: set[str]) -> bool:
+def _own(graph: Graph, name: str, group: Container[str]) -> bool:
     """Whether a step is one of the diagram, or reads a group."""
     return name not in group or not graph.step[name].nested
 
 
 def _as_tiles(step: Step) -> Step:
-    assert isinstance(step.op, Kernel)
-    return replace(step, op=replace(step.op, kind="tiles"))
+    assert step.kernel is not None
+    assert isinstance(step.form, Block)
+    return replace(step, op=replace(step.kernel, kind=TRITON.kind, form=replace(step.form, tiled=True)))
 
 
-def _reason(graph: Graph, group: set[str], kernels: list[Step], step: Step) -> str | None:
+def _reason(group: Group, step: Step) -> str | None:
     """Why one of the kernels of a group is no tile program; None where it is one."""
-    if reason := reason_against(graph, group, kernels):
-        return reason
+    if group.reason:
+        return group.reason
     try:
-        gradients(tile_program(graph, step))
+        gradients(tile_program(group.graph, step))
     except Unfit as error:
         return str(error)
     return None
@@ -89,9 +100,8 @@ def _reason(graph: Graph, group: set[str], kernels: list[Step], step: Step) -> s
 def _work(graph: Graph, sizes: Mapping[str, int]) -> float:
     """Multiply-adds of one query and one key in all programs, of the groups that have a tile program."""
     total = 0.0
-    for group in groups(graph):
-        spread = spread_for(graph, group, sizes)
-        for step in (kernel(graph, step, spread) for step in exits(graph, group)):
+    for group in groups_of(graph, sizes):
+        for step in group.kernels:
             try:
                 program = tile_program(graph, step)
             except Unfit:

@@ -5,53 +5,48 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tensornet_attn.cost.devices import Device
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.plan.absorb import ABSORBED
-from tensornet_attn.plan.blockwise import lower_blockwise
+from tensornet_attn.plan.band import BAND
+from tensornet_attn.plan.blockwise import BLOCKWISE
 from tensornet_attn.plan.demands import against_linear
+from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import DUPLICATES
 from tensornet_attn.plan.fuse import FUSED
+from tensornet_attn.plan.hoist import FOR_EACH
+from tensornet_attn.plan.implementation import Context
 from tensornet_attn.plan.linear import LINEAR
-from tensornet_attn.plan.lowering import Lower, Lowered
 from tensornet_attn.plan.model import Offer, Plan
-from tensornet_attn.plan.price import not_profitable, price_of
-from tensornet_attn.plan.target import Target
+from tensornet_attn.plan.normalized import NORMALIZED
+from tensornet_attn.plan.price import price_of
 
-DISTRIBUTION, BAND, ROWS = "distribution", "banded attention", "blocks of queries"
 AS_PRICED = "every region as is cheapest"
 
 
 @dataclass(frozen=True)
 class Way:
-    """Lowerings left out, and whether blocks of queries are taken even where they do not pay."""
+    """Rewritings and implementations left out, and whether blocks of queries are taken even where they do not pay."""
 
     name: str
     without: tuple[str, ...] = ()
     always: bool = False
 
+    def of(self, context: Context) -> Context:
+        """The context in this way."""
+        rows = tuple(row for row in context.rows if row.name not in self.without)
+        return replace(context, rows=rows, always=self.always)
 
+
+NOT_DENSE = [one.name for one in (NORMALIZED, FOR_EACH, DUPLICATES, DISTRIBUTION)]
+NOT_DENSE += [one.name for one in (BAND, LINEAR, FUSED, BLOCKWISE)]
 WAYS = (
     Way(AS_PRICED),
     Way("blocks of queries wherever possible", always=True),
-    Way("blocks of queries instead of fused attention", (FUSED,), always=True),
-    Way("blocks of queries instead of linear attention", (LINEAR,), always=True),
-    Way("dense", (DUPLICATES, DISTRIBUTION, ABSORBED, BAND, LINEAR, FUSED, ROWS)),
+    Way("blocks of queries instead of fused attention", (FUSED.name, FOR_EACH.name), always=True),
+    Way("blocks of queries instead of linear attention", (LINEAR.name, FOR_EACH.name, NORMALIZED.name), always=True),
+    Way("dense", (ABSORBED, *NOT_DENSE)),
     Way("keys and values as written", (ABSORBED,)),
 )
-
-
-def rows_for(way: Way, target: Target) -> Lower:
-    """The lowering to blocks of queries as a way has it."""
-
-    def against(graph: Graph, kernels: list[Step], sizes: Mapping[str, int]) -> str | None:
-        return None if way.always else not_profitable(graph, kernels, sizes, target)
-
-    def lower(graph: Graph, sizes: Mapping[str, int], device: Device) -> Lowered:
-        return lower_blockwise(graph, sizes, device, against)
-
-    return lower
 
 
 def chosen(plans: Mapping[str, Plan], sizes: Mapping[str, int]) -> Plan:

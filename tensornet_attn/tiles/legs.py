@@ -80,7 +80,7 @@ def tables(graph: Graph, op: Kernel) -> dict[str, str]:
 
 def _heads(graph: Graph, op: Kernel, apart: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
     """(of each leg of the values of queries x keys, how many tiles of it a program has; those it has all of)."""
-    wide = [*_wide(graph, op), tuple(apart)]
+    wide = [*_wide(graph, op), tuple(sorted(apart))]
     legs = dict.fromkeys(leg for own in wide for leg in own)
     whole = apart | {leg for step in op.body for leg in (*_mixed(step), *_renamed(op, step)) if leg in legs}
     wide.pop()

@@ -8,14 +8,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tensornet_attn as ta
 from tensornet_attn.cost import sizes_at
-from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.cost.linear import linear_kept
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import macs, polynomial, products
 from tensornet_attn.graph import build
+from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.plan.linear import lower_linear
+from tensornet_attn.plan.implementation import Context
+from tensornet_attn.plan.implementations import TORCH
+from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.order import split_best
+from tensornet_attn.plan.target import TRAINING
 
 SMALL = {"linear": {"f": 64, "h": 2}, "mlk": {"f": 64, "h": 2}, "thsa_elu": {"f": 16, "r": 16, "s": 16, "h": 4}}
 SMALL |= {"kernel_fish": {"f": 64, "h": 4, "g": 2}, "kernel_gfish": {"f": 64, "h": 4, "g": 2}}
@@ -27,15 +30,19 @@ FORMULAS = {
 }
 
 
+def summed_first(graph: Graph) -> Graph:
+    return LINEAR.lowered(graph, Context({"n": 1024, "m": 1024}, TRAINING, "torch", TORCH.rows)).graph
+
+
 def scene_of(name: str, causal: bool, n: int) -> Scene:
-    graph = lower_linear(build(ta.load(name, SMALL[name]), causal), {"n": 1024, "m": 1024}, GENERIC).graph
+    graph = summed_first(build(ta.load(name, SMALL[name]), causal))
     sizes = sizes_at(graph, {"n": n, "m": n})
     return Scene(split_best(graph, sizes)[0], sizes)
 
 
 @pytest.mark.parametrize(("name", "causal"), FORMULAS)
 def test_formulas(name: str, causal: bool) -> None:
-    graph = lower_linear(build(ta.load(name), causal), {"n": 1024, "m": 1024}, GENERIC).graph
+    graph = summed_first(build(ta.load(name), causal))
     scene = Scene(split_products(graph), sizes_at(graph, {"n": 512, "m": 512}))
     assert polynomial(products(scene, graph.step["A.o"])) == FORMULAS[name, causal]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Kernel
-from tensornet_attn.plan.blockwise import BUDGET, LEAST, block_of, keys_of, rows_of
+from tensornet_attn.plan.blocks import BUDGET, LEAST, block_of, keys_of, rows_of
 from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.tiles.legs import quadratic
@@ -33,8 +33,8 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def modules(source: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     """Ours, in blocks of two rows, and the oracle, with the same weights."""
-    monkeypatch.setattr("tensornet_attn.plan.blockwise.LEAST", 2)
-    monkeypatch.setattr("tensornet_attn.plan.blockwise.BUDGET", 4)
+    monkeypatch.setattr("tensornet_attn.plan.blocks.LEAST", 2)
+    monkeypatch.setattr("tensornet_attn.plan.blocks.BUDGET", 4)
     for kept in ("_plans", "_sources"):  # nothing of these blocks is left for others
         monkeypatch.setattr(f"tensornet_attn.compiler.{kept}", Cache(most=4))
     loaded = ta.load(source)

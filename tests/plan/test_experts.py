@@ -111,6 +111,7 @@ def test_the_experts_of_sigma_moe_that_are_not_chosen_are_not_computed() -> None
     assert module.plan.explain().splitlines()[1:] == [
         "  G: gates and numbers of the chosen experts, nothing for the others",
         "  y: grouped experts: rows sorted by expert, the 2 chosen of 16 computed; 'H' too",
+        "    predicted: 0.876 microseconds instead of 2.14 microseconds",
     ]
     with torch.no_grad():
         module.W1[3:], module.Ws[:, 3:], module.Ws[:, :3] = float("inf"), -9, 9

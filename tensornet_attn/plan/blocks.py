@@ -1,0 +1,212 @@
+"""Blocks of queries: the groups of steps that have values of queries x keys, their kernels, how many rows a block has.
+
+What is made of the query by spreading it over more legs, `C[r s] Q[n s] -> r s n`, is made for each block as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from tensornet_attn.cost.band import Block
+from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, evaluate
+from tensornet_attn.ops import OPS
+from tensornet_attn.rewrite.change import product
+from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
+
+BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU, 2 to 8 MB about alike
+LEAST = 16  # rows of a block
+
+
+@dataclass(frozen=True)
+class Group:
+    """Steps of a graph in primitive steps that have values of queries x keys, and read each other.
+
+    `spread`: products of queries that are made again for each block.
+    """
+
+    graph: Graph
+    steps: frozenset[str]
+    spread: frozenset[str]
+
+    @cached_property
+    def kernels(self) -> tuple[Step, ...]:
+        """A kernel for each step without such values that reads some."""
+        return tuple(kernel(self.graph, step, self.spread) for step in exits(self.graph, self.steps))
+
+    @property
+    def bodies(self) -> list[tuple[Step, ...]]:
+        """The steps of each kernel."""
+        return [one.kernel.body for one in self.kernels if one.kernel]
+
+    @cached_property
+    def reason(self) -> str | None:
+        """Why it cannot be computed by blocks of queries; None where it can."""
+        kept = self.graph.results & self.steps
+        if kept:
+            return f"'{sorted(kept)[0]}' has both legs and leaves the diagram"
+        for step in dict.fromkeys(part for body in self.bodies for part in body):
+            if reason := _mixes(self.graph, step) or _renamed(self.graph, step):
+                return reason
+        return _drawn_twice(self.graph, self.bodies)
+
+
+def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[Group]:
+    """The groups of a graph in primitive steps."""
+    return [Group(graph, frozenset(own), frozenset(spread_for(graph, own, sizes))) for own in groups(graph)]
+
+
+def steps_with(graph: Graph, split: Graph, made: Mapping[str, Step], gone: set[str]) -> Iterator[Step]:
+    """The steps as they were, but those that take part in a kernel, and what else there is of these, in one product."""
+    parts: dict[str, list[Step]] = {}
+    for part in split.steps:
+        parts.setdefault(part.name if part.name in graph.step else part.name.rpartition(".")[0], []).append(part)
+    held = {use.name for step in made.values() for use in step.op.uses}
+    for step in graph.steps:
+        own = parts[step.name]
+        if any(part.name in made or part.name in gone for part in own):
+            yield from rejoined([made.get(part.name, part) for part in own if part.name not in gone], held)
+        else:
+            yield step
+
+
+def rejoined(parts: Sequence[Step], held: set[str]) -> list[Step]:
+    """The parts that one step was split into, with products that only another one reads, no kernel, as its factors."""
+    read = {use.name for part in parts if part.contraction for use in part.op.uses} - held
+    alone = {part.name: term for part in parts if (term := product(part)) is not None and term.coefficient == ONE}
+    products = {name: term for name, term in alone.items() if name in read}
+
+    def factors(term: Term) -> Iterator[Use]:
+        for use in term.factors:
+            yield from factors(products[use.name]) if use.name in products else (use,)
+
+    found = []
+    for part in parts:
+        if part.contraction and part.name not in products:
+            terms = tuple(replace(term, factors=tuple(factors(term))) for term in part.contraction.terms)
+            part = replace(part, op=Contraction(terms))
+        found += [] if part.name in products else [part]
+    return found
+
+
+def groups(graph: Graph) -> list[set[str]]:
+    """The steps with n x m values, together those that read each other or are read by one step."""
+    found: list[set[str]] = []
+    for step in graph.steps:
+        wide = quadratic(graph, step.legs)
+        read = {use.name for use in step.op.uses}
+        met = [group for group in found if group & read]
+        if wide or len(met) > 1:
+            own = {step.name} if wide else set[str]()
+            found = [group for group in found if group not in met] + [own.union(*met)]
+    return found
+
+
+def exits(graph: Graph, group: frozenset[str]) -> list[Step]:
+    """The steps without n x m values that read some of a group."""
+    return [step for step in graph.steps if step.name not in group and group & {use.name for use in step.op.uses}]
+
+
+def spread_for(graph: Graph, group: set[str], sizes: Mapping[str, int]) -> set[str]:
+    """Products that sum nothing, have more numbers than their factors, and are read by this group alone.
+
+    To make them again for each block costs a multiplication a number, and spares the memory of all rows.
+    """
+    known = {leg.name: leg.size or sizes[leg.name] for leg in graph.legs}
+    kept, found = graph.results, set[str]()
+    for step in reversed(graph.steps):
+        if step.name in group | kept or graph.query not in step.legs or step.contraction is None:
+            continue
+        whole = product(step) is not None and not {leg for use in step.op.uses for leg in use.legs} - {*step.legs}
+        less = sum(prod(known[leg] for leg in use.legs) for use in step.op.uses) < prod(known[x] for x in step.legs)
+        read = {reader.name for reader, _ in graph.readers.get(step.name, ())}
+        if whole and less and read and read <= group | found:
+            found.add(step.name)
+    return found
+
+
+def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
+    """The kernel of an exit: it, all n x m values that it needs, and what is `spread` for them."""
+    wanted = {step.name}
+    body: list[Step] = []
+    for own in reversed(graph.steps):
+        if own.name in wanted:
+            body.insert(0, own)
+            inner = {use.name for use in own.op.uses if use.name in graph.step}
+            wanted |= {name for name in inner if name in spread or quadratic(graph, graph.legs_of(name))}
+    inside = {own.name for own in body}
+    uses = [leaf(graph, use) for own in body for use in own.op.uses if use.name not in inside]
+    read = tuple(dict.fromkeys(use for use in uses if not made_inside(graph, use)))
+    return Step(step.name, Kernel("blockwise", read, tuple(body), Block(tuple(body[:-1]), body[-1])), step.legs)
+
+
+def leaf(graph: Graph, use: Use) -> Use:
+    """What a body reads from outside, under its own leg names, but for sequence legs: these are as used."""
+    own = graph.legs_of(use.name)
+    return Use(use.name, tuple(new if graph.leg[new].sequence else old for old, new in zip(own, use.legs, strict=True)))
+
+
+def _mixes(graph: Graph, step: Step) -> str | None:
+    """Whether a step is more than one row at a time, or needs more of a leg than a block has."""
+    long = [leg.name for leg in graph.legs if leg.kind == "query" or unbounded(graph, leg.name)]
+    if step.contraction is not None:
+        summed = [leg for leg in long if leg not in step.legs and any(leg in use.legs for use in step.op.uses)]
+        return f"'{step.name}' sums over '{summed[0]}'" if summed else None
+    if step.box is None or OPS[step.box.kind].recurrent:
+        return f"'{step.name}' takes all of it at once"
+    met = [leg for leg in OPS[step.box.kind].legs_whole(graph, step.box) if leg in long]
+    return f"'{step.name}' runs along '{met[0]}'" if met else None
+
+
+def _renamed(graph: Graph, step: Step) -> str | None:
+    """Whether a step reads an n x m value under other names of its long legs."""
+    for use in step.op.uses:
+        if use.name in graph.step and quadratic(graph, own := graph.legs_of(use.name)):
+            for old, new in zip(own, use.legs, strict=True):
+                if old != new and any(graph.leg[leg].sequence or unbounded(graph, leg) for leg in (old, new)):
+                    return f"'{step.name}' reads '{use.name}' with '{old}' as '{new}'"
+    return None
+
+
+def _drawn_twice(graph: Graph, bodies: Sequence[Sequence[Step]]) -> str | None:
+    """Whether something random would have to be drawn alike in two places."""
+    for name in (tensor.name for tensor in graph.of_role("noise") if quadratic(graph, tensor.legs)):
+        uses = [use for body in bodies for step in body for use in step.op.uses if use.name == name]
+        if len(uses) > 1 or any(use.legs != graph.legs_of(name) for use in uses):
+            return f"the noise '{name}' is used more than once, and is drawn where it is used"
+    drawn = [step.name for body in bodies for step in body if drops(graph, step)]
+    twice = [name for name in drawn if drawn.count(name) > 1]
+    return f"the dropout of '{twice[0]}' would be drawn for two results" if twice else None
+
+
+def drops(graph: Graph, step: Step) -> bool:
+    """Whether a step has a dropout that acts."""
+    found = dict(step.box.numbers).get("dropout") if step.box else None
+    return found is not None and evaluate(found, graph.values) != 0
+
+
+def rows_of(graph: Graph, step: Step, keys: int) -> int:
+    """Rows of a block, with so many keys and one batch element."""
+    least, pairs = block_of(graph, step)
+    return max(least, pairs // max(keys, keys_of(graph, step)))
+
+
+def block_of(graph: Graph, step: Step) -> tuple[int, int]:
+    """The least rows of a block, and its pairs of a query and a key: its largest tensor then has about BUDGET bytes."""
+    return LEAST, max(BUDGET // (4 * _widest(graph, step, True)), 1)
+
+
+def keys_of(graph: Graph, step: Step) -> int:
+    """The keys that a row counts for at least: what is spread over its other legs takes as much room."""
+    return -(-_widest(graph, step, False) // _widest(graph, step, True))
+
+
+def _widest(graph: Graph, step: Step, pairs: bool) -> int:
+    """The most numbers of one query and key, or of one query alone, that a block holds."""
+    block = step.form
+    assert isinstance(block, Block)
+    held = [own.legs for own in block.inside if quadratic(graph, own.legs) == pairs]
+    return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in held), default=1)

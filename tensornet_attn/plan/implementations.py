@@ -1,0 +1,39 @@
+"""What a plan is made of: the rewritings and implementations of each backend, in the order in which it asks them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tensornet_attn.plan.band import BAND
+from tensornet_attn.plan.blockwise import BLOCKWISE
+from tensornet_attn.plan.cumsum import CUMSUM
+from tensornet_attn.plan.distribute import DISTRIBUTION
+from tensornet_attn.plan.duplicate import BESIDE_KERNELS, DUPLICATES
+from tensornet_attn.plan.experts import EXPERTS
+from tensornet_attn.plan.fuse import FUSED
+from tensornet_attn.plan.hoist import FOR_EACH, HOISTS
+from tensornet_attn.plan.implementation import Implementation, Rewriting
+from tensornet_attn.plan.linear import LINEAR
+from tensornet_attn.plan.normalized import NORMALIZED
+from tensornet_attn.plan.states import STATES, SUMS
+from tensornet_attn.plan.triton import TRITON
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rewritings, then implementations."""
+
+    rewritings: tuple[Rewriting, ...]
+    rows: tuple[Implementation[Any], ...]
+
+
+TORCH = Table(
+    (NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS),
+    (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE),
+)
+# A kernel of Triton reads all values of one map, and leaves out what is beyond a band.
+KERNELS = (NORMALIZED, HOISTS, BESIDE_KERNELS, DISTRIBUTION, SUMS)
+TRITON_ALONE = Table(KERNELS, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE))
+BESIDE_FUSED = Table(KERNELS, (STATES, LINEAR, CUMSUM, FUSED, TRITON, BAND, EXPERTS, BLOCKWISE))
+BY_KIND = {row.kind: row for row in TRITON_ALONE.rows if row.kind}
