@@ -5,12 +5,13 @@ A wire is all the places that a leg reaches from one place, through steps and te
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from math import prod
 from typing import Any, TypeVar
+
+import networkx
 
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
@@ -20,12 +21,12 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.ops.model import BOXES
 from tensornet_attn.rewrite.change import terms_of, with_terms, with_uses
 from tensornet_attn.spec import Design
+from tensornet_attn.spec.report import words
 
 ROLES = ("inputs", "weights", "constants", "noise", "state")
 Size = int | float | str
 Legs = tuple[str, ...]
 T = TypeVar("T")
-_WORD = re.compile(r"[A-Za-z]\w*")
 
 
 class Nowhere(Exception):
@@ -313,22 +314,13 @@ def _value(step: Step, sketch: Sketch) -> Any:
 
 def _spoken(parts: Any, numbers: Mapping[str, Size]) -> set[str]:
     """The legs and settings that something speaks of, through arithmetic too."""
-    live, waiting = set[str](), set(_words(parts))
+    live, waiting = set[str](), words(parts)
     while waiting:
         name = waiting.pop()
         if name in numbers and name not in live:
             live.add(name)
-            waiting |= set(_words(numbers[name]))
+            waiting |= words(numbers[name])
     return live
-
-
-def _words(data: Any) -> Iterator[str]:
-    """The names that stand in values."""
-    if isinstance(data, (Mapping, list)):
-        for item in data.values() if isinstance(data, Mapping) else data:
-            yield from _words(item)
-    else:
-        yield from _WORD.findall(str(data))
 
 
 Slot = tuple[str, int]  # a leg of a tensor or step, by its position
@@ -350,23 +342,15 @@ class Wire:
 
 def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire:
     """The wire through these slots."""
-    at_slot: dict[Slot, list[tuple[str, str]]] = {}
-    at_inner: dict[tuple[str, str], list[Slot]] = {}
+    starts, bonds = list(starts), networkx.Graph()  # slots, and the legs of steps that they meet in
+    bonds.add_nodes_from(starts)
     for step in sketch.step.values():
         attached = (use for use in step.op.uses if (step.name, use.name) not in cut)
         for name, legs in ((step.name, step.legs), *((use.name, use.legs) for use in attached)):
-            for position, leg in enumerate(legs):
-                at_slot.setdefault((name, position), []).append((step.name, leg))
-                at_inner.setdefault((step.name, leg), []).append((name, position))
-    slots, inner, waiting = set[Slot](), set[tuple[str, str]](), list(starts)
-    while waiting:
-        slot = waiting.pop()
-        if slot not in slots:
-            slots.add(slot)
-            fresh = [pair for pair in at_slot.get(slot, ()) if pair not in inner]
-            inner.update(fresh)
-            waiting += [other for pair in fresh for other in at_inner[pair]]
-    return Wire(frozenset(slots), frozenset(inner))
+            bonds.add_edges_from(((name, position), (step.name, leg)) for position, leg in enumerate(legs))
+    found = set[Any]().union(*(networkx.node_connected_component(bonds, slot) for slot in starts))
+    slots = frozenset((name, at) for name, at in found if isinstance(at, int))
+    return Wire(slots, frozenset(found - slots))
 
 
 def slot_of(sketch: Sketch, use: Use, leg: str) -> Slot:
