@@ -44,18 +44,16 @@ def values_of(
     module: CompiledDesign,
     names: Iterable[str],
     inputs: tuple[Any, ...],
-    named: Mapping[str, Tensor] | None = None,
-    mask: Tensor | None = None,
-    key_mask: Tensor | None = None,
+    named: Mapping[str, Tensor] | None,
+    **see: Any,
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Values by name, [batch..., legs as written], and the lengths of the call. Raises InputError.
 
     As in evaluation whatever the module's mode, so that dropout and noise leave the maps alone.
     """
     given = module._signature.ordered(inputs, named or {})
-    lengths = module._signature.check(given, mask, key_mask, None)
-    tensors = leaves(module, given, None)
-    return evaluated(module, names, tensors, lengths, mask=mask, key_mask=key_mask), lengths
+    lengths = module._signature.check(given, noise=None, **see)
+    return evaluated(module, names, leaves(module, given, None), lengths, **see), lengths
 
 
 def evaluated(
@@ -170,7 +168,7 @@ def maps_and_scores(
     steps = attention_steps(graph)
     operands = {step.name: attentions(graph)[step.name].of for step in steps}
     names = [*operands, *(use.name for use in operands.values())]
-    values, _ = values_of(module, names, inputs, named, mask, key_mask)
+    values, _ = values_of(module, names, inputs, named, mask=mask, key_mask=key_mask)
     maps = {step.name: _maps(graph, step.name, step.legs, values[step.name]) for step in steps}
     return maps, {step: _maps(graph, step, use.legs, values[use.name]) for step, use in operands.items()}
 
@@ -288,7 +286,8 @@ def expert_selections(
     """
     graph = compiled(module, "expert_selections").plan.graph
     steps = topk_steps(graph)
-    values, lengths = values_of(module, [step.name for step in steps], inputs, named, mask, key_mask)
+    names = [step.name for step in steps]
+    values, lengths = values_of(module, names, inputs, named, mask=mask, key_mask=key_mask)
     return {step.name: _chosen(graph, step, values, lengths) for step in steps}
 
 

@@ -6,7 +6,7 @@ A wire is all the places that a leg reaches from one place, through steps and te
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from math import prod
 from typing import Any, TypeVar
@@ -70,9 +70,7 @@ class Sketch:
 
     def copy(self) -> Sketch:
         """A sketch of its own, which may be changed."""
-        parts = ((part.name, getattr(self, part.name)) for part in fields(self))
-        own: dict[str, Any] = {name: dict(part) if isinstance(part, dict) else part for name, part in parts}
-        return Sketch(**own)
+        return replace(self, **{name: dict(part) for name, part in vars(self).items() if isinstance(part, dict)})
 
     def readers(self) -> dict[str, list[str]]:
         """The steps that use each tensor or step, in order."""

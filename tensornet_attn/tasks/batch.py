@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -47,8 +47,7 @@ class Batch:
         return self._each(lambda value: value[start:stop])
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Batch(**{name: None if value is None else change(value) for name, value in values.items()})
+        return replace(self, **{name: change(value) for name, value in vars(self).items() if value is not None})
 
 
 def batch_of(rows: Rows, padding: int | None) -> Batch:
@@ -77,7 +76,7 @@ class Score:
 
     def __add__(self, other: Score) -> Score:
         zero = (0.0, 0)
-        names = [*self.parts, *(name for name in other.parts if name not in self.parts)]
+        names = {**self.parts, **other.parts}
         pairs = {name: (self.parts.get(name, zero), other.parts.get(name, zero)) for name in names}
         parts = {name: (a[0] + b[0], a[1] + b[1]) for name, (a, b) in pairs.items()}
         return Score(parts, self.measure or other.measure)
