@@ -104,15 +104,14 @@ def search(
     for module, part in (("optuna", "optuna"), ("moocore", "moocore"), ("sklearn", "scikit-learn")):
         if find_spec(module) is None:
             raise MissingPartError(f"a search needs {part}: pip install 'tensornet-attn[search]'.")
-    given = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
-    chosen = {key: value for key, value in given.items() if value is not None} | options
+    own = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
     if workers < 1:
         raise InputError(f"workers is {workers}; at least one is needed.")
     from tensornet_attn.search.results import write
     from tensornet_attn.search.store import open_store, reached
     from tensornet_attn.search.team import Team, ended
 
-    study = _study(chosen, config, out)
+    study = _study({**own, **options}, config, out)
     found = load(study.space)
     folder = Path(out) if out is not None else Path("runs") / found.name
     draft(study, found, 0, ())  # a space that gives nothing is told before anything is made
@@ -134,9 +133,9 @@ def search(
 
 def _study(chosen: dict[str, Any], config: Any, out: Any) -> Study:
     """The study that is asked for; that of the folder, where nothing is."""
-    if callable(chosen.get("task")):
+    if callable(chosen["task"]):
         chosen["task"] = name_of(chosen["task"])
-    if config is None and "space" not in chosen and out is not None and (Path(out) / CONFIG).is_file():
+    if config is None and chosen["space"] is None and out is not None and (Path(out) / CONFIG).is_file():
         config = Path(out) / CONFIG
     study = read(config, chosen)
     for rung in study.rungs:

@@ -185,19 +185,16 @@ def check_rungs(study: Study) -> None:
     """Raises InputError where a rung's task or run is none, as the trainer would say."""
     for place, rung in trained(study):
         try:
-            _check_rung(rung)
+            own = next((key for key in rung.run if key in OWN), None)
+            if own is not None:
+                raise InputError(f"'{own}' is not given under 'run': it comes from {OWN[own]}.")
+            if task_named(rung.task, **rung.options).kind == "sequence_to_sequence":
+                told = f"task '{rung.task}' needs an encoder and a decoder, and a study has one stack"
+                known = ", ".join(recipe.name for recipe in list_tasks() if recipe.name not in TWO_STACKS)
+                raise InputError(f"{told}: try {known}.")
+            read_run({}, {"task": rung.task, "design": "mhsa", **rung.run})
         except InputError as error:
             raise InputError("\n".join(f"rung {place}: {line}" for line in str(error).splitlines())) from error
-
-
-def _check_rung(rung: Rung) -> None:
-    own = next((key for key in rung.run if key in OWN), None)
-    if own is not None:
-        raise InputError(f"'{own}' is not given under 'run': it comes from {OWN[own]}.")
-    if task_named(rung.task, **rung.options).kind == "sequence_to_sequence":
-        known = ", ".join(recipe.name for recipe in list_tasks() if recipe.name not in TWO_STACKS)
-        raise InputError(f"task '{rung.task}' needs an encoder and a decoder, and a study has one stack: try {known}.")
-    read_run({}, {"task": rung.task, "design": "mhsa", **rung.run})
 
 
 def trained(study: Study) -> Iterator[tuple[int, Rung]]:

@@ -83,20 +83,17 @@ def _open_table(options: Table, cache: Cache) -> Source:
     Without files of their own, validation and test are an eighth of the texts each, by what they say: equal texts fall
     in one split.
     """
-    more = "give more texts, or validation_path= and test_path="
-    return of_bytes("text_classification", _pairs(options), options.length, more)
-
-
-def _pairs(options: Table) -> dict[str, Pairs]:
-    """(text, label) of each split."""
     if (options.validation_path is None) != (options.test_path is None):
         raise InputError("task 'text_classification': give validation_path and test_path both, or neither.")
     everything = _read_table(options.path, options)
     if options.validation_path is not None and options.test_path is not None:
         validation, test = _read_table(options.validation_path, options), _read_table(options.test_path, options)
-        return {"train": everything, "validation": validation, "test": test}
-    places = by_content(text for text, _ in everything)
-    return {split: [everything[place] for place in found] for split, found in places.items()}
+        pairs = {"train": everything, "validation": validation, "test": test}
+    else:
+        places = by_content(text for text, _ in everything)
+        pairs = {split: [everything[place] for place in found] for split, found in places.items()}
+    more = "give more texts, or validation_path= and test_path="
+    return of_bytes("text_classification", pairs, options.length, more)
 
 
 def _read_table(path: str, options: Table) -> Pairs:

@@ -269,23 +269,20 @@ def _listed(folder: Path) -> list[Picture]:
     found = []
     for table in tables:
         for number, line in enumerate(read_text(table).splitlines(), 1):
-            picture = _picture(folder, table, number, line.split(" "))
-            if picture[2]:
-                found.append(picture)
+            fields = line.split(" ")
+            if len(fields) < 4 or fields[3] not in CLASSES:
+                raise InputError(f"'{table}', line {number}: folder, file, number and label (0 or 1) are needed.")
+            inside = PurePosixPath(fields[0]) / fields[1]
+            if inside.is_absolute() or ".." in inside.parts:
+                raise InputError(f"'{table}', line {number}: '{inside}' is outside of the folder.")
+            path = folder / inside
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                raise MissingFile(f"'{path}' cannot be read: {error.strerror or error}.") from error
+            if size:
+                found.append((path, int(fields[3]), size))
     return found
-
-
-def _picture(folder: Path, table: Path, number: int, fields: list[str]) -> Picture:
-    if len(fields) < 4 or fields[3] not in CLASSES:
-        raise InputError(f"'{table}', line {number}: folder, file, number and label (0 or 1) are needed.")
-    inside = PurePosixPath(fields[0]) / fields[1]
-    if inside.is_absolute() or ".." in inside.parts:
-        raise InputError(f"'{table}', line {number}: '{inside}' is outside of the folder.")
-    path = folder / inside
-    try:
-        return path, int(fields[3]), path.stat().st_size
-    except OSError as error:
-        raise MissingFile(f"'{path}' cannot be read: {error.strerror or error}.") from error
 
 
 def _pathfinder_arrays(listed: list[Picture], side: int) -> Arrays:
