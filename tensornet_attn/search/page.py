@@ -122,13 +122,8 @@ def slim(svg: str) -> Markup:
     return Markup(_PLACES.sub(lambda places: _DIGITS.sub(r"\1", places[0]), svg))
 
 
-def difference(found: Findings, trial: Trial) -> list[tuple[str, str]]:
-    """The lines that a design has and its base has not, or the other way round, and some around them; by kind."""
-    return changed_lines(found.space.bases[base_of(trial.path)], design_of(trial.design))
-
-
 def changed_lines(base: Mapping[str, Any], design: Design) -> list[tuple[str, str]]:
-    """(`more`, `less`, `same` or `place`, the line): what differs between a base and a design, an entry a line."""
+    """(`more`, `less`, `same` or `place`, the line): what differs between a base and a design, and lines around."""
     before, after = list(lines(base)), list(lines(design.as_dict()))
     changed = list(unified_diff(before, after, n=NEAR, lineterm=""))[3:]  # the first place is the beginning
     kinds = ((KINDS.get(text[0], "same"), text) for text in changed)
@@ -321,7 +316,7 @@ def _signed(value: float) -> str:
 VIEWS: Mapping[str, Callable[..., Any]] = {
     view.__name__: view
     for view in (
-        base_of, counts, difference, folder, forests_of, interval_axis, lead, measure, median, on_rung, origin, plots,
-        readable_ticks, scatter, short, task, times, to_text, trained, values, volume,
+        base_of, changed_lines, counts, design_of, folder, forests_of, interval_axis, lead, measure, median, on_rung,
+        origin, plots, readable_ticks, scatter, short, task, times, to_text, trained, values, volume,
     )
 }  # fmt: skip
