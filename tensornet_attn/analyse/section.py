@@ -169,7 +169,7 @@ def text_inputs(
     """
     widths = _widths(module)
     wanted = _length(module.plan.graph, length)
-    windows = cut(read_text(path, wanted * (batch + 1)), wanted, batch + 1, path)
+    windows = cut(read_text(path, wanted * (batch + 1)), wanted, batch + 1)
     chosen = [windows.roll(-place, 0)[:batch] for place in range(len(widths))]
     return _embedded(module, chosen, widths, seed, embedding)
 
@@ -240,7 +240,7 @@ def read_text(path: str, size: int) -> bytes:
     return data
 
 
-def cut(data: bytes, length: int, batch: int, path: str = "text") -> Tensor:
+def cut(data: bytes, length: int, batch: int) -> Tensor:
     """Windows of bytes: [windows, length]; a text shorter than one window is one of its own length.
 
     >>> cut(b"abcdefgh", 3, 8).tolist()

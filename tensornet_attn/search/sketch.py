@@ -351,7 +351,7 @@ def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire
     return Wire(slots, frozenset(found - slots))
 
 
-def slot_of(sketch: Sketch, use: Use, leg: str) -> Slot:
+def slot_of(use: Use, leg: str) -> Slot:
     """The slot that a leg of a use hangs on."""
     return use.name, use.legs.index(leg)
 

@@ -177,14 +177,16 @@ def _force(folder: Path) -> None:
 
 
 @torch.no_grad()
-def load_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Puts tensors into a model, sharded as it is. Raises InputError for those of another model."""
-    own = model.state_dict()
+def load_model(model: nn.Module, saved: Saved) -> None:
+    """Puts the tensors of a checkpoint into a model, sharded as it is. Raises InputError for those of another model."""
+    from safetensors.torch import load_file
+
+    own, tensors = model.state_dict(), load_file(saved.path / MODEL)
     for name in [*own, *(name for name in tensors if name not in own)]:
         if name not in tensors or name not in own or own[name].shape != tensors[name].shape:
             shapes = [list(each[name].shape) if name in each else "missing" for each in (own, tensors)]
             raise InputError(
-                f"'{path}' is a checkpoint of another model: '{name}' is {shapes[1]} there and {shapes[0]} here."
+                f"'{saved.path}' is a checkpoint of another model: '{name}' is {shapes[1]} there and {shapes[0]} here."
             )
         own[name].copy_(like(own[name], tensors[name]))
 
@@ -254,7 +256,7 @@ def resume(session: Session, saved: Saved) -> None:
 
     if saved.state.get("config") != config_hash(session.run):
         raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration is not that of {CONFIG}.")
-    load_model(session.model, load_file(saved.path / MODEL), saved.path)
+    load_model(session.model, saved)
     parameters = dict(session.model.named_parameters())
     for path, value in load_file(saved.path / OPTIMIZER).items():
         name, _, key = path.rpartition("/")

@@ -174,7 +174,7 @@ def delta(sketch: Sketch, at: Map, map: str) -> None:
     need(sketch.head.get("causal") is not False and {*heads} <= {*found.value.legs} and chain(sketch, found.value))
     need({*at.query.legs} == {query, *heads, leg} and {*at.key.legs} == {key, *heads, leg})
     if leg in found.value.legs:
-        values = wire(sketch, [slot_of(sketch, found.value, leg)])
+        values = wire(sketch, [slot_of(found.value, leg)])
         need(not {at.key.name, at.query.name} & values.owners)
         relabel(sketch, (values, (sketch.leg("e", leg),)))
         found = need(reader(sketch, at.box))

@@ -37,7 +37,7 @@ class Side:
 def side(sketch: Sketch, at: Map, leg: str) -> Side:
     """The wire of a leg from the product of the scores upwards. Raises Nowhere where it comes to the map otherwise."""
     cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
-    found = wire(sketch, [slot_of(sketch, use, leg) for use in (at.query, at.key)], cut)
+    found = wire(sketch, [slot_of(use, leg) for use in (at.query, at.key)], cut)
     need(not {at.scores, at.box} & found.owners and free(sketch, found))
     return Side(leg, found)
 
@@ -96,7 +96,7 @@ def mix(sketch: Sketch, at: Map, e: int) -> None:
     found = need(reader(sketch, at.box))
     leg = need(only(leg for leg in found.map.legs if leg in found.value.legs and leg != sketch.key))
     need(leg in (*sketch.step[at.box].legs, *head_legs(sketch, at)))
-    below = wire(sketch, [slot_of(sketch, found.value, leg)], frozenset({(found.step, found.map.name)}))
+    below = wire(sketch, [slot_of(found.value, leg)], frozenset({(found.step, found.map.name)}))
     need(not {found.map.name, at.box} & below.owners and free(sketch, below))
     new = sketch.leg("e", f"head {e}")
     relabel(sketch, (below, (new,)))
@@ -111,7 +111,7 @@ def group(sketch: Sketch, at: Map, g: int) -> None:
     size = sketch.size(leg)
     need(leg in found.value.legs and leg in found.map.legs and g < size and size % g == 0)
     cut = frozenset({(at.scores, at.key.name), (found.step, found.value.name)})
-    above = wire(sketch, [slot_of(sketch, use, leg) for use in (at.key, found.value)], cut)
+    above = wire(sketch, [slot_of(use, leg) for use in (at.key, found.value)], cut)
     below = wire(sketch, [(at.scores, sketch.step[at.scores].legs.index(leg))], cut)
     need(not above.slots & below.slots and free(sketch, above, below))
     if g == 1:
@@ -179,7 +179,7 @@ def _merged(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> str:
     component = _component(sketch, found)
     cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
     heads = wire(sketch, [(at.scores, sketch.step[at.scores].legs.index(head.leg))], cut)
-    values = wire(sketch, [slot_of(sketch, found.value, component)])
+    values = wire(sketch, [slot_of(found.value, component)])
     need(not heads.slots & head.wire.slots and not values.slots & inner.wire.slots)
     need(values.owners <= heads.owners and inner.wire.owners == head.wire.owners)  # both legs go along everywhere
     need(free(sketch, heads, values) and sketch.size(component) == sketch.size(inner.leg))
