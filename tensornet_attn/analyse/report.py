@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -73,66 +72,30 @@ class Measured:
 class BoxFigures:
     """The figures of one attention box of a section.
 
-    `repeated`: its maps on repeated random tokens, None where the section has none.
+    `repeated`: its maps on repeated random tokens, None where the section has none. `spectra`, `ranks`: singular values
+    [batch, heads, values] and ranks [batch, heads] of the maps, by how many diagonals are removed: 0, `band` and 4
+    `band`. `core`: the core, a matrix. `distances`: None for one head. `eigenvalues` are of the maps,
+    `score_eigenvalues` of the scores, which may be infinite. `entropy`, `reach`, `induction`: by head, [heads].
     """
 
     section: Section
     maps: Maps
-    scores: Maps
     repeated: Maps | None
     band: int
+    spectra: dict[int, Tensor]
+    ranks: dict[int, Tensor]
+    core: Measured
+    distances: HeadDistances | None
+    eigenvalues: Eigenvalues
+    score_eigenvalues: Measured
+    entropy: Measured
+    reach: Measured
+    induction: Measured
 
     @property
     def title(self) -> str:
         """Section and step, such as `layers.0.mixer: mhsa, A`."""
         return f"{self.section.title}, {self.maps.step}"
-
-    @cached_property
-    def spectra(self) -> dict[int, Tensor]:
-        """Singular values of the maps without 0, `band` and 4 `band` diagonals: [batch, heads, values] each."""
-        return {each: singular_values(self.maps, each).cpu() for each in sorted({0, self.band, 4 * self.band})}
-
-    @cached_property
-    def ranks(self) -> dict[int, Tensor]:
-        """Ranks by the number of diagonals removed: [batch, heads] each."""
-        return {each: rank_of(found) for each, found in self.spectra.items()}
-
-    @cached_property
-    def core(self) -> Measured:
-        """The core, a matrix."""
-        return Measured.of(core_matrix, self.section.module, self.maps.step)
-
-    @cached_property
-    def distances(self) -> HeadDistances | None:
-        """None for one head."""
-        return head_distances(self.maps) if len(self.maps.labels) > 1 else None
-
-    @cached_property
-    def eigenvalues(self) -> Eigenvalues:
-        """Of the maps."""
-        return map_eigenvalues(self.maps)
-
-    @cached_property
-    def score_eigenvalues(self) -> Measured:
-        """Of the scores, which may be infinite."""
-        return Measured.of(map_eigenvalues, self.scores)
-
-    @cached_property
-    def entropy(self) -> Measured:
-        """By head, [heads]."""
-        return Measured.of(lambda: map_entropy(self.maps).flatten())
-
-    @cached_property
-    def reach(self) -> Measured:
-        """By head, [heads]."""
-        return Measured.of(lambda: map_reach(self.maps).flatten())
-
-    @cached_property
-    def induction(self) -> Measured:
-        """By head, [heads]."""
-        if self.repeated is None:
-            return Measured(None, "")
-        return Measured.of(lambda maps: induction_scores(maps).flatten(), self.repeated)
 
     @property
     def summary(self) -> dict[str, float | None]:
@@ -219,11 +182,31 @@ def all_figures(sections: Iterable[Given], band: int) -> list[LayerFigures]:
         maps, scores = maps_and_scores(part.module, part.inputs, None, **part.see)
         again = part.repeated
         repeated = maps_and_scores(part.module, again.inputs, None, **again.see)[0] if again is not None else {}
-        boxes = tuple(BoxFigures(part, maps[step], scores[step], repeated.get(step), band) for step in maps)
+        boxes = tuple(box_figures(part, maps[step], scores[step], repeated.get(step), band) for step in maps)
         chosen = expert_selections(part.module, *part.inputs, **part.see)
         experts = {name: found for name, found in chosen.items() if not graph.leg[found.leg].sequence}
         layers.append(LayerFigures(part, boxes, experts))
     return layers
+
+
+def box_figures(part: Section, maps: Maps, scores: Maps, repeated: Maps | None, band: int) -> BoxFigures:
+    """The figures of a box with these maps and scores. Raises InputError."""
+    spectra = {each: singular_values(maps, each).cpu() for each in sorted({0, band, 4 * band})}
+    return BoxFigures(
+        part,
+        maps,
+        repeated,
+        band,
+        spectra,
+        ranks={each: rank_of(found) for each, found in spectra.items()},
+        core=Measured.of(core_matrix, part.module, maps.step),
+        distances=head_distances(maps) if len(maps.labels) > 1 else None,
+        eigenvalues=map_eigenvalues(maps),
+        score_eigenvalues=Measured.of(map_eigenvalues, scores),
+        entropy=Measured.of(lambda: map_entropy(maps).flatten()),
+        reach=Measured.of(lambda: map_reach(maps).flatten()),
+        induction=Measured(None) if repeated is None else Measured.of(lambda: induction_scores(repeated).flatten()),
+    )
 
 
 def averages(layers: Iterable[LayerFigures]) -> dict[str, float | None]:
