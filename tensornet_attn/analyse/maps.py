@@ -32,6 +32,11 @@ def topk_steps(graph: Graph) -> tuple[Step, ...]:
     return tuple(step for step in graph.steps if topk_of(graph, step.name) is not None)
 
 
+def analysed(graph: Graph) -> bool:
+    """Whether there is something to analyse: an attention box, or a topk."""
+    return bool(attention_steps(graph) or topk_steps(graph))
+
+
 def compiled(value: Any, what: str) -> CompiledDesign:
     """The module, where it is a compiled design. Raises InputError."""
     if not isinstance(value, CompiledDesign):

@@ -11,15 +11,7 @@ from typing import Any
 import torch
 
 from tensornet_attn.analyse.core import core_matrix, stable_rank
-from tensornet_attn.analyse.maps import (
-    Maps,
-    Selections,
-    attention_steps,
-    compiled,
-    expert_selections,
-    maps_and_scores,
-    topk_steps,
-)
+from tensornet_attn.analyse.maps import Maps, Selections, analysed, compiled, expert_selections, maps_and_scores
 from tensornet_attn.analyse.measures import (
     TOP,
     VARIANCE,
@@ -171,7 +163,7 @@ def all_figures(sections: Iterable[Given], band: int) -> list[LayerFigures]:
     for part in parts:
         compiled(part.module, "report")
     graphs = [part.module.plan.graph for part in parts]
-    if not any(attention_steps(graph) or topk_steps(graph) for graph in graphs):
+    if not any(map(analysed, graphs)):
         names = ", ".join(dict.fromkeys(graph.name for graph in graphs)) or "report"
         raise InputError(
             f"{names}: there is nothing to analyse: no attention box (softmax, normalize or keep over the key leg) and "

@@ -9,16 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.models.model import (
-    Losses,
-    Model,
-    Positions,
-    WithLosses,
-    check_numbers,
-    check_tokens,
-    gathered,
-    last_norm_of,
-)
+from tensornet_attn.models.model import Losses, Model, Positions, WithLosses, check_numbers, check_tokens, gathered
 from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.spec.sources import Source
 
@@ -77,7 +68,7 @@ class LanguageModel(Model):
         config = self.spec.config
         self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
         self.positions = Positions(config, config.length, **new)
-        self.norm = last_norm_of(config, **new)
+        self.norm = self._last_norm(**new)
         self.rows = config.memory
         self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False, **new)
         self.output_bias = nn.Parameter(torch.zeros(config.vocabulary, **new)) if config.output_bias else None
@@ -166,7 +157,7 @@ class SequenceClassifier(Model):
             self.projection = nn.Linear(config.features, config.width, **new)
         self.cls = nn.Parameter(torch.zeros(config.width, **new)) if cls else None
         self.positions = Positions(config, config.length + cls, **new)
-        self.norm = last_norm_of(config, **new)
+        self.norm = self._last_norm(**new)
         rows = config.length if config.pooling == "concat" else 1
         self.output = nn.Linear(rows * config.width, config.classes, **new)
 
@@ -229,7 +220,7 @@ class Seq2Seq(Model):
         self.target_embedding = None if own is None else nn.Embedding(own, config.width, **new)
         self.source_positions = Positions(config, config.length, **new)
         self.target_positions = Positions(config, config.length, **new)
-        self.source_norm, self.norm = last_norm_of(config, **new), last_norm_of(config, **new)
+        self.source_norm, self.norm = self._last_norm(**new), self._last_norm(**new)
         self.output = None if config.tied else nn.Linear(config.width, out, bias=False, **new)
 
     def forward(

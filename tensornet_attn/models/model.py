@@ -38,11 +38,6 @@ def norm_of(config: Config, **new: Any) -> nn.Module:
     return NORMS[config.norm](config.width, eps=1e-5, **new)
 
 
-def last_norm_of(config: Config, **new: Any) -> nn.Module:
-    """The norm at the end of a stack; none where each layer ends with one."""
-    return nn.Identity() if config.post_norm else norm_of(config, **new)
-
-
 class Sublayer(nn.Module):
     """A design with its norm and dropout; the residual connection is around all three.
 
@@ -207,6 +202,10 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def _make(self, **new: Any) -> None:
         """Makes what is no stack: embeddings, final norms, output."""
+
+    def _last_norm(self, **new: Any) -> nn.Module:
+        """The norm at the end of a stack; none where each layer ends with one."""
+        return nn.Identity() if self.spec.config.post_norm else norm_of(self.spec.config, **new)
 
     def _through(self, stack: str, x: Tensor, losses: bool, *seen: Tensor | None) -> tuple[Tensor, Losses]:
         """x after all blocks of a stack, which see masks and a source, and their losses, none where not asked for."""

@@ -12,7 +12,6 @@ from math import sqrt
 from statistics import fmean, variance
 
 from tensornet_attn.compare.spread import mean_of, quantile
-from tensornet_attn.report.words import joined
 from tensornet_attn.search.rank import Confirmed, confirmed, front, hypervolumes
 from tensornet_attn.search.space import COSTS, Choice, Space
 from tensornet_attn.search.study import ARMS, Rung, Study
@@ -212,20 +211,6 @@ def measure(rung: Rung) -> str:
     if callable_task(rung.task):
         return "quality"
     return "accuracy" if rung.measure == "accuracy" else "minus the loss, nats"
-
-
-def counts(rung: Rung) -> str:
-    """
-    >>> counts(Rung(task="mqar", score="mean"))
-    'accuracy, mean of the rates'
-    """
-    return f"{measure(rung)}, {rung.score} of the rates" if len(rung.rates) > 1 else measure(rung)
-
-
-def origin(trial: Trial) -> str:
-    """How a trial was proposed: `mutate of 12`."""
-    parents = joined(str(slot) for slot in trial.parents)
-    return f"{trial.how} of {parents}" if parents else trial.how
 
 
 def folder(trial: Trial) -> str:

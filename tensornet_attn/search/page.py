@@ -19,19 +19,7 @@ from tensornet_attn.report import page as pages
 from tensornet_attn.report.scales import Scale, linear, near_one, rate, readable_ticks
 from tensornet_attn.report.scales import cost as cost_scale
 from tensornet_attn.report.words import short
-from tensornet_attn.search.findings import (
-    ALL,
-    ARM_NAMES,
-    MEANINGS,
-    Effect,
-    Findings,
-    counts,
-    find,
-    folder,
-    measure,
-    origin,
-    task,
-)
+from tensornet_attn.search.findings import ALL, ARM_NAMES, MEANINGS, Effect, Findings, find, folder, measure, task
 from tensornet_attn.search.rank import eligible, order
 from tensornet_attn.search.space import COSTS, Space, base_of, to_text
 from tensornet_attn.search.study import Study, yaml_of
@@ -316,7 +304,7 @@ def _signed(value: float) -> str:
 VIEWS: Mapping[str, Callable[..., Any]] = {
     view.__name__: view
     for view in (
-        base_of, changed_lines, counts, design_of, folder, forests_of, interval_axis, lead, measure, median, on_rung,
-        origin, plots, readable_ticks, scatter, short, task, times, to_text, trained, values, volume,
+        base_of, changed_lines, design_of, folder, forests_of, interval_axis, lead, measure, median, on_rung, plots,
+        readable_ticks, scatter, short, task, times, to_text, trained, values, volume,
     )
 }  # fmt: skip

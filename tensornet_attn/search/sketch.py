@@ -101,6 +101,11 @@ class Sketch:
         """The product of the sizes of legs; 0 where one is known at run time only."""
         return prod(int(self.sizes[leg] or 0) for leg in legs)
 
+    def free(self, *found: Wire) -> bool:
+        """Whether a move may change these wires: no input, no state, no sequence is on them."""
+        owners = (self.tensors.get(name) for one in found for name in one.owners)
+        return not any(made is not None and made.role in FIXED for made in owners)
+
     def leg(self, wanted: str, text: Size) -> str:
         """Adds a leg and gives the name it got. `text` is what a file would say: `4`, `head h / g`."""
         name = self._free(wanted, self.declared, self.settings)
@@ -155,6 +160,11 @@ class Sketch:
         for name, step in self.step.items():
             self.step[name] = replace(step, legs=change(name, step.legs))
         self.change_uses(lambda use: Use(use.name, change(use.name, use.legs)))
+
+    def grow(self, names: Iterable[str], leg: str) -> None:
+        """Puts one more leg, at the end, on each of these tensors and steps and on all their uses."""
+        more = frozenset(names)
+        self.change_legs(lambda name, legs: (*legs, leg) if name in more else legs)
 
     def change_uses(self, change: Callable[[Use], Use]) -> None:
         """Puts another use in place of each."""
@@ -356,12 +366,6 @@ def slot_of(use: Use, leg: str) -> Slot:
     return use.name, use.legs.index(leg)
 
 
-def free(sketch: Sketch, *found: Wire) -> bool:
-    """Whether a move may change these wires: no input, no state, no sequence is on them."""
-    owners = (sketch.tensors.get(name) for one in found for name in one.owners)
-    return not any(made is not None and made.role in FIXED for made in owners)
-
-
 def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
     """Puts other legs in place of each wire's. Raises Nowhere where a box acts along one and cannot any more.
 
@@ -387,9 +391,3 @@ def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
         leg, other = (one and inner.get((name, one), one) for one in (box.leg, box.other))
         sketch.rebox(name, leg=leg, other=other)
     sketch.change_legs(change)
-
-
-def grow(sketch: Sketch, names: Iterable[str], leg: str) -> None:
-    """Puts one more leg, at the end, on each of these tensors and steps and on all their uses."""
-    more = frozenset(names)
-    sketch.change_legs(lambda name, legs: (*legs, leg) if name in more else legs)

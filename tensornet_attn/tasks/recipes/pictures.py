@@ -18,16 +18,7 @@ from pydantic import Field
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.tasks.alphabet import Alphabet
 from tensornet_attn.tasks.chance import Integers, Rows, Stream
-from tensornet_attn.tasks.reading import (
-    Arrays,
-    Cache,
-    MissingFile,
-    fingerprint,
-    read_bytes,
-    read_text,
-    the_file,
-    the_files,
-)
+from tensornet_attn.tasks.reading import Cache, MissingFile, fingerprint, read_bytes, read_text, the_file, the_files
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
 
@@ -285,7 +276,7 @@ def _listed(folder: Path) -> list[Picture]:
     return found
 
 
-def _pathfinder_arrays(listed: list[Picture], side: int) -> Arrays:
+def _pathfinder_arrays(listed: list[Picture], side: int) -> Rows:
     tokens = np.zeros((len(listed), side * side), np.uint8)
     for row, (path, _, _) in zip(tokens, listed, strict=True):
         try:
