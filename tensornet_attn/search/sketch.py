@@ -70,7 +70,8 @@ class Sketch:
 
     def copy(self) -> Sketch:
         """A sketch of its own, which may be changed."""
-        return replace(self, **{name: dict(part) for name, part in vars(self).items() if isinstance(part, dict)})
+        own: dict[str, Any] = {name: dict(part) for name, part in vars(self).items() if isinstance(part, dict)}
+        return replace(self, **own)
 
     def readers(self) -> dict[str, list[str]]:
         """The steps that use each tensor or step, in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from hashlib import sha256
@@ -49,6 +49,9 @@ class Values:
             number = ends[0] * (ends[1] / ends[0]) ** unit if self.log else ends[0] + unit * (ends[1] - ends[0])
             return min(int(self.high), int(number))
         return self[int(unit * GRID)]
+
+    def __iter__(self) -> Iterator[Value]:
+        return (self[place] for place in range(len(self)))
 
     def __getitem__(self, place: int) -> Value:
         if not 0 <= place < len(self):
