@@ -97,12 +97,7 @@ def kill_group(pid: int) -> None:
 
 
 # Imported once by the process that children are forked from: each of them would need seconds for it.
-TRAINING = (
-    "tensornet_attn.search.training",
-    "lightning_fabric",
-    "safetensors.torch",
-    "matplotlib.backends.backend_svg",
-)
+TRAINING = "tensornet_attn.search.training", "lightning_fabric", "safetensors.torch", "matplotlib.backends.backend_svg"
 FUNCTIONS = ("tensornet_attn.search.process",)
 _LOOK = 0.1  # seconds between looks at a child
 _GIB = 2**30

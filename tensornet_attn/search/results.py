@@ -164,9 +164,7 @@ def draw(study: Study, trials: Sequence[Trial], out: Path, title: str) -> bytes:
 def _panel(axis: Axes, curves: Sequence[Curve], key: str, title: str) -> None:
     fresh, own = ([curve for curve in curves if (curve.fresh is None) == chosen] for chosen in (False, True))
     lines = [(curve, GREY, 0.8, "" if place else "fresh seeds") for place, curve in enumerate(fresh)]
-    lines += [
-        (curve, COLOURS[i % len(COLOURS)], 1.2, f"learning rate {curve.run.run.lr:g}") for i, curve in enumerate(own)
-    ]
+    lines += [(one, COLOURS[i % len(COLOURS)], 1.2, f"learning rate {one.run.run.lr:g}") for i, one in enumerate(own)]
     for curve, colour, width, label in lines:
         found = curve.run.curve(key)
         few: dict[str, Any] = {"marker": "o", "ms": 3} if len(found) < FEW else {}

@@ -193,9 +193,8 @@ def check_same(study: Study, there: Mapping[str, Any], where: str, hint: str) ->
     found = difference(own, there)
     assert found is not None
     place, told = found
-    raise InputError(
-        f"{where} belongs to another {'space' if place.split('.')[0] == 'space' else 'study'}: {told}; {hint}."
-    )
+    what = "space" if place.split(".")[0] == "space" else "study"
+    raise InputError(f"{where} belongs to another {what}: {told}; {hint}.")
 
 
 CONFIG, DATABASE, RUNS, LOGS = "study.yaml", "study.db", "trials", "logs"

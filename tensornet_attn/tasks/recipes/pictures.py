@@ -284,10 +284,8 @@ def _pathfinder_arrays(listed: list[Picture], side: int) -> Rows:
         except Unreadable as error:
             raise InputError(f"'{path}' cannot be read: {error}.") from error
         if pixels.shape != (side, side, 1):
-            height, width, channels = pixels.shape
-            raise InputError(
-                f"'{path}' has {height} x {width} pixels of {channels} channels, not {side} x {side} grey."
-            )
+            height, width, depth = pixels.shape
+            raise InputError(f"'{path}' has {height} x {width} pixels of {depth} channels, not {side} x {side} grey.")
         row[:] = pixels.reshape(-1)
     return {"tokens": tokens, "targets": np.array([label for _, label, _ in listed], np.uint8)}
 

@@ -139,10 +139,8 @@ def cut(text: Text, start: Integers, end: Integers, length: int) -> Rows:
     place = start[:, None] + np.arange(length)
     inside = place < end[:, None]
     place = np.minimum(place, len(text) - 2)
-    return {
-        "tokens": np.where(inside, text[place], 0),
-        "targets": np.where(inside, text[place + 1].astype(np.int64), -100),
-    }
+    targets = np.where(inside, text[place + 1].astype(np.int64), -100)
+    return {"tokens": np.where(inside, text[place], 0), "targets": targets}
 
 
 def made_up() -> str:
