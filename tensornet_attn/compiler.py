@@ -144,7 +144,7 @@ def match_parameters(design: Source, like: Source, leg: str = "d", multiple: int
     >>> match_parameters(load("epa", legs={"f": 412, "h": 2, "d": 64}), load("mhsa", legs={"f": 412, "h": 10, "d": 41}))
     64
     """
-    from tensornet_attn.cost.match import largest_size, parameters
+    from tensornet_attn.cost.sizes import largest_size, parameters
 
     design = _design(design)
     if leg not in design.legs:

@@ -21,7 +21,7 @@ from statistics import mean
 from typing import Any
 
 import tensornet_attn as ta
-from tensornet_attn.compare.spread import mean_of
+from tensornet_attn.compare.section import mean_of
 from tensornet_attn.train.trained import open_run
 
 HERE = Path(__file__).parent

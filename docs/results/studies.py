@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import correlation, mean, median, stdev, variance
 from typing import Any
 
-from tensornet_attn.compare.spread import mean_of
+from tensornet_attn.compare.section import mean_of
 from tensornet_attn.search.space import from_data, to_text
 
 HERE = Path(__file__).parent / "studies"

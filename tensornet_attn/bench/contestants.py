@@ -18,9 +18,9 @@ from tensornet_attn.bench.baselines.kernels import FastWeights, in_chunks
 from tensornet_attn.bench.baselines.layer import Attend, Flex, eager, sdpa
 from tensornet_attn.bench.case import FORWARD, Case
 from tensornet_attn.bench.measure import is_gpu
-from tensornet_attn.bench.memory import pair_bytes
+from tensornet_attn.bench.model import pair_bytes
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.match import parameters
+from tensornet_attn.cost.sizes import parameters
 from tensornet_attn.plan.target import target_from
 
 OURS = ("auto", "torch", "inductor", "triton")

@@ -30,8 +30,13 @@ def machine(device: str) -> dict[str, object]:
         triton: str | None = metadata.version("triton")
     except metadata.PackageNotFoundError:
         triton = None
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]  # as Linux names it
     return {
-        "cpu": cpu_name(),
+        "cpu": names[0] if names else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if is_gpu(device) else "cpu",
@@ -56,16 +61,6 @@ def gpu_words(device: str) -> dict[str, object] | None:
         "processors": found.multi_processor_count,
         "cuda": str(torch.version.cuda),
     }
-
-
-def cpu_name() -> str:
-    """The model as Linux names it, else what Python knows."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def load() -> float | None:

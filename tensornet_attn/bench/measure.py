@@ -1,4 +1,4 @@
-"""Times calls in turns: each round calls every contestant once, each round begins with the next one.
+"""Times calls in turns: each round calls every contestant once, each begins with the next one. And peaks of memory.
 
 On a GPU by its own events, with its cache emptied before each call. What needs a GPU to run stands in `on_device`;
 `by_events` is tested with events that are counted.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -60,49 +62,38 @@ def interleaved(
     `sample` times the calls, by default `clock` does.
     """
     timing = sample or by_clock(clock)
-    found = {name: _warmed(call, timing) for name, call in calls.items()}
+    found = {name: Timed() for name in calls}
+
+    def once(name: str) -> None:
+        try:
+            found[name].seconds.append(timing(calls[name], found[name].calls))
+        except Exception as error:  # whatever it is, the others go on
+            found[name].failed = bare(error)
+
+    def rounds(seconds: float, least: int = 0, most: float = math.inf) -> None:
+        start, place = clock(), 0
+        while place < most and (place < least or clock() - start < seconds):
+            for name in turns([name for name, timed in found.items() if timed.failed is None], place):
+                once(name)
+            place += 1
+
+    for name, timed in found.items():
+        once(name)
+        if timed.failed is None and timed.seconds[0] < SHORT:
+            once(name)
+        timed.calls = calls_for(timed.seconds[-1]) if timed.failed is None else 1
+        timed.seconds.clear()
     gc.collect()
     gc.disable()
     try:
-        _rounds(calls, found, timing, clock, warm)
+        rounds(warm)
         for timed in found.values():
             timed.calls = calls_for(min(timed.seconds)) if timed.seconds else timed.calls
             timed.seconds.clear()
-        _rounds(calls, found, timing, clock, seconds, LEAST_ROUNDS, repeats)
+        rounds(seconds, LEAST_ROUNDS, repeats)
     finally:
         gc.enable()
     return found
-
-
-def _rounds(
-    calls: Mapping[str, Call],
-    found: dict[str, Timed],
-    sample: Sample,
-    clock: Clock,
-    seconds: float,
-    least: int = 0,
-    most: float = math.inf,
-) -> None:
-    start, place = clock(), 0
-    while place < most and (place < least or clock() - start < seconds):
-        for name in turns([name for name, timed in found.items() if timed.failed is None], place):
-            _once_more(calls[name], found[name], sample)
-        place += 1
-
-
-def _once_more(call: Call, timed: Timed, sample: Sample) -> None:
-    try:
-        timed.seconds.append(sample(call, timed.calls))
-    except Exception as error:  # whatever it is, the others go on
-        timed.failed = bare(error)
-
-
-def _warmed(call: Call, sample: Sample) -> Timed:
-    timed = Timed()
-    _once_more(call, timed, sample)
-    if timed.failed is None and timed.seconds[0] < SHORT:
-        _once_more(call, timed, sample)
-    return Timed(calls_for(timed.seconds[-1])) if timed.failed is None else Timed(failed=timed.failed)
 
 
 def calls_for(seconds: float) -> int:
@@ -186,3 +177,36 @@ def clock_of(device: str) -> Clock:
         return time.perf_counter()
 
     return clock
+
+
+def peak_bytes(call: Call, device: str = "cpu") -> int:
+    """The most bytes of tensors alive at once during one call, beyond those alive at its start.
+
+    Inputs and weights do not count, gradients do. On CUDA as the allocator counts them. On the CPU from the profiler's
+    record of every allocation, which also sees what compiled code and fused operations allocate for themselves; a
+    tensor subclass or dispatch mode sees neither.
+    """
+    if is_gpu(device):
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to standard error when it starts and stops
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
+        result = call()  # alive until the profile ends
+    del result
+    events = profile.profiler.kineto_results.events()
+    return highest((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+
+
+def highest(changes: Iterable[tuple[int, int]]) -> int:
+    """The highest sum of changes, (nanoseconds, bytes) each, in the order of their times.
+
+    >>> highest([(3, -5), (1, 5), (2, 4)])
+    9
+    """
+    ordered = sorted(changes, key=lambda change: change[0])
+    return max(accumulate((change for _, change in ordered), initial=0))

@@ -6,12 +6,15 @@ operations   2 for each multiply-add of the plan; with a backward three times as
 bytes        inputs, weights and output once; with a backward inputs and weights are read again, the gradient of the
              output is read, and theirs are written
 floor        the longer of operations at the rate of the matrix product and bytes at that of the copy
+
+And what memory its tensors over pairs of positions are predicted to take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.case import FORWARD, Case
@@ -22,6 +25,9 @@ from tensornet_attn.cost.work import products
 from tensornet_attn.graph import Graph
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.target import target_from
+
+SAVED = 4  # copies of a pair tensor that autograd keeps where every box is written out
+AT_ONCE = 3  # copies alive while one is made: operand, mask applied, result
 
 
 @dataclass(frozen=True)
@@ -73,3 +79,26 @@ def bytes_of(case: Case, kind: str) -> int:
     if kind != FORWARD:
         numbers += 2 * learned + constant + output
     return dtype_bytes(case.dtype) * numbers
+
+
+def pair_elements(graph: Graph, lengths: dict[str, int]) -> list[int]:
+    """Elements of one sequence's tensors over both a query and a key, step by step.
+
+    >>> from tensornet_attn import build, load
+    >>> pair_elements(build(load("mhsa")), {"n": 4, "m": 4})  # A.of and A: 8 heads, 16 pairs
+    [128, 128]
+    """
+    sizes, pair = sizes_at(graph, lengths), {graph.query, graph.key}
+    return [prod(sizes[leg] for leg in step.legs) for step in graph.steps if pair <= set(step.legs)]
+
+
+def pair_bytes(graph: Graph, case: Case, kept: bool) -> int:
+    """What the pair tensors of a graph take where each step is made by itself; `kept`: until the last is made."""
+    found = pair_elements(graph, case.lengths)
+    elements = AT_ONCE * max(found, default=0) + (sum(found) if kept else 0)
+    return case.batch * dtype_bytes(case.dtype) * elements
+
+
+def reference_bytes(case: Case) -> int:
+    """What the comparison with the reference takes: one sequence, float64, everything kept."""
+    return SAVED * dtype_bytes("float64") * sum(pair_elements(case.graph, case.lengths))

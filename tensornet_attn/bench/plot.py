@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensornet_attn.analyse.plots import GREY, blank, label
@@ -26,8 +26,8 @@ def figure(results: Sequence[Result]) -> Figure:
     found = [result for result in results if any(entry.measured for entry in result.entries)]
     if not found:
         raise InputError("there is nothing to plot: no contestant was measured.")
-    designs, kinds = _hoisted(r.design for r in found), _hoisted(r.kind for r in found)
-    names = _hoisted(entry.name for r in found for entry in r.entries if entry.measured)
+    designs, kinds = list(dict.fromkeys(r.design for r in found)), list(dict.fromkeys(r.kind for r in found))
+    names = list(dict.fromkeys(entry.name for r in found for entry in r.entries if entry.measured))
     panels = [(kind, *measure) for measure in MEASURES for kind in kinds]
     picture = blank(2.9 * len(panels) + 0.6, 2.3 * len(designs) + 0.5)
     axes = picture.subplots(len(designs), len(panels), squeeze=False)
@@ -61,7 +61,7 @@ def _lines(axis: Axes, results: Sequence[Result], names: Sequence[str], measure:
             axis.errorbar(lengths, middle, yerr=(below, above), capsize=2, label=name, **style)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    axis.set_xticks(_hoisted(result.n for result in results))
+    axis.set_xticks(list(dict.fromkeys(result.n for result in results)))
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     for line in (axis.xaxis, axis.yaxis):
         line.set_major_formatter("{x:g}")
@@ -85,8 +85,3 @@ def _value(entry: Entry, measure: str) -> tuple[float, float, float]:
     assert entry.seconds is not None
     median, low, high = (1e3 * x for x in (entry.seconds.median, entry.seconds.low, entry.seconds.high))
     return median, max(0.0, median - low), max(0.0, high - median)
-
-
-def _hoisted(values: Iterable[Any]) -> list[Any]:
-    """Each once, in the order of their first."""
-    return list(dict.fromkeys(values))

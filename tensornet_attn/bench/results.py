@@ -125,6 +125,11 @@ class Run:
     criteria: list[Mapping[str, object]] = field(default_factory=list)
 
     @property
+    def rate(self) -> Rates | None:
+        """The rates before."""
+        return self.rates[0] if self.rates else None
+
+    @property
     def wrong(self) -> list[str]:
         """A sentence for each contestant whose numbers are not the design's."""
         return [

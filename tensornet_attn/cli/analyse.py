@@ -14,8 +14,6 @@ from tensornet_attn.errors import InputError
 
 if TYPE_CHECKING:
     from tensornet_attn.analyse.section import Section
-    from tensornet_attn.checkpoint import Checkpoint
-    from tensornet_attn.nn.module import CompiledDesign
 
     Subjects = tuple[list[Section], str, list[str]]  # sections of a report, its title, notes on weights and inputs
 
@@ -107,34 +105,11 @@ def _layer(
 ) -> Subjects:
     """One design, or the one in a checkpoint. Raises InputError, DesignError, OSError."""
     from tensornet_attn.analyse.section import Call, Section, repeated_inputs, text_inputs
-
-    module, found = _module(subject, causal, legs, settings, seed)
-    embedding = found.extra.get("embedding") if found else None
-    inputs = text_inputs(module, text, length, batch, seed, embedding)
-    repeated = repeated_inputs(module, length, batch, seed, embedding)
-    windows: Any = inputs[0]
-    weights = f"as initialised with seed {seed}; nothing here is trained."
-    embedded = f"numbers drawn from N(0, 1) with seed {seed}: an embedding that was not trained."
-    if found:
-        weights = f"those of the checkpoint {Path(subject).name}."
-    if embedding is not None:
-        embedded = "the embedding in the checkpoint."
-    notes = [
-        f"Weights: {weights}",
-        f"Inputs: {len(windows)} windows of {windows.shape[1]} bytes of {Path(text).name}.",
-        f"Each byte is embedded by {embedded} Sinusoids of the position are added.",
-    ]
-    name = module.design.name
-    section = Section(name, module, inputs, repeated=Call(repeated) if repeated else None)
-    return [section], f"Report on {name}, looking at {Path(text).name}", notes
-
-
-def _module(
-    subject: str, causal: bool | None, legs: list[str] | None, settings: list[str] | None, seed: int
-) -> tuple[CompiledDesign, Checkpoint | None]:
-    """The module of a checkpoint, or of a design with weights as initialised. Raises InputError, DesignError."""
     from tensornet_attn.checkpoint import is_checkpoint, read_checkpoint, restored
 
+    weights = f"as initialised with seed {seed}; nothing here is trained."
+    embedded = f"numbers drawn from N(0, 1) with seed {seed}: an embedding that was not trained."
+    embedding = None
     if is_checkpoint(subject):
         if legs or settings:
             raise typer.BadParameter("a checkpoint has its sizes and settings.", param_hint="'--legs' and '--set'")
@@ -144,13 +119,29 @@ def _module(
                 f"'{subject}' holds the model '{found.model.name}'; analyse takes a checkpoint of one design, or the "
                 "folder of a run. In Python, ta.report(ta.model_sections(model, tokens)) takes any model."
             )
-        return restored(found, causal, subject), found
-    if Path(subject).is_file() and Path(subject).suffix.lower() not in (".yaml", ".yml"):
-        raise InputError(f"'{subject}' is neither a checkpoint that ta.save wrote nor a design, which ends in .yaml.")
-    import torch
+        module, embedding = restored(found, causal, subject), found.extra.get("embedding")
+        weights = f"those of the checkpoint {Path(subject).name}."
+    else:
+        if Path(subject).is_file() and Path(subject).suffix.lower() not in (".yaml", ".yml"):
+            wrong = "is neither a checkpoint that ta.save wrote nor a design, which ends in .yaml."
+            raise InputError(f"'{subject}' {wrong}")
+        import torch
 
-    from tensornet_attn import compiler
+        from tensornet_attn import compiler
 
-    design = load(subject, legs, settings)
-    torch.manual_seed(seed)
-    return compiler.compile(design, causal=causal), None
+        design = load(subject, legs, settings)
+        torch.manual_seed(seed)
+        module = compiler.compile(design, causal=causal)
+    if embedding is not None:
+        embedded = "the embedding in the checkpoint."
+    inputs = text_inputs(module, text, length, batch, seed, embedding)
+    repeated = repeated_inputs(module, length, batch, seed, embedding)
+    windows: Any = inputs[0]
+    notes = [
+        f"Weights: {weights}",
+        f"Inputs: {len(windows)} windows of {windows.shape[1]} bytes of {Path(text).name}.",
+        f"Each byte is embedded by {embedded} Sinusoids of the position are added.",
+    ]
+    name = module.design.name
+    section = Section(name, module, inputs, repeated=Call(repeated) if repeated else None)
+    return [section], f"Report on {name}, looking at {Path(text).name}", notes

@@ -15,7 +15,7 @@ from tensornet_attn.cli.output import as_json_text, print_json, write
 from tensornet_attn.errors import TensornetError
 
 if TYPE_CHECKING:
-    from tensornet_attn.bench.session import Setting
+    from tensornet_attn.bench.run import Setting
 
 OF_CASES = ("against", "legs", "settings", "causal")
 OF_LENGTHS = ("n", "backend", "batch", "dtype")
@@ -79,8 +79,7 @@ def bench(
     import torch
 
     from tensornet_attn.bench.case import Case
-    from tensornet_attn.bench.run import Options
-    from tensornet_attn.bench.session import Setting, of_cases, of_targets
+    from tensornet_attn.bench.run import Options, Setting, of_cases, of_targets
     from tensornet_attn.bench.targets import targets_of
 
     if threads is not None:

@@ -28,7 +28,11 @@ def guarded(action: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except TensornetError as error:
-        return _say(message_of(error), MISSING_PART if isinstance(error, MissingPartError) else WRONG_INPUT)
+        message = str(error)
+        if isinstance(error, DesignError):  # each problem keeps `file:line:column` at the start of a line, for editors
+            count = sum(problem.severity == "error" for problem in error.problems)
+            message = f"the {error.what} is refused: {count} problem{'s' if count != 1 else ''}.\n{error}"
+        return _say(message, MISSING_PART if isinstance(error, MissingPartError) else WRONG_INPUT)
     except KeyboardInterrupt as interruption:
         return _say(str(interruption) or "interrupted.", INTERRUPTED)
     except BrokenPipeError:
@@ -38,14 +42,6 @@ def guarded(action: Callable[[], int]) -> int:
     except OSError as error:
         subject = f"'{error.filename}': " if error.filename is not None else ""
         return _say(f"{subject}{error.strerror or error}.", WRONG_INPUT)
-
-
-def message_of(error: TensornetError) -> str:
-    """The text after `error: `; a design's problems keep `file:line:column` at the start of a line, for editors."""
-    if not isinstance(error, DesignError):
-        return str(error)
-    count = sum(problem.severity == "error" for problem in error.problems)
-    return f"the {error.what} is refused: {count} problem{'s' if count != 1 else ''}.\n{error}"
 
 
 def _command(arguments: Sequence[str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,8 +17,6 @@ from tensornet_attn.errors import DesignError, Problem
 if TYPE_CHECKING:
     from tensornet_attn.graph.model import Graph
     from tensornet_attn.models.read import ModelSpec
-    from tensornet_attn.spec.places import Document
-    from tensornet_attn.spec.report import Reporter
 
 Numbers = dict[str, int | float | str]
 Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="YAML files, shipped names, or - for stdin.")]
@@ -54,10 +52,9 @@ class Finding:
         return own | {"problems": [problem.as_dict() for problem in self.problems]}
 
     def ok_line(self) -> str:
-        facts, kind = self.facts(), ""
-        count, what = facts.get("steps"), "step"
-        if self.model is not None:
-            kind, count, what = f"{self.model.kind}, ", sum(map(len, self.model.stacks.values())), "layer"
+        facts, model = self.facts(), self.model
+        kind = f"{model.kind}, " if model else ""
+        count, what = (sum(map(len, model.stacks.values())), "layer") if model else (facts["steps"], "step")
         counts = f"{count} {what}{'s' * (count != 1)}, {facts['parameters']:,} parameters"
         return f"ok  {self.file}: {facts['name']}, {kind}{counts}"
 
@@ -87,7 +84,7 @@ def check(
 
 
 def examine(file: str, legs: Numbers, settings: Numbers, mixer: str | None = None) -> Finding:
-    """Reads one file and checks its diagram, or every diagram of a model."""
+    """Reads one file and checks its diagram, or every diagram of a model, with what is to be otherwise in it."""
     from tensornet_attn import graph
     from tensornet_attn.spec.read import read_document
     from tensornet_attn.spec.sources import document_of, text_document
@@ -99,7 +96,14 @@ def examine(file: str, legs: Numbers, settings: Numbers, mixer: str | None = Non
     else:
         document, reporter = document_of(source_of(file), "design or model")
     if "model" in document.data:
-        return _examine_model(name, document, reporter, changes(mixer, legs, settings))
+        from tensornet_attn.models.read import override, read_model
+
+        model, problems = read_model(document, reporter), reporter.problems()
+        try:
+            model = model and override(model, changes(mixer, legs, settings))
+        except DesignError as error:
+            model, problems = None, [*problems, *error.problems]
+        return Finding(name, problems, model=model)
     if mixer is not None and document.data:
         raise typer.BadParameter(f"'{file}' is a design; --design is for models.", param_hint="'--design'")
     reading = read_document(document, reporter, legs, settings)
@@ -108,16 +112,3 @@ def examine(file: str, legs: Numbers, settings: Numbers, mixer: str | None = Non
     problems = reading.reporter.problems()
     wrong = any(problem.severity == "error" for problem in problems)
     return Finding(name, problems, None if wrong else built)
-
-
-def _examine_model(name: str, document: Document, reporter: Reporter, different: Mapping[str, Any]) -> Finding:
-    """Reads a model and checks every design in its place, as it stands and with what is to be otherwise in it."""
-    from tensornet_attn.models.read import override, read_model
-
-    model, problems = read_model(document, reporter), reporter.problems()
-    if model is not None:
-        try:
-            model = override(model, different)
-        except DesignError as error:
-            model, problems = None, [*problems, *error.problems]
-    return Finding(name, problems, model=model)

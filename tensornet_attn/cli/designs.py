@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensornet_attn.cli import options
-from tensornet_attn.cli.options import Causal, DesignName, Json, Legs, Output, Settings, flag
+from tensornet_attn.cli.options import Causal, DesignName, Json, Legs, Output, Settings, Text, flag
 from tensornet_attn.cli.output import as_json_text, print_json, print_table, write
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def show(
 ) -> None:
     """Print a design or a model: its file, or another form of it."""
     from tensornet_attn import compiler
+    from tensornet_attn.graph import build
     from tensornet_attn.spec import library
 
     if sum((text, graph, resolved)) > 1:
@@ -72,32 +73,27 @@ def show(
     model = options.model_of(source, design, legs, settings)  # a name or file that is neither is refused here
     if model is not None and (text or graph):
         raise typer.BadParameter(f"'{name}' is a model; --text and --graph show designs.")
-    told = ""
+    told = "" if model is None else model.to_yaml(whole=resolved)
     if model is None:
         loaded = compiler.load(source, options.overrides(legs, "--legs"), options.overrides(settings, "--set"))
-        told = _form(loaded, text) if text or graph else loaded.to_yaml()
+        if text:
+            from tensornet_attn.draw import to_text as diagram_text
+
+            told = diagram_text(build(loaded), title=loaded.name, about=loaded.about or None)
+        else:
+            told = build(loaded).to_text() if graph else loaded.to_yaml()
     if not (text or graph or resolved or design or legs or settings or name == "-"):
         path = library.file_of(name)
         write("-", (Path(name) if path is None or Path(name).is_file() else path).read_bytes())
     else:
-        write("-", told if model is None else model.to_yaml(whole=resolved))
-
-
-def _form(design: Design, diagram: bool) -> str:
-    """The diagram as text for people, or the graph's own text form, which reads back to the graph."""
-    from tensornet_attn.draw import to_text as diagram_text
-    from tensornet_attn.graph import build
-    from tensornet_attn.graph.text import to_text as graph_text
-
-    graph = build(design)
-    return diagram_text(graph, title=design.name, about=design.about or None) if diagram else graph_text(graph)
+        write("-", told)
 
 
 def draw(
     design: DesignName,
     output: Output = "-",
     form: Annotated[
-        str | None, typer.Option("--format", help=f"{', '.join(PICTURES)}; by default the file's ending.")
+        Text, typer.Option("--format", help=f"{', '.join(PICTURES)}; by default the file's ending.")
     ] = None,
     legs: Legs = None,
     settings: Settings = None,
@@ -214,9 +210,7 @@ def schema(output: Output = "-", model: Annotated[bool, flag("--model", "That of
 
 
 def lattice(
-    design: Annotated[
-        str | None, typer.Argument(metavar="[DESIGN]", help="Only what contains it, or it contains.")
-    ] = None,
+    design: Annotated[Text, typer.Argument(metavar="[DESIGN]", help="Only what contains it, or it contains.")] = None,
     output: Output = "-",
     form: Annotated[str | None, typer.Option("--format", help=f"{', '.join(LATTICES)}; by default the ending.")] = None,
     equal_sizes: Annotated[bool, flag("--equal-sizes", "Only what holds with the same sizes in both designs.")] = False,

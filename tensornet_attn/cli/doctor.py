@@ -98,42 +98,31 @@ def _rates() -> str:
 
 
 def _optional() -> dict[str, str]:
+    def version(name: str, hint: str = "") -> str:
+        return _version(name) or f"not installed{f': {hint}' * bool(hint)}"
+
+    def extra(part: str, need: str) -> str:
+        return f"'pip install \"tensornet-attn[{part}]\"'; {need}"
+
+    lacking = [name for name in ("lightning-fabric", "safetensors", "tensorboard") if not _version(name)]
+    dot = shutil.which("dot")
+    drawing = f"lacks a renderer: install Graphviz, or {extra('draw', 'dot and mmd files need none')}"
+    if dot or _version("pygraphviz"):  # pictures go through dot where it is on the PATH
+        drawing = f"ready, by {'dot' if dot else 'pygraphviz'}"
+    needed = extra("train", "train, evaluate and sample need it")
     return {
-        "triton": _version("triton") or "not installed: 'pip install triton' on Linux; GPU kernels alone need it",
-        "svg and png": _drawing(),
-        "dot": _dot() or "not on the PATH",
-        "pygraphviz": _version("pygraphviz") or "not installed",
-        "transformers": _version("transformers")
-        or "not installed: 'pip install \"tensornet-attn[hf]\"'; converting Hugging Face models alone needs it",
-        "training": _training(),
-        "sacrebleu": _version("sacrebleu")
-        or "not installed: 'pip install \"tensornet-attn[bleu]\"'; BLEU of translations alone needs it",
-        "matplotlib": _version("matplotlib")
-        or "not installed: 'pip install \"tensornet-attn[plot]\"'; plots and the report of analyse need it",
+        "triton": version("triton", "'pip install triton' on Linux; GPU kernels alone need it"),
+        "svg and png": drawing,
+        "dot": _dot(dot) if dot else "not on the PATH",
+        "pygraphviz": version("pygraphviz"),
+        "transformers": version("transformers", extra("hf", "converting Hugging Face models alone needs it")),
+        "training": f"lacks {', '.join(lacking)}: {needed}" if lacking else "ready, by lightning-fabric",
+        "sacrebleu": version("sacrebleu", extra("bleu", "BLEU of translations alone needs it")),
+        "matplotlib": version("matplotlib", extra("plot", "plots and the report of analyse need it")),
     }
 
 
-def _training() -> str:
-    """Which packages train, evaluate and sample lack."""
-    lacking = [name for name in ("lightning-fabric", "safetensors", "tensorboard") if not _version(name)]
-    if not lacking:
-        return "ready, by lightning-fabric"
-    return f"lacks {', '.join(lacking)}: 'pip install \"tensornet-attn[train]\"'; train, evaluate and sample need it"
-
-
-def _drawing() -> str:
-    """Which renderer pictures go through: dot where it is on the PATH, else pygraphviz."""
-    if shutil.which("dot"):
-        return "ready, by dot"
-    if _version("pygraphviz"):
-        return "ready, by pygraphviz"
-    return "lacks a renderer: install Graphviz, or 'pip install \"tensornet-attn[draw]\"'; dot and mmd files need none"
-
-
-def _dot() -> str | None:
-    path = shutil.which("dot")
-    if path is None:
-        return None
+def _dot(path: str) -> str:
     try:
         done = subprocess.run([path, "-V"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -28,7 +28,7 @@ def option(help_text: str, metavar: str | None = None, **others: Any) -> Any:
 
 
 def flag(names: str, help_text: str) -> Any:
-    """An option that is given or not, or `--one/--other`."""
+    """An option that is given or not."""
     return typer.Option(names, help=help_text)
 
 
@@ -39,7 +39,7 @@ Named = Annotated[
 Mixer = Annotated[str | None, typer.Option("--design", metavar="DESIGN", help="Of a model: the mixer of every layer.")]
 Legs = Annotated[Pairs, typer.Option("--legs", metavar="LEG=SIZE,...", help="Replace leg sizes, e.g. f=256,h=4.")]
 Settings = Annotated[Pairs, typer.Option("--set", metavar="NAME=VALUE,...", help="Replace settings, e.g. k=2.")]
-Causal = Annotated[bool | None, typer.Option("--causal/--no-causal", help="Override the design's own `causal`.")]
+Causal = Annotated[bool | None, option("Override the design's own `causal`.")]
 TaskOptions = Annotated[Pairs, typer.Option("--options", metavar="NAME=VALUE,...", help="Options of the task.")]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The file to write; - is stdout.")]

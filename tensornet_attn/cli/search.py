@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, flag, option, overrides, source_of
+from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, option, overrides, source_of
 from tensornet_attn.cli.output import print_json, show
 
 OTHER = ("out", "config", "workers", "storage", "name", "as_json", "objective", "bound", "rates", "space")
@@ -27,9 +27,7 @@ def search(
     objective: Annotated[list[str] | None, option("quality, macs, parameters, ...; quality and macs.", "NAME")] = None,
     bound: Annotated[Pairs, option("The most of a cost, the least quality.", "NAME=NUMBER,...")] = None,
     trials: Annotated[Number, option("Different designs that each arm evaluates; 40.")] = None,
-    baseline: Annotated[
-        bool | None, flag("--baseline/--no-baseline", "Random search beside evolution; it runs.")
-    ] = None,
+    baseline: Annotated[bool | None, option("Random search beside evolution; it runs.")] = None,
     seed: Annotated[Number, option("Of proposals and of training; 0.")] = None,
     population: Annotated[Number, option("Trials that parents are chosen from; 8.")] = None,
     tournament: Annotated[Number, option("Candidates for a parent; 4.")] = None,
@@ -58,7 +56,10 @@ def search(
     if objective is not None:
         given["objectives"] = tuple(objective)
     if rates is not None:
-        given["rates"] = _numbers(rates)
+        try:
+            given["rates"] = [float(part) for part in rates.split(",")]
+        except ValueError:
+            raise typer.BadParameter(f"'{rates}' are no numbers, e.g. 0.001,0.002.", param_hint="'--rates'") from None
     if space is not None:
         given["space"] = source_of(space)
     if os.getcwd() not in sys.path:
@@ -67,13 +68,6 @@ def search(
 
     found = run_study(out=out, config=config, workers=workers, storage=storage, name=name, **given)
     print_json(found.as_dict()) if as_json else print(found)
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"'{text}' are no numbers, e.g. 0.001,0.002.", param_hint="'--rates'") from None
 
 
 def space(

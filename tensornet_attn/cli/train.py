@@ -66,13 +66,10 @@ def train(
     seed: Annotated[Number, option("Of first values, samples, dropout and noise; 0.")] = None,
     precision: Annotated[Text, option("32, bf16 or bf16-true; 32.", "KIND")] = None,
     backend: Annotated[Text, option("Of the compiler; auto.", "NAME")] = None,
-    compile: Annotated[bool | None, flag("--compile/--no-compile", "Use torch.compile.")] = None,
+    compile: Annotated[bool | None, option("Use torch.compile.")] = None,
     eval_every: Annotated[Number, option("Steps between validations; 250.")] = None,
     eval_samples: Annotated[Number, option("Validation samples at most; 1000.")] = None,
-    checkpoint_activations: Annotated[
-        bool | None,
-        flag("--checkpoint-activations/--no-checkpoint-activations", "Compute layers again backwards."),
-    ] = None,
+    checkpoint_activations: Annotated[bool | None, option("Compute layers again backwards.")] = None,
     save_every: Annotated[Number, option("Steps between checkpoints at most; 20.")] = None,
     save_seconds: Annotated[Real, option("Seconds between checkpoints, about; 30.")] = None,
     keep: Annotated[Number, option("Checkpoints that are kept; 3.")] = None,
@@ -82,9 +79,7 @@ def train(
     strategy: Annotated[Text, option("auto, ddp or fsdp; auto.", "KIND")] = None,
     threads: Annotated[Number, option("Threads of torch.")] = None,
     cache: Annotated[Text, option("Folder for samples that take long to make.", "FOLDER")] = None,
-    tensorboard: Annotated[
-        bool | None, flag("--tensorboard/--no-tensorboard", "Write event files; they are written.")
-    ] = None,
+    tensorboard: Annotated[bool | None, option("Write event files; they are written.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train a design, or a model of designs, on a task.
@@ -98,26 +93,20 @@ def train(
         if name in chosen:
             chosen[name] = overrides(chosen[name], word)
     if betas is not None:
-        chosen["betas"] = _two(betas)
+        try:
+            one, two = map(float, betas.split(","))
+        except ValueError:
+            raise typer.BadParameter(f"'{betas}' is not two numbers, e.g. 0.9,0.98.", param_hint="'--betas'") from None
+        chosen["betas"] = [one, two]
     from tensornet_attn.train.start import train as run
 
     summary = run(config, out=out, command=shlex.join(["tensornet-attn", *sys.argv[1:]]), **chosen)
-    if summary:
-        print_json(summary) if as_json else print(_describe(summary))
-
-
-def _two(text: str) -> list[float]:
-    try:
-        one, two = map(float, text.split(","))
-    except ValueError:
-        raise typer.BadParameter(f"'{text}' is not two numbers, e.g. 0.9,0.98.", param_hint="'--betas'") from None
-    return [one, two]
-
-
-def _describe(summary: dict[str, Any]) -> str:
-    """One line on a finished run."""
-    scores = "  ".join(f"{name} {value:.4g}" for name, value in summary["eval"].items() if value is not None)
-    return f"{summary['model']} on {summary['task']}: {summary['steps']} steps in {summary['seconds']:.0f} s  {scores}"
+    if summary and as_json:
+        print_json(summary)
+    elif summary:
+        scores = "  ".join(f"{name} {value:.4g}" for name, value in summary["eval"].items() if value is not None)
+        done = f"{summary['steps']} steps in {summary['seconds']:.0f} s"
+        print(f"{summary['model']} on {summary['task']}: {done}  {scores}")
 
 
 def evaluate(
@@ -131,10 +120,7 @@ def evaluate(
     ] = False,
     context: Annotated[Number, option("Tokens of a sliding window; the task's length.", min=1)] = None,
     stride: Annotated[Number, option("Tokens that it slides by and scores; 1.", min=1)] = None,
-    bleu: Annotated[
-        bool | None,
-        flag("--bleu/--no-bleu", "Translate and give BLEU; where the task is parallel text."),
-    ] = None,
+    bleu: Annotated[bool | None, option("Translate and give BLEU; where the task is parallel text.")] = None,
     bleu_tokenizer: Annotated[
         str, typer.Option(metavar="NAME", help="Of sacrebleu; none for text in tokens already.")
     ] = "13a",

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from tensornet_attn.analyse.plots import need_matplotlib
 from tensornet_attn.compare.curves import curves, style
-from tensornet_attn.compare.section import NOTE, Row, Section, cells, head
+from tensornet_attn.compare.section import NOTE, Section, cells, head
 from tensornet_attn.report import page as pages
 from tensornet_attn.report.page import Table
 from tensornet_attn.report.words import counted
@@ -26,9 +26,13 @@ def page(sections: Sequence[Section], title: str) -> str:
     for design, labels in designs_of(sections):
         sizes = ", ".join(f"{leg} {size}" for leg, size in design.legs.items() if size is not None)
         designs.append((design, sizes, labels if labels != [design.name] else []))
-    tasks = [_task(section) for section in sections]
+    runs = sum(len(row.records) for section in sections for row in section.rows)
+    waiting = sum(len(section.unfinished) for section in sections)
+    more = f", {waiting} unfinished" if waiting else ""
+    counts = f"{counted(runs, 'finished run')} on {counted(len(sections), 'task')}{more}."
     note = f"{NOTE[0].upper()}{NOTE[1:]}."
-    return pages.page("compare.html", title, counts=_counts(sections), tasks=tasks, designs=designs, note=note)
+    tasks = list(map(_task, sections))
+    return pages.page("compare.html", title, counts=counts, tasks=tasks, designs=designs, note=note)
 
 
 def designs_of(sections: Iterable[Section]) -> list[tuple[Design, list[str]]]:
@@ -42,16 +46,22 @@ def designs_of(sections: Iterable[Section]) -> list[tuple[Design, list[str]]]:
     return list(found.values())
 
 
-def _counts(sections: Sequence[Section]) -> str:
-    runs = sum(len(row.records) for section in sections for row in section.rows)
-    waiting = sum(len(section.unfinished) for section in sections)
-    more = f", {waiting} unfinished" if waiting else ""
-    return f"{counted(runs, 'finished run')} on {counted(len(sections), 'task')}{more}."
-
-
 def _task(section: Section) -> dict[str, Any]:
     """What the template shows of a task."""
     ends = [end for row in section.rows for end in (row.score.low, row.score.high)]
+    records = [record for row in section.rows for record in row.records] + [record for _, record in section.unfinished]
+    rows = []  # with how a row's line looks in the plots, and what its interval says
+    for place, row in enumerate(section.rows):
+        colour, dashes = style(place)
+        pattern = "" if isinstance(dashes, str) else " ".join(str(2 * length) for length in dashes[1])
+        seeds = ", ".join(f"{value:.4g}" for value in row.score.values)
+        line = {"colour": colour, "dashes": pattern, "words": f"{row.label}: {row.score.to_text()}; seeds: {seeds}"}
+        rows.append((row, line, cells(section, row)))
+    commands = []  # how each run was made
+    for record in records:
+        command = (record.summary or {}).get("command") or "not finished"  # as text, or as its words
+        words = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
+        commands.append(f"# {record.path}\n{words}")
 
     def at(value: float) -> float:
         """Places of intervals: one scale for all rows."""
@@ -61,21 +71,13 @@ def _task(section: Section) -> dict[str, Any]:
         "section": section,
         "options": [f"{name} {value}" for name, value in section.options.items() if value is not None],
         "head": head(section),
-        "rows": [(row, _line(row, place), cells(section, row)) for place, row in enumerate(section.rows)],
+        "rows": rows,
         "at": at,
         "width": WIDE,
         "curves": Markup(curves(section)) if section.rows else "",
         "tables": list(_tables(section)),
-        "commands": _commands(section),
+        "commands": "\n".join(commands),
     }
-
-
-def _line(row: Row, place: int) -> dict[str, str]:
-    """How a row's line looks in the plots, and what its interval says."""
-    colour, dashes = style(place)
-    seeds = ", ".join(f"{value:.4g}" for value in row.score.values)
-    pattern = "" if isinstance(dashes, str) else " ".join(str(2 * length) for length in dashes[1])
-    return {"colour": colour, "dashes": pattern, "words": f"{row.label}: {row.score.to_text()}; seeds: {seeds}"}
 
 
 def _tables(section: Section) -> Iterator[Table]:
@@ -91,14 +93,3 @@ def _tables(section: Section) -> Iterator[Table]:
             loss = f"{curve[max(curve)]:.4g}" if curve else "none yet"
             rows.append([label, str(record.seed), f"{record.last_step:,} of {record.run.steps:,}", loss, record.path])
         yield Table(["unfinished", "seed", "step", "loss there", "folder"], rows, "Runs that are not in the table.")
-
-
-def _commands(section: Section) -> str:
-    """How each run was made."""
-    records = [record for row in section.rows for record in row.records] + [record for _, record in section.unfinished]
-    lines = []
-    for record in records:
-        command = (record.summary or {}).get("command") or "not finished"  # as text, or as its words
-        words = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
-        lines.append(f"# {record.path}\n{words}")
-    return "\n".join(lines)

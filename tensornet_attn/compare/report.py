@@ -10,8 +10,8 @@ from typing import Any
 
 from tensornet_attn.compare.record import Record
 from tensornet_attn.compare.record import record as read
-from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, Row, Section, cells, head
-from tensornet_attn.compare.spread import Mean, mean_of
+from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, Mean, Row, Section, cells, head, mean_of
+from tensornet_attn.cost.sizes import columns
 from tensornet_attn.errors import InputError, nearest
 
 SMALLER = ("loss", *UNITS)  # measures of which less is better, by how their names end
@@ -42,10 +42,9 @@ class Comparison:
 def _lines(section: Section) -> Iterator[str]:
     """The lines of one task."""
     yield section.task
-    table = [head(section), *(cells(section, row) for row in section.rows)] if section.rows else []
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for first, *rest in table:
-        yield "  " + "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
+    if section.rows:
+        table = columns([head(section), *(cells(section, row) for row in section.rows)])
+        yield from (f"  {line}" for line in table)
     if section.verdict():
         yield f"  {section.verdict()}"
     for label, run in section.unfinished:

@@ -1,21 +1,26 @@
-"""What a comparison is made of: a row for runs that differ in their seed alone, a section for the rows of a task."""
+"""What a comparison is made of: means over seeds, a row for runs that differ in their seed alone, a section a task.
+
+How sure a mean is: Student's interval, which holds the true mean in 95 of 100 repetitions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
+from importlib.util import find_spec
 from statistics import median
 from typing import Any, get_args
 
 from tensornet_attn.compare.record import Record
-from tensornet_attn.compare.spread import Mean, mean_of
 from tensornet_attn.cost.sizes import human
+from tensornet_attn.errors import MissingPartError
 from tensornet_attn.report.words import in_bytes, joined
 from tensornet_attn.tasks.recipe import Measure
 
 UNITS = tuple(f"eval_{measure}" for measure in get_args(Measure))  # of a language model's loss: less is better
+LEVEL = 0.95  # of intervals
 DEFAULT = (*UNITS, "eval_accuracy", "eval_loss")  # what rows are sorted by: the first that all runs of a section have
 
 COSTS = {"macs_per_token": "MACs/token", "parameters": "parameters", "peak_memory_bytes": "peak memory",
@@ -24,6 +29,74 @@ NOTE = (
     "mean ± half the 95 % interval (Student's t) over seeds; difference: from the first row, seed by seed; "
     "costs: medians"
 )
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of some values, and half the width of its 95 % interval; None where one value gives none.
+
+    >>> mean_of([0.75, 0.5, 1.0]).to_text()
+    '0.75 ± 0.62'
+    """
+
+    value: float
+    half: float | None
+    values: tuple[float, ...]
+
+    @property
+    def low(self) -> float:
+        return self.value - (self.half or 0.0)
+
+    @property
+    def high(self) -> float:
+        return self.value + (self.half or 0.0)
+
+    def apart(self, other: Mean) -> bool:
+        """Whether both have intervals, and these do not meet."""
+        sure = self.half is not None and other.half is not None
+        return sure and (self.low > other.high or self.high < other.low)
+
+    def to_text(self, sign: bool = False) -> str:
+        """The mean to the digits that its interval leaves.
+
+        >>> [mean.to_text() for mean in (mean_of([0.9, 0.8]), mean_of([0.98712]), mean_of([1.0, 1.0]))]
+        ['0.85 ± 0.64', '0.9871', '1 ± 0']
+        """
+        plus = "+" if sign else ""
+        if self.half is None:
+            return f"{self.value:{plus}.4g}"
+        if self.half < 1e-9 * max(1.0, abs(self.value)):  # all values alike, to rounding
+            return f"{self.value:{plus}.6g} ± 0"
+        digits = max(0, 1 - math.floor(math.log10(self.half)))
+        return f"{self.value:{plus}.{digits}f} ± {self.half:.{digits}f}"
+
+    def as_dict(self) -> dict[str, object]:
+        ends = {} if self.half is None else {"low": self.low, "high": self.high}
+        return {"mean": self.value, **ends, "values": list(self.values)}
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """The mean of one or more values. Raises MissingPartError for an interval without SciPy."""
+    count, mean = len(values), math.fsum(values) / len(values)
+    if count == 1:
+        return Mean(mean, None, tuple(values))
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    return Mean(mean, quantile(count - 1) * math.sqrt(variance / count), tuple(values))
+
+
+def quantile(freedom: int, level: float = LEVEL) -> float:
+    """The t that a variable of Student's distribution stays within, in size, with this probability.
+
+    Raises MissingPartError.
+
+    >>> [round(quantile(freedom), 3) for freedom in (1, 2, 9, 100)]
+    [12.706, 4.303, 2.262, 1.984]
+    """
+    if find_spec("scipy") is None:
+        raise MissingPartError("intervals over seeds need SciPy: pip install 'tensornet-attn[train]'.")
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + level) / 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +126,7 @@ class Row:
     def cost(self, key: str) -> float | None:
         """What a run costs, from the summary; of several runs the median. None where it was not measured."""
         values = [(record.summary or {}).get(key) for record in self.records]
-        found = [value for value in values if value is not None and isfinite(value)]
+        found = [value for value in values if value is not None and math.isfinite(value)]
         return median(found) if found else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -130,8 +203,7 @@ class Section:
 
 def head(section: Section) -> list[str]:
     """The columns of a task."""
-    names = [words(key) for key in section.measures]
-    return ["", *names, "difference", "seeds", *COSTS.values()]
+    return ["", *map(words, section.measures), "difference", "seeds", *COSTS.values()]
 
 
 def words(key: str) -> str:

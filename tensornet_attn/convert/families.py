@@ -87,27 +87,22 @@ def read_bert(module: Any, where: str) -> Trained:
     if type(inner).__name__ not in ("BertSelfAttention", "RobertaSelfAttention"):
         raise refusal(where, f"its 'self' is a {type(inner).__name__}, which computes something of its own")
     _check_plain(where, module)
-    return _read_bert(inner, where, module, "output.dense")
+    return read_bert_self(inner, where, (module, "output.dense"))
 
 
-def read_bert_self(module: Any, where: str) -> Trained:
-    """BertSelfAttention alone: the heads, one after another, are its output."""
-    return _read_bert(module, where, module, None)
+def read_albert(module: Any, where: str) -> Trained:
+    return read_bert_self(module, where, (module, "dense"))
 
 
 def read_bert_cross(module: Any, where: str) -> Trained:
     raise refusal(where, CROSS)
 
 
-def read_albert(module: Any, where: str) -> Trained:
-    return _read_bert(module, where, module, "dense")
-
-
-def _read_bert(inner: Any, where: str, outer: Any, output: str | None) -> Trained:
+def read_bert_self(inner: Any, where: str, output: tuple[Any, str] | None = None) -> Trained:
+    """BertSelfAttention alone: without an output layer the heads, one after another, are its output."""
     _check_plain(where, inner)
     projections = {letter: _linear(where, inner, name) for letter, name in WORDS.items()}
-    if output is not None:
-        projections["o"] = _linear(where, outer, output)
+    projections |= {"o": _linear(where, *output)} if output else {}
     count, width = _part(where, inner, "num_attention_heads"), _part(where, inner, "attention_head_size")
     dropout = _part(where, inner, "attention_dropout" if hasattr(inner, "attention_dropout") else "dropout")
     causal, scale = bool(getattr(inner, "is_causal", False)), getattr(inner, "scaling", None)

@@ -80,7 +80,11 @@ def made_from(
     general = compiler.load(design, legs=legs, settings=settings)
     source, below = base_of(trained, general)
     wanted, above = carried(general, source, below, trained.causal)
-    _check_kept(general, wanted, legs, settings)
+    have, must = build(general).values, build(wanted).values
+    for name in [*(legs or {}), *(settings or {})]:
+        if have.get(name) != must.get(name):
+            asked = f"'{name}' was asked to be {have[name]}, and must be {must[name]} to hold the trained weights."
+            raise InputError(asked)
     final, values = gained(wanted, above, trained, memory)
     out = compiler.compile(final, backend, trained.causal, like.device, like.dtype)
     fill(out, values)
@@ -164,17 +168,6 @@ def agree(one: Design, mine: Mapping[str, Tensor], other: Design, theirs: Mappin
     worst, size = (outputs[0] - outputs[1]).abs().max(), outputs[1].abs().max()
     if not worst <= TOLERANCE * max(1.0, float(size)):
         raise InputError(f"its outputs differ by {float(worst):.1e} from the trained layer's.")
-
-
-def _check_kept(
-    general: Design, made: Design, legs: Mapping[str, Any] | None, settings: Mapping[str, Any] | None
-) -> None:
-    """Refuses sizes and settings that were asked for and cannot be had."""
-    have, must = build(general).values, build(made).values
-    for name in [*(legs or {}), *(settings or {})]:
-        if have.get(name) != must.get(name):
-            asked = f"'{name}' was asked to be {have[name]}, and must be {must[name]} to hold the trained weights."
-            raise InputError(asked)
 
 
 def _plain(number: float | None) -> float:

@@ -149,8 +149,7 @@ def _leg(made: Embedding, value: Value, places: Mapping[str, int]) -> tuple[str,
 
 
 def _bias(made: Embedding, name: str, value: Value, below: Weights) -> Bias | None:
-    found = _leg(made, value, {weight: bias.axis for weight, bias in below.biases.items()})
-    if found is None:
+    if (found := _leg(made, value, {weight: bias.axis for weight, bias in below.biases.items()})) is None:
         return None
     weight, leg = found
     shape, shaped = stored(made.graph, name), made.shaped(name)
@@ -178,8 +177,7 @@ def _bias(made: Embedding, name: str, value: Value, below: Weights) -> Bias | No
 
 
 def _turn(made: Embedding, name: str, value: Value, below: Weights) -> Turn | None:
-    found = _leg(made, value, {weight: turn.axis for weight, turn in below.turns.items()})
-    if found is None:
+    if (found := _leg(made, value, {weight: turn.axis for weight, turn in below.turns.items()})) is None:
         return None
     weight, leg = found
     width = below.turns[weight].width

@@ -13,7 +13,7 @@ from math import inf, prod
 from typing import Any
 
 from tensornet_attn.graph.attention import Normalize, Terms, attentions, readers_of, score_of, split
-from tensornet_attn.graph.model import Function, Graph, Step, Use
+from tensornet_attn.graph.model import Function, Graph, Step
 from tensornet_attn.graph.recurrence import erases, sums
 from tensornet_attn.ir.arithmetic import evaluate, names
 
@@ -30,21 +30,15 @@ def decoding_state(graph: Graph, n: int) -> int:
     states = {step.name: floats for step in graph.steps if (floats := _sums(graph, step)) is not None}
     held: dict[str, int] = {}  # key-side results that queries read, and how many keys of each are needed
     for step in graph.steps:
-        for use in step.op.uses:
-            if _meets(graph, step, use):
+        queries = {*step.legs, *(leg for use in step.op.uses for leg in use.legs)} & {graph.query}
+        for use in step.op.uses if queries else ():
+            if graph.key in use.legs and graph.query not in use.legs and _on_keys(graph, use.name):
                 held[use.name] = max(held.get(use.name, 0), int(min(n, _reach(graph, step, states))))
     groups: dict[int, list[str]] = {}
     for name, count in held.items():
         if count:
             groups.setdefault(count, []).append(name)
     return sum(states.values()) + sum(count * _cheapest(graph, found) for count, found in groups.items())
-
-
-def _meets(graph: Graph, step: Step, use: Use) -> bool:
-    """Whether queries meet something of each key here."""
-    mine = graph.key in use.legs and graph.query not in use.legs
-    other = graph.query in step.legs or any(graph.query in one.legs for one in step.op.uses)
-    return mine and other and _on_keys(graph, use.name)
 
 
 def _on_keys(graph: Graph, name: str) -> bool:
@@ -109,16 +103,11 @@ def _seen(graph: Graph, name: str, states: Mapping[str, int]) -> float:
 
 
 def _window(graph: Graph, step: Step) -> float:
-    """The keys up to its own position that the masks of a box leave to a query."""
-    return min((_back(graph, mask) for mask in (step.box.masks if step.box else ())), default=inf)
-
-
-def _back(graph: Graph, mask: Function) -> float:
-    """`band(w)` and `window(w, ...)` reach w keys back, and the query's own."""
-    first = mask.arguments[0] if mask.name in ("band", "window") else None
-    if first is None or isinstance(first, Function) or not all(part.name in graph.values for part in names(first)):
-        return inf
-    return evaluate(first, graph.values) + 1
+    """The keys up to its own position that the masks of a box leave to a query: `band(w)` and `window(w, ...)` w."""
+    masks = [mask for mask in (step.box.masks if step.box else ()) if mask.name in ("band", "window")]
+    reach = [mask.arguments[0] for mask in masks if not isinstance(mask.arguments[0], Function)]
+    known = [tree for tree in reach if all(part.name in graph.values for part in names(tree))]
+    return min((evaluate(tree, graph.values) + 1 for tree in known), default=inf)
 
 
 def _floats(graph: Graph, legs: set[str]) -> int:

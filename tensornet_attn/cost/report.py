@@ -7,15 +7,15 @@ How each is counted stands in `work.py` and `memory.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from tensornet_attn.cost.decoding import decoding_state
 from tensornet_attn.cost.memory import live, moved, saved
 from tensornet_attn.cost.routing import Routing, routed_products
 from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.sizes import columns, human, lengths_of, sizes_at, whole
 from tensornet_attn.cost.sizes import dtype_bytes as bytes_of
-from tensornet_attn.cost.sizes import human, lengths_of, sizes_at, whole
 from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import split_products
@@ -171,11 +171,17 @@ class Report:
     def to_text(self) -> str:
         """The table people read; the totals of both ways stand below each other."""
         lengths = (f"{leg} = {length}" for leg, length in self.lengths)
-        parts = [(word, cost) for word, cost in (("as written", self.written), ("as planned", self.planned)) if cost]
-        wide = max(len(label) for _, cost in parts for label in _labels(cost)) + 2
+        ways = (("as written", self.written), ("as planned", self.planned))
+        tables = [(cost, _table(word, cost)) for word, cost in ways if cost]
+        wide = max(len(row[0]) for _, table in tables for row in table)
         lines = [f"{self.name}: {', '.join([*lengths, f'batch {self.batch}', self.dtype])}", ""]
-        for word, cost in parts:
-            lines += [*_part(word, cost, max(wide, len(word))), ""]
+        for cost, table in tables:
+            lines += columns([(label.ljust(wide), *cells) for label, *cells in table])
+            lines.append(f"  MACs of one batch element: {cost.formula}")
+            if cost.routed_formula not in ("", cost.formula):
+                routed = f"{human(cost.total.routed_macs)} MACs: {cost.routed_formula}"
+                lines.append(f"  where only what topk chose is computed: {routed}")
+            lines.append("")
         frozen = f", and {human(self.written.frozen)} frozen" if self.written.frozen else ""
         lines.append(f"parameters: {human(self.parameters)}{frozen}")
         if self.decoding_state:
@@ -250,35 +256,21 @@ def _row(step: Step) -> str:
     return re.sub(r"\.p\d+$", "", step.name)
 
 
-def _part(word: str, cost: Cost, wide: int) -> Iterable[str]:
-    table = [HEAD, *map(_cells, (*cost.steps, *_totals(cost)))]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    labels = [word, *(f"  {label}" for label in _labels(cost))]
-    for label, cells in zip(labels, table, strict=True):
-        yield f"{label:<{wide}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-    yield f"  MACs of one batch element: {cost.formula}"
-    if cost.routed_formula not in ("", cost.formula):
-        yield f"  where only what topk chose is computed: {human(cost.total.routed_macs)} MACs: {cost.routed_formula}"
-
-
-def _labels(cost: Cost) -> list[str]:
-    return [*map(_label, cost.steps), *(row.step for row in _totals(cost))]
-
-
-def _totals(cost: Cost) -> list[StepCost]:
-    """The total, and that in evaluation where it is another one."""
-    return [cost.total, cost.evaluation] if any(step.training for step in cost.steps) else [cost.total]
-
-
-def _cells(row: StepCost) -> tuple[str, ...]:
-    counts = (row.macs, row.flops, row.elementwise)
-    return (*map(human, counts), _bytes(row.bytes), _bytes(row.live_bytes), human(row.saved_floats))
-
-
-def _bytes(number: int) -> str:
-    return f"{human(number)}{' ' * (number < 1000)}B"
+def _table(word: str, cost: Cost) -> list[tuple[str, ...]]:
+    """The steps, the total, and that in evaluation where it is another one."""
+    totals = [cost.total, cost.evaluation] if any(step.training for step in cost.steps) else [cost.total]
+    labels = [*map(_label, cost.steps), *(row.step for row in totals)]
+    found: list[tuple[str, ...]] = [(word, *HEAD)]
+    for label, row in zip(labels, (*cost.steps, *totals), strict=True):
+        counts = map(human, (row.macs, row.flops, row.elementwise))
+        found.append((f"  {label}", *counts, _bytes(row.bytes), _bytes(row.live_bytes), human(row.saved_floats)))
+    return found
 
 
 def _label(row: StepCost) -> str:
     notes = ([f"with {', '.join(row.fused)}"] if row.fused else []) + ["in training"] * row.training
     return f"{row.step} ({'; '.join(notes)})" if notes else row.step
+
+
+def _bytes(number: int) -> str:
+    return f"{human(number)}{' ' * (number < 1000)}B"

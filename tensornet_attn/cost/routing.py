@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tensornet_attn.cost.scene import Scene, word
 from tensornet_attn.cost.work import Monomials, products
-from tensornet_attn.graph.model import Graph, Step, Term, Use
+from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops import OPS
 
@@ -86,8 +86,11 @@ class Routing:
         """What a step needs of each of its operands, in the operand's own leg names."""
         box, attention, asked = step.box, step.attention, self.needed.get(step.name, NONE)
         if step.contraction is not None:
-            places = [(term, i, use) for term in step.contraction.terms for i, use in enumerate(term.factors)]
-            parts = [(use, asked | self.zeros(_others(term, i))) for term, i, use in places]
+            parts = [
+                (use, asked | self.zeros((*term.factors[:i], *term.factors[i + 1 :])))
+                for term in step.contraction.terms
+                for i, use in enumerate(term.factors)
+            ]
         elif attention is not None:
             parts = [(use, _apart(asked, (attention.leg,))) for use in attention.uses]
         elif box is None or OPS[box.kind].selects or OPS[box.kind].recurrent:  # which need all entries
@@ -127,10 +130,6 @@ def _chosen(scene: Scene, legs: tuple[str, ...], choices: Choices) -> dict[str, 
         if choice.within(legs) and k < least:
             found[choice.leg] = choice.k
     return found
-
-
-def _others(term: Term, place: int) -> tuple[Use, ...]:
-    return (*term.factors[:place], *term.factors[place + 1 :])
 
 
 def _apart(choices: Choices, legs: Iterable[str | None]) -> Choices:

@@ -1,8 +1,9 @@
-"""The sizes a cost is asked for: lengths of the sequence legs, batch and dtype, checked."""
+"""The sizes a cost is asked for, checked; the size of a leg by the parameters wanted; counts and tables as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
 
 from tensornet_attn import limits
 from tensornet_attn.errors import InputError, nearest
@@ -70,6 +71,37 @@ def _checked(name: str, length: int, leg: Leg) -> int:
     return length
 
 
+def parameters(graph: Graph) -> int:
+    """Trainable parameters, as stored; gates of experts are among them."""
+    shapes = [graph.shape_of(tensor.name) for tensor in graph.of_role("weight") if not tensor.frozen]
+    return sum(prod(size or 0 for size in shape) for shape in shapes)
+
+
+def largest_size(parameters_at: Callable[[int], int], most: int, name: str, leg: str, multiple: int) -> int:
+    """The largest multiple of `multiple` at which a design has at most `most` parameters (Few Heads Are Enough's rule).
+
+    `parameters_at` counts those of the design `name` at a size of `leg`, and must grow with it. Raises InputError.
+
+    >>> largest_size(lambda d: 10 * d + 3, 100, "mine", "d", multiple=4)
+    8
+    """
+    whole("multiple", multiple)
+    least = parameters_at(multiple)
+    if parameters_at(2 * multiple) <= least:
+        raise InputError(f"the parameters of '{name}' do not grow with leg '{leg}': choose the size of another leg.")
+    if least > most:
+        raise InputError(f"'{name}' has {least:,} parameters at {leg} = {multiple} already, more than {most:,}.")
+    fits, exceeds = 1, 2
+    while parameters_at(exceeds * multiple) <= most:
+        fits, exceeds = exceeds, 2 * exceeds
+        if exceeds * multiple > limits.SIZE:
+            raise InputError(f"'{name}' stays below {most:,} parameters up to {leg} = {limits.SIZE}, the largest size.")
+    while exceeds - fits > 1:
+        middle = (fits + exceeds) // 2
+        fits, exceeds = (middle, exceeds) if parameters_at(middle * multiple) <= most else (fits, middle)
+    return fits * multiple
+
+
 def human(number: int, digits: int = 3) -> str:
     """A count: whole below 1000, else three digits, or so many, and a suffix.
 
@@ -84,3 +116,18 @@ def human(number: int, digits: int = 3) -> str:
         suffixes.pop(0)
     figure = f"{value:#.{digits}g}" if value < 1000 else f"{value:.3e}"
     return f"{figure.rstrip('.')}{suffixes[0]}"
+
+
+def columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
+    """The lines of a table: entries aligned right, those of columns `left` left.
+
+    >>> columns([("", "MACs"), ("Q", "268 M")])
+    ['    MACs', 'Q  268 M']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        pairs = enumerate(zip(row, widths, strict=True))
+        return "  ".join(cell.ljust(wide) if i in left else cell.rjust(wide) for i, (cell, wide) in pairs).rstrip()
+
+    return list(map(line, rows))

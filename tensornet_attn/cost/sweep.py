@@ -13,8 +13,8 @@ from itertools import product
 from math import prod
 
 from tensornet_attn.cost.report import cost
-from tensornet_attn.cost.sizes import dtype_bytes, human, lengths_of
-from tensornet_attn.cost.training import training_macs
+from tensornet_attn.cost.sizes import columns, dtype_bytes, human, lengths_of
+from tensornet_attn.cost.work import training_macs
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.arithmetic import evaluate, names, parse
@@ -205,14 +205,12 @@ class _Pricer:
         for source in sweep.designs:
             for values in product(*sweep.axes.values()):
                 sizes = dict(zip(sweep.axes, values, strict=True))
-                own = self.total(source, sizes, {})
-                against = None if sweep.against is None else self.total(sweep.against, sizes, self.fixed(sizes))
+                own, against = self.total(source, sizes, {}), None
+                if sweep.against is not None:
+                    known = {**{leg: size for leg, size in sweep.legs.items() if isinstance(size, int)}, **sizes}
+                    fixed = {leg: _arithmetic(leg, text, known) for leg, text in sweep.against_legs.items()}
+                    against = self.total(sweep.against, sizes, fixed)
                 yield Point(self.designs[source].name, sizes, own, against)
-
-    def fixed(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes of the other design's own legs at a point. Raises InputError."""
-        known = {**{leg: size for leg, size in self.sweep.legs.items() if isinstance(size, int)}, **sizes}
-        return {leg: _arithmetic(leg, text, known) for leg, text in self.sweep.against_legs.items()}
 
     def total(self, source: str, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Mapping[str, int]:
         """A design and those beside it, one after the other: all adds up, but at the peak only one of them runs."""
@@ -282,15 +280,12 @@ def head(found: Swept) -> str:
     return f"{names}{against}{beside}: {f'{sizes}{other}; ' if sizes or other else ''}{counted}"
 
 
-def _rows(found: Swept, measure: str) -> Iterable[str]:
+def _rows(found: Swept, measure: str) -> list[str]:
     series = found.series()
     axis, sizes = next(iter(found.sweep.axes.items()))
     rows = [[f"{axis} =", *(str(size) for size in sizes)]]
     rows += [[name, *(cell(point, measure) for point in points)] for name, points in series.items()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [f"{text:>{width}}" for text, width in zip(others, widths[1:], strict=True)]
-        yield "  ".join([f"{first:<{widths[0]}}", *cells])
+    return columns(rows)
 
 
 def cell(point: Point, measure: str) -> str:

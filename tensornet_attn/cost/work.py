@@ -19,14 +19,15 @@ Elementwise operations, one for each number of the result unless a line says oth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tensornet_attn.cost.band import keys_met
 from tensornet_attn.cost.kernels import ELEMENTWISE, WORK, inside
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.model import Contraction, Step
-from tensornet_attn.graph.pairs import summed
+from tensornet_attn.cost.sizes import sizes_at, whole
+from tensornet_attn.graph.model import Contraction, Graph, Step
+from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops import OPS
 
@@ -60,6 +61,22 @@ def macs(scene: Scene, step: Step) -> int:
     """Multiply-adds of a step over the whole batch."""
     batch = scene.batch if step.name in scene.batched else 1
     return batch * sum(count * scene.size(legs) for legs, count in products(scene, step).items())
+
+
+def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> int:
+    """MACs of forward and backward at these lengths of the sequence legs, of all inputs and trainable weights.
+
+    A product of two costs one product of the same size for each factor that gets a gradient: 3 times its forward where
+    both do. So do fused operations, whose operands all get one. What a kernel computes again in the backward is not
+    counted. Raises InputError where a length or the batch is no positive whole number, or a length is above a leg's
+    maximum.
+    """
+    scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
+    total = 0
+    for step in scene.graph.steps:
+        gradients = 2 if step.contraction is None else sum(use.name in scene.learned for use in step.op.uses)
+        total += macs(scene, step) * (1 + gradients * (step.name in scene.learned))
+    return total
 
 
 def elementwise(scene: Scene, step: Step) -> int:

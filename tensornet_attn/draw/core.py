@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tensornet_attn.draw.words import KINDS, look_of
 from tensornet_attn.graph.attention import Masked, attentions, behind
-from tensornet_attn.graph.model import Graph, Step, Term, Use
+from tensornet_attn.graph.model import Graph, Term, Use
 
 _ROLES = ("weight", "constant", "state")
 
@@ -19,11 +19,15 @@ def core(graph: Graph) -> frozenset[str]:
     """
     if graph.query is None or graph.key is None:
         return frozenset()
-    data = _data(graph)
+    data = {tensor.name for tensor in graph.of_role("input")}  # and the steps that some input reaches
+    for step in graph.steps:
+        data |= {step.name} if any(use.name in data for use in step.op.uses) else set()
+    normalised = [found for found in attentions(graph).values() if not isinstance(found.weighting, Masked)]
+    inside = behind(graph, (found.of.name for found in normalised))
+    sums = [step.contraction for step in graph.steps if step.name in inside and step.contraction is not None]
     return frozenset(
         use.name
-        for step in _inside_scores(graph)
-        for term in (step.contraction.terms if step.contraction else ())
+        for term in (term for op in sums for term in op.terms)
         if {graph.query, graph.key} <= _legs(use for use in term.factors if use.name in data)
         for use in term.factors
         if _mixes(graph, use, term)
@@ -36,31 +40,11 @@ def core_words(graph: Graph) -> list[str]:
 
 
 def _mixes(graph: Graph, use: Use, term: Term) -> bool:
+    inputs = {tensor.name for tensor in graph.of_role("input")}
     if use.name not in graph.tensor or graph.tensor[use.name].role not in _ROLES or not use.legs:
         return False
-    features = _legs(other for other in term.factors if _role(graph, other) == "input")
-    return not set(use.legs) & (features | {graph.query, graph.key})
-
-
-def _role(graph: Graph, use: Use) -> str:
-    return graph.tensor[use.name].role if use.name in graph.tensor else "step"
+    return not set(use.legs) & (_legs(o for o in term.factors if o.name in inputs) | {graph.query, graph.key})
 
 
 def _legs(uses: Iterable[Use]) -> set[str | None]:
     return {leg for use in uses for leg in use.legs}
-
-
-def _data(graph: Graph) -> set[str]:
-    """Inputs, and the steps that some input reaches."""
-    names = {tensor.name for tensor in graph.of_role("input")}
-    for step in graph.steps:
-        if any(use.name in names for use in step.op.uses):
-            names.add(step.name)
-    return names
-
-
-def _inside_scores(graph: Graph) -> list[Step]:
-    """The steps that the scores of a softmax or normalize box are made from."""
-    normalised = [found for found in attentions(graph).values() if not isinstance(found.weighting, Masked)]
-    inside = behind(graph, (found.of.name for found in normalised))
-    return [step for step in graph.steps if step.name in inside]

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.layout import Layout, Spot, layout_of
-from tensornet_attn.draw.looks import EDGES, FRAMES, Legend, legend_of, node_look
-from tensornet_attn.draw.scene import Edge, Scene, edges
-from tensornet_attn.draw.sizes import DOUBLED, FONT, LEG, NODE, TITLE, text_width
+from tensornet_attn.draw.looks import (
+    DOUBLED,
+    EDGES,
+    FONT,
+    FRAMES,
+    LEG,
+    NODE,
+    NODES,
+    TITLE,
+    kinds,
+    label_size,
+    node_look,
+    text_width,
+)
+from tensornet_attn.draw.scene import Edge, Node, Scene, edges
 from tensornet_attn.draw.words import plain
 from tensornet_attn.errors import MissingPartError
 from tensornet_attn.graph.model import Graph
 
 WIDTH = 520.0  # points that things may take side by side
 HEAD = 22.0  # for the title
+SAMPLE, GAP, LINE = 13.0, 12.0, 20.0  # of the legend: a sample, from one entry to the next, a line
 _GRAPH = {
     "layout": "nop2",  # Graphviz takes the places as they stand here
     "outputorder": "edgesfirst",
@@ -38,19 +51,33 @@ def to_dot(graph: Graph, title: str | None = None, about: str | None = None, dot
     layout = layout_of(scene, wires, WIDTH)
     words = plain(title or graph.name)
     width = max(layout.width, text_width(words, NODE))
-    legend = legend_of(scene, width)
+    legend = _legend(scene.nodes, width)
+    below = legend[-1][0].y + LINE / 2 if legend else 0.0
     dot = graphviz.Graph(graph.name, graph_attr=dict(_GRAPH), node_attr=dict(_NODE), edge_attr=dict(_EDGE))
-    writer = _Writer(dot, layout, HEAD + layout.height + legend.height)
+    writer = _Writer(dot, layout, HEAD + layout.height + below)
     dot.attr(label=graphviz.escape(words), lp=writer.at(width / 2, -HEAD / 2))
     if about:
         dot.attr(comment=graphviz.escape(plain(about)))
     if dots:
         dot.attr(dpi=str(dots))
     writer.frames(scene, None, dot)
-    writer.labels()
     writer.wires()
-    writer.legend(legend)
+    for spot, name, label, look in legend:
+        writer.node(dot, name, label, look, spot.moved(0, layout.height), "legend")
     return str(dot.source)
+
+
+def _legend(nodes: Iterable[Node], width: float) -> list[tuple[Spot, str, str, dict[str, str]]]:
+    """Samples of the looks that occur and their words, from the upper left corner, in as many lines as they need."""
+    entries, x, y = list[tuple[Spot, str, str, dict[str, str]]](), 0.0, LINE
+    for words, node in kinds(nodes):
+        wide, high = label_size(words)
+        if x and x + SAMPLE + 4 + wide > width:
+            x, y = 0.0, y + LINE
+        entries.append((Spot(x + SAMPLE / 2, y, SAMPLE, SAMPLE), node.id, "", node_look(node)))
+        entries.append((Spot(x + SAMPLE + 4 + wide / 2, y, wide, high), f"{node.id}_", words, NODES["leg"]))
+        x += SAMPLE + 4 + wide + GAP
+    return entries
 
 
 def graphviz_module() -> Any:
@@ -76,9 +103,6 @@ class _Writer:
     def at(self, x: float, y: float) -> str:
         return f"{x:.1f},{self.height - HEAD - y:.1f}"
 
-    def place(self, spot: Spot) -> dict[str, str]:
-        return {"pos": self.at(spot.x, spot.y), **_size(spot.width, spot.height)}
-
     def name(self, edge: Edge) -> str:
         """A name for all pieces of a wire, or of a bond."""
         return f"w{edge.wire}" if edge.wire >= 0 else f"b{edge.tail}"
@@ -103,27 +127,16 @@ class _Writer:
     def node(self, within: Any, name: str, label: str, look: dict[str, str], spot: Spot, kind: str) -> None:
         fixed = {"fixedsize": "true"} if look.get("shape") != "plain" else {"fontsize": f"{LEG:g}"}
         outer = DOUBLED["state"] if look.get("peripheries") == "2" else 0.0
-        place = self.place(replace(spot, width=spot.width - outer, height=spot.height - outer))
-        attributes = {"label": self.escape(label), **look, **place, **fixed, "class": kind}
-        within.node(name, **attributes)
-
-    def labels(self) -> None:
-        for name, (spot, edge) in self.layout.labels.items():
-            look = {"shape": "plain", "style": ""}
-            self.node(self.dot, name, edge.label, look, spot, f"leg {self.name(edge)}")
+        place = {"pos": self.at(spot.x, spot.y), **_size(spot.width - outer, spot.height - outer)}
+        within.node(name, **{"label": self.escape(label), **look, **place, **fixed, "class": kind})
 
     def wires(self) -> None:
+        for name, (spot, edge) in self.layout.labels.items():
+            self.node(self.dot, name, edge.label, NODES["leg"], spot, f"leg {self.name(edge)}")
         for curve in self.layout.curves:
             points = " ".join(self.at(x, y) for x, y in curve.points)
             look = EDGES[curve.edge.look]
             self.dot.edge(curve.tail, curve.head, pos=points, **look, **{"class": self.name(curve.edge)})
-
-    def legend(self, legend: Legend) -> None:
-        for sample, words, node in legend.entries:
-            below = self.layout.height
-            self.node(self.dot, node.id, "", node_look(node), sample.moved(0, below), "legend")
-            text = {"shape": "plain", "style": ""}
-            self.node(self.dot, f"{node.id}_", words[0], text, words[1].moved(0, below), "legend")
 
 
 def _size(width: float, height: float, prefix: str = "") -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensornet_attn.draw.core import core
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Loss, Step, Term, Use
+from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, to_text
 from tensornet_attn.ops import OPS
 
@@ -71,14 +71,10 @@ class _Painter:
         self.frames.append(frame)
         return frame.id
 
-    def wire(self, leg: str, frame: str | None) -> Wire:
-        wire = Wire(self.graph.leg[leg], frame)
-        self.wires.append(wire)
-        return wire
-
-    def inner(self, leg: str, outer: Wires, frame: str) -> Wire:
+    def wire(self, leg: str, frame: str | None, outer: Wires | None = None) -> Wire:
         """A leg inside a frame; one that goes on outside has its name there."""
-        wire = Wire(outer[leg].leg if leg in outer else self.graph.leg[leg], frame, named=leg not in outer)
+        beyond = outer.get(leg) if outer else None
+        wire = Wire(beyond.leg if beyond else self.graph.leg[leg], frame, named=beyond is None)
         self.wires.append(wire)
         return wire
 
@@ -86,7 +82,9 @@ class _Painter:
         """A result with open ends."""
         states = [state for state, name in self.graph.updates if name == step.name]
         title = f"{step.name}[{' '.join(step.legs)}]" + (f", kept in {', '.join(states)}" if states else "")
-        title += "".join(f", {_loss(loss)}" for loss in self.graph.losses if loss.step == step.name)
+        for loss in (loss for loss in self.graph.losses if loss.step == step.name):
+            name = "" if loss.name == loss.step else f" {loss.name}"
+            title += f", loss{name}, times {to_text(loss.weight)}"
         frame = self.frame("part", (title,), None)
         wires = {leg: self.wire(leg, frame) for leg in step.legs}
         path: Path = ((0, index),)
@@ -103,14 +101,10 @@ class _Painter:
             own = dict(zip(step.legs, (wires[leg] for leg in use.legs), strict=True))
             self.step(step, own, frame, path)
         else:
-            node = self.node(self.look(use.name), use.name, frame, path, core=use.name in self.core)
+            look = "step" if step is not None else look_of(self.graph.tensor[use.name])
+            node = self.node(look, use.name, frame, path, core=use.name in self.core)
             for leg in use.legs:
                 wires[leg].join(node)
-
-    def look(self, name: str) -> str:
-        if name in self.graph.step:
-            return "step"
-        return look_of(self.graph.tensor[name])
 
     def step(self, step: Step, wires: Wires, frame: str | None, path: Path, named: bool = True) -> None:
         """A step in place, with its name unless it is nested in a box or what is around it has the name."""
@@ -129,7 +123,7 @@ class _Painter:
     def named(self, step: Step, op: Contraction, wires: Wires, frame: str | None, path: Path) -> None:
         """A product or sum in a frame of its own, so that its name has a place."""
         inside = self.frame("step", (step.name,), frame)
-        inner = {leg: self.inner(leg, wires, inside) for leg in step.legs}
+        inner = {leg: self.wire(leg, inside, wires) for leg in step.legs}
         self.scalars.append([])
         self.contraction(op, inner, inside, (*path, (0, 0)))
         self.numbers(inside, path)
@@ -206,7 +200,7 @@ class _Painter:
 
     def boxed(self, box: Box, of: Use, by: Use | None, wires: Wires, frame: str, path: Path) -> None:
         """A box's operand inside its frame; where another tensor decides (`by`), it is bonded to the border's dot."""
-        inner = {leg: self.inner(leg, wires, frame) for leg in of.legs}
+        inner = {leg: self.wire(leg, frame, wires) for leg in of.legs}
         self.scalars.append([])
         self.use(of, inner, frame, (*path, (0, 0)))
         self.numbers(frame, path)
@@ -235,7 +229,7 @@ class _Painter:
         rule = self.node("rule", box.kind, frame, (*path, (1, 0)))
         for index, (role, use) in enumerate(box.operands):
             self.role(role, use, rule, frame, (*path, (0, index)))
-        inner = {leg: self.inner(leg, wires, frame) for leg in wires}
+        inner = {leg: self.wire(leg, frame, wires) for leg in wires}
         self.source(rule, inner)
         self.border(None, wires, inner, frame, path)
 
@@ -246,16 +240,10 @@ class _Painter:
         box = Box("softmax", op.leg, (("of", Use("scores", op.scores)),), numbers, op.masks)
         wires = wires | {leg: self.wire(leg, frame) for leg in (*op.scores, *op.value.legs) if leg not in wires}
         inside = self.frame("softmax", box_words(self.graph, Step("scores", box, op.scores)), frame)
-        inner = {leg: self.inner(leg, wires, inside) for leg in op.scores}
+        inner = {leg: self.wire(leg, inside, wires) for leg in op.scores}
         self.product(scores.terms[0], inner, inside, (*path, (0, 0), (0, 0)))
         self.border(op.leg, {leg: wires[leg] for leg in op.scores}, inner, inside, (*path, (0, 0)))
         self.use(op.value, wires, frame, (*path, (0, 1)))
-
-
-def _loss(loss: Loss) -> str:
-    """`loss, times 0.01`; `loss z, times 0.01` where the step has another name."""
-    name = "" if loss.name == loss.step else f" {loss.name}"
-    return f"loss{name}, times {to_text(loss.weight)}"
 
 
 def _legs(uses: Iterable[Use]) -> list[str]:
@@ -267,7 +255,8 @@ def _arranged(graph: Graph, factors: tuple[Use, ...], wires: Wires) -> list[tupl
 
     Among those of one distance, what has the query leg comes first and what has the key leg last.
     """
-    distance = [0 if _is_data(graph, use) else None for use in factors]
+    data = {*graph.step, *(tensor.name for tensor in graph.of_role("input"))}
+    distance = [0 if use.name in data else None for use in factors]
     if factors and 0 not in distance:
         distance[0] = 0
     for step in range(len(factors)):
@@ -277,14 +266,10 @@ def _arranged(graph: Graph, factors: tuple[Use, ...], wires: Wires) -> list[tupl
         distance = [
             step + 1 if d is None and near & set(use.legs) else d for use, d in zip(factors, distance, strict=True)
         ]
+
+    def side(use: Use) -> int:
+        legs = {wires[leg].leg.name for leg in use.legs}
+        return (graph.key in legs) - (graph.query in legs)  # -1 on the left, 1 on the right
+
     rows = [(len(factors) if d is None else d, use) for d, use in zip(distance, factors, strict=True)]
-    return sorted(rows, key=lambda row: (row[0], _side(graph, {wires[leg].leg.name for leg in row[1].legs})))
-
-
-def _side(graph: Graph, legs: set[str]) -> int:
-    """-1 for what stands on the left, with the query leg, 1 for the right, with the key leg, 0 between."""
-    return (graph.key in legs) - (graph.query in legs)
-
-
-def _is_data(graph: Graph, use: Use) -> bool:
-    return use.name in graph.step or graph.tensor[use.name].role == "input"
+    return sorted(rows, key=lambda row: (row[0], side(row[1])))

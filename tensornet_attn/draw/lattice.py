@@ -6,14 +6,13 @@ one holds for causal designs alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import networkx as nx
 
 from tensornet_attn.draw.dot import graphviz_module
+from tensornet_attn.draw.looks import FONT
 from tensornet_attn.draw.render import layout
-from tensornet_attn.draw.sizes import FONT
 
 _NODE = {"shape": "box", "style": "rounded,filled", "fontname": FONT, "fontsize": "11", "margin": "0.12,0.06"}
 _GRAPH = {"fontname": FONT, "fontsize": "11", "nodesep": "0.1", "ranksep": "0.6", "rankdir": "LR"}
@@ -35,13 +34,12 @@ def lattice_picture(lattice: Any, form: str) -> bytes:
 def lattice_text(lattice: Any) -> str:
     """One line a design: what it contains directly."""
     names = [name for name in sorted(lattice) if lattice.out_degree(name)]
-    wide = max(map(len, names), default=0)
-    return "".join(f"{name:<{wide}}  contains  {', '.join(_marked(lattice, name))}\n" for name in names)
-
-
-def _marked(lattice: Any, name: str) -> Iterable[str]:
-    for special in sorted(lattice.successors(name)):
-        yield f"{special} (both causal)" if lattice.edges[name, special].get("causal") else special
+    wide, lines = max(map(len, names), default=0), []
+    for name in names:
+        edges = sorted(lattice[name].items())
+        words = [f"{special} (both causal)" if edge.get("causal") else special for special, edge in edges]
+        lines.append(f"{name:<{wide}}  contains  {', '.join(words)}\n")
+    return "".join(lines)
 
 
 def lattice_source(lattice: Any, dots: int | None = None) -> str:
@@ -54,9 +52,10 @@ def lattice_source(lattice: Any, dots: int | None = None) -> str:
     families = list(dict.fromkeys(lattice.nodes[name].get("family", "") for name in sorted(lattice)))
     for box, held in boxes.nodes(data="members"):
         members = sorted(held)
+        lines = [", ".join(members[start : start + 3]) for start in range(0, len(members), 3)]
         own = [lattice.nodes[name].get("family", "") for name in members]
         fill = _FILLS[families.index(max(sorted(set(own)), key=own.count)) % len(_FILLS)]
-        dot.node(str(box), label=_label(members), fillcolor=fill, penwidth="1.6" if len(members) > 1 else "1")
+        dot.node(str(box), label="\n".join(lines), fillcolor=fill, penwidth="1.6" if len(members) > 1 else "1")
     for one, other in sorted(kept.edges):
         dot.edge(str(one), str(other), style="dashed" if _causal(lattice, boxes, one, other) else "solid")
     return str(dot.source)
@@ -66,9 +65,3 @@ def _causal(lattice: Any, boxes: Any, one: int, other: int) -> bool:
     """Whether every way from one box to the other holds for causal designs alone."""
     pairs = [(a, b) for a in boxes.nodes[one]["members"] for b in boxes.nodes[other]["members"]]
     return all(lattice.edges[pair].get("causal") for pair in pairs if lattice.has_edge(*pair))
-
-
-def _label(members: list[str]) -> str:
-    """Names in lines of three."""
-    rows = [members[start : start + 3] for start in range(0, len(members), 3)]
-    return "\n".join(", ".join(row) for row in rows)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from math import sqrt
 
 from tensornet_attn.draw.levels import GAP, Arrow, Level, Order, level_of, spread
+from tensornet_attn.draw.looks import FIXED, FLAT, Size, label_size, node_size, title_size
 from tensornet_attn.draw.scene import Edge, Node, Scene
-from tensornet_attn.draw.sizes import FIXED, FLAT, Size, label_size, node_size, title_size
 
 Point = tuple[float, float]
 
@@ -69,38 +69,74 @@ class Layout:
 
 
 STUB = 12.0  # of open ends below their frame
+CHANNEL = 9.0  # between two rows whose wires are straight
+STEP = 6.0  # more for wires aslant, in steps, so that blocks alike have one height
+TALL = 40.0  # rows with blocks, in which other things stand at the top
 
 
-class Curves:
-    """The wires of one level, once all that they join has its place."""
+@dataclass
+class Placed:
+    """One level with the order of its rows and the place of each thing from the left: from it follow all others."""
 
-    def __init__(
-        self,
-        made: Layout,
-        home: dict[str, Node],
-        level: Level,
-        x: dict[str, float],
-        bands: dict[str, tuple[float, float]],
-    ):
-        self.made, self.home, self.x, self.bands = made, home, x, bands
+    level: Level
+    rows: list[list[str]]
+    sizes: dict[str, Size]
+    blocks: dict[str, Layout]
+    home: dict[str, Node]
+    x: dict[str, float]
+
+    def __post_init__(self) -> None:
+        self.made = Layout(width=max((self.x[t] + self.sizes[t][0] / 2 for t in self.x), default=0.0))
+        self.bands: dict[str, tuple[float, float]] = {}  # the top and the bottom of the row of each thing
         self.out: dict[str, list[Arrow]] = defaultdict(list)
         self.into: dict[str, list[Arrow]] = defaultdict(list)
-        for arrow in level.arrows:
+        for arrow in self.level.arrows:
             self.out[arrow.port or arrow.tail].append(arrow)
             self.into[arrow.head].append(arrow)
+
+    def layout(self) -> Layout:
+        """Places from the first row to the last, then the wires."""
+        made, level, sizes, blocks, x = self.made, self.level, self.sizes, self.blocks, self.x
+        y = 0.0
+        for index, row in enumerate(self.rows):
+            if index:  # room above a row; more where wires run aslant
+                above = [arrow for arrow in level.arrows if arrow.tail in self.rows[index - 1]]
+                slants = [abs((made.nodes[a.port].x if a.port else x[a.tail]) - x[a.head]) for a in above]
+                y += CHANNEL + STEP * min(4, round(max(slants, default=0.0) / 26))
+            on_border = any(thing in self.home and self.home[thing].border for thing in row)
+            high = 0.0 if on_border else max(sizes[thing][1] for thing in row)
+            for thing in row:
+                self.bands[thing] = (y, y + high)
+                wide, own = sizes[thing]
+                middle = y + (high / 2 if on_border or high < TALL else own / 2)
+                if thing not in self.into and not on_border:  # wires go down only
+                    middle = y + high - own / 2
+                spot = Spot(x[thing], middle, wide, own)
+                if thing in blocks:
+                    made.take(blocks[thing], x[thing] - wide / 2, middle - own / 2)
+                elif thing in level.labels:
+                    made.labels[thing] = (spot, level.labels[thing])
+                elif thing not in level.corners:
+                    made.nodes[thing] = spot
+            y += high
+        made.height = y
+        made.curves += [self.curve(chain) for chain in level.chains]
+        return made
 
     def curve(self, chain: tuple[Arrow, ...]) -> Curve:
         """The curve of a chain of arrows, from the node that it leaves to the one that it enters."""
         x, bands = self.x, self.bands
         tail, head = chain[0].port or chain[0].tail, chain[-1].head
-        points = [self.start(chain[0], tail)]
+        beside = sorted(self.out[tail], key=lambda a: x[a.head])
+        points = [self.at(tail, chain[0], beside, 1)]
         if bands[chain[0].tail][1] > points[0][1] + 1:
             points += _line(points[-1], (points[-1][0], bands[chain[0].tail][1]))
         for arrow in chain[:-1]:
             top, bottom = bands[arrow.head]
             points += _bend(points[-1], (x[arrow.head], top))
             points += _line(points[-1], (x[arrow.head], bottom))
-        end = self.end(chain[-1], head)
+        beside = sorted(self.into[head], key=lambda a: self.made.nodes[a.port].x if a.port else x[a.tail])
+        end = self.at(head, chain[-1], beside, -1)
         top = min(bands[head][0], end[1])
         points += _bend(points[-1], (end[0], top))
         if end[1] > top + 1:
@@ -108,13 +144,6 @@ class Curves:
         if head in self.home and self.home[head].look == "open":
             points += _line(points[-1], (end[0], end[1] + STUB))
         return Curve(chain[0].edge, tail, head, tuple(_joined(points)))
-
-    def start(self, arrow: Arrow, node: str) -> Point:
-        return self.at(node, arrow, sorted(self.out[node], key=lambda a: self.x[a.head]), 1)
-
-    def end(self, arrow: Arrow, node: str) -> Point:
-        into = sorted(self.into[node], key=lambda a: self.made.nodes[a.port].x if a.port else self.x[a.tail])
-        return self.at(node, arrow, into, -1)
 
     def at(self, node: str, arrow: Arrow, beside: list[Arrow], way: int) -> Point:
         """Where an arrow meets the outline of a node, below (1) or above (-1); `beside`: all that do, from the left.
@@ -155,9 +184,6 @@ def _line(one: Point, other: Point) -> list[Point]:
 
 
 MARGIN = 7.0  # between a frame and what it holds
-CHANNEL = 9.0  # between two rows whose wires are straight
-STEP = 6.0  # more for wires aslant, in steps, so that blocks alike have one height
-TALL = 40.0  # rows with blocks, in which other things stand at the top
 
 
 class Places:
@@ -237,53 +263,7 @@ class Places:
             start[-1] = list(level.rows[-1])  # the legs' own order
         rows = Order(start, level.arrows, ports, sides, fixed=bordered).best()
         widths = {thing: sizes[thing][0] for row in rows for thing in row}
-        x = spread(rows, level, widths, offsets)
-        made = Layout(width=max((x[t] + widths[t] / 2 for t in x), default=0.0))
-        bands = self.down(made, level, rows, sizes, blocks, x)
-        curves = Curves(made, self.home, level, x, bands)
-        made.curves += [curves.curve(chain) for chain in level.chains]
-        return made
-
-    def down(
-        self,
-        made: Layout,
-        level: Level,
-        rows: list[list[str]],
-        sizes: dict[str, Size],
-        blocks: dict[str, Layout],
-        x: dict[str, float],
-    ) -> dict[str, tuple[float, float]]:
-        """Places from the first row to the last; the top and the bottom of the row of each thing."""
-        into = {arrow.head for arrow in level.arrows}
-        bands: dict[str, tuple[float, float]] = {}
-        y = 0.0
-        for index, row in enumerate(rows):
-            if index:
-                y += self.channel(level, rows[index - 1], x, made)
-            on_border = any(thing in self.home and self.home[thing].border for thing in row)
-            high = 0.0 if on_border else max(sizes[thing][1] for thing in row)
-            for thing in row:
-                bands[thing] = (y, y + high)
-                wide, own = sizes[thing]
-                middle = y + (high / 2 if on_border or high < TALL else own / 2)
-                if thing not in into and not on_border:  # wires go down only
-                    middle = y + high - own / 2
-                spot = Spot(x[thing], middle, wide, own)
-                if thing in blocks:
-                    made.take(blocks[thing], x[thing] - wide / 2, middle - own / 2)
-                elif thing in level.labels:
-                    made.labels[thing] = (spot, level.labels[thing])
-                elif thing not in level.corners:
-                    made.nodes[thing] = spot
-            y += high
-        made.height = y
-        return bands
-
-    def channel(self, level: Level, row: list[str], x: dict[str, float], made: Layout) -> float:
-        """Room below a row; more where wires run aslant."""
-        below = [arrow for arrow in level.arrows if arrow.tail in row]
-        slants = [abs((made.nodes[a.port].x if a.port else x[a.tail]) - x[a.head]) for a in below]
-        return CHANNEL + STEP * min(4, round(max(slants, default=0.0) / 26))
+        return Placed(level, rows, sizes, blocks, self.home, spread(rows, level, widths, offsets)).layout()
 
 
 def layout_of(scene: Scene, edges: Iterable[Edge], width: float) -> Layout:

@@ -69,7 +69,10 @@ def level_of(
     floors = _floors({thing: wide for thing, wide in things.items() if thing in joined - into}, room)
     found_ranks = _ranks(placed, last, arrows, floors)
     rank = {thing: found_ranks[thing] for thing in (*placed, *last)}
-    _fill(rank, things, [thing for thing in things if thing not in joined], found_ranks[last[0]] if last else None)
+    for thing in (thing for thing in things if thing not in joined):  # where most room is left
+        own = set(rank.values()) - {found_ranks[last[0]] if last else None} or {0}
+        taken = {row: fsum(things.get(other, 0.0) for other, r in rank.items() if r == row) for row in own}
+        rank[thing] = min(sorted(own), key=taken.__getitem__)
     corners: dict[str, Edge] = {}
     chains = [tuple(_chain(arrow, rank, corners)) for arrow in arrows]
     rows: dict[int, list[str]] = defaultdict(list)
@@ -100,14 +103,6 @@ def _floors(widths: Mapping[str, float], room: float) -> dict[str, int]:
         lines[thing] = line
         taken += wide
     return lines if line else {}
-
-
-def _fill(rank: dict[str, int], widths: Mapping[str, float], alone: list[str], last: int | None) -> None:
-    """What is joined to nothing goes where most room is left."""
-    for thing in alone:
-        rows = set(rank.values()) - {last} or {0}
-        taken = {row: fsum(widths.get(other, 0.0) for other, r in rank.items() if r == row) for row in rows}
-        rank[thing] = min(sorted(rows), key=lambda row: taken[row])
 
 
 def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors: Mapping[str, int]) -> dict[str, int]:

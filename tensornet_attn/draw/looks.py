@@ -1,20 +1,18 @@
-"""How each kind of node, frame and wire looks; kinds differ in shape and line, not in colour alone.
+"""How each kind of node, frame and wire looks, and how large it is; kinds differ in shape and line, not just colour.
 
 Round is what changes: inputs (heavy outline), trainable weights (grey), noise (dashed), state (doubled). Square is what
-does not: constants (white), frozen weights (grey). A core tensor has a heavier outline and bold letters as well. The
-legend is a line below a picture with the looks that occur.
+does not: constants (white), frozen weights (grey). A core tensor has a heavier outline and bold letters as well. Sizes
+are in points; texts have the widths of Helvetica, with room for the fonts that stand in for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from tensornet_attn.draw.layout import Spot
-from tensornet_attn.draw.scene import Node, Scene
-from tensornet_attn.draw.sizes import FONT, label_size
+from tensornet_attn.draw.scene import Frame, Node
 from tensornet_attn.draw.words import KINDS
 
+FONT = "Helvetica"
 GREY, PALE = "#dddddd", "#888888"
 NODES: dict[str, dict[str, str]] = {
     "input": {"penwidth": "2.4"},
@@ -63,27 +61,77 @@ def kinds(nodes: Iterable[Node]) -> list[tuple[str, Node]]:
     return found
 
 
-SAMPLE = 13.0
-GAP = 12.0
-LINE = 20.0
+ROOM = 1.12  # DejaVu Sans, which some machines show instead, is wider
+LINE = 1.2  # from one line of text to the next, by its size
+# Thousandths of the size, from the font's metrics file; texts in pictures are mostly of these characters.
+_WIDTHS = {
+    191: "'",
+    222: "ijl",
+    260: "|",
+    278: " !,./:;I[]\\ft",
+    333: "()-`r",
+    334: "{}",
+    355: '"',
+    389: "*",
+    469: "^",
+    500: "Jcksvxyz",
+    584: "+<=>~\N{MINUS SIGN}",
+    611: "FTZ",
+    667: "&ABEKPSVXY",
+    722: "CDHNRUw",
+    778: "GOQ",
+    833: "Mm",
+    889: "%",
+    944: "W",
+    1015: "@",
+}
+_WIDTH = {character: width for width, characters in _WIDTHS.items() for character in characters}
+_DIGIT = 556  # as digits and the other small letters
+_OTHER = 1000  # of another alphabet
 
 
-@dataclass(frozen=True)
-class Legend:
-    """Entries are a sample's place, its words with theirs, and the node it shows; all from the upper left corner."""
-
-    height: float
-    entries: tuple[tuple[Spot, tuple[str, Spot], Node], ...]
+def text_width(text: str, size: float) -> float:
+    """Points that one line of text takes, at a size in points."""
+    return sum(_WIDTH.get(c, _DIGIT if c.isascii() else _OTHER) for c in text) * size * ROOM / 1000
 
 
-def legend_of(scene: Scene, width: float) -> Legend:
-    """The legend of a picture, in as many lines as it needs at a width."""
-    entries, x, y = [], 0.0, LINE
-    for words, node in kinds(scene.nodes):
-        wide, high = label_size(words)
-        if x and x + SAMPLE + 4 + wide > width:
-            x, y = 0.0, y + LINE
-        sample = Spot(x + SAMPLE / 2, y, SAMPLE, SAMPLE)
-        entries.append((sample, (words, Spot(x + SAMPLE + 4 + wide / 2, y, wide, high)), node))
-        x += SAMPLE + 4 + wide + GAP
-    return Legend(y + LINE / 2 if entries else 0.0, tuple(entries))
+NODE = 12.0  # sizes of texts
+LEG = 10.0
+TITLE = {"softmax": 11.0, "box": 11.0, "step": 11.0, "part": 11.0, "term": 11.0}
+ROUND = 30.0
+SQUARE = 26.0
+SMALL = {"plus": 20.0, "ones": 18.0, "point": 5.0, "port": 7.0, "pass": 0.0, "open": 0.0}
+FLAT = {"step": 20.0, "rule": 26.0, "tap": 17.0, "number": 20.0}
+DOUBLED = {"state": 8.0, "step": 8.0}  # the second outline stands outside the first
+FIXED = ("constant", "frozen")  # what no gradient changes is square
+
+Size = tuple[float, float]
+
+
+def node_size(node: Node) -> Size:
+    """Width and height of a node by its look and label."""
+    wide, high = _inner_size(node)
+    return wide + DOUBLED.get(node.look, 0.0), high + DOUBLED.get(node.look, 0.0)
+
+
+def _inner_size(node: Node) -> Size:
+    if node.look in SMALL:
+        return SMALL[node.look], SMALL[node.look]
+    if node.look == "leg":
+        return label_size(node.label)
+    wide = text_width(node.label, NODE)
+    if node.look in FLAT:
+        high = FLAT[node.look]
+        return max(high, wide + 10), high
+    if node.look in FIXED:
+        return max(SQUARE, wide + 10), SQUARE
+    return (ROUND, ROUND) if wide <= ROUND - 8 else (wide + 18, ROUND)
+
+
+def label_size(label: str) -> Size:
+    return text_width(label, LEG), LEG * LINE
+
+
+def title_size(frame: Frame) -> Size:
+    size = TITLE[frame.look]
+    return max((text_width(words, size) for words in frame.words), default=0.0), len(frame.words) * size * LINE

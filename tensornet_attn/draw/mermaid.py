@@ -52,7 +52,9 @@ def to_mermaid(graph: Graph, title: str | None = None, about: str | None = None)
     lines = ["---", f"title: {json.dumps(name, ensure_ascii=False)}", "---", "flowchart TD", f"  accTitle: {name}"]
     lines += [f"  accDescr: {_harmless(about)}"] if about and _harmless(about) else []
     lines += _inside(scene, None, "  ")
-    lines += [_link(edge) for edge in wires]
+    for edge in wires:
+        label = f'|"{_quoted(edge.label)}"|' if edge.label else ""
+        lines.append(f"  {edge.tail} {_LINKS.get(edge.look, '---')}{label} {edge.head}")
     legend = kinds(scene.nodes)
     lines += ["  subgraph legend", *(f"    {node.id}{_shape(node, words)}" for words, node in legend), "  end"]
     return "\n".join(lines + _styles(scene, [node for _, node in legend])) + "\n"
@@ -95,23 +97,16 @@ def _shape(node: Node, label: str) -> str:
     return _SHAPES.get(node.look, '(("{}"))').format(_quoted(label))
 
 
-def _link(edge: Edge) -> str:
-    name = f'|"{_quoted(edge.label)}"|' if edge.label else ""
-    return f"  {edge.tail} {_LINKS.get(edge.look, '---')}{name} {edge.head}"
-
-
 def _styles(scene: Scene, legend: list[Node]) -> list[str]:
     """Class definitions, then who is of which class."""
     groups: dict[str, list[str]] = {}
-    classes = [(node.id, name) for node in (*scene.nodes, *legend) for name in _classes(node)]
+    classes = []
+    for node in (*scene.nodes, *legend):
+        own = node.look if node.look in KINDS else "other"
+        core = ["core"] * node.core + ["tuned"] * (node.core and node.look == "weight")
+        small = node.look in _SMALL or node.look == "leg"
+        classes += [(node.id, name) for name in (["small"] if small else [own, *core])]
     for id, group in classes + [(frame.id, frame.look) for frame in scene.frames] + [("legend", "part")]:
         groups.setdefault(group, []).append(id)
     lines = [f"  classDef {look} {_CLASSES[look]}" for look in groups]
     return lines + [f"  class {','.join(ids)} {look}" for look, ids in groups.items()]
-
-
-def _classes(node: Node) -> list[str]:
-    if node.look in _SMALL or node.look == "leg":
-        return ["small"]
-    own = node.look if node.look in KINDS else "other"
-    return [own, *(["core"] if node.core else []), *(["tuned"] if node.core and node.look == "weight" else [])]

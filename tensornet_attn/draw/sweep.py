@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from tensornet_attn.cost.sweep import MEASURES, Point, Swept, cell, head
+from tensornet_attn.cost.sweep import MEASURES, Swept, cell, head
 
 WIDE, HIGH, LEFT, GAP, TOP, BETWEEN = 290, 190, 66, 94, 58, 262  # of a panel, its place, and from one to the next
 LINE, SIGN = 20, 8  # height of a line of the legend; width of a letter
@@ -58,7 +58,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class _Axes:
+class Axes:
     """Where values are drawn: `bottom` and `top` bound y, in powers of ten where it is logarithmic."""
 
     left: float
@@ -68,6 +68,7 @@ class _Axes:
     bottom: float
     top: float
     step: float | None = None  # between the lines of a linear axis
+    high: int = HIGH
 
     def x(self, value: int) -> float:
         wide = log10(self.last / self.first) or 1.0
@@ -75,7 +76,18 @@ class _Axes:
 
     def y(self, value: float) -> float:
         level = log10(value) if self.step is None else value
-        return self.upper + HIGH * (self.top - level) / (self.top - self.bottom)
+        return self.upper + self.high * (self.top - level) / (self.top - self.bottom)
+
+    def ticks(self) -> Iterable[tuple[float, str]]:
+        """Lines across: where, and what they say."""
+        if self.step is None:
+            every = 1 + int(self.top - self.bottom) // 8
+            for power in range(int(self.bottom), int(self.top) + 1, every):
+                suffix = SUFFIXES[power // 3] if power >= 0 else ""
+                yield 10.0**power, f"{10 ** (power % 3)}{suffix}" if power >= 0 else f"{10.0**power:g}"
+            return
+        for i in range(round(self.bottom / self.step), round(self.top / self.step) + 1):
+            yield round(i * self.step, 9), f"{i * self.step:.6g}"
 
 
 def curves(panels: Sequence[Panel], title: str, about: str) -> str:
@@ -85,36 +97,36 @@ def curves(panels: Sequence[Panel], title: str, about: str) -> str:
     rows = ceil(len(panels) / 2)
     wide = LEFT + WIDE + 20 + (GAP + WIDE if len(panels) > 1 else 0)
     high = TOP + height + BETWEEN * rows - 4
-    body = [_HEAD.format(wide, high), f"<title>{escape(title)}</title>", f"<desc>{escape(about)}</desc>"]
-    body += [f'<rect width="{wide}" height="{high}" fill="#fff"/>']
-    body += [f'<text x="{LEFT}" y="22" font-weight="bold">{escape(title)}</text>', *legend]
+    body = [f'<text x="{LEFT}" y="22" font-weight="bold">{escape(title)}</text>', *legend]
     for i, panel in enumerate(panels):
         axes = _axes(panel, LEFT + (i % 2) * (WIDE + GAP), TOP + height + (i // 2) * BETWEEN)
         body += [*_frame(panel, axes), *_drawn(panel, axes, names)]
-    return "\n".join([*body, "</svg>", ""])
+    return drawing(wide, high, title, about, body)
 
 
-def _axes(panel: Panel, left: float, upper: float) -> _Axes:
+def drawing(width: int, height: int, title: str, about: str, body: Iterable[str]) -> str:
+    """A whole SVG with title and description, on white."""
+    head = [_HEAD.format(width, height), f"<title>{escape(title)}</title>", f"<desc>{escape(about)}</desc>"]
+    return "\n".join([*head, f'<rect width="{width}" height="{height}" fill="#fff"/>', *body, "</svg>", ""])
+
+
+def _axes(panel: Panel, left: float, upper: float) -> Axes:
     xs = [x for curve in panel.curves for x in curve.xs]
     ys = [y for curve in panel.curves for y in curve.ys if y is not None and y > 0] or [1.0]
     if max(ys) < 10:
-        step = _step(max(ys) - min(ys))
+        span = max(max(ys) - min(ys), 1e-3)  # six lines or so, 1, 2 or 5 times a power of ten apart
+        power = 10.0 ** floor(log10(span / 6))
+        step = next(power * digit for digit in (1, 2, 5, 10) if span / (power * digit) <= 6)
         bottom, top = floor(min(ys) / step + 1e-9), ceil(max(ys) / step - 1e-9)
-        return _Axes(left, upper, min(xs), max(xs), bottom * step, max(top, bottom + 1) * step, step)
+        return Axes(left, upper, min(xs), max(xs), bottom * step, max(top, bottom + 1) * step, step)
     low, high = floor(log10(min(ys))), ceil(log10(max(ys)))
-    return _Axes(left, upper, min(xs), max(xs), low, max(high, low + 1))
+    return Axes(left, upper, min(xs), max(xs), low, max(high, low + 1))
 
 
-def _step(span: float) -> float:
-    """From one line of a linear axis to the next: 1, 2 or 5 times a power of ten, six of them or so."""
-    power = 10.0 ** floor(log10(max(span, 1e-3) / 6))
-    return next(power * digit for digit in (1, 2, 5, 10) if max(span, 1e-3) / (power * digit) <= 6)
-
-
-def _frame(panel: Panel, axes: _Axes) -> Iterable[str]:
+def _frame(panel: Panel, axes: Axes) -> Iterable[str]:
     left, upper = axes.left, axes.upper
     yield f'<text x="{left}" y="{upper - 10}" font-weight="bold">{escape(panel.title)}</text>'
-    for value, label in _ticks(axes):
+    for value, label in axes.ticks():
         y = axes.y(value)
         stroke = "#999" if value == 1 and axes.step is not None else "#e4e4e4"
         yield f'<path d="M{left} {y:.1f}h{WIDE}" stroke="{stroke}"/>'
@@ -127,19 +139,7 @@ def _frame(panel: Panel, axes: _Axes) -> Iterable[str]:
     yield f'<text x="{left + WIDE / 2:.1f}" y="{upper + HIGH + 38}" text-anchor="middle">{escape(panel.along)}</text>'
 
 
-def _ticks(axes: _Axes) -> Iterable[tuple[float, str]]:
-    if axes.step is None:
-        every = 1 + int(axes.top - axes.bottom) // 8
-        for power in range(int(axes.bottom), int(axes.top) + 1, every):
-            suffix = SUFFIXES[power // 3] if power >= 0 else ""
-            yield 10.0**power, f"{10 ** (power % 3)}{suffix}" if power >= 0 else f"{10.0**power:g}"
-        return
-    step = axes.step
-    for i in range(round(axes.bottom / step), round(axes.top / step) + 1):
-        yield round(i * step, 9), f"{i * step:.6g}"
-
-
-def _drawn(panel: Panel, axes: _Axes, names: Sequence[str]) -> Iterable[str]:
+def _drawn(panel: Panel, axes: Axes, names: Sequence[str]) -> Iterable[str]:
     alike = len(panel.curves) > 1 and len({(curve.xs, curve.ys) for curve in panel.curves}) == 1
     if alike:
         yield from _curve(panel.curves[0], axes, ("#222", "", "circle"), 2)
@@ -151,7 +151,7 @@ def _drawn(panel: Panel, axes: _Axes, names: Sequence[str]) -> Iterable[str]:
         yield from _curve(curve, axes, STYLES[names.index(curve.name) % len(STYLES)], width)
 
 
-def _curve(curve: Curve, axes: _Axes, style: tuple[str, str, str], width: float) -> Iterable[str]:
+def _curve(curve: Curve, axes: Axes, style: tuple[str, str, str], width: float) -> Iterable[str]:
     places = [(axes.x(x), axes.y(y)) for x, y in zip(curve.xs, curve.ys, strict=True) if y is not None and y > 0]
     if not places:
         return
@@ -190,15 +190,14 @@ def sweep_svg(found: Swept) -> str:
     panels = []
     for measure in found.sweep.measures:
         ratio = f", ratio to {found.against}" if found.against else ""
-        drawn = tuple(_swept_curve(name, points, axes[0], measure) for name, points in found.series().items())
+        drawn = tuple(
+            Curve(name, tuple(p.sizes[axes[0]] for p in points), tuple(p.displayed(measure) for p in points))
+            for name, points in found.series().items()
+        )
         several = [*(["designs"] if len(found.sweep.designs) > 1 else []), *axes[1:]]
         same = f"the same for all {' and '.join(several)}"
         panels.append(Panel(f"{measure}{ratio}", AXES.get(axes[0], f"size of {axes[0]}"), drawn, same))
     return curves(panels, head(found), _about(found))
-
-
-def _swept_curve(name: str, points: Sequence[Point], axis: str, measure: str) -> Curve:
-    return Curve(name, tuple(p.sizes[axis] for p in points), tuple(p.displayed(measure) for p in points))
 
 
 def _about(found: Swept) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Loss, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
 from tensornet_attn.ops import OPS
 
@@ -34,23 +34,26 @@ def declaration_lines(graph: Graph) -> list[str]:
 
 def step_lines(graph: Graph) -> list[str]:
     """One line a step, `=` under `=`; a nested step that one line cannot hold stands on its own before its box."""
-    rows = [(_left(step), _right(graph, step)) for step in _steps_with_lines(graph)]
+    rows = []
+    apart: set[str] = set()
+    for step in reversed(graph.steps):
+        text = _operation(graph, step, fold=True, known=True)
+        if len(_left(step)) + 3 + len(text) > WIDTH:
+            text = _operation(graph, step, fold=False, known=True)
+            apart |= {use.name for use in step.op.uses if _folds(graph, use)} if step.box is not None else set()
+        if not step.nested or step.name in apart:
+            rows.append((_left(step), text))
     width = max((len(left) for left, _ in rows), default=0)
-    return [f"{left:<{width}} = {right}" for left, right in rows]
+    return [f"{left:<{width}} = {right}" for left, right in reversed(rows)]
 
 
 def _end_lines(graph: Graph) -> list[str]:
-    lines = [
-        f"{state} becomes {step}, averaged over the batch, after each training call" for state, step in graph.updates
-    ]
-    lines += [_loss(loss) for loss in graph.losses]
-    causal = "; causal" if graph.causal else ""
-    return [*lines, f"output {graph.output}{causal}"]
-
-
-def _loss(loss: Loss) -> str:
-    name = loss.name if loss.name == loss.step else f"{loss.name}, which is {loss.step},"
-    return f"loss {name} averaged over the batch, times {arithmetic(loss.weight)} in training"
+    kept = "averaged over the batch, after each training call"
+    lines = [f"{state} becomes {step}, {kept}" for state, step in graph.updates]
+    for loss in graph.losses:
+        name = loss.name if loss.name == loss.step else f"{loss.name}, which is {loss.step},"
+        lines.append(f"loss {name} averaged over the batch, times {arithmetic(loss.weight)} in training")
+    return [*lines, f"output {graph.output}{'; causal' * graph.causal}"]
 
 
 def _wrap(title: str, items: Iterable[str]) -> list[str]:
@@ -90,26 +93,6 @@ def _tensor(tensor: Tensor) -> str:
 
 def _left(step: Step) -> str:
     return f"{step.name}[{' '.join(step.legs)}]"
-
-
-def _steps_with_lines(graph: Graph) -> list[Step]:
-    """Steps that get a line: named ones, and nested ones that their box's line cannot hold."""
-    apart = {name for step in graph.steps for name in _unfolded(graph, step)}
-    return [step for step in graph.steps if not step.nested or step.name in apart]
-
-
-def _unfolded(graph: Graph, step: Step) -> list[str]:
-    """The operands of a box that a line of its own must give."""
-    nested = [use.name for use in step.op.uses if _folds(graph, use)] if step.box is not None else []
-    return [] if not nested or _fits(graph, step) else nested
-
-
-def _fits(graph: Graph, step: Step) -> bool:
-    return len(_left(step)) + 3 + len(_operation(graph, step, fold=True, known=True)) <= WIDTH
-
-
-def _right(graph: Graph, step: Step) -> str:
-    return _operation(graph, step, fold=_fits(graph, step), known=True)
 
 
 def _folds(graph: Graph, use: Use) -> bool:
@@ -166,12 +149,8 @@ def _inner(graph: Graph, use: Use, fold: bool, known: bool) -> tuple[str, bool]:
     step = graph.step[use.name]
     text = _operation(graph, step, fold, known)
     sum_ = step.contraction
-    single = sum_ is not None and len(sum_.terms) == 1 and known and _plus(sum_)
+    single = sum_ is not None and len(sum_.terms) == 1 and known and signed(sum_.terms[0].coefficient)[0] == "+"
     return text, single or (step.box is not None and OPS[step.box.kind].has_map)
-
-
-def _plus(contraction: Contraction) -> bool:
-    return signed(contraction.terms[0].coefficient)[0] == "+"
 
 
 def _operand(graph: Graph, use: Use, fold: bool) -> str:

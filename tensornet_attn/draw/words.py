@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensornet_attn.graph.model import Box, Function, Graph, Leg, Step, Tensor, Use
+from tensornet_attn.graph.model import Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Negative, Number, to_text
 from tensornet_attn.ops import OPS
 
@@ -73,17 +73,14 @@ def box_words(graph: Graph, step: Step, scale: bool = True) -> tuple[str, ...]:
     op, masks = OPS[box.kind], (call_words(mask) for mask in graph.masks(step))
     shown = [(name, value) for name, value in box.numbers if not neutral(name, value) and (scale or name != "scale")]
     parameters = op.parameters(box, {name: _number(graph, name, value) for name, value in shown})
-    return (op.words(box), *parameters, *_mode(box), *masks)
+    mode = () if box.mode in (None, "none") else (f"normalize = {box.mode}",)
+    return (op.words(box), *parameters, *mode, *masks)
 
 
 def _number(graph: Graph, name: str, value: Arith) -> str:
     """Arithmetic as written; `k = k` says nothing, so a setting of the parameter's name gives its value."""
     text = to_text(value)
     return repr(graph.values[text]) if text == name and text in graph.values else text
-
-
-def _mode(box: Box) -> tuple[str, ...]:
-    return () if box.mode in (None, "none") else (f"normalize = {box.mode}",)
 
 
 def neutral(name: str, value: Arith) -> bool:

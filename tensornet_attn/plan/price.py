@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tensornet_attn.cost.band import Block
-from tensornet_attn.cost.memory import moved
-from tensornet_attn.cost.peak import peak
+from tensornet_attn.cost.memory import moved, peak
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import elementwise, macs
 from tensornet_attn.graph.model import Graph, Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -55,22 +55,27 @@ def page(template: str, title: str, script: str = "", **context: Any) -> str:
     text = _file(script) if script else Markup()
     digest = b64encode(sha256(text.encode()).digest()).decode()
     policy = Markup(f"{_POLICY}; script-src 'sha256-{digest}'" if script else _POLICY)
-    return _environment().get_template(template).render(title=title, script=text, policy=policy, **context)
+    return (
+        environment(TEMPLATES, True, FILTERS)
+        .get_template(template)
+        .render(title=title, script=text, policy=policy, **context)
+    )
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
+def environment(folder: Path, html: bool, filters: tuple[Callable[..., str], ...]) -> Environment:
+    """The templates of a folder, filters by their names; of HTML, every text is escaped."""
+    made = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=html,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"file": _file, "drawing": drawing}
-    environment.filters |= {function.__name__: function for function in FILTERS}
-    return environment
+    made.globals |= {"file": _file, "drawing": drawing}
+    made.filters |= {function.__name__: function for function in filters}
+    return made
 
 
 def _file(name: str) -> Markup:

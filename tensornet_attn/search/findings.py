@@ -11,7 +11,7 @@ from functools import cached_property
 from math import sqrt
 from statistics import fmean, variance
 
-from tensornet_attn.compare.spread import mean_of, quantile
+from tensornet_attn.compare.section import mean_of, quantile
 from tensornet_attn.search.rank import Confirmed, confirmed, front, hypervolumes
 from tensornet_attn.search.space import COSTS, Choice, Space
 from tensornet_attn.search.study import ARMS, Rung, Study

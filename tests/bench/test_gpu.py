@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from tensornet_attn.bench.machine import LEAST, Rates, gpu_words, measured_rates, memory_limit, shortest
-from tensornet_attn.bench.measure import by_events, is_gpu, on_device, sample_of
-from tensornet_attn.bench.memory import peak_bytes
+from tensornet_attn.bench.measure import by_events, is_gpu, on_device, peak_bytes, sample_of
 from tests.bench.schema import SCHEMA
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

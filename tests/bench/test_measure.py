@@ -9,8 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tensornet_attn.bench.measure import LEAST_ROUNDS, by_clock, interleaved, turns
-from tensornet_attn.bench.memory import highest, peak_bytes
+from tensornet_attn.bench.measure import LEAST_ROUNDS, by_clock, highest, interleaved, peak_bytes, turns
 from tensornet_attn.bench.results import Spread, ratio, spread
 from tensornet_attn.bench.run import sentence
 

@@ -13,7 +13,7 @@ from tensornet_attn.bench.baselines.multi_head import MultiHead
 from tensornet_attn.bench.case import FORWARD, PASSES, TRAINING, Case
 from tensornet_attn.bench.compare import errors, oracle, reference_values, values_of
 from tensornet_attn.bench.contestants import AGAINST, MAKERS, SkippedError, need_compiler
-from tensornet_attn.bench.memory import pair_bytes, pair_elements, reference_bytes
+from tensornet_attn.bench.model import pair_bytes, pair_elements, reference_bytes
 from tensornet_attn.bench.results import Result
 from tensornet_attn.bench.run import Bench, Options
 from tests.designs.cases import CASES

@@ -12,10 +12,9 @@ import pytest
 
 from tensornet_attn import compiler
 from tensornet_attn.bench import targets
-from tensornet_attn.bench.run import Options
-from tensornet_attn.bench.session import Setting, cases_of, options_of
+from tensornet_attn.bench.run import Options, Setting, cases_of, options_of
 from tensornet_attn.bench.targets import BATCH, GPU_TARGETS, PEERS, TARGETS, Growth, Ratio, Share, Target
-from tensornet_attn.cost.match import parameters
+from tensornet_attn.cost.sizes import parameters
 from tensornet_attn.graph import build
 from tests.bench.schema import SCHEMA
 

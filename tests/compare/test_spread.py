@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensornet_attn.compare.spread import mean_of, quantile
+from tensornet_attn.compare.section import mean_of, quantile
 
 TABLE = {
     1: 12.7062,

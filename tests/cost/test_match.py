@@ -6,7 +6,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn import limits
-from tensornet_attn.cost.match import largest_size, parameters
+from tensornet_attn.cost.sizes import largest_size, parameters
 from tensornet_attn.errors import DesignError, InputError
 
 

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tensornet_attn as ta
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.cost.report import cost
-from tensornet_attn.cost.training import training_macs
+from tensornet_attn.cost.work import training_macs
 from tensornet_attn.graph import build
 
 LENGTHS = {"n": 24, "m": 24}

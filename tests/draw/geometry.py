@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, pairwise
 
-from tensornet_attn.draw.sizes import ROOM, text_width
+from tensornet_attn.draw.looks import ROOM, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 TOUCH = 0.5  # points that pen widths and rounding may take

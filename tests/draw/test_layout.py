@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from tensornet_attn.draw.levels import GAP, Level, Order, level_of, spread
+from tensornet_attn.draw.looks import ROOM, text_width
 from tensornet_attn.draw.scene import Edge
-from tensornet_attn.draw.sizes import ROOM, text_width
 
 
 def level(*pairs: str, last: str = "", room: float = 999.0, label: str = "") -> Level:

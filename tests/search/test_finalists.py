@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensornet_attn.compare.spread import mean_of
+from tensornet_attn.compare.section import mean_of
 from tensornet_attn.search.rank import Confirmed, confirmations, confirmed, finalists
 from tensornet_attn.search.trial import DIVERGED, Trial
 from tests.search.made import study, trial

@@ -13,7 +13,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn import compiler
-from tensornet_attn.compare.spread import mean_of
+from tensornet_attn.compare.section import mean_of
 from tensornet_attn.errors import MissingPartError
 from tensornet_attn.report import scales as scale
 from tensornet_attn.report.page import note

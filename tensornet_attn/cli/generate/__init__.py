@@ -1,5 +1,6 @@
 """Writes what is generated and committed: codegen/, docs/designs.md, a page and two pictures a design, the JSON schema.
 
-`python -m tensornet_attn.cli.generate [--check] [codegen] [docs] [schema]`, in a checkout; `--check` only compares.
+`python -m tensornet_attn.cli.generate [--check] [codegen] [docs] [schema]`, in a checkout: everything, where no part is
+named; `--check` only compares. `resources` is made on demand alone: it compiles all Triton kernels.
 Everything comes from the files in specs/: to add a design is to add a file, and nothing here knows its name.
 """

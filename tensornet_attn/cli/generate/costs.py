@@ -10,20 +10,18 @@ from math import ceil, floor, log10
 from tensornet_attn.cli.generate.catalogue import Entry
 from tensornet_attn.cost.sizes import dtype_bytes, human
 from tensornet_attn.cost.sweep import Sweep
+from tensornet_attn.draw.sweep import WIDE, Axes, drawing
 
 TABLE = (256, 1024, 4096, 16384)
 PLOT = tuple(2**power for power in range(6, 15))
 FLOAT = dtype_bytes("float32")
 WIDTH, HEIGHT = 760, 320
-LEFT, TOP, WIDE, HIGH = (70, 450), 62, 290, 200  # left edges of the two panels; their top, width and height
-SUFFIXES = ("", " k", " M", " G", " T", " P", " E")
+LEFT, TOP, HIGH = (70, 450), 62, 200  # left edges of the two panels; their top and height
 # Dark and solid against light and dashed, dashes on top: they part in greyscale too, and where the lines coincide.
 STYLES = (
     'fill="none" stroke="#1a4f8b" stroke-width="4"',
     'fill="none" stroke="#8f8f8f" stroke-width="2" stroke-dasharray="7 4"',
 )
-_HEAD = f"""<svg role="img" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" \
-height="{HEIGHT}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#222">"""
 
 
 @dataclass(frozen=True)
@@ -48,18 +46,16 @@ def picture(entry: Entry, other: Entry | None) -> str:
     lines = {entry.name: own}
     if other:
         lines[other.title] = points(other, [point.n for point in own])
-    body = [_HEAD, f"<title>Costs of {escape(entry.name)} over the length</title>"]
     told = [f"{name}: {_ends(line[0])}, {_ends(line[-1])}." for name, line in lines.items()]
-    body.append(f"<desc>MACs and bytes kept for backward over the length n. {escape(' '.join(told))}</desc>")
-    body.append(f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>')
-    left = LEFT[0]
+    about = f"MACs and bytes kept for backward over the length n. {' '.join(told)}"
+    body, left = list[str](), LEFT[0]
     for name, style in zip(lines, STYLES, strict=False):
         body.append(f'<path d="M{left} 20h34" {style}/>')
         body.append(f'<text x="{left + 42}" y="24">{escape(name)}</text>')
         left += 80 + 8 * len(name)
     body += _panel("MACs", "", LEFT[0], lambda point: point.macs, [*lines.values()])
     body += _panel("bytes kept for backward", "B", LEFT[1], lambda point: point.kept, [*lines.values()])
-    return "\n".join([*body, "</svg>", ""])
+    return drawing(WIDTH, HEIGHT, f"Costs of {entry.name} over the length", about, body)
 
 
 def _ends(point: Point) -> str:
@@ -74,27 +70,20 @@ def _panel(
     lengths = [point.n for line in lines for point in line]
     low, high = floor(min(decades)), max(ceil(max(decades)), floor(min(decades)) + 1)
     first, last = min(lengths), max(*lengths, min(lengths) + 1)
-
-    def x(n: int) -> float:
-        return left + WIDE * log10(n / first) / log10(last / first)
-
-    def y(cost: int) -> float:
-        return TOP + HIGH * (high - log10(max(cost, 1))) / (high - low)
-
+    axes = Axes(left, TOP, first, last, low, high, high=HIGH)
     yield f'<text x="{left}" y="{TOP - 12}" font-weight="bold">{title}</text>'
     yield f'<rect x="{left}" y="{TOP}" width="{WIDE}" height="{HIGH}" fill="none" stroke="#888"/>'
-    for power in range(low, high + 1, 1 + (high - low) // 8):
-        suffix = SUFFIXES[power // 3] if power >= 3 or not unit else " "  # `10 M` for 7
-        at = y(10**power)
+    for cost, label in axes.ticks():
+        blank, at = " " if unit and cost < 1000 else "", axes.y(cost)
         yield f'<path d="M{left} {at:.1f}h{WIDE}" stroke="#e4e4e4"/>'
-        yield f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{10 ** (power % 3)}{suffix}{unit}</text>'
+        yield f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{label}{blank}{unit}</text>'
     for n in sorted({first, *TABLE}):
         if first <= n <= last:
-            yield f'<path d="M{x(n):.1f} {TOP + HIGH}v5" stroke="#888"/>'
-            yield f'<text x="{x(n):.1f}" y="{TOP + HIGH + 19}" text-anchor="middle">{n}</text>'
+            yield f'<path d="M{axes.x(n):.1f} {TOP + HIGH}v5" stroke="#888"/>'
+            yield f'<text x="{axes.x(n):.1f}" y="{TOP + HIGH + 19}" text-anchor="middle">{n}</text>'
     yield f'<text x="{left + WIDE / 2:.1f}" y="{TOP + HIGH + 40}" text-anchor="middle">length n</text>'
     for line, style, dotted in zip(lines, STYLES, (True, False), strict=False):
-        places = [(point.n, f"{x(point.n):.1f}", f"{y(value(point)):.1f}") for point in line]
+        places = [(p.n, f"{axes.x(p.n):.1f}", f"{axes.y(max(value(p), 1)):.1f}") for p in line]
         yield f'<path d="M{"L".join(f"{across} {up}" for _, across, up in places)}" {style}/>'
         for n, across, up in places:
             if dotted and n in TABLE:

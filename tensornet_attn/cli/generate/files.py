@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tensornet_attn import compiler, models, spec
@@ -11,7 +12,7 @@ from tensornet_attn.cli.cost import sweep
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
 from tensornet_attn.cli.generate.costs import FIGURES, picture
 from tensornet_attn.cli.generate.page import index, kernels_of_designs, page
-from tensornet_attn.cli.output import as_json_text
+from tensornet_attn.cli.output import as_json_text, write
 from tensornet_attn.draw.sweep import sweep_svg
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,6 +84,27 @@ PARTS: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {
 }
 
 ON_DEMAND: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {"resources": (resources,)}  # 15 minutes of work
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the parts, or with `--check` says what is stale; the exit code."""
+    parts = [argument for argument in arguments if argument != "--check"] or list(PARTS)
+    known = PARTS | ON_DEMAND
+    if unknown := [part for part in parts if part not in known]:
+        print(f"error: there is no part '{unknown[0]}'; one of {', '.join(known)}.", file=sys.stderr)
+        return 2
+    if "--check" in arguments:
+        found = stale()
+        print("\n".join(found) or "everything generated is fresh.", file=sys.stderr if found else sys.stdout)
+        return 1 if found else 0
+    catalogue = Catalogue()
+    for part in parts:
+        for make in known[part]:
+            for path, text in make(catalogue):
+                (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+                write(str(ROOT / path), text)
+                print(path)
+    return 0
 
 
 def stale(root: Path = ROOT) -> list[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Template
 
 from tensornet_attn import compiler
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
@@ -19,6 +18,7 @@ from tensornet_attn.draw import to_text
 from tensornet_attn.draw.words import call_words
 from tensornet_attn.graph.model import Leg, Tensor
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
+from tensornet_attn.report.page import environment
 
 SECTION_OF = {"input": "inputs", "weight": "weights", "constant": "constants", "noise": "noise", "state": "state"}
 COSTS = ("MACs", "kept for backward", "peak of forward")
@@ -52,17 +52,8 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str], right: Sequence[
     return "\n".join("| " + " | ".join(row[i] for i in kept) + " |" for row in (header, marks, *rows))
 
 
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"prose": prose, "code": code, "table": table}
-    return environment
+def _template(name: str) -> Template:
+    return environment(Path(__file__).parent / "templates", False, (prose, code, table)).get_template(name)
 
 
 def page(entry: Entry, catalogue: Catalogue) -> str:
@@ -82,8 +73,7 @@ def page(entry: Entry, catalogue: Catalogue) -> str:
         f"specs/{entry.family}/{entry.name}.yaml": "the design",
         f"codegen/{entry.family}/{entry.name}.py": "the module generated from it",
     }
-    template = _environment().get_template("design.md.jinja")
-    return template.render(
+    return _template("design.md.jinja").render(
         entry=entry,
         design=design,
         other=other,
@@ -158,7 +148,7 @@ def index(catalogue: Catalogue) -> str:
     """docs/designs.md: the families, a line a design, each linked to its page."""
     families = catalogue.families()
     links = [f"[{family}](#{family})" for family in families]
-    return _environment().get_template("index.md.jinja").render(families=families, links=links, length=LENGTH)
+    return _template("index.md.jinja").render(families=families, links=links, length=LENGTH)
 
 
 def kernels_of_designs(catalogue: Catalogue) -> str:
@@ -169,12 +159,10 @@ def kernels_of_designs(catalogue: Catalogue) -> str:
     for entry in catalogue:
         found = [compiler.kernels(entry.design, target) for target in TARGETS]
         if found[0]:
-            most = [
-                f"{max(getattr(one, name) for one in used):,}"
-                for used in found
-                for name in ("registers", "stack", "shared")
-            ]
+            names = ("registers", "stack", "shared")
+            most = [f"{max(getattr(one, name) for one in used):,}" for used in found for name in names]
             rows.append([f"[{entry.name}](designs/{entry.name}.md)", str(len(found[0])), *most])
     numbers = [f"{name}, sm_{target}" for target in TARGETS for name in ("registers", "stack", "shared memory")]
-    template = _environment().get_template("kernels.md.jinja")
-    return template.render(head="\n".join(head()), columns=["design", "kernels", *numbers], rows=rows)
+    return _template("kernels.md.jinja").render(
+        head="\n".join(head()), columns=["design", "kernels", *numbers], rows=rows
+    )

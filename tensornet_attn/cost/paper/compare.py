@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-from tensornet_attn.cost.paper.model import UNITS, Adjustment, Count, Formulas, Part, Row, Table, agree, as_printed
+from tensornet_attn.cost.paper.model import UNITS, Adjustment, Count, Part, Row, Table, agree, as_printed
 from tensornet_attn.cost.report import Cost, cost
-from tensornet_attn.cost.sizes import sizes_at
+from tensornet_attn.cost.sizes import columns, sizes_at
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Graph
@@ -128,7 +128,10 @@ class _Costs:
     found: dict[str, Cost] = field(default_factory=dict)
 
     def of(self, part: Part, values: Mapping[str, int]) -> Cost:
-        legs, settings, lengths = (_sizes(formulas, values) for formulas in (part.legs, part.settings, part.lengths))
+        legs, settings, lengths = (
+            {name: number(formula, values) for name, formula in formulas.items()}
+            for formulas in (part.legs, part.settings, part.lengths)
+        )
         batch = number(part.batch, values)
         source = repr(part.design)
         if source not in self.designs:
@@ -140,7 +143,13 @@ class _Costs:
         return self.found[key]
 
     def total(self, parts: tuple[Part, ...], unit: str, values: Mapping[str, int], routed: bool = True) -> int:
-        return sum(part.times * _measure(self.of(part, values), unit, routed) for part in parts)
+        total = 0
+        for part in parts:
+            cost = self.of(part, values)
+            macs = cost.total.routed_macs if routed else cost.macs
+            counts = (macs, 2 * macs, cost.total.saved_floats, cost.parameters)
+            total += part.times * dict(zip(UNITS, counts, strict=True))[unit]
+        return total
 
 
 def compare(table: Table, split: Split) -> Comparison:
@@ -180,17 +189,7 @@ def _compared(row: Row, count: Count, costs: _Costs) -> Compared:
     )
 
 
-def _measure(cost: Cost, unit: str, routed: bool) -> int:
-    macs = cost.total.routed_macs if routed else cost.macs
-    counts = (macs, 2 * macs, cost.total.saved_floats, cost.parameters)
-    return dict(zip(UNITS, counts, strict=True))[unit]
-
-
-def _sizes(formulas: Formulas, values: Mapping[str, int]) -> dict[str, int]:
-    return {name: number(formula, values) for name, formula in formulas.items()}
-
-
-def _rows(numbers: Sequence[Compared], notes: Sequence[str]) -> Iterable[str]:
+def _rows(numbers: Sequence[Compared], notes: Sequence[str]) -> list[str]:
     """The rows of one printed table; columns that say nothing there are left out."""
     counted = [_counted(number) for number in numbers]
     shown = [i for i, column in enumerate(zip(*counted, strict=True)) if any(column)]
@@ -203,11 +202,7 @@ def _rows(numbers: Sequence[Compared], notes: Sequence[str]) -> Iterable[str]:
         note = f" [{notes.index(number.count.note) + 1}]" if number.count.note else ""
         head = [number.row.model, number.count.unit, number.count.printed or "-"]
         rows.append([*head, *(cells[i] or "-" for i in shown), f"{number.state}{note}"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    left = (0, 1, len(widths) - 1)
-    for row in rows:
-        cells = [f"{c:<{w}}" if i in left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        yield "  ".join(cells).rstrip()
+    return columns(rows, left=(0, 1, len(rows[0]) - 1))
 
 
 def _counted(number: Compared) -> list[str]:

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tensornet_attn.cost.match import largest_size
+from tensornet_attn.cost.paper.language import shipped
 from tensornet_attn.cost.paper.model import Adjustment, Count, Formula, Formulas, Part, Row, Table
 from tensornet_attn.cost.paper.printed import Section, printed
-from tensornet_attn.cost.paper.shipped import shipped
+from tensornet_attn.cost.sizes import largest_size
 
 XL = {"n": "T", "m": "C * T"}  # lengths of queries and keys
 P = "(T + C * T - 1)"  # our relative positions: one for each distance there is
@@ -313,7 +313,9 @@ def sizes(row: Cells) -> tuple[Values, str | None]:
         return values | {"H": heads}, NOTE_MOA
     if model in ("Transformer XL", "Transformer (RoPE)"):  # all heads together are as wide as in the file
         values |= {"H": heads, "dh": values["H"] * values["dh"] // heads}
-        return values, None if "Dataset" not in row or in_table_6(row) else NOTE_HEADS
+        names = ("Model", "Dataset", "n_heads", "#params")
+        there = any(all(line[name] == row.get(name) for name in names) for line in PAPER["table 6"].rows)
+        return values, None if "Dataset" not in row or there else NOTE_HEADS
     if size == "47M" and row.get("Dataset") in WEB:
         values |= {"K": 3}
     if model != "Fast Transformer":
@@ -321,12 +323,6 @@ def sizes(row: Cells) -> tuple[Values, str | None]:
     if size == "272M":
         values |= {"dh": int(row["d_head"]), "K": int(row["K"])}
     return values, NOTE_FAST if size == "259M" else NOTE_MOE.format(experts=values["dff"] // 128)
-
-
-def in_table_6(row: Cells) -> bool:
-    """Whether table 6 gives the sizes of a row."""
-    names = ("Model", "Dataset", "n_heads", "#params")
-    return any(all(line[name] == row[name] for name in names) for line in PAPER["table 6"].rows)
 
 
 def values_of(name: str) -> Values:

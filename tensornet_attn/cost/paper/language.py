@@ -1,18 +1,21 @@
 """The parameters of whole language models on WikiText-103, as MGK and FMMformer train them, and of BERT.
 
 L layers of attention of h heads of width d and a feed-forward layer of width l, two norms each; V words, whose
-embedding of width f is the output as well. The sizes are those of the shipped models, wikitext_small and
-wikitext_medium. BERT alone has P learned positions, two token types, one more norm, a pooler, and biases in attention.
+embedding of width f is the output as well. BERT alone has P learned positions, two token types, one more norm, a
+pooler, and biases in attention. Other sizes are those of the shipped models, whose files are read as they stand, with
+numbers for sizes and one entry under `layers`; `ta.models` checks them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from tensornet_attn.cost.paper.model import Adjustment, Count, Formulas, Part, Rounding
-from tensornet_attn.cost.paper.shipped import shipped
+from tensornet_attn.spec import library
+from tensornet_attn.spec.sources import file_document
 
 ONE = {"n": "1", "m": "1"}  # parameters do not depend on lengths
 
@@ -24,6 +27,51 @@ NORM = Adjustment("norm of the embedding", "2 * f", "a layer norm, of BERT.")
 POSITIONS = Adjustment("positions and token types", "(P + 2) * f", "learned, of BERT.")
 BIASES = Adjustment("biases of attention", "4 * L * f", "on queries, keys, values and output, in BERT.")
 POOLER = Adjustment("pooler", "(f + 1) * f", "a linear layer on BERT's first position.")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A mixer or an MLP: a shipped name or the keys of a design, and the sizes and settings that it has."""
+
+    design: str | Mapping[str, Any]
+    legs: Mapping[str, int]
+    settings: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A model of `layers` equal layers; `memory` is 0 where it has none."""
+
+    width: int
+    vocabulary: int
+    length: int
+    memory: int
+    layers: int
+    mixer: Layer
+    mlp: Layer
+
+    @property
+    def inner(self) -> int:
+        """The width of the feed-forward layer, that of all experts together.
+
+        >>> shipped("xl_47m").inner, shipped("fast_transformer").inner
+        (2053, 2048)
+        """
+        return self.mlp.legs["l"] * self.mlp.legs.get("e", 1)
+
+
+@cache
+def shipped(name: str) -> Shipped:
+    """A shipped model by name. Raises InputError.
+
+    >>> shipped("epa_47m_xl").mixer
+    Layer(design='epa_xl', legs={'h': 2, 'e': 5, 'd': 76}, settings={'k': 2})
+    """
+    model = file_document(str(library.model_path_of(name)))[0].data["model"]
+    (layer,) = model["layers"]
+    sizes = (model["width"], model["vocabulary"], model["length"], model.get("memory", 0), layer["repeat"])
+    parts = (layer["mixer"], layer["mlp"])
+    return Shipped(*sizes, *(Layer(part["design"], part["legs"], part.get("settings", {})) for part in parts))
 
 
 @dataclass(frozen=True)

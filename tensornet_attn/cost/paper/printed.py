@@ -11,7 +11,7 @@ number, are rows with a state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ class Section:
     where: str
     about: str
     columns: tuple[str, ...]
-    rows: tuple[Mapping[str, str], ...]
+    rows: Sequence[Mapping[str, str]]
 
 
 @cache
@@ -46,23 +46,23 @@ def read(text: str, file: str) -> dict[str, Section]:
     """The sections of a text. Raises InputError, with the line, where a row does not fit its columns."""
     found: dict[str, Section] = {}
     where = about = ""
-    columns: tuple[str, ...] = ()
+    rows: list[Mapping[str, str]] | None = None  # of the section at hand, once its columns are read
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         if line.startswith("["):
             where, _, about = (part.strip() for part in line.removeprefix("[").partition("]"))
-            columns = ()
+            rows = None
             continue
         cells = tuple(cell.strip() for cell in line.split(" | "))
-        if not columns:
-            columns, found[where] = cells, Section(where, about, cells, ())
-            continue
-        if len(cells) != len(columns):
-            raise InputError(f"{file}:{number}: {len(cells)} cells under {len(columns)} columns of [{where}].")
-        section = found[where]
-        row = dict(zip(columns, cells, strict=True))
-        found[where] = Section(where, section.about, columns, (*section.rows, row))
+        if rows is None:
+            rows = []
+            found[where] = Section(where, about, cells, rows)
+        elif len(cells) != len(found[where].columns):
+            columns = len(found[where].columns)
+            raise InputError(f"{file}:{number}: {len(cells)} cells under {columns} columns of [{where}].")
+        else:
+            rows.append(dict(zip(found[where].columns, cells, strict=True)))
     return found
 
 
