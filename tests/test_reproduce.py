@@ -26,8 +26,7 @@ from tensornet_attn.cli.options import overrides
 from tensornet_attn.cost.paper import TABLES
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks import list_tasks, task_named
-from tensornet_attn.train.config import Run, read
-from tensornet_attn.train.model import spec_of
+from tensornet_attn.train.config import Run, read, spec_of
 from tests.paper_tables import compared
 from tests.reproduce_page import NUMBERS, PAGE, ROOT, STATES, Call, Row, anchors, calls, numbers, rows, section, table
 

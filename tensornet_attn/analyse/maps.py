@@ -1,23 +1,81 @@
-"""What the boxes of a call give: attention maps and scores, and which experts each position chose."""
+"""What the boxes of a call give: attention maps and scores, and which experts each position chose.
+
+The steps are computed as written, in evaluation, all at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import torch
 
-from tensornet_attn.analyse.steps import attention_steps, compiled, topk_steps, values_of
+from tensornet_attn.cost.experts import topk_of
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.attention import attentions
+from tensornet_attn.graph.attention import attentions, behind
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ir import arithmetic
-from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops.operation import aligned
 
 Tensor = torch.Tensor
+
+
+def attention_steps(graph: Graph) -> tuple[Step, ...]:
+    """The boxes whose values are attention maps: softmax, normalize or keep over the key leg, with the query leg."""
+    return tuple(found.box for found in attentions(graph).values() if found.compares)
+
+
+def topk_steps(graph: Graph) -> tuple[Step, ...]:
+    return tuple(step for step in graph.steps if topk_of(graph, step.name) is not None)
+
+
+def analysed(graph: Graph) -> bool:
+    """Whether there is something to analyse: an attention box, or a topk."""
+    return bool(attention_steps(graph) or topk_steps(graph))
+
+
+def compiled(value: Any, what: str) -> CompiledDesign:
+    """The module, where it is a compiled design. Raises InputError."""
+    if not isinstance(value, CompiledDesign):
+        raise InputError(f"{what} takes a compiled design, as ta.compile makes it, not a {type(value).__name__}.")
+    return value
+
+
+@torch.no_grad()
+def values_of(
+    module: CompiledDesign,
+    names: Iterable[str],
+    inputs: tuple[Any, ...],
+    named: Mapping[str, Tensor] | None,
+    **see: Any,
+) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Values by name, [batch..., legs as written], and the lengths of the call. Raises InputError.
+
+    As in evaluation whatever the module's mode, so that dropout and noise leave the maps alone.
+    """
+    given = module._signature.ordered(inputs, named or {})
+    lengths = module._signature.check(given, noise=None, **see)
+    return evaluated(module, names, leaves(module, given, None), lengths, **see), lengths
+
+
+def evaluated(
+    module: CompiledDesign, names: Iterable[str], tensors: Mapping[str, Tensor], lengths: Mapping[str, int], **see: Any
+) -> dict[str, Tensor]:
+    """The steps named and what they are made of, evaluated by the reference."""
+    names = tuple(names)
+    graph = needed(module.plan.graph, names)
+    return module._evaluate(graph, tensors, lengths=lengths, training=False, shown=names, **see)
+
+
+def needed(graph: Graph, names: Iterable[str]) -> Graph:
+    """The part of a graph that some steps depend on; all inputs stay, because they say what the batch is."""
+    wanted = behind(graph, names)
+    tensors = tuple(tensor for tensor in graph.tensors if tensor.role == "input" or tensor.name in wanted)
+    steps = tuple(step for step in graph.steps if step.name in wanted)
+    return replace(graph, tensors=tensors, steps=steps, losses=())
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +173,7 @@ def maps_and_scores(
     steps = attention_steps(graph)
     operands = {step.name: attentions(graph)[step.name].of for step in steps}
     names = [*operands, *(use.name for use in operands.values())]
-    values, _ = values_of(module, names, inputs, named, mask, key_mask)
+    values, _ = values_of(module, names, inputs, named, mask=mask, key_mask=key_mask)
     maps = {step.name: _maps(graph, step.name, step.legs, values[step.name]) for step in steps}
     return maps, {step: _maps(graph, step, use.legs, values[use.name]) for step, use in operands.items()}
 
@@ -233,7 +291,8 @@ def expert_selections(
     """
     graph = compiled(module, "expert_selections").plan.graph
     steps = topk_steps(graph)
-    values, lengths = values_of(module, [step.name for step in steps], inputs, named, mask, key_mask)
+    names = [step.name for step in steps]
+    values, lengths = values_of(module, names, inputs, named, mask=mask, key_mask=key_mask)
     return {step.name: _chosen(graph, step, values, lengths) for step in steps}
 
 

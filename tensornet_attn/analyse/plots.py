@@ -293,9 +293,7 @@ def plot_experts(
     query = None if maps is None else maps.legs[-2]
     right = [found for found in several if query is None or found.position in (None, query)]
     under = [found for found in several if found not in right]
-    sizes: dict[
-        str, int
-    ] = {}  # of the legs that are no positions: a block of panels for each combination of their places
+    sizes: dict[str, int] = {}  # of legs that are no positions: a block of panels for each combination of their places
     for found in (*right, *under):
         sizes |= {leg: size for leg, size in zip(found.legs, found.sizes, strict=True) if leg != found.position}
     rows = [dict(zip(sizes, place, strict=True)) for place in product(*map(range, sizes.values()))][:heads]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensornet_attn.analyse.steps import attention_steps, topk_steps
+from tensornet_attn.analyse.maps import analysed
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.module import CompiledDesign
@@ -118,7 +118,7 @@ def _called(model: nn.Module, *inputs: Any, **named: Any) -> list[Section]:
         found[title] = Section(title, module, module._signature.ordered(given, rest), see=see)
 
     designs = [module for module in names if isinstance(module, CompiledDesign)]
-    looked_at = [each for each in designs if attention_steps(each.plan.graph) or topk_steps(each.plan.graph)]
+    looked_at = [each for each in designs if analysed(each.plan.graph)]
     handles = [module.register_forward_pre_hook(record, with_kwargs=True) for module in looked_at]
     modes = {module: module.training for module in names}
     try:
@@ -169,7 +169,7 @@ def text_inputs(
     """
     widths = _widths(module)
     wanted = _length(module.plan.graph, length)
-    windows = cut(read_text(path, wanted * (batch + 1)), wanted, batch + 1, path)
+    windows = cut(read_text(path, wanted * (batch + 1)), wanted, batch + 1)
     chosen = [windows.roll(-place, 0)[:batch] for place in range(len(widths))]
     return _embedded(module, chosen, widths, seed, embedding)
 
@@ -240,7 +240,7 @@ def read_text(path: str, size: int) -> bytes:
     return data
 
 
-def cut(data: bytes, length: int, batch: int, path: str = "text") -> Tensor:
+def cut(data: bytes, length: int, batch: int) -> Tensor:
     """Windows of bytes: [windows, length]; a text shorter than one window is one of its own length.
 
     >>> cut(b"abcdefgh", 3, 8).tolist()

@@ -10,9 +10,8 @@ from tensornet_attn.keywords import checked
 if TYPE_CHECKING:
     from tensornet_attn.models.config import json_schema
     from tensornet_attn.models.cost import ModelCost
-    from tensornet_attn.models.initial import INITIALISATIONS
     from tensornet_attn.models.kinds import LanguageModel, Memory, Seq2Seq, SequenceClassifier, make
-    from tensornet_attn.models.model import Model
+    from tensornet_attn.models.model import INITIALISATIONS, Model
     from tensornet_attn.models.read import ModelSpec, check, list_models, load
 
 __all__ = [
@@ -22,9 +21,8 @@ __all__ = [
 _PLACES = {
     "config": "json_schema",
     "cost": "ModelCost",
-    "initial": "INITIALISATIONS",
     "kinds": "LanguageModel Memory Seq2Seq SequenceClassifier make",
-    "model": "Model",
+    "model": "INITIALISATIONS Model",
     "read": "ModelSpec check list_models load",
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names.split()}

@@ -200,8 +200,7 @@ def report_config(error: ValidationError, reporter: Reporter, kind: str) -> None
         path: Path = ("model", *raw["loc"])
         last = str(path[-1])
         if raw["type"] == "extra_forbidden":
-            hint = reporter.nearest(last, _known(path, kind))
-            reporter.error("unknown-key", f"there is no key '{printable(last)}' here.", path, key=True, hint=hint)
+            reporter.unknown_key(path, _known(path, kind))
         elif raw["type"] == "missing":
             hint = f"e.g. '{_EXAMPLES[last]}'."
             reporter.error("missing-key", f"the key '{last}' is missing.", path, key=True, hint=hint)

@@ -9,16 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.models.model import (
-    Losses,
-    Model,
-    Positions,
-    WithLosses,
-    check_numbers,
-    check_tokens,
-    gathered,
-    last_norm_of,
-)
+from tensornet_attn.models.model import Losses, Model, Positions, WithLosses, check_numbers, check_tokens, gathered
 from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.spec.sources import Source
 
@@ -77,7 +68,7 @@ class LanguageModel(Model):
         config = self.spec.config
         self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
         self.positions = Positions(config, config.length, **new)
-        self.norm = last_norm_of(config, **new)
+        self.norm = self._last_norm(**new)
         self.rows = config.memory
         self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False, **new)
         self.output_bias = nn.Parameter(torch.zeros(config.vocabulary, **new)) if config.output_bias else None
@@ -108,8 +99,9 @@ class LanguageModel(Model):
     def new_memory(self, batch: int) -> Memory:
         """The memory before the first segment. Raises InputError for a model without."""
         self._check_rows()
-        weight = self.embedding.weight
-        return Memory(tuple(weight.new_zeros(batch, 0, weight.shape[1]) for _ in range(self._contexts)))
+        weight = self.embedding.weight  # it may be sharded, which a memory is not
+        none = torch.zeros(batch, 0, weight.shape[1], dtype=weight.dtype, device=weight.device)
+        return Memory((none,) * self._contexts)
 
     @property
     def _contexts(self) -> int:
@@ -128,11 +120,9 @@ class LanguageModel(Model):
         keep, states, contexts = _seen(memory, key_mask, batch, n), iter(memory.states), []
         found: Losses = {}
         for place, block in enumerate(self.layers):
-            if block.mixer.context:
-                contexts.append(torch.cat([next(states), x], 1))
-                made = block.after(contexts[-1], n, keep, key_mask, losses=losses)
-            else:
-                made = block(x, key_mask, losses=losses)
+            context = torch.cat([next(states), x], 1) if block.mixer.context else None
+            contexts += [] if context is None else [context]
+            made = block(x, key_mask, losses=losses, context=context, context_mask=keep)
             x = gathered(made, f"layers.{place}", found)
         last = tuple(context[:, max(0, context.shape[1] - self.rows) :].detach() for context in contexts)
         keep = None if keep is None else keep[:, max(0, keep.shape[1] - self.rows) :]
@@ -167,7 +157,7 @@ class SequenceClassifier(Model):
             self.projection = nn.Linear(config.features, config.width, **new)
         self.cls = nn.Parameter(torch.zeros(config.width, **new)) if cls else None
         self.positions = Positions(config, config.length + cls, **new)
-        self.norm = last_norm_of(config, **new)
+        self.norm = self._last_norm(**new)
         rows = config.length if config.pooling == "concat" else 1
         self.output = nn.Linear(rows * config.width, config.classes, **new)
 
@@ -230,7 +220,7 @@ class Seq2Seq(Model):
         self.target_embedding = None if own is None else nn.Embedding(own, config.width, **new)
         self.source_positions = Positions(config, config.length, **new)
         self.target_positions = Positions(config, config.length, **new)
-        self.source_norm, self.norm = last_norm_of(config, **new), last_norm_of(config, **new)
+        self.source_norm, self.norm = self._last_norm(**new), self._last_norm(**new)
         self.output = None if config.tied else nn.Linear(config.width, out, bias=False, **new)
 
     def forward(

@@ -33,7 +33,7 @@ from tensornet_attn.spec import library
 from tensornet_attn.spec import load as load_design
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Document, Path
-from tensornet_attn.spec.report import Reporter, printable
+from tensornet_attn.spec.report import Reporter
 from tensornet_attn.spec.sources import Source, document_of
 from tensornet_attn.spec.yaml import dump
 from tensornet_attn.spec.yaml import parse as parse_yaml
@@ -164,10 +164,8 @@ def _check_top(document: Document, reporter: Reporter) -> None:
         given = written(data.get("tensornet"))
         message = f"this package reads version 1 of the language, {given} given."
         reporter.error("version", message, ("tensornet",), hint="write 'tensornet: 1'.")
-    for key in data:
-        if key not in TOP:
-            hint = reporter.nearest(key, TOP)
-            reporter.error("unknown-key", f"there is no key '{printable(key)}' here.", (key,), key=True, hint=hint)
+    for key in [key for key in data if key not in TOP]:
+        reporter.unknown_key((key,), TOP)
     for key in ("name", "about", "source"):
         text = data.get(key, "")
         if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):

@@ -212,9 +212,8 @@ def _known(study: Study, trials: Sequence[Trial]) -> list[tuple[Path, Values]]:
 
     A quality that was not finite is as bad as the worst.
     """
-    rung = next(
-        (rung for rung in range(len(study.rungs), 1, -1) if len(on_rung(trials, rung)) >= study.population // 2), 1
-    )
+    rungs = range(len(study.rungs), 1, -1)
+    rung = next((rung for rung in rungs if len(on_rung(trials, rung)) >= study.population // 2), 1)
     values = [(trial, values_at(trial, rung)) for trial in on_rung(trials, rung)]
     worst = min((one["quality"] for _, one in values if "quality" in one), default=None)
     return [] if worst is None else [(trial.path, {"quality": worst, **one}) for trial, one in values]

@@ -12,7 +12,6 @@ from math import sqrt
 from statistics import fmean, variance
 
 from tensornet_attn.compare.section import mean_of, quantile
-from tensornet_attn.report.words import joined
 from tensornet_attn.search.rank import Confirmed, confirmed, front, hypervolumes
 from tensornet_attn.search.space import COSTS, Choice, Space
 from tensornet_attn.search.study import ARMS, Rung, Study
@@ -63,9 +62,8 @@ def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
         values = {trial.slot: value for trial in own if (value := values_at(trial, rung).get(metric)) is not None}
         known = [trial for trial in own if trial.slot in values]
         for arm in (ALL, *study.arms[1:]):
-            designs = {
-                trial.essence: trial for trial in reversed(known) if arm in (ALL, trial.arm)
-            }  # the first of each
+            # of equal designs the first
+            designs = {trial.essence: trial for trial in reversed(known) if arm in (ALL, trial.arm)}
             rows = [({*map(_key, trial.path)}, values[trial.slot]) for trial in designs.values()]
             for kind, name in sorted({key for keys, _ in rows for key in keys if key is not None}):
                 sides = [[value for keys, value in rows if ((kind, name) in keys) == has] for has in (True, False)]
@@ -151,10 +149,6 @@ class Findings:
         return frozenset(trial.essence for trial in self.front)
 
     @cached_property
-    def front_slots(self) -> frozenset[int]:
-        return frozenset(trial.slot for trial in self.front)
-
-    @cached_property
     def again(self) -> Mapping[int, Confirmed]:
         """By the slot of a finalist, what confirming it gave."""
         return {one.of: one for one in self.confirmed}
@@ -187,14 +181,6 @@ class Findings:
         return tuple(name for name in self.study.objectives if name != "quality") or ("macs",)
 
     @cached_property
-    def best(self) -> Confirmed | None:
-        """The confirmed design of the highest mean; None where nothing was confirmed."""
-        return self.confirmed[0] if self.confirmed else None
-
-    def of_arm(self, arm: str) -> list[Trial]:
-        return [trial for trial in self.proposals if trial.arm == arm]
-
-    @cached_property
     def volumes(self) -> Mapping[str, Sequence[float]]:
         """The hypervolume of each arm after each of its evaluations."""
         return {arm: hypervolumes(self.study, self.proposals, arm) for arm in self.study.arms}
@@ -225,20 +211,6 @@ def measure(rung: Rung) -> str:
     if callable_task(rung.task):
         return "quality"
     return "accuracy" if rung.measure == "accuracy" else "minus the loss, nats"
-
-
-def counts(rung: Rung) -> str:
-    """
-    >>> counts(Rung(task="mqar", score="mean"))
-    'accuracy, mean of the rates'
-    """
-    return f"{measure(rung)}, {rung.score} of the rates" if len(rung.rates) > 1 else measure(rung)
-
-
-def origin(trial: Trial) -> str:
-    """How a trial was proposed: `mutate of 12`."""
-    parents = joined(str(slot) for slot in trial.parents)
-    return f"{trial.how} of {parents}" if parents else trial.how
 
 
 def folder(trial: Trial) -> str:

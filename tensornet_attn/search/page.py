@@ -19,19 +19,7 @@ from tensornet_attn.report import page as pages
 from tensornet_attn.report.scales import Scale, linear, near_one, rate, readable_ticks
 from tensornet_attn.report.scales import cost as cost_scale
 from tensornet_attn.report.words import short
-from tensornet_attn.search.findings import (
-    ALL,
-    ARM_NAMES,
-    MEANINGS,
-    Effect,
-    Findings,
-    counts,
-    find,
-    folder,
-    measure,
-    origin,
-    task,
-)
+from tensornet_attn.search.findings import ALL, ARM_NAMES, MEANINGS, Effect, Findings, find, folder, measure, task
 from tensornet_attn.search.rank import eligible, order
 from tensornet_attn.search.space import COSTS, Space, base_of, to_text
 from tensornet_attn.search.study import Study, yaml_of
@@ -122,13 +110,8 @@ def slim(svg: str) -> Markup:
     return Markup(_PLACES.sub(lambda places: _DIGITS.sub(r"\1", places[0]), svg))
 
 
-def difference(found: Findings, trial: Trial) -> list[tuple[str, str]]:
-    """The lines that a design has and its base has not, or the other way round, and some around them; by kind."""
-    return changed_lines(found.space.bases[base_of(trial.path)], design_of(trial.design))
-
-
 def changed_lines(base: Mapping[str, Any], design: Design) -> list[tuple[str, str]]:
-    """(`more`, `less`, `same` or `place`, the line): what differs between a base and a design, an entry a line."""
+    """(`more`, `less`, `same` or `place`, the line): what differs between a base and a design, and lines around."""
     before, after = list(lines(base)), list(lines(design.as_dict()))
     changed = list(unified_diff(before, after, n=NEAR, lineterm=""))[3:]  # the first place is the beginning
     kinds = ((KINDS.get(text[0], "same"), text) for text in changed)
@@ -321,7 +304,7 @@ def _signed(value: float) -> str:
 VIEWS: Mapping[str, Callable[..., Any]] = {
     view.__name__: view
     for view in (
-        base_of, counts, difference, folder, forests_of, interval_axis, lead, measure, median, on_rung, origin, plots,
+        base_of, changed_lines, design_of, folder, forests_of, interval_axis, lead, measure, median, on_rung, plots,
         readable_ticks, scatter, short, task, times, to_text, trained, values, volume,
     )
 }  # fmt: skip

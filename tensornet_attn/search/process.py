@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tensornet_attn.errors import TensornetError
-from tensornet_attn.search.job import CLIMB, Job, NotFiniteError, called
+from tensornet_attn.search.study import CLIMB, Job, NotFiniteError, called
 from tensornet_attn.search.study_file import callable_task
 from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY
 
@@ -97,13 +97,8 @@ def kill_group(pid: int) -> None:
 
 
 # Imported once by the process that children are forked from: each of them would need seconds for it.
-TRAINING = (
-    "tensornet_attn.search.training",
-    "lightning_fabric",
-    "safetensors.torch",
-    "matplotlib.backends.backend_svg",
-)
-FUNCTIONS = ("tensornet_attn.search.job", "tensornet_attn.search.process")
+TRAINING = "tensornet_attn.search.training", "lightning_fabric", "safetensors.torch", "matplotlib.backends.backend_svg"
+FUNCTIONS = ("tensornet_attn.search.process",)
 _LOOK = 0.1  # seconds between looks at a child
 _GIB = 2**30
 _NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")  # as torch says it

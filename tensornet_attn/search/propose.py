@@ -71,7 +71,7 @@ def _larger(space: Space, path: Path) -> Iterator[Proposal]:
     """Proposals with one number raised; where that breaks a bound, another is lowered, as little as will do."""
     many = _varied(space, path)
     for one in many:
-        for value in _nearest_first(space.numbers(one.kind)[one.name], one.value, (1,)):
+        for value in _nearest_first(space, one, (1,)):
             raised = _with(path, one, value=value)
             found = built(space, raised)
             if isinstance(found, Proposal):
@@ -138,16 +138,17 @@ def _without(path: Path, kind: str, name: str | None = None) -> Path:
 
 def _traded(space: Space, path: Path, one: Choice, ways: Sequence[int] = (-1, 1)) -> Proposal | None:
     """What a path leads to with the nearest value of one of its numbers that keeps all bounds."""
-    for value in _nearest_first(space.numbers(one.kind)[one.name], one.value, ways):
+    for value in _nearest_first(space, one, ways):
         found = built(space, _with(path, one, value=value))
         if isinstance(found, Proposal):
             return found
     return None
 
 
-def _nearest_first(values: Values, own: Value | None, ways: Sequence[int] = (-1, 1)) -> Iterator[Value]:
+def _nearest_first(space: Space, one: Choice, ways: Sequence[int]) -> Iterator[Value]:
     """Other values, 1, 2, 3, 5, 8, 11, ... places below (-1) and above (1) that of a path; none where it is none."""
-    place = values.place(own)
+    values = space.numbers(one.kind)[one.name]
+    place = values.place(one.value)
     if place is None:
         return
     steps = sorted({round(1.5**power) for power in range(1 + int(log(len(values), 1.5)))})

@@ -24,9 +24,7 @@ def ranks(points: Sequence[Point]) -> list[int]:
     """
     import moocore
 
-    finite = np.nan_to_num(
-        np.array(points, dtype=np.float64)
-    )  # moocore misplaces infinite values, not the largest ones
+    finite = np.nan_to_num(np.array(points, dtype=np.float64))  # moocore misplaces infinite values, not the largest
     return [int(rank) for rank in moocore.pareto_rank(finite)] if points else []
 
 
@@ -216,10 +214,8 @@ def _chosen(study: Study, best: Sequence[Trial], most: int) -> list[Trial]:
     chosen: list[Trial] = []
     while len(chosen) < min(most, len(best)):
         have = [scale[trial.slot] for trial in chosen]
-        volumes = {
-            t.slot: hypervolume([*have, scale[t.slot]], edge) if chosen else 0.0 for t in best if t not in chosen
-        }
-        chosen.append(max((t for t in best if t not in chosen), key=lambda t: volumes[t.slot]))
+        grown = {t.slot: hypervolume([*have, scale[t.slot]], edge) if chosen else 0.0 for t in best if t not in chosen}
+        chosen.append(max((t for t in best if t not in chosen), key=lambda t: grown[t.slot]))
     return chosen
 
 

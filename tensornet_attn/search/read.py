@@ -87,10 +87,8 @@ class _Reading:
         if self.data.get("space") != 1 or isinstance(self.data.get("space"), bool):
             message = "a space begins with its version, 'space: 1'."
             self.error("version", message, ("space",), "write 'space: 1'.")
-        for key in self.data:
-            if key not in TOP:
-                hint = self.reporter.nearest(key, TOP)
-                self.error("unknown-key", f"there is no key '{printable(key)}' here.", (key,), hint, key=True)
+        for key in [key for key in self.data if key not in TOP]:
+            self.reporter.unknown_key((key,), TOP)
         for key in ("name", "about"):
             if not isinstance(self.data.get(key, ""), str):
                 self.error("wrong-type", "a text is wanted here.", (key,), f"e.g. '{key}: small'.")

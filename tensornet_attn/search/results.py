@@ -78,7 +78,7 @@ def _design(found: Findings, trial: Trial, own: Path, out: Path) -> None:
         DESIGN: lambda: design.to_yaml().encode(),
         PICTURE: lambda: compiler.picture(design, "svg"),
         SOURCE: lambda: compiler.emit_source(design).encode(),
-        CURVES: lambda: draw(found.study, runs_of([trial, *again], out), title),
+        CURVES: lambda: draw(found.study, [trial, *again], out, title),
     }
     left_out = {}
     for name, make in makers.items():
@@ -138,16 +138,15 @@ class Curve:
     fresh: int | None = None
 
 
-def runs_of(trials: Sequence[Trial], out: Path) -> list[Curve]:
-    """The runs of a design's trials, beside the store in `out`. Raises InputError where there is none to be read."""
+def draw(study: Study, trials: Sequence[Trial], out: Path, title: str) -> bytes:
+    """Training loss and validations of the runs of a design's trials, beside the store in `out`, as SVG.
+
+    Raises InputError where there is no run to be read, MissingPartError without matplotlib.
+    """
     places = [(result.rung, one.fresh, name) for one in trials for result in one.results for name in result.folders]
     if not places:
         raise InputError("no runs were left behind: the task is a function of its own.")
-    return [Curve(rung, record(out / name), fresh) for rung, fresh, name in places]
-
-
-def draw(study: Study, curves: Sequence[Curve], title: str) -> bytes:
-    """Training loss and validations of runs over their steps, as SVG. Raises MissingPartError without matplotlib."""
+    curves = [Curve(rung, record(out / name), fresh) for rung, fresh, name in places]
     rungs = sorted({curve.rung for curve in curves})
     figure = blank(9, HEIGHT * len(rungs) + 0.4)
     axes = figure.subplots(len(rungs), 2, squeeze=False)
@@ -165,9 +164,7 @@ def draw(study: Study, curves: Sequence[Curve], title: str) -> bytes:
 def _panel(axis: Axes, curves: Sequence[Curve], key: str, title: str) -> None:
     fresh, own = ([curve for curve in curves if (curve.fresh is None) == chosen] for chosen in (False, True))
     lines = [(curve, GREY, 0.8, "" if place else "fresh seeds") for place, curve in enumerate(fresh)]
-    lines += [
-        (curve, COLOURS[i % len(COLOURS)], 1.2, f"learning rate {curve.run.run.lr:g}") for i, curve in enumerate(own)
-    ]
+    lines += [(one, COLOURS[i % len(COLOURS)], 1.2, f"learning rate {one.run.run.lr:g}") for i, one in enumerate(own)]
     for curve, colour, width, label in lines:
         found = curve.run.curve(key)
         few: dict[str, Any] = {"marker": "o", "ms": 3} if len(found) < FEW else {}

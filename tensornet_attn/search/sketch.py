@@ -5,12 +5,13 @@ A wire is all the places that a leg reaches from one place, through steps and te
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from math import prod
 from typing import Any, TypeVar
+
+import networkx
 
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
@@ -18,13 +19,14 @@ from tensornet_attn.graph.text import call_text, sum_text, use_text
 from tensornet_attn.ir.arithmetic import ONE, Arith, Number, evaluate, parse, to_text
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.model import BOXES
+from tensornet_attn.rewrite.change import terms_of, with_terms, with_uses
 from tensornet_attn.spec import Design
+from tensornet_attn.spec.report import words
 
 ROLES = ("inputs", "weights", "constants", "noise", "state")
 Size = int | float | str
 Legs = tuple[str, ...]
 T = TypeVar("T")
-_WORD = re.compile(r"[A-Za-z]\w*")
 
 
 class Nowhere(Exception):
@@ -68,9 +70,8 @@ class Sketch:
 
     def copy(self) -> Sketch:
         """A sketch of its own, which may be changed."""
-        parts = ((part.name, getattr(self, part.name)) for part in fields(self))
-        own: dict[str, Any] = {name: dict(part) if isinstance(part, dict) else part for name, part in parts}
-        return Sketch(**own)
+        own: dict[str, Any] = {name: dict(part) for name, part in vars(self).items() if isinstance(part, dict)}
+        return replace(self, **own)
 
     def readers(self) -> dict[str, list[str]]:
         """The steps that use each tensor or step, in order."""
@@ -85,8 +86,7 @@ class Sketch:
 
     def terms_of(self, step: str) -> tuple[Term, ...]:
         """The products that a step sums; none of a box."""
-        made = self.step[step].contraction
-        return () if made is None else made.terms
+        return terms_of(self.step[step])
 
     def box_of(self, step: str, *kinds: str) -> Box:
         """The box of a step. Raises Nowhere where it is none of these kinds, or no box."""
@@ -101,6 +101,11 @@ class Sketch:
     def size(self, *legs: str) -> int:
         """The product of the sizes of legs; 0 where one is known at run time only."""
         return prod(int(self.sizes[leg] or 0) for leg in legs)
+
+    def free(self, *found: Wire) -> bool:
+        """Whether a move may change these wires: no input, no state, no sequence is on them."""
+        owners = (self.tensors.get(name) for one in found for name in one.owners)
+        return not any(made is not None and made.role in FIXED for made in owners)
 
     def leg(self, wanted: str, text: Size) -> str:
         """Adds a leg and gives the name it got. `text` is what a file would say: `4`, `head h / g`."""
@@ -140,12 +145,10 @@ class Sketch:
         self, step: str, change: Callable[[Sequence[Use]], Iterable[Use]], term: int | None = None, legs: Legs = ()
     ) -> None:
         """Gives the products of a step, or one of its terms, other factors; and the step other legs, if given."""
-        old = self.step[step]
-        terms = (
-            replace(one, factors=tuple(change(one.factors))) if term in (None, place) else one
-            for place, one in enumerate(self.terms_of(step))
-        )
-        self.step[step] = replace(old, op=Contraction(tuple(terms)), legs=legs or old.legs)
+        terms = list(self.terms_of(step))
+        for place in range(len(terms)) if term is None else (term,):
+            terms[place] = replace(terms[place], factors=tuple(change(terms[place].factors)))
+        self.step[step] = replace(with_terms(self.step[step], terms), legs=legs or self.step[step].legs)
 
     def rebox(self, step: str, legs: Legs = (), **changes: Any) -> None:
         """Gives the box of a step other fields; and the step other legs, if given."""
@@ -159,13 +162,14 @@ class Sketch:
             self.step[name] = replace(step, legs=change(name, step.legs))
         self.change_uses(lambda use: Use(use.name, change(use.name, use.legs)))
 
+    def grow(self, names: Iterable[str], leg: str) -> None:
+        """Puts one more leg, at the end, on each of these tensors and steps and on all their uses."""
+        more = frozenset(names)
+        self.change_legs(lambda name, legs: (*legs, leg) if name in more else legs)
+
     def change_uses(self, change: Callable[[Use], Use]) -> None:
         """Puts another use in place of each."""
-        for name, step in self.step.items():
-            if step.box is None:
-                self.refactor(name, lambda factors: map(change, factors))
-            else:
-                self.rebox(name, operands=tuple((role, change(use)) for role, use in step.box.operands))
+        self.step = {name: with_uses(step, change) for name, step in self.step.items()}
 
     def rename(self, new: Mapping[str, str]) -> None:
         """Gives steps other names."""
@@ -319,22 +323,13 @@ def _value(step: Step, sketch: Sketch) -> Any:
 
 def _spoken(parts: Any, numbers: Mapping[str, Size]) -> set[str]:
     """The legs and settings that something speaks of, through arithmetic too."""
-    live, waiting = set[str](), set(_words(parts))
+    live, waiting = set[str](), words(parts)
     while waiting:
         name = waiting.pop()
         if name in numbers and name not in live:
             live.add(name)
-            waiting |= set(_words(numbers[name]))
+            waiting |= words(numbers[name])
     return live
-
-
-def _words(data: Any) -> Iterator[str]:
-    """The names that stand in values."""
-    if isinstance(data, (Mapping, list)):
-        for item in data.values() if isinstance(data, Mapping) else data:
-            yield from _words(item)
-    else:
-        yield from _WORD.findall(str(data))
 
 
 Slot = tuple[str, int]  # a leg of a tensor or step, by its position
@@ -356,34 +351,20 @@ class Wire:
 
 def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire:
     """The wire through these slots."""
-    at_slot: dict[Slot, list[tuple[str, str]]] = {}
-    at_inner: dict[tuple[str, str], list[Slot]] = {}
+    starts, bonds = list(starts), networkx.Graph()  # slots, and the legs of steps that they meet in
+    bonds.add_nodes_from(starts)
     for step in sketch.step.values():
         attached = (use for use in step.op.uses if (step.name, use.name) not in cut)
         for name, legs in ((step.name, step.legs), *((use.name, use.legs) for use in attached)):
-            for position, leg in enumerate(legs):
-                at_slot.setdefault((name, position), []).append((step.name, leg))
-                at_inner.setdefault((step.name, leg), []).append((name, position))
-    slots, inner, waiting = set[Slot](), set[tuple[str, str]](), list(starts)
-    while waiting:
-        slot = waiting.pop()
-        if slot not in slots:
-            slots.add(slot)
-            fresh = [pair for pair in at_slot.get(slot, ()) if pair not in inner]
-            inner.update(fresh)
-            waiting += [other for pair in fresh for other in at_inner[pair]]
-    return Wire(frozenset(slots), frozenset(inner))
+            bonds.add_edges_from(((name, position), (step.name, leg)) for position, leg in enumerate(legs))
+    found = set[Any]().union(*(networkx.node_connected_component(bonds, slot) for slot in starts))
+    slots = frozenset((name, at) for name, at in found if isinstance(at, int))
+    return Wire(slots, frozenset(found - slots))
 
 
-def slot_of(sketch: Sketch, use: Use, leg: str) -> Slot:
+def slot_of(use: Use, leg: str) -> Slot:
     """The slot that a leg of a use hangs on."""
     return use.name, use.legs.index(leg)
-
-
-def free(sketch: Sketch, *found: Wire) -> bool:
-    """Whether a move may change these wires: no input, no state, no sequence is on them."""
-    owners = (sketch.tensors.get(name) for one in found for name in one.owners)
-    return not any(made is not None and made.role in FIXED for made in owners)
 
 
 def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
@@ -411,9 +392,3 @@ def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
         leg, other = (one and inner.get((name, one), one) for one in (box.leg, box.other))
         sketch.rebox(name, leg=leg, other=other)
     sketch.change_legs(change)
-
-
-def grow(sketch: Sketch, names: Iterable[str], leg: str) -> None:
-    """Puts one more leg, at the end, on each of these tensors and steps and on all their uses."""
-    more = frozenset(names)
-    sketch.change_legs(lambda name, legs: (*legs, leg) if name in more else legs)

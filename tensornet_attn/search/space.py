@@ -20,8 +20,6 @@ from tensornet_attn.spec.read import merge
 from tensornet_attn.spec.report import Reporter
 
 SECTIONS = {"leg": "legs", "setting": "settings"}  # where a design has the numbers of a kind of choice
-
-
 Value = int | float | str
 GRID = 1001  # how many decimals a range of decimals stands for
 

@@ -12,11 +12,10 @@ from typing import Any, TypedDict, Unpack
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.report.words import exact
 from tensornet_attn.search.evolve import draft
-from tensornet_attn.search.job import function_named, name_of
 from tensornet_attn.search.rank import Confirmed, confirmed, front
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space, to_text
-from tensornet_attn.search.study import CONFIG, DATABASE, NAME, Study, prepare
+from tensornet_attn.search.study import CONFIG, DATABASE, NAME, Study, function_named, name_of, prepare
 from tensornet_attn.search.study_file import SHORT, callable_task, read
 from tensornet_attn.search.trial import Trial
 from tensornet_attn.spec.sources import Source
@@ -105,15 +104,14 @@ def search(
     for module, part in (("optuna", "optuna"), ("moocore", "moocore"), ("sklearn", "scikit-learn")):
         if find_spec(module) is None:
             raise MissingPartError(f"a search needs {part}: pip install 'tensornet-attn[search]'.")
-    given = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
-    chosen = {key: value for key, value in given.items() if value is not None} | options
+    own = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
     if workers < 1:
         raise InputError(f"workers is {workers}; at least one is needed.")
     from tensornet_attn.search.results import write
     from tensornet_attn.search.store import open_store, reached
     from tensornet_attn.search.team import Team, ended
 
-    study = _study(chosen, config, out)
+    study = _study({**own, **options}, config, out)
     found = load(study.space)
     folder = Path(out) if out is not None else Path("runs") / found.name
     draft(study, found, 0, ())  # a space that gives nothing is told before anything is made
@@ -135,9 +133,9 @@ def search(
 
 def _study(chosen: dict[str, Any], config: Any, out: Any) -> Study:
     """The study that is asked for; that of the folder, where nothing is."""
-    if callable(chosen.get("task")):
+    if callable(chosen["task"]):
         chosen["task"] = name_of(chosen["task"])
-    if config is None and "space" not in chosen and out is not None and (Path(out) / CONFIG).is_file():
+    if config is None and chosen["space"] is None and out is not None and (Path(out) / CONFIG).is_file():
         config = Path(out) / CONFIG
     study = read(config, chosen)
     for rung in study.rungs:

@@ -190,11 +190,9 @@ def _shown(url: str) -> str:
 
 def _study(storage: Storage, study: Study, name: str) -> optuna.Study:
     """The study of a name, made where there is none."""
-    directions: list[Any] = ["maximize" if larger(one) else "minimize" for one in study.objectives]
+    ways: list[Any] = ["maximize" if larger(one) else "minimize" for one in study.objectives]
     sampler = optuna.samplers.RandomSampler(seed=0)  # of nothing: proposals are ours
-    own = optuna.create_study(
-        storage=storage, study_name=name, directions=directions, sampler=sampler, load_if_exists=True
-    )
+    own = optuna.create_study(storage=storage, study_name=name, directions=ways, sampler=sampler, load_if_exists=True)
     if STUDY not in own.user_attrs:
         own.set_user_attr(STUDY, decisive(study))
         own.set_metric_names(list(study.objectives))

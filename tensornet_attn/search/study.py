@@ -1,11 +1,17 @@
-"""What a study is: space, rungs, objectives and bounds; as data, as the files of its folder, and whether two agree."""
+"""What a study is: space, rungs, objectives, bounds; as data, as the files of its folder; and the jobs of its trials.
+
+What a job computes for a task that is a user's function stands here, too, and needs no torch.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
+from importlib import import_module
+from inspect import signature
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from tensornet_attn import compiler
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
 from tensornet_attn.search.space import COSTS, Space, Values
@@ -186,9 +193,8 @@ def check_same(study: Study, there: Mapping[str, Any], where: str, hint: str) ->
     found = difference(own, there)
     assert found is not None
     place, told = found
-    raise InputError(
-        f"{where} belongs to another {'space' if place.split('.')[0] == 'space' else 'study'}: {told}; {hint}."
-    )
+    what = "space" if place.split(".")[0] == "space" else "study"
+    raise InputError(f"{where} belongs to another {what}: {told}; {hint}.")
 
 
 CONFIG, DATABASE, RUNS, LOGS = "study.yaml", "study.db", "trials", "logs"
@@ -201,12 +207,7 @@ def run_folder(design: str, rung: int, rate: float, seed: int) -> str:
     >>> run_folder("tensornet: 1", 1, 1e-3, 0)
     'trials/0640dca63934/rung1-lr0.001-seed0'
     """
-    return f"{RUNS}/{key(design)}/rung{rung}-lr{rate!r}-seed{seed}"
-
-
-def key(design: str) -> str:
-    """A name for the text of a design."""
-    return sha256(design.encode()).hexdigest()[:12]
+    return f"{RUNS}/{sha256(design.encode()).hexdigest()[:12]}/rung{rung}-lr{rate!r}-seed{seed}"
 
 
 def log_of(out: Path, slot: int) -> Path:
@@ -236,3 +237,81 @@ def read_study(path: Path) -> Study:
         return Study(**parse(path.read_text(encoding="utf-8"), os.fspath(path))[0].data)
     except (ValidationError, TypeError) as error:
         raise InputError(f"'{path}' holds no study that this package can read: choose another --out.") from error
+
+
+STATIC, CLIMB, LATENCY = "static", "climb", "latency"
+
+
+@dataclass(frozen=True)
+class Job:
+    """`kind`: static, climb or latency. `design`: YAML; `out`: the folder of the study; `rung`: from 1.
+
+    `rates`: each with its own of `seeds`; one seed where there are none.
+    """
+
+    kind: str
+    study: Study
+    design: str
+    out: str
+    rung: int = 1
+    rates: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+
+
+class NotFiniteError(InputError):
+    """Loss or gradient of a job are not finite."""
+
+
+RULE = "it is a function of a module, as module:function, and the module can be found from here or on PYTHONPATH"
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """`module:function`, by which other processes find it. Raises InputError where they could not.
+
+    >>> name_of(name_of)
+    'tensornet_attn.search.study:name_of'
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module in (None, "__main__") or name is None or "<" in name:
+        told = f"{module}:{name}" if name is not None else repr(function)
+        raise InputError(f"the task '{told}' cannot be found by the processes of trials: put it into a module; {RULE}.")
+    return f"{module}:{name}"
+
+
+def function_named(task: str) -> Callable[..., Any]:
+    """The function that `module:function` names. Raises InputError."""
+    module, _, name = task.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"the task '{task}' cannot be imported ({error}): {RULE}.") from error
+    if not callable(found):
+        raise InputError(f"the task '{task}' is no function: {RULE}.")
+    return found  # type: ignore[no-any-return]
+
+
+def called(job: Job) -> list[tuple[float | None, str]]:
+    """What a user's function says of the design, which it gets as a Design.
+
+    It also gets what it has parameters for: `seed`; `rate`, and is then called with each learning rate; `folder`, one
+    of its own that is the same when it is called again.
+    """
+    task = job.study.rungs[job.rung - 1].task
+    function = function_named(task)
+    known = signature(function).parameters
+    design = compiler.load(job.design)
+    found = []
+    for rate, seed in list(zip(job.rates, job.seeds, strict=True))[: None if "rate" in known else 1]:
+        folder = run_folder(job.design, job.rung, rate, seed)
+        given: dict[str, Any] = {"seed": seed, "rate": rate, "folder": Path(job.out) / folder}
+        if "folder" in known:
+            given["folder"].mkdir(parents=True, exist_ok=True)
+        quality = function(design, **{name: value for name, value in given.items() if name in known})
+        try:
+            value = float(quality)
+        except (TypeError, ValueError):
+            raise InputError(f"the task '{task}' gave {quality!r}; a quality is a number, larger is better.") from None
+        found.append((value if isfinite(value) else None, folder if "folder" in known else ""))
+    return found

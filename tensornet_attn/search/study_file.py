@@ -115,8 +115,7 @@ def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, o
             in_file = bool(path) and path[0] in document.data and path[0] not in options
             last = str(path[-1:] and path[-1])
             if in_file and kind == "extra_forbidden":
-                message, hint = f"there is no key '{printable(last)}' here.", reporter.nearest(last, known)
-                reporter.error("unknown-key", message, path, key=True, hint=hint)
+                reporter.unknown_key(path, known)
             elif in_file:
                 reporter.error("wrong-value", f"{where}: {wrong}{shown}.", path, hint=PAGE)
             elif kind == "extra_forbidden":
@@ -186,19 +185,16 @@ def check_rungs(study: Study) -> None:
     """Raises InputError where a rung's task or run is none, as the trainer would say."""
     for place, rung in trained(study):
         try:
-            _check_rung(rung)
+            own = next((key for key in rung.run if key in OWN), None)
+            if own is not None:
+                raise InputError(f"'{own}' is not given under 'run': it comes from {OWN[own]}.")
+            if task_named(rung.task, **rung.options).kind == "sequence_to_sequence":
+                told = f"task '{rung.task}' needs an encoder and a decoder, and a study has one stack"
+                known = ", ".join(recipe.name for recipe in list_tasks() if recipe.name not in TWO_STACKS)
+                raise InputError(f"{told}: try {known}.")
+            read_run({}, {"task": rung.task, "design": "mhsa", **rung.run})
         except InputError as error:
             raise InputError("\n".join(f"rung {place}: {line}" for line in str(error).splitlines())) from error
-
-
-def _check_rung(rung: Rung) -> None:
-    own = next((key for key in rung.run if key in OWN), None)
-    if own is not None:
-        raise InputError(f"'{own}' is not given under 'run': it comes from {OWN[own]}.")
-    if task_named(rung.task, **rung.options).kind == "sequence_to_sequence":
-        known = ", ".join(recipe.name for recipe in list_tasks() if recipe.name not in TWO_STACKS)
-        raise InputError(f"task '{rung.task}' needs an encoder and a decoder, and a study has one stack: try {known}.")
-    read_run({}, {"task": rung.task, "design": "mhsa", **rung.run})
 
 
 def trained(study: Study) -> Iterator[tuple[int, Rung]]:

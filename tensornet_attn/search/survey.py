@@ -11,7 +11,7 @@ from typing import Any
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.report.page import Table, page
-from tensornet_attn.report.words import column
+from tensornet_attn.report.words import column, counted
 from tensornet_attn.search.build import Proposal, Walk, start
 from tensornet_attn.search.propose import propose
 from tensornet_attn.search.roles import maps
@@ -117,8 +117,7 @@ class Size:
 
     def to_text(self) -> str:
         if self.exact:
-            noun = f"design{'s' * (self.count != 1)}"
-            return f"{self.count:,} {noun}, counted one by one: valid, within bounds, all different"
+            return f"{counted(self.count, 'design')}, counted one by one: valid, within bounds, all different"
         few = f"{self.count:,}" if self.count < 10**12 else f"{self.count:.3g}"
         return f"at most {few} designs: a bound that counts paths, those without a place and equal ones too"
 

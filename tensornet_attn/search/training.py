@@ -15,13 +15,11 @@ from tensornet_attn import compiler
 from tensornet_attn.bench.case import TRAINING, Case, runner
 from tensornet_attn.bench.measure import interleaved
 from tensornet_attn.errors import InputError
-from tensornet_attn.search.job import CLIMB, LATENCY, STATIC, Job, NotFiniteError
 from tensornet_attn.search.read import load
-from tensornet_attn.search.study import Rung, run_folder
-from tensornet_attn.train.config import read
+from tensornet_attn.search.study import CLIMB, LATENCY, STATIC, Job, NotFiniteError, Rung, run_folder
+from tensornet_attn.train.config import read, spec_of
 from tensornet_attn.train.folder import locked
 from tensornet_attn.train.metrics import say
-from tensornet_attn.train.model import spec_of
 from tensornet_attn.train.session import begin, fabric_of, need_parts
 from tensornet_attn.train.start import task_of, train
 from tensornet_attn.train.step import Diverged, optimise

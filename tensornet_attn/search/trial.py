@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from tensornet_attn.report.words import joined
 from tensornet_attn.search.space import COSTS, Path, Price, Space, as_data, from_data
 from tensornet_attn.search.study import Score, Study
 
@@ -17,6 +18,13 @@ from tensornet_attn.search.study import Score, Study
 COMPLETE, FAILED, DIVERGED, MEMORY, LATE, BOUND = (
     "complete", "failed", "not finite", "out of memory", "timed out", "out of bounds",
 )  # fmt: skip
+HINTS = {  # what to do where all trials end so
+    FAILED: "mend that",
+    DIVERGED: "give lower learning rates",
+    MEMORY: "raise 'gibibytes', or let smaller designs vary",
+    LATE: "raise 'seconds', or train for fewer steps",
+    BOUND: "widen that bound",
+}
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,12 @@ class Trial:
     def quality_on(self, rung: int) -> float | None:
         """What a rung gave; None where it gave nothing, or was not reached."""
         return next((result.counts for result in self.results if result.rung == rung), None)
+
+    @property
+    def origin(self) -> str:
+        """How it was proposed: `mutate of 12`."""
+        parents = joined(str(slot) for slot in self.parents)
+        return f"{self.how} of {parents}" if parents else self.how
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON holds it; `trial_from` reads it back."""

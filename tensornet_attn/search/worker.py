@@ -26,26 +26,14 @@ from optuna.exceptions import UpdateFinishedTrialError
 
 from tensornet_attn.errors import InputError, MissingPartError, TensornetError
 from tensornet_attn.search.evolve import Confirmation, Draft, Exhausted, draft
-from tensornet_attn.search.job import CLIMB, LATENCY, STATIC, Job
 from tensornet_attn.search.process import FUNCTIONS, TRAINING, Bound, LostError, Nursery, identity
 from tensornet_attn.search.rank import CONFIRM, confirmations, promoted
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space, to_text
 from tensornet_attn.search.store import CLAIM, RECORD, RUNG, STALE, Running, Store, open_store, reached
-from tensornet_attn.search.study import CONFIG, Study, log_of, read_study
+from tensornet_attn.search.study import CLIMB, CONFIG, LATENCY, STATIC, Job, Study, log_of, read_study
 from tensornet_attn.search.study_file import callable_task, trained
-from tensornet_attn.search.trial import (
-    BOUND,
-    COMPLETE,
-    DIVERGED,
-    FAILED,
-    LATE,
-    MEMORY,
-    Result,
-    Trial,
-    broken,
-    values_of,
-)
+from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, HINTS, Result, Trial, broken, values_of
 
 PAUSE = 0.5  # seconds between looks, where there is nothing to take
 HOPELESS = 8  # trials that may fail, all that there are, before the search ends
@@ -373,15 +361,6 @@ def check_hope(study: Study, finished: Sequence[Trial]) -> None:
         f"all {len(proposals)} trials failed, {count} of them so: {reason.rstrip('.')}; {HINTS[state]}, and begin "
         "again in another --out."
     )
-
-
-HINTS = {
-    FAILED: "mend that",
-    DIVERGED: "give lower learning rates",
-    MEMORY: "raise 'gibibytes', or let smaller designs vary",
-    LATE: "raise 'seconds', or train for fewer steps",
-    BOUND: "widen that bound",
-}
 
 
 def serve(out: str, storage: str, name: str) -> int:

@@ -203,9 +203,7 @@ def _no_parent(name: str, told: Reporter, reporter: Reporter) -> None:
 def _mend_keys(document: Document, reporter: Reporter) -> None:
     """Reports unknown keys at the top; one that resembles a missing key is read as that one."""
     for key in [key for key in document.data if key not in TOP]:
-        hint = reporter.nearest(key, TOP)
-        reporter.error("unknown-key", f"there is no key '{printable(key)}' here.", (key,), key=True, hint=hint)
-        guess = meant(hint)
+        guess = meant(reporter.unknown_key((key,), TOP))
         if guess and guess not in document.data and guess != "extends":
             document.rename(key, guess)
         else:

@@ -63,6 +63,12 @@ class Reporter:
         dotted = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")
         self.found.append(Problem(code, message, hint, file, printable(dotted, 200), *where))
 
+    def unknown_key(self, path: Path, known: Iterable[str]) -> str:
+        """Reports a key that does not exist, and gives the hint, which names the nearest one that does."""
+        hint = self.nearest(str(path[-1]), known)
+        self.error("unknown-key", f"there is no key '{printable(str(path[-1]))}' here.", path, key=True, hint=hint)
+        return hint
+
     def warning(self, code: str, message: str, path: Path, **where: Any) -> None:
         self.error(code, message, path, severity="warning", **where)
 

@@ -66,8 +66,7 @@ def _report(complaint: dict[str, Any], reporter: Reporter) -> None:
     path, kind = complaint["path"], complaint["type"]
     value = reporter.document.value(path)
     if kind == "extra_forbidden":
-        hint = reporter.nearest(str(path[-1]), _known(path, reporter))
-        reporter.error("unknown-key", f"there is no key '{printable(str(path[-1]))}' here.", path, key=True, hint=hint)
+        reporter.unknown_key(path, _known(path, reporter))
     elif kind == "missing":
         where = "" if len(path) == 1 else f" in '{printable(str(path[-2]))}'"
         examples = _EXAMPLES if len(path) == 1 else _INNER.get(str(path[0]), {})

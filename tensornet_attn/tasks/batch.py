@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
+from tensornet_attn.tasks.chance import Rows
 from tensornet_attn.tasks.recipe import Measure, measured
-from tensornet_attn.tasks.splits import Rows
 
 Tensor = torch.Tensor
 _KINDS = {"i": "int64", "u": "int64", "f": "float32", "b": "bool"}  # numpy's kinds of arrays
@@ -47,8 +47,7 @@ class Batch:
         return self._each(lambda value: value[start:stop])
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Batch(**{name: None if value is None else change(value) for name, value in values.items()})
+        return replace(self, **{name: change(value) for name, value in vars(self).items() if value is not None})
 
 
 def batch_of(rows: Rows, padding: int | None) -> Batch:
@@ -77,7 +76,7 @@ class Score:
 
     def __add__(self, other: Score) -> Score:
         zero = (0.0, 0)
-        names = [*self.parts, *(name for name in other.parts if name not in self.parts)]
+        names = {**self.parts, **other.parts}
         pairs = {name: (self.parts.get(name, zero), other.parts.get(name, zero)) for name in names}
         parts = {name: (a[0] + b[0], a[1] + b[1]) for name, (a, b) in pairs.items()}
         return Score(parts, self.measure or other.measure)

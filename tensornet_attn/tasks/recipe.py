@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.cache import Cache
-from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.splits import SPLITS, Make, Rows, settled
+from tensornet_attn.tasks.chance import SPLITS, Integers, Make, Rows, Stream, settled
+from tensornet_attn.tasks.reading import Cache
 
 Kind = Literal["language_model", "classification", "sequence_to_sequence"]
 Measure = Literal["perplexity", "bits_per_character", "bits_per_dimension"]

@@ -15,13 +15,11 @@ from pydantic import ValidationError
 
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.cache import Cache, default_folder
-from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.reading import MissingFile
+from tensornet_attn.tasks.chance import SPLITS, Integers, Rows, Stream
+from tensornet_attn.tasks.reading import Cache, MissingFile, default_folder
 from tensornet_attn.tasks.recipe import BLOCK, Kind, Options, Recipe, Source
 from tensornet_attn.tasks.recipes import RECIPES
 from tensornet_attn.tasks.recipes.texts import Sliding
-from tensornet_attn.tasks.splits import SPLITS, Rows
 
 if TYPE_CHECKING:
     import torch

@@ -177,25 +177,18 @@ def _force(folder: Path) -> None:
 
 
 @torch.no_grad()
-def load_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Puts tensors into a model, sharded as it is. Raises InputError for those of another model."""
-    own = model.state_dict()
+def load_model(model: nn.Module, saved: Saved) -> None:
+    """Puts the tensors of a checkpoint into a model, sharded as it is. Raises InputError for those of another model."""
+    from safetensors.torch import load_file
+
+    own, tensors = model.state_dict(), load_file(saved.path / MODEL)
     for name in [*own, *(name for name in tensors if name not in own)]:
         if name not in tensors or name not in own or own[name].shape != tensors[name].shape:
             shapes = [list(each[name].shape) if name in each else "missing" for each in (own, tensors)]
             raise InputError(
-                f"'{path}' is a checkpoint of another model: '{name}' is {shapes[1]} there and {shapes[0]} here."
+                f"'{saved.path}' is a checkpoint of another model: '{name}' is {shapes[1]} there and {shapes[0]} here."
             )
         own[name].copy_(like(own[name], tensors[name]))
-
-
-def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Puts tensors into an optimizer, sharded as the parameters are."""
-    parameters = dict(model.named_parameters())
-    for path, value in tensors.items():
-        name, _, key = path.rpartition("/")
-        parameter = parameters[name]
-        optimizer.state[parameter][key] = value if key == "step" else like(parameter, value)
 
 
 def whole(value: Tensor) -> Tensor:
@@ -216,13 +209,6 @@ def like(pattern: Tensor, value: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(value, pattern.device_mesh, pattern.placements, src_data_rank=None)
-
-
-def memory_rows(tensors: Mapping[str, Tensor], start: int, stop: int, device: torch.device) -> Memory:
-    """The memory of some rows of the batch."""
-    rows = {name: value[start:stop].to(device, copy=True) for name, value in tensors.items()}
-    keep = rows.pop(KEEP, None)
-    return Memory(tuple(rows[name] for name in sorted(rows, key=int)), keep)
 
 
 def save(session: Session, out: Path) -> None:
@@ -270,13 +256,19 @@ def resume(session: Session, saved: Saved) -> None:
 
     if saved.state.get("config") != config_hash(session.run):
         raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration is not that of {CONFIG}.")
-    load_model(session.model, load_file(saved.path / MODEL), saved.path)
-    load_optimizer(session.model, session.optimizer, load_file(saved.path / OPTIMIZER))
+    load_model(session.model, saved)
+    parameters = dict(session.model.named_parameters())
+    for path, value in load_file(saved.path / OPTIMIZER).items():
+        name, _, key = path.rpartition("/")
+        parameter = parameters[name]
+        session.optimizer.state[parameter][key] = value if key == "step" else like(parameter, value)
     if (saved.path / MEMORY).exists():
-        held, share = load_file(saved.path / MEMORY), session.share
-        spans = [share.rows(part, session.run.batch) for part in range(share.parts)]
-        device = session.fabric.device
-        session.memories = [memory_rows(held, start, stop, device) for start, stop in spans]
+        held = load_file(saved.path / MEMORY)
+        for part in range(session.share.parts):
+            rows = slice(*session.share.rows(part, session.run.batch))
+            own = {name: value[rows].to(session.fabric.device, copy=True) for name, value in held.items()}
+            keep = own.pop(KEEP, None)
+            session.memories[part] = Memory(tuple(own[name] for name in sorted(own, key=int)), keep)
     session.step, session.seconds = saved.step, saved.state["seconds"]
     session.peak = saved.state["peak_memory_bytes"]
 

@@ -13,9 +13,8 @@ from torch import nn
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.batch import UNSCORED, Batch
 from tensornet_attn.train.config import Run
-from tensornet_attn.train.feed import answer, check_tokens, scored_places, seed_part
 from tensornet_attn.train.folder import gathered
-from tensornet_attn.train.session import Session
+from tensornet_attn.train.session import Session, answer, check_tokens, scored_places, seed_part
 
 Tensor = torch.Tensor
 

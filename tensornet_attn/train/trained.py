@@ -16,11 +16,9 @@ from tensornet_attn.models.kinds import make
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks.batch import Batch, Score
 from tensornet_attn.tasks.task import Task
-from tensornet_attn.train.config import Run, read
-from tensornet_attn.train.feed import arguments, judge
-from tensornet_attn.train.folder import CHECKPOINTS, CONFIG, MODEL, Saved, checkpoints, config_hash, load_model
-from tensornet_attn.train.model import spec_of
-from tensornet_attn.train.session import fabric_of, need_parts
+from tensornet_attn.train.config import Run, read, spec_of
+from tensornet_attn.train.folder import CHECKPOINTS, CONFIG, Saved, checkpoints, config_hash, load_model
+from tensornet_attn.train.session import arguments, fabric_of, judge, need_parts
 from tensornet_attn.train.start import task_of
 
 Tensor = torch.Tensor
@@ -84,10 +82,8 @@ def open_run(out: str | os.PathLike[str], checkpoint: str | None = None, acceler
     saved = _saved(path / CHECKPOINTS, checkpoint)
     if saved.state.get("config") != config_hash(run):
         raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration is not that of '{out}'.")
-    from safetensors.torch import load_file
-
     model = make(spec, backend=run.backend)
-    load_model(model, load_file(saved.path / MODEL), saved.path)
+    load_model(model, saved)
     return Trained(run, task, spec, model.eval(), saved)
 
 

@@ -10,7 +10,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.analyse.core import core_matrix
-from tensornet_attn.analyse.steps import attention_steps
+from tensornet_attn.analyse.maps import attention_steps
 
 F = {"f": 12, "h": 3}  # d is 4
 

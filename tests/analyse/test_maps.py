@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.analyse.steps import attention_steps
+from tensornet_attn.analyse.maps import attention_steps
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -11,10 +11,9 @@ import pytest
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.search.evolve import Confirmation, Draft, draft
-from tensornet_attn.search.job import CLIMB, LATENCY, STATIC, Job
 from tensornet_attn.search.process import Bound, Outcome
 from tensornet_attn.search.read import load
-from tensornet_attn.search.study import Rung, Study
+from tensornet_attn.search.study import CLIMB, LATENCY, STATIC, Job, Rung, Study
 from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, FAILED, LATE, MEMORY, Result, Trial, trial_from
 from tensornet_attn.search.worker import Evaluation, check_hope
 from tests.search import made

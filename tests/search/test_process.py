@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.search.job import CLIMB, Job, NotFiniteError, function_named, name_of
 from tensornet_attn.search.process import FUNCTIONS, Bound, LostError, Nursery, Outcome, state_of
-from tensornet_attn.search.study import Rung, Study
+from tensornet_attn.search.study import CLIMB, Job, NotFiniteError, Rung, Study, function_named, name_of
 from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY
 from tests.search import functions, made
 

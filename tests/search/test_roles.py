@@ -68,8 +68,8 @@ def test_maps_of_shipped_designs(name: str, boxes: list[str]) -> None:
 def test_a_wire_goes_everywhere_until_it_is_cut() -> None:
     sketch = sketch_of(ta.load("mhsa"))
     key = maps(sketch)[0].key
-    everywhere = wire(sketch, [slot_of(sketch, key, "h")])
+    everywhere = wire(sketch, [slot_of(key, "h")])
     assert everywhere.owners == {"Q", "K", "V", "A.of", "A", "Wq", "Wk", "Wv", "Wo"}
-    above = wire(sketch, [slot_of(sketch, key, "h")], frozenset({("A.of", "K")}))
+    above = wire(sketch, [slot_of(key, "h")], frozenset({("A.of", "K")}))
     assert above.owners == {"K", "Wk"}
     assert above.slots == {("K", 1), ("Wk", 1)}

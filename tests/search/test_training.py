@@ -13,8 +13,7 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
 from tensornet_attn.search import training as jobs
-from tensornet_attn.search.job import CLIMB, LATENCY, STATIC, Job, NotFiniteError
-from tensornet_attn.search.study import Rung, Study
+from tensornet_attn.search.study import CLIMB, LATENCY, STATIC, Job, NotFiniteError, Rung, Study
 from tensornet_attn.search.training import check_first, compute
 from tensornet_attn.train.folder import locked
 from tests.search import made

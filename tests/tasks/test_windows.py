@@ -10,7 +10,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.tasks import task_named
-from tensornet_attn.tasks.cache import default_folder
+from tensornet_attn.tasks.reading import default_folder
 from tensornet_attn.tasks.recipes.texts import Lanes, Sliding
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyzäöü€😀\n"

@@ -12,7 +12,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.models import LanguageModel
 from tensornet_attn.tasks import task_named
 from tensornet_attn.tasks.batch import UNSCORED, Batch
-from tensornet_attn.train.feed import Share, answer, check_tokens, scored_places, seed_part
+from tensornet_attn.train.session import Share, answer, check_tokens, scored_places, seed_part
 
 TASK = task_named("copy", length=8)
 

@@ -66,7 +66,7 @@ def test_a_step_minimises_the_task_and_the_weighted_losses(tmp_path: Path) -> No
     ta.train(run, out=tmp_path / "out")
     first = runs.curve(tmp_path / "out")[0]
     from tensornet_attn.tasks import task_named
-    from tensornet_attn.train.feed import seed_part
+    from tensornet_attn.train.session import seed_part
 
     task = task_named(run["task"], seed=0, **run["options"])
     spec = ta.models.load(json.loads(json.dumps(_model(tmp_path / "out"))))

@@ -9,19 +9,7 @@ from tensornet_attn.ir.arithmetic import ONE, Binary, Negative, parse
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.moves.scores import plain_product, set_scale, summed_legs
 from tensornet_attn.search.roles import Map, chain, heads, only, projection, reader, source
-from tensornet_attn.search.sketch import (
-    Legs,
-    Sketch,
-    added,
-    grow,
-    mapped,
-    need,
-    product,
-    relabel,
-    slot_of,
-    swapped,
-    wire,
-)
+from tensornet_attn.search.sketch import Legs, Sketch, added, mapped, need, product, relabel, slot_of, swapped, wire
 
 WAYS = ("gaussian", "products", "hard")
 KEYS = ("own", "shifted")
@@ -45,11 +33,11 @@ def mixture(sketch: Sketch, at: Map, r: int, way: str, keys: str) -> None:
     need(r >= 2 and alone)  # from their projection on, the keys are read by this map's scores alone
     leg = sketch.leg("r", r)
     if keys == "own":
-        grow(sketch, [*names, place.use.name], leg)
+        sketch.grow([*names, place.use.name], leg)
     else:
         legs = (one for one in sketch.step[names[-1]].legs if one != sketch.key)
         shift = sketch.weight("b", (leg, *legs), "normal(1)")
-        grow(sketch, names, leg)
+        sketch.grow(names, leg)
         step = sketch.step[names[-1]]
         both = Contraction((*sketch.terms_of(step.name), Term(ONE, (shift,))))
         sketch.step[step.name] = Step(step.name, both, step.legs)
@@ -174,7 +162,7 @@ def delta(sketch: Sketch, at: Map, map: str) -> None:
     need(sketch.head.get("causal") is not False and {*heads} <= {*found.value.legs} and chain(sketch, found.value))
     need({*at.query.legs} == {query, *heads, leg} and {*at.key.legs} == {key, *heads, leg})
     if leg in found.value.legs:
-        values = wire(sketch, [slot_of(sketch, found.value, leg)])
+        values = wire(sketch, [slot_of(found.value, leg)])
         need(not {at.key.name, at.query.name} & values.owners)
         relabel(sketch, (values, (sketch.leg("e", leg),)))
         found = need(reader(sketch, at.box))

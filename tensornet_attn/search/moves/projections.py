@@ -9,7 +9,7 @@ from math import prod
 from tensornet_attn.graph.model import Box, Use
 from tensornet_attn.ir.arithmetic import parse
 from tensornet_attn.search.roles import Map, Place, heads, output, projection, reader, source
-from tensornet_attn.search.sketch import Legs, Sketch, grow, mapped, need, product, swapped
+from tensornet_attn.search.sketch import Legs, Sketch, mapped, need, product, swapped
 
 PROJECTIONS = ("v", "k", "q", "o")
 _WIDEST = 64  # heads that each have a gate of their own; beyond that, all share one
@@ -44,7 +44,7 @@ def _choose(sketch: Sketch, places: list[Place], given: Use, leg: str, setting: 
     need(given.name not in order or order.index(given.name) < order.index(first))
     own = [_head_legs(sketch, place) for place in places]
     need(not any({*legs} & {*given.legs} for legs in own))  # else what is projected has heads already
-    grow(sketch, [place.use.name for place in places], leg)
+    sketch.grow([place.use.name for place in places], leg)
     for legs in dict.fromkeys(own):
         gate = _gate(sketch, given, (*legs, leg), setting, name, first)
         for place in (place for place, mine in zip(places, own, strict=True) if mine == legs):

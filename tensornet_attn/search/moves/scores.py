@@ -9,19 +9,7 @@ from tensornet_attn.graph.model import Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, parse
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.roles import Map, Reader, only, reader
-from tensornet_attn.search.sketch import (
-    Legs,
-    Sketch,
-    Wire,
-    free,
-    mapped,
-    need,
-    product,
-    relabel,
-    slot_of,
-    swapped,
-    wire,
-)
+from tensornet_attn.search.sketch import Legs, Sketch, Wire, mapped, need, product, relabel, slot_of, swapped, wire
 
 FORMS = ("full", "left", "right", "low_rank")
 
@@ -37,8 +25,8 @@ class Side:
 def side(sketch: Sketch, at: Map, leg: str) -> Side:
     """The wire of a leg from the product of the scores upwards. Raises Nowhere where it comes to the map otherwise."""
     cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
-    found = wire(sketch, [slot_of(sketch, use, leg) for use in (at.query, at.key)], cut)
-    need(not {at.scores, at.box} & found.owners and free(sketch, found))
+    found = wire(sketch, [slot_of(use, leg) for use in (at.query, at.key)], cut)
+    need(not {at.scores, at.box} & found.owners and sketch.free(found))
     return Side(leg, found)
 
 
@@ -96,8 +84,8 @@ def mix(sketch: Sketch, at: Map, e: int) -> None:
     found = need(reader(sketch, at.box))
     leg = need(only(leg for leg in found.map.legs if leg in found.value.legs and leg != sketch.key))
     need(leg in (*sketch.step[at.box].legs, *head_legs(sketch, at)))
-    below = wire(sketch, [slot_of(sketch, found.value, leg)], frozenset({(found.step, found.map.name)}))
-    need(not {found.map.name, at.box} & below.owners and free(sketch, below))
+    below = wire(sketch, [slot_of(found.value, leg)], frozenset({(found.step, found.map.name)}))
+    need(not {found.map.name, at.box} & below.owners and sketch.free(below))
     new = sketch.leg("e", f"head {e}")
     relabel(sketch, (below, (new,)))
     legs = (new if one == leg else one for one in found.map.legs)
@@ -111,9 +99,9 @@ def group(sketch: Sketch, at: Map, g: int) -> None:
     size = sketch.size(leg)
     need(leg in found.value.legs and leg in found.map.legs and g < size and size % g == 0)
     cut = frozenset({(at.scores, at.key.name), (found.step, found.value.name)})
-    above = wire(sketch, [slot_of(sketch, use, leg) for use in (at.key, found.value)], cut)
+    above = wire(sketch, [slot_of(use, leg) for use in (at.key, found.value)], cut)
     below = wire(sketch, [(at.scores, sketch.step[at.scores].legs.index(leg))], cut)
-    need(not above.slots & below.slots and free(sketch, above, below))
+    need(not above.slots & below.slots and sketch.free(above, below))
     if g == 1:
         relabel(sketch, (above, ()))
         return
@@ -179,10 +167,10 @@ def _merged(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> str:
     component = _component(sketch, found)
     cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
     heads = wire(sketch, [(at.scores, sketch.step[at.scores].legs.index(head.leg))], cut)
-    values = wire(sketch, [slot_of(sketch, found.value, component)])
+    values = wire(sketch, [slot_of(found.value, component)])
     need(not heads.slots & head.wire.slots and not values.slots & inner.wire.slots)
     need(values.owners <= heads.owners and inner.wire.owners == head.wire.owners)  # both legs go along everywhere
-    need(free(sketch, heads, values) and sketch.size(component) == sketch.size(inner.leg))
+    need(sketch.free(heads, values) and sketch.size(component) == sketch.size(inner.leg))
     whole = f"head {head.leg} * {inner.leg}"
     rows, parts = sketch.leg("r", whole), sketch.leg("s", whole)
     relabel(sketch, (head.wire, (parts,)), (inner.wire, ()), (heads, (rows,)), (values, ()))

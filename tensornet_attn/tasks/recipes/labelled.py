@@ -12,12 +12,10 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.cache import Cache
-from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.reading import read_table, read_text, the_file, the_files
+from tensornet_attn.tasks.chance import Integers, Rows, Stream, by_content, split_of_text
+from tensornet_attn.tasks.reading import Cache, read_table, read_text, the_file, the_files
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
-from tensornet_attn.tasks.splits import Rows, by_content, split_of_text
 
 Pairs = list[tuple[str, str]]  # (text, label)
 Text = npt.NDArray[np.uint16]
@@ -85,20 +83,17 @@ def _open_table(options: Table, cache: Cache) -> Source:
     Without files of their own, validation and test are an eighth of the texts each, by what they say: equal texts fall
     in one split.
     """
-    more = "give more texts, or validation_path= and test_path="
-    return of_bytes("text_classification", _pairs(options), options.length, more)
-
-
-def _pairs(options: Table) -> dict[str, Pairs]:
-    """(text, label) of each split."""
     if (options.validation_path is None) != (options.test_path is None):
         raise InputError("task 'text_classification': give validation_path and test_path both, or neither.")
     everything = _read_table(options.path, options)
     if options.validation_path is not None and options.test_path is not None:
         validation, test = _read_table(options.validation_path, options), _read_table(options.test_path, options)
-        return {"train": everything, "validation": validation, "test": test}
-    places = by_content(text for text, _ in everything)
-    return {split: [everything[place] for place in found] for split, found in places.items()}
+        pairs = {"train": everything, "validation": validation, "test": test}
+    else:
+        places = by_content(text for text, _ in everything)
+        pairs = {split: [everything[place] for place in found] for split, found in places.items()}
+    more = "give more texts, or validation_path= and test_path="
+    return of_bytes("text_classification", pairs, options.length, more)
 
 
 def _read_table(path: str, options: Table) -> Pairs:

@@ -19,13 +19,11 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
-from tensornet_attn.tasks.cache import Cache
-from tensornet_attn.tasks.chance import GOLDEN, Draws, Integers, Words, mix
-from tensornet_attn.tasks.reading import read_table, the_file
+from tensornet_attn.tasks.chance import GOLDEN, Draws, Integers, Rows, Words, mix
+from tensornet_attn.tasks.reading import Cache, read_table, the_file
 from tensornet_attn.tasks.recipe import Generated, Recipe, Source, drawn
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipes.labelled import Text, labelled
-from tensornet_attn.tasks.splits import Rows
 
 OPERATORS = ("MIN", "MAX", "MED", "SM")
 DIGITS = tuple("0123456789")

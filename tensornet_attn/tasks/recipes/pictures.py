@@ -17,12 +17,10 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.tasks.alphabet import Alphabet
-from tensornet_attn.tasks.cache import Arrays, Cache
-from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.reading import MissingFile, fingerprint, read_bytes, read_text, the_file, the_files
+from tensornet_attn.tasks.chance import Integers, Rows, Stream
+from tensornet_attn.tasks.reading import Cache, MissingFile, fingerprint, read_bytes, read_text, the_file, the_files
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source, sizes_of
-from tensornet_attn.tasks.splits import Rows
 
 GREYS = Alphabet(tuple(map(str, range(256))))
 Bytes = npt.NDArray[np.uint8]
@@ -262,26 +260,23 @@ def _listed(folder: Path) -> list[Picture]:
     found = []
     for table in tables:
         for number, line in enumerate(read_text(table).splitlines(), 1):
-            picture = _picture(folder, table, number, line.split(" "))
-            if picture[2]:
-                found.append(picture)
+            fields = line.split(" ")
+            if len(fields) < 4 or fields[3] not in CLASSES:
+                raise InputError(f"'{table}', line {number}: folder, file, number and label (0 or 1) are needed.")
+            inside = PurePosixPath(fields[0]) / fields[1]
+            if inside.is_absolute() or ".." in inside.parts:
+                raise InputError(f"'{table}', line {number}: '{inside}' is outside of the folder.")
+            path = folder / inside
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                raise MissingFile(f"'{path}' cannot be read: {error.strerror or error}.") from error
+            if size:
+                found.append((path, int(fields[3]), size))
     return found
 
 
-def _picture(folder: Path, table: Path, number: int, fields: list[str]) -> Picture:
-    if len(fields) < 4 or fields[3] not in CLASSES:
-        raise InputError(f"'{table}', line {number}: folder, file, number and label (0 or 1) are needed.")
-    inside = PurePosixPath(fields[0]) / fields[1]
-    if inside.is_absolute() or ".." in inside.parts:
-        raise InputError(f"'{table}', line {number}: '{inside}' is outside of the folder.")
-    path = folder / inside
-    try:
-        return path, int(fields[3]), path.stat().st_size
-    except OSError as error:
-        raise MissingFile(f"'{path}' cannot be read: {error.strerror or error}.") from error
-
-
-def _pathfinder_arrays(listed: list[Picture], side: int) -> Arrays:
+def _pathfinder_arrays(listed: list[Picture], side: int) -> Rows:
     tokens = np.zeros((len(listed), side * side), np.uint8)
     for row, (path, _, _) in zip(tokens, listed, strict=True):
         try:
@@ -289,10 +284,8 @@ def _pathfinder_arrays(listed: list[Picture], side: int) -> Arrays:
         except Unreadable as error:
             raise InputError(f"'{path}' cannot be read: {error}.") from error
         if pixels.shape != (side, side, 1):
-            height, width, channels = pixels.shape
-            raise InputError(
-                f"'{path}' has {height} x {width} pixels of {channels} channels, not {side} x {side} grey."
-            )
+            height, width, depth = pixels.shape
+            raise InputError(f"'{path}' has {height} x {width} pixels of {depth} channels, not {side} x {side} grey.")
         row[:] = pixels.reshape(-1)
     return {"tokens": tokens, "targets": np.array([label for _, label, _ in listed], np.uint8)}
 

@@ -9,10 +9,9 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
-from tensornet_attn.tasks.cache import Cache
-from tensornet_attn.tasks.chance import Draws, Integers
+from tensornet_attn.tasks.chance import Draws, Integers, Rows
+from tensornet_attn.tasks.reading import Cache
 from tensornet_attn.tasks.recipe import Generated, Recipe, Source, drawn
-from tensornet_attn.tasks.splits import Rows
 
 SHORTEST = 5
 

@@ -13,11 +13,9 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
-from tensornet_attn.tasks.cache import Arrays, Cache
-from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.reading import fingerprint, read_bytes, read_text
+from tensornet_attn.tasks.chance import SPLITS, Integers, Rows, Stream
+from tensornet_attn.tasks.reading import Arrays, Cache, fingerprint, read_bytes, read_text
 from tensornet_attn.tasks.recipe import Measure, Options, Recipe, Source
-from tensornet_attn.tasks.splits import SPLITS, Rows
 
 Text = npt.NDArray[np.integer]
 EOS, UNKNOWN = "<eos>", "<unk>"
@@ -141,10 +139,8 @@ def cut(text: Text, start: Integers, end: Integers, length: int) -> Rows:
     place = start[:, None] + np.arange(length)
     inside = place < end[:, None]
     place = np.minimum(place, len(text) - 2)
-    return {
-        "tokens": np.where(inside, text[place], 0),
-        "targets": np.where(inside, text[place + 1].astype(np.int64), -100),
-    }
+    targets = np.where(inside, text[place + 1].astype(np.int64), -100)
+    return {"tokens": np.where(inside, text[place], 0), "targets": targets}
 
 
 def made_up() -> str:

@@ -22,12 +22,10 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
-from tensornet_attn.tasks.cache import Arrays, Cache
-from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.reading import fingerprint, read_text
+from tensornet_attn.tasks.chance import SPLITS, Integers, Rows, Stream
+from tensornet_attn.tasks.reading import Arrays, Cache, fingerprint, read_text
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Parallel, Recipe, Source
-from tensornet_attn.tasks.splits import SPLITS, Rows
 
 FILES = {"train": "train", "validation": "valid", "test": "test"}
 PADDING, EDGE, UNKNOWN = 0, 1, 2  # the decoder begins with the edge and ends with it
@@ -54,9 +52,8 @@ def _open(options: Options, cache: Cache) -> Source:
     sentences = {split: _pairs(options, name) for split, name in FILES.items()}
     facts = fingerprint(chain.from_iterable(chain.from_iterable(both.values()) for both in sentences.values()))
     given = {name: getattr(options, name) for name in ("unit", "vocabulary", "length")}
-    arrays = cache.keep(
-        {"task": "translation", "version": 1, "files": facts, **given}, lambda: _arrays(sentences, options)
-    )
+    key = {"task": "translation", "version": 1, "files": facts, **given}
+    arrays = cache.keep(key, lambda: _arrays(sentences, options))
     words = tuple(arrays["words"].astype(np.uint8).tobytes().decode().split("\n"))
     alphabet = Alphabet(words, "" if options.unit == "character" else " ")
     sizes: dict[str, int | None] = {split: len(arrays[f"{split}_source_ends"]) for split in SPLITS}
@@ -68,9 +65,7 @@ def _open(options: Options, cache: Cache) -> Source:
         return {"tokens": tokens, "targets": np.where(target == PADDING, -100, target), "source": source}
 
     def text(tokens: Sequence[int]) -> str:
-        return without_pieces(
-            alphabet.decode(token for token in tokens if token not in (PADDING, EDGE)), options.pieces
-        )
+        return without_pieces(alphabet.decode(one for one in tokens if one not in (PADDING, EDGE)), options.pieces)
 
     judged = {
         split: [without_pieces(line, options.pieces) for line in sentences[split]["target"]] for split in SPLITS[1:]
@@ -121,9 +116,7 @@ def _arrays(sentences: Sentences, options: Options) -> Arrays:
     for split, both in pieces.items():
         kept = _kept(split, both, options.length)
         for side, edge in zip(SIDES, ([], [EDGE]), strict=True):
-            lines = [
-                ([place.get(word, UNKNOWN) for word in both[side][line]] + edge)[: options.length] for line in kept
-            ]
+            lines = [([place.get(word, UNKNOWN) for word in both[side][at]] + edge)[: options.length] for at in kept]
             arrays[f"{split}_{side}"] = np.fromiter(chain.from_iterable(lines), np.int32)
             arrays[f"{split}_{side}_ends"] = np.cumsum([len(line) for line in lines], dtype=np.int64)
     return arrays

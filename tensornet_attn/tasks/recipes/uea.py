@@ -19,12 +19,10 @@ from pydantic import Field
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet
-from tensornet_attn.tasks.cache import Cache
-from tensornet_attn.tasks.chance import Integers, Stream
-from tensornet_attn.tasks.reading import read_text, the_file
+from tensornet_attn.tasks.chance import Integers, Rows, Stream
+from tensornet_attn.tasks.reading import Cache, read_text, the_file
 from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Recipe, Source
-from tensornet_attn.tasks.splits import Rows
 
 Floats = npt.NDArray[np.float64]
 
