@@ -194,6 +194,16 @@ def rewrites(design: Source, causal: bool | None = None) -> str:
     return shown(build(_design(design), causal))
 
 
+def decoding(design: Source, causal: bool | None = None) -> str:
+    """What a decoding cache of a design keeps, as text: the results whose values of earlier positions later ones need.
+
+    The text that `tensornet-attn explain --decoding` prints. Raises DesignError, and InputError where there is no cache.
+    """
+    from tensornet_attn.plan.decoding import decoding_of
+
+    return decoding_of(build(_design(design), causal)).to_text()
+
+
 def hash_of(design: Source, causal: bool | None = None) -> str:
     """The hash of a design's canonical form (SHA-256, hexadecimal): equal where only names and order differ.
 

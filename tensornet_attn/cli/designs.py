@@ -149,6 +149,7 @@ def explain(
     design: DesignName,
     backend: options.Backend = "auto",
     rewrites: Annotated[bool, flag("--rewrites", "Show the rewrites step by step.")] = False,
+    decoding: Annotated[bool, flag("--decoding", "Show what a decoding cache keeps.")] = False,
     workload: options.Workload = "training",
     bucket: options.Bucket = None,
     device: options.Costs = "generic",
@@ -175,6 +176,8 @@ def explain(
         write("-", _kernels(loaded, dtype, causal))
     elif rewrites:
         write("-", f"{compiler.rewrites(loaded, causal)}\n")
+    elif decoding:
+        write("-", f"{compiler.decoding(loaded, causal)}\n")
     else:
         sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory, strict=strict)
         wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes

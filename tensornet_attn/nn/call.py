@@ -76,13 +76,48 @@ class Signature:
         lengths = self._check_inputs(inputs)
         if mask is None and key_mask is None and noise is None and len(inputs) == 1:
             return lengths
-        batch = self._batch(inputs)
+        batch = self.batch(inputs)
         if mask is not None:
             check_mask(self.masks, mask, batch, lengths)
         if key_mask is not None:
             check_key_mask(self.masks, key_mask, batch, lengths)
         if noise is not None:
             check_noise(self.design, dict(self.noise), noise, batch, lengths)
+        return lengths
+
+    def check_cached(
+        self, inputs: tuple[Tensor, ...], mask: Tensor | None, key_mask: Tensor | None, seen: int, memory: bool
+    ) -> dict[str, int]:
+        """The lengths of a chunk behind as many positions as were seen, or against a memory of them.
+
+        Raises InputError.
+        """
+        if memory and not seen:
+            return self.check(inputs, mask, key_mask, None)
+        lengths: dict[str, int] = {}
+        for (name, shape, default), value in zip(self.inputs, inputs, strict=False):
+            if value is None:
+                continue
+            if self.key in dict(shape) and (memory or default is not None):
+                held = "is in the cache already" if memory else f"is '{default}', behind what the cache has"
+                raise InputError(f"{self.design}: with a cache, '{name}' {held}: do not give it.")
+            self._check_input(name, shape, value, lengths, {leg: name for leg, _ in shape})
+        if str(self.query) not in lengths:
+            raise InputError(f"{self.design}: with a cache, the chunk is needed; it takes {self._takes}.")
+        chunk = lengths[str(self.query)]
+        if self.key is not None:
+            lengths[self.key] = seen if memory else seen + chunk
+        for leg, most in self.maxima:
+            if not memory and seen + chunk > most:
+                raise InputError(
+                    f"{self.design}: {chunk:,} positions behind the {seen:,} of the cache are above the maximum "
+                    f"{most:,} of leg '{leg}'."
+                )
+        batch = self.batch(inputs)
+        if mask is not None:
+            check_mask(self.masks, mask, batch, lengths)
+        if key_mask is not None:
+            check_key_mask(self.masks, key_mask, batch, lengths)
         return lengths
 
     def with_losses(self, named: Mapping[str, Tensor], losses: Any) -> dict[str, Tensor]:
@@ -169,7 +204,7 @@ class Signature:
                 raise InputError(f"{self.design}: length {lengths[leg]} on leg '{leg}' is above its maximum {maximum}.")
         return lengths
 
-    def _batch(self, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
+    def batch(self, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
         """The batch dimensions of the call, to which those of all inputs broadcast."""
         found: tuple[int, ...] = ()
         for (name, shape, _), value in zip(self.inputs, inputs, strict=False):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.nn.cache import Cache, Decoder
 from tensornet_attn.nn.call import Signature
 from tensornet_attn.nn.initial import initial
 from tensornet_attn.nn.made import Arguments, Made, Result
@@ -82,6 +84,7 @@ class CompiledDesign(nn.Module):
         key_mask: Tensor | None = None,
         noise: Mapping[str, Tensor] | None = None,
         losses: bool = False,
+        cache: Cache | None = None,
         **named: Tensor,
     ) -> Result:
         """The output, [batch..., legs as written]; inputs by position in declared order, or by name.
@@ -95,8 +98,45 @@ class CompiledDesign(nn.Module):
             named, losses = self._signature.with_losses(named, losses), False
         if named:
             inputs = self._signature.ordered(inputs, named)
+        if cache is not None:
+            return self._cached(cache, inputs, mask, key_mask, noise, losses)
         lengths = self._signature.check(inputs, mask, key_mask, noise)
         return self._run(self, Arguments(inputs, lengths, mask, key_mask, noise, losses))
+
+    def new_cache(self, max_length: int | None = None) -> Cache:
+        """An empty cache for `module(x, cache=cache)`. Raises InputError where the design cannot decode, with the step.
+
+        `max_length`: positions that it has room for from the first call on; without, it grows.
+        """
+        return Cache(self.design.name, self._decoder.decoding, max_length)
+
+    @property
+    def _decoder(self) -> Decoder:
+        if "_decodes" not in self.__dict__:
+            self._decodes = Decoder(self.plan.graph, partial(self._make, self.design), self.plan)
+        return self._decodes
+
+    def _cached(
+        self,
+        cache: Cache,
+        inputs: tuple[Tensor, ...],
+        mask: Tensor | None,
+        key_mask: Tensor | None,
+        noise: Mapping[str, Tensor] | None,
+        losses: bool,
+    ) -> Result:
+        """A call with a cache: a chunk behind the positions that were seen."""
+        name, decoder, signature = self.design.name, self._decoder, self._signature
+        if noise is not None or losses:
+            raise InputError(f"{name}: a call with a cache takes no 'noise' and no 'losses'.")
+        if self.training and self.plan.graph.updates:
+            raise InputError(f"{name}: training updates '{self.plan.graph.updates[0][0]}': call .eval() first.")
+        lengths = signature.check_cached(inputs, mask, key_mask, cache.length, decoder.decoding.memory)
+        values = {one: value for (one, *_), value in zip(signature.inputs, inputs, strict=False) if value is not None}
+        length = lengths.get(str(signature.key)) or cache.length + lengths[str(signature.query)]
+        cache.check(name, decoder.decoding, signature.batch(inputs), next(iter(values.values())), length)
+        given = Arguments(inputs, lengths, mask, key_mask, None)
+        return decoder.call(self, cache, values, given, lambda: self._run(self, given))
 
     def explain(self) -> str:
         """What was chosen for each region and what was refused, with reasons."""
@@ -147,7 +187,7 @@ class CompiledDesign(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """The design and the options, never code: what was generated is generated again."""
         state = self.__dict__.copy()
-        for made in ("_run", "_evaluate", "source", "_signature"):
+        for made in ("_run", "_evaluate", "source", "_signature", "_decodes"):
             state.pop(made, None)
         return state
 

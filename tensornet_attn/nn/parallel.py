@@ -127,7 +127,7 @@ class SplitMake:
 
     def own_mask(self, mask: Tensor | None, inputs: tuple[Tensor, ...], signature: Signature) -> Tensor | None:
         """A mask [batch..., other legs, n, m]: this process's entries of the leg. Others are as they are."""
-        batch = 0 if mask is None else len(signature._batch(inputs))
+        batch = 0 if mask is None else len(signature.batch(inputs))
         if mask is None or mask.dim() in (2, batch + 2):
             return mask
         dims = {self._dim(name, tuple(leg for leg, _ in others)) for name, _, others in signature.masks.places}

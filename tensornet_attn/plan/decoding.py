@@ -1,0 +1,437 @@
+"""Decoding: what is kept of the positions seen so far, and the diagrams that compute one more chunk from that.
+
+# K = x Wk;  V = x Wv;  A = softmax over m of Q K;  y = A V Wo
+#     ->     kept K and V;  K of the chunk;  V of the chunk;  y of the chunk, all of K and V given
+
+Where queries meet keys, something of each key must have been kept: the cheapest results from which all that queries
+meet can be made again, a minimum cut of the diagram. Each part is a diagram on the design's own legs: `n` has the
+positions of the chunk, `m` those that are kept and the chunk's. The last query stands at the last key, so that masks
+and distances hold as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import inf, prod
+
+from tensornet_attn.cost.band import reach_of
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.causal import causal_leaks
+from tensornet_attn.graph.model import Graph, Leg, Step, Tensor, Use
+from tensornet_attn.graph.recurrence import CAUSAL
+from tensornet_attn.ir.arithmetic import Arith, names
+from tensornet_attn.ops import OPS
+from tensornet_attn.plan.blocks import exits, groups
+from tensornet_attn.rewrite.change import fresh, with_uses
+from tensornet_attn.tiles.legs import quadratic
+
+LAST = 1 << 40  # inputs are kept where queries meet them as they are, and else what is made of them
+PLACES = ("position", "sinusoid")  # constants that say where a position stands
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A result that is kept for each position. `leg`: its sequence leg; `reach`: of how many positions, all if None."""
+
+    name: str
+    legs: tuple[str, ...]
+    leg: str
+    reach: int | None
+
+
+@dataclass(frozen=True)
+class Given:
+    """An input of a part: a value of the design.
+
+    `how`: of the `chunk`; `kept`, with the chunk's; a weight's `rows`; `seen` and `empty`, which only say how many
+    positions there are, and how many the chunk has.
+    """
+
+    name: str
+    value: str
+    how: str
+    axis: int  # of the sequence leg, from the end
+
+
+@dataclass(frozen=True)
+class Part:
+    """A diagram that gives one value of the chunk. `reach`: the positions before the chunk that its keys have.
+
+    None: all of them.
+    """
+
+    value: str
+    graph: Graph
+    inputs: tuple[Given, ...]
+    reach: int | None = None
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Parts in the order in which they run, the output last, and what is kept.
+
+    `memory`: of another input than the chunk, once.
+    """
+
+    graph: Graph
+    parts: tuple[Part, ...]
+    kept: tuple[Kept, ...]
+    memory: bool = False
+
+    def floats(self, n: int) -> int:
+        """Floats kept of n positions, for one sequence."""
+        sizes = {leg.name: leg.size or 1 for leg in self.graph.legs}
+        return sum(
+            min(n, n if one.reach is None else one.reach + 1) * prod(sizes[leg] for leg in one.legs if leg != one.leg)
+            for one in self.kept
+        )
+
+    def to_text(self) -> str:
+        """What is kept, a line a result, and what is computed of each chunk.
+
+        >>> from tensornet_attn import build, load
+        >>> print(decoding_of(build(load("mla"), causal=True)).to_text())
+        mla: a cache keeps
+          C[m c]: 256 numbers of each position
+        of a chunk it computes C, y
+        """
+        lines = [f"{self.graph.name}: a cache keeps{'' if self.kept else ' nothing'}"]
+        sizes = {leg.name: leg.size or 1 for leg in self.graph.legs}
+        for one in self.kept:
+            each = prod(sizes[leg] for leg in one.legs if leg != one.leg)
+            which = "each position" if one.reach is None else f"each of the last {one.reach + 1:,} positions"
+            lines.append(
+                f"  {one.name}[{' '.join(one.legs)}]: {each:,} numbers of {which}{' of the memory' * self.memory}"
+            )
+        return "\n".join([*lines, f"of a chunk it computes {', '.join(part.value for part in self.parts)}"])
+
+
+def decoding_of(graph: Graph) -> Decoding:
+    """How a graph decodes: behind itself, or, where its keys are another input, against that.
+
+    Raises InputError where it cannot, with the step and the reason.
+    """
+    memory = any(graph.key in one.legs and one.default is None for one in graph.of_role("input"))
+    wanted = behind(graph, [graph.output])  # no losses, no states
+    steps = [step for step in graph.steps if step.name in wanted]
+    reason = (None if memory else _looks_ahead(graph)) or next(
+        filter(None, (_varies(graph, s, memory) for s in steps)), None
+    )
+    if reason:
+        raise InputError(f"{graph.name}: no cache can be kept: {reason}.")
+    return _Derivation(replace(graph, steps=tuple(steps), losses=()), memory).decoding()
+
+
+def _looks_ahead(graph: Graph) -> str | None:
+    """Why a design is not causal; None where it is."""
+    for step in graph.steps:
+        if graph.masked(step) and graph.query in step.op.uses[0].legs and CAUSAL not in graph.masks(step):
+            reach = reach_of(graph, step)
+            if reach is None or reach.right > 0:
+                return f"in '{step.name}' a query sees later keys; compile it with causal=True"
+    return next((reason.removesuffix(".") for _, reason in causal_leaks(graph)), None)
+
+
+def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
+    """Why a step says something else at another length, or, against a memory, at another number of queries."""
+    lengths = {part for value in _numbers(step) for name in names(value) for part in [name.name]}
+    if lengths := lengths & {str(graph.query), str(graph.key)}:
+        return f"'{step.name}' has the length '{min(lengths)}' in a number"
+    if not memory:
+        return None
+    box, relative = step.box, {leg.name for leg in graph.legs if leg.kind == "relative"}
+    along = box is not None and box.leg == graph.query
+    tables = [use.name for use in step.op.uses if use.name in graph.tensor and graph.query in graph.legs_of(use.name)]
+    tables = [name for name in tables if graph.tensor[name].role not in ("input", "noise")]
+    if along or tables or relative & {*step.legs} or graph.masks(step):
+        return f"'{step.name}' asks where a query stands, and queries stand at the last keys of a memory"
+    return None
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Steps where queries meet keys, with those that read them. `reach`: how far back these see; all if None."""
+
+    steps: frozenset[str]
+    exits: tuple[str, ...]
+    reach: int | None
+
+
+class _Derivation:
+    """The parts of one graph."""
+
+    def __init__(self, graph: Graph, memory: bool):
+        self.graph, self.memory = graph, memory
+        self.query, self.key = str(graph.query), graph.key
+        self.many = _made_of_inputs(graph)
+        self.meetings = list(self._meetings())
+        self.meeting = {name: one for one in self.meetings for name in (*one.steps, *one.exits)}
+        self.kept = self._kept()
+        self.parts: dict[str, Part] = {}
+
+    def decoding(self) -> Decoding:
+        for name in self.kept:
+            self.part(name)
+        output = self.part(self.graph.output)
+        parts = [part for part in self.parts.values() if part is not output]
+        return Decoding(self.graph, (*parts, output), tuple(self.kept.values()), self.memory)
+
+    # What meets where
+
+    def _meetings(self) -> Iterable[Meeting]:
+        graph, taken = self.graph, set[str]()
+        for group in groups(graph):
+            own = frozenset(group)
+            ends = tuple(step.name for step in exits(graph, own))
+            taken |= {*own, *ends}
+            yield Meeting(own, ends, self._reach([graph.step[name] for name in (*own, *ends)]))
+        for step in graph.steps:  # keys summed by a step that makes nothing of queries x keys, as a delta rule
+            summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
+            if summed and step.name in self.many and step.name not in taken:
+                yield Meeting(frozenset(), (step.name,), None)
+
+    def _reach(self, steps: Iterable[Step]) -> int | None:
+        """How far back the masks let any query see; None where something sees all."""
+        graph, found = self.graph, list[int]()
+        for step in steps:
+            summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
+            if summed and step.contraction is not None:
+                pairs = [any(quadratic(graph, use.legs) for use in term.factors) for term in step.contraction.terms]
+                if not all(pairs):
+                    return None
+            if graph.masked(step):
+                reach = reach_of(graph, step)
+                if reach is None:
+                    return None
+                found.append(max(reach.left, 0))
+        return max(found) if found else None
+
+    def _seq(self, legs: Iterable[str]) -> list[str]:
+        """The sequence legs among some."""
+        return [leg for leg in legs if leg in (self.query, self.key)]
+
+    # What is kept
+
+    def _kept(self) -> dict[str, Kept]:
+        """The cheapest results that all can be made of that queries meet."""
+        wanted: dict[str, float] = {}
+        for one in self.meetings:
+            for name in (*one.steps, *one.exits):
+                for use in self.graph.step[name].op.uses:
+                    known = self.meeting.get(use.name)
+                    inside = known is one and use.name in one.steps
+                    if self._seq(use.legs) == [self.key] and not inside and self._differs(use.name):
+                        wanted[use.name] = max(wanted.get(use.name, 0), inf if one.reach is None else one.reach)
+        by_reach: dict[float, list[str]] = {}
+        for name, reach in wanted.items():
+            by_reach.setdefault(reach, []).append(name)
+        found = dict[str, Kept]()
+        for reach in sorted(by_reach, reverse=True):
+            for name in self._cut(by_reach[reach]):
+                legs = self.graph.legs_of(name)
+                (leg,) = self._seq(legs)
+                found.setdefault(name, Kept(name, legs, leg, None if reach == inf else int(reach)))
+        order = [*self.graph.tensor, *self.graph.step]
+        return {name: found[name] for name in sorted(found, key=order.index)}
+
+    def _differs(self, name: str) -> bool:
+        """Whether a result differs from call to call: weights, constants and what is made of them do not."""
+        return name in self.many
+
+    def _floats(self, name: str) -> int:
+        return prod(self.graph.leg[leg].size or 1 for leg in self.graph.legs_of(name))
+
+    def _cut(self, wanted: list[str]) -> list[str]:
+        import networkx
+
+        net, seen, waiting = networkx.DiGraph(), set[str](), list(wanted)
+        net.add_edges_from(((name, "out"), "queries") for name in wanted)
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            before = self._before(name)
+            floats = self._floats(name)
+            if not before:  # an input, or a result that only the whole past could give again
+                net.add_edge("past", (name, "in"))
+                floats = floats if name in wanted or name in self.graph.step else LAST
+            net.add_edge((name, "in"), (name, "out"), capacity=floats)
+            net.add_edges_from(((one, "out"), (name, "in")) for one in before)
+            waiting += before
+        _, (past, _) = networkx.minimum_cut(net, "past", "queries")
+        return [name for name in seen if (name, "in") in past and (name, "out") not in past]
+
+    def _before(self, name: str) -> list[str]:
+        """What a result on one sequence leg can be made again of, for each position alone; empty where it cannot."""
+        step = self.graph.step.get(name)
+        if step is None or name in self.meeting:
+            return []
+        return [use.name for use in step.op.uses if self._differs(use.name)]
+
+    # Parts
+
+    def part(self, value: str) -> Part:
+        """The part that gives a value of the chunk, made after those that it needs."""
+        if value not in self.parts:
+            own = _Build(self, value).part()
+            self.parts[value] = own  # behind those that it asked for
+        return self.parts[value]
+
+    def placed(self, name: str) -> bool:
+        """Whether a constant, or a box by itself, depends on where its positions stand."""
+        tensor, step = self.graph.tensor.get(name), self.graph.step.get(name)
+        if tensor is not None:
+            return tensor.init is not None and tensor.init.name in PLACES and bool(self._seq(tensor.legs))
+        box = step.box if step else None
+        return box is not None and box.leg in (self.query, self.key) and box.leg not in OPS[box.kind].legs_mixed(box)
+
+
+class _Build:
+    """One part: the tensors, steps and inputs that its value needs."""
+
+    def __init__(self, whole: _Derivation, value: str):
+        self.whole, self.graph, self.value = whole, whole.graph, value
+        self.query, self.key = whole.query, whole.key
+        self.meeting = whole.meeting.get(value)
+        self.tensors, self.steps, self.inputs = dict[str, Tensor](), dict[str, Step](), dict[str, Given]()
+        self.counts = False  # whether the place of a position counts
+
+    def part(self) -> Part:
+        graph, legs = self.graph, self.graph.legs
+        if self.key is None:
+            self.key = fresh(graph, "m")
+            legs = (*legs, Leg(self.key, "key", None))
+        legs_of = self.graph.legs_of(self.value)
+        once = self.whole.memory and self.value in self.whole.kept
+        output = self.all(self.value, legs_of) if once else self.present(self.value, legs_of)
+        on_keys = any(self.key in self.tensors[own].legs for own in self.inputs)
+        if self.counts and not on_keys:
+            self.give(fresh(graph, "seen"), self.value, "seen", (self.key,))
+        on_queries = any(self.query in self.tensors[own].legs for own in self.inputs)
+        every: list[Tensor | Step] = [*self.tensors.values(), *self.steps.values()]
+        if not on_queries and any(self.query in one.legs for one in every):
+            self.give(fresh(graph, "chunk"), self.value, "empty", (self.query,))
+        if output in self.tensors:
+            raise self.refused(self.value, "is a tensor, not a step")
+        made = replace(
+            graph,
+            legs=legs if self.counts or on_keys or graph.key else graph.legs,
+            tensors=tuple(self.tensors.values()),
+            steps=tuple(self.steps.values()),
+            output=output,
+            losses=(),
+        )
+        return Part(self.value, made, tuple(self.inputs.values()), self.meeting.reach if self.meeting else None)
+
+    def refused(self, name: str, what: str) -> InputError:
+        return InputError(f"{self.graph.name}: a cache cannot keep what '{name}' needs: it {what}.")
+
+    def on(self, legs: Iterable[str], leg: str) -> tuple[str, ...]:
+        """Legs with their sequence leg as this one."""
+        return tuple(leg if one in (self.query, self.key) else one for one in legs)
+
+    def give(self, name: str, value: str, how: str, legs: tuple[str, ...]) -> str:
+        """An input of the part."""
+        axis = next((i - len(legs) for i, leg in enumerate(legs) if leg in (self.query, self.key)), 0)
+        self.inputs[name], self.tensors[name] = Given(name, value, how, axis), Tensor(name, "input", legs)
+        return name
+
+    def present(self, name: str, legs: tuple[str, ...]) -> str:
+        """The name that a value of the chunk has in the part."""
+        tensor, own = self.graph.tensor.get(name), self.on(legs, self.query)
+        called = name if own == legs else f"{name}.now"
+        if called in self.tensors or called in self.steps:
+            return called
+        if tensor is not None:
+            if tensor.role == "input":
+                return self.give(called, tensor.default or name, "chunk", own)
+            return self.leaf(tensor, called, own)
+        ring = self.meeting is not None and self.meeting.reach is not None
+        apart = name in self.whole.kept or name in self.whole.meeting or (ring and self.whole.placed(name))
+        if apart and name != self.value:
+            self.whole.part(name)
+            return self.give(called, name, "chunk", own)
+        if self.whole.placed(name):
+            self.counts = True
+        self.copy(self.graph.step[name], called, None if name in self.whole.meeting else self.query)
+        return called
+
+    def all(self, name: str, legs: tuple[str, ...]) -> str:
+        """The name that a value of all keys has in the part."""
+        own = self.on(legs, str(self.key))
+        called = name if own == legs else f"{name}.all"
+        if called in self.tensors or called in self.steps:
+            return called
+        if name in self.whole.kept and (name != self.value or not self.whole.memory):
+            self.whole.part(name)
+            return self.give(called, name, "kept", own)
+        if self.whole.memory and name in self.graph.tensor and self.graph.tensor[name].role == "input":
+            return self.give(called, name, "chunk", own)
+        if name in self.graph.tensor:
+            return self.leaf(self.graph.tensor[name], called, own)
+        if self.whole.placed(name) and self.meeting is not None and self.meeting.reach is not None:
+            raise self.refused(name, "depends on positions that are kept no more")
+        self.copy(self.graph.step[name], called, str(self.key))
+        return called
+
+    def leaf(self, tensor: Tensor, called: str, legs: tuple[str, ...]) -> str:
+        """A weight, a constant or noise on one sequence leg."""
+        if tensor.role in ("weight", "state"):
+            return self.give(called, tensor.name, "rows", legs)
+        if tensor.role == "noise" and (tensor.always or self.key in legs):
+            raise self.refused(tensor.name, "is noise")
+        if self.whole.placed(tensor.name):
+            if self.meeting is not None and self.meeting.reach is not None:
+                raise self.refused(tensor.name, "depends on positions that are kept no more")
+            self.counts = True
+        self.tensors[called] = replace(tensor, name=called, legs=legs)
+        return called
+
+    def other(self, name: str) -> str:
+        """A value on no sequence leg, or on both."""
+        if name in self.graph.tensor:
+            self.tensors.setdefault(name, replace(self.graph.tensor[name], update=None))
+        elif name not in self.steps:
+            self.copy(self.graph.step[name], name, None)
+        return name
+
+    def copy(self, step: Step, called: str, leg: str | None) -> None:
+        """A step on another sequence leg, under another name, with what it needs before it."""
+
+        def change(use: Use) -> Use:
+            legs = use.legs if leg is None else self.on(use.legs, leg)
+            own = [one for one in legs if one in (self.query, self.key)]
+            declared = self.graph.legs_of(use.name)
+            if len(own) != 1 or quadratic(self.graph, declared):
+                if own and legs != use.legs:
+                    raise self.refused(step.name, f"reads '{use.name}' at two positions")
+                return Use(self.other(use.name), legs)
+            make = self.present if own == [self.query] else self.all
+            return Use(make(use.name, declared), legs)
+
+        changed = with_uses(step, change)
+        if leg is not None and changed.box is not None and changed.box.leg in (self.query, self.key):
+            if not self.whole.placed(step.name):
+                raise self.refused(step.name, f"runs along '{changed.box.leg}'")
+            changed = replace(changed, op=replace(changed.box, leg=leg))
+        legs = step.legs if leg is None else self.on(step.legs, leg)
+        self.steps[called] = replace(changed, name=called, legs=legs)
+
+
+def _numbers(step: Step) -> list[Arith]:
+    """The arithmetic in a step."""
+    if step.contraction is not None:
+        return [term.coefficient for term in step.contraction.terms]
+    return [value for _, value in step.box.numbers] if step.box else []
+
+
+def _made_of_inputs(graph: Graph) -> frozenset[str]:
+    """Tensors and steps that differ from call to call."""
+    found = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
+    for step in graph.steps:
+        if any(use.name in found for use in step.op.uses):
+            found.add(step.name)
+    return frozenset(found)

@@ -1,0 +1,237 @@
+"""Decoding with a cache: chunk by chunk is the same as at once, for every causal design, and what is kept."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.cost.decoding import decoding_state
+from tensornet_attn.graph import build
+from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.plan.decoding import decoding_of
+from tests.designs.cases import CASES, compiled, drawn
+
+N = 9
+REFUSED = {"fmm_lra_release": "no cache can be kept: 'far1.of' has the length 'm' in a number."}
+AGAINST_MEMORY = ("cross",)
+DECODED = [name for name in CASES if name not in REFUSED and name not in AGAINST_MEMORY]
+# Whose queries read sums over the keys: what is kept grows, where a state could be carried.
+SUMS = {name for name in DECODED if name.startswith(("fast_weight", "fmm", "linear", "kernel_", "lfish", "hard_lfish"))}
+SUMS |= {"glfish", "hard_glfish", "mlk", "smlk", "thsa_elu", "thsa_square"}
+
+
+def made(name: str, backend: str = "torch") -> CompiledDesign:
+    case = CASES[name]
+    module = compiled(name, backend, causal=True)
+    return drawn(module, 0, case.positive).eval()
+
+
+def chunk_of(module: CompiledDesign, length: int = N, batch: tuple[int, ...] = (2,)) -> torch.Tensor:
+    _, shape, _ = module._signature.inputs[0]
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(*batch, *(size or length for _, size in shape), generator=generator, dtype=torch.float64)
+
+
+def axis_of(module: CompiledDesign, name: str) -> int:
+    legs = module.plan.graph.legs_of(name)
+    return legs.index(str(module.plan.graph.query)) - len(legs)
+
+
+def decoded(
+    module: CompiledDesign, x: torch.Tensor, cuts: Sequence[int], cache: Any = None, **options: Any
+) -> torch.Tensor:
+    cache = module.new_cache() if cache is None else cache
+    axis, found, at = axis_of(module, module._signature.inputs[0][0]), [], cache.length
+    key_mask = options.pop("key_mask", None)
+    with torch.no_grad():
+        for length in cuts:
+            if key_mask is not None:
+                options["key_mask"] = key_mask[:, : at + length]
+            found.append(module(x.narrow(axis, at, length), cache=cache, **options))
+            at += length
+    return torch.cat(found, axis_of(module, module.plan.graph.output))
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-10 * max(1.0, float(other.detach().abs().max())))
+
+
+@pytest.mark.rotated
+@pytest.mark.parametrize("name", DECODED)
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_chunks_are_the_same_as_at_once(name: str, backend: str) -> None:
+    module = made(name, backend)
+    x, draw = chunk_of(module), random.Random(name)
+    with torch.no_grad():
+        wanted = module(x)
+    first = draw.randint(1, N - 2)
+    for cuts in ([1] * N, [N], [first, 1, N - first - 1]):
+        close(decoded(module, x, cuts), wanted)
+
+
+@pytest.mark.parametrize(
+    "name", ["mhsa_rope", "band", "thsa", "transformer_xl", "fmm_fast_weight1", "mla", "lfish", "mgk"]
+)
+def test_chunks_of_some(name: str) -> None:
+    test_chunks_are_the_same_as_at_once(name, "torch")
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_what_is_kept_is_what_the_cost_says(name: str) -> None:
+    graph = build(ta.load(name), True)
+    kept, priced = decoding_of(graph).floats(64), decoding_state(graph, 64)
+    assert kept == priced or name in SUMS
+    module = made(name)
+    cache = module.new_cache()
+    decoded(module, chunk_of(module), [4, 5], cache)
+    assert cache.nbytes == 8 * 2 * decoding_of(module.plan.graph).floats(N)
+    assert cache.nbytes <= cache.allocated
+
+
+@pytest.mark.parametrize("name", ["mhsa", "mhsa_rope", "band", "talking_heads", "linear"])
+def test_gradients_go_through_the_last_chunk(name: str) -> None:
+    module = made(name)
+    x = chunk_of(module)
+    cache, last = module.new_cache(), x[:, 6:].clone().requires_grad_()
+    module(x[:, :6], cache=cache)
+    weight = torch.randn(2, 3, x.shape[-1], dtype=x.dtype)
+    (module(last, cache=cache) * weight).sum().backward()
+    whole = x.clone().requires_grad_()
+    (module(whole)[:, 6:] * weight).sum().backward()
+    close(last.grad, whole.grad[:, 6:])  # type: ignore[arg-type, index]
+
+
+@pytest.mark.parametrize("name", ["mhsa", "gqa", "band", "linear", "differential"])
+def test_left_padding_acts_as_without_a_cache(name: str) -> None:
+    module = made(name)
+    x, keep = chunk_of(module), torch.ones(2, N, dtype=torch.bool)
+    keep[0, :3] = False
+    with torch.no_grad():
+        wanted = module(x, key_mask=keep)
+    close(decoded(module, x, [5, 1, 3], key_mask=keep)[1], wanted[1])
+    close(decoded(module, x, [5, 1, 3], key_mask=keep)[0, 3:], wanted[0, 3:])
+
+
+def test_a_memory_is_projected_once() -> None:
+    module = drawn(compiled("cross", "torch"), 0, CASES["cross"].positive).eval()
+    x, memory = chunk_of(module, 4), chunk_of(module, 7)
+    cache = module.new_cache()
+    with torch.no_grad():
+        wanted = module(x, memory)
+        first = module(x[:, :1], memory, cache=cache)
+        held = cache["K"].clone()
+        close(torch.cat([first, module(x[:, 1:], cache=cache)], 1), wanted)
+    assert torch.equal(cache["K"], held)
+    with pytest.raises(
+        ta.InputError, match=r"^cross: with a cache, 'memory' is in the cache already: do not give it\.$"
+    ):
+        module(x, memory, cache=cache)
+
+
+def test_a_window_keeps_a_ring() -> None:
+    module, cache = made("band"), None
+    cache = module.new_cache()
+    sizes = []
+    for _ in range(3):
+        decoded(module, chunk_of(module, 60), [20], cache)
+        sizes.append(cache.nbytes)
+    assert sizes[0] == sizes[1] == sizes[2]
+    assert cache["K"].shape[1] == 2
+
+
+def test_room_for_all_is_made_at_once() -> None:
+    module = made("mhsa")
+    cache = module.new_cache(max_length=N)
+    x = chunk_of(module)
+    decoded(module, x, [2], cache)
+    allocated = cache.allocated
+    decoded(module, x, [7], cache)
+    assert cache.allocated == allocated == cache.nbytes
+    before = cache.state_dict()
+    with pytest.raises(ta.InputError, match=r"^mhsa: the cache is full: it has room for 9 positions, not 10\.$"):
+        module(x[:, :1], cache=cache)
+    assert all(
+        torch.equal(torch.as_tensor(before[name]), torch.as_tensor(value)) for name, value in cache.state_dict().items()
+    )
+
+
+def test_beams() -> None:
+    """Sequences change places, stand there several times, are dropped; a copy is a cache of its own."""
+    module = made("mhsa")
+    x = chunk_of(module)
+    cache = module.new_cache()
+    decoded(module, x, [5], cache)
+    beams = copy.deepcopy(cache)
+    beams.repeat_interleave(2)
+    beams.reorder(torch.tensor([3, 0]))
+    other = x[[1, 0]]
+    with torch.no_grad():
+        close(module(other[:, 5:], cache=beams), module(other)[:, 5:])
+        close(module(x[:, 5:], cache=cache), module(x)[:, 5:])
+
+
+def test_back_and_forth() -> None:
+    module = made("mhsa")
+    x = chunk_of(module)
+    cache = module.new_cache()
+    decoded(module, x, [7], cache)
+    cache.crop(-3)
+    assert cache.length == 4
+    again = module.new_cache()
+    again.load_state_dict(cache.state_dict())
+    with torch.no_grad():
+        for one in (cache, again):
+            close(decoded(module, x, [5], one), module(x)[:, 4:])
+    ring = made("band").new_cache()
+    decoded(made("band"), x, [7], ring)
+    with pytest.raises(
+        ta.InputError, match=r"^band: the cache cannot go back to 4 positions: of 'K' it keeps the last 2\.$"
+    ):
+        ring.crop(4)
+
+
+def test_what_cannot_be_decoded_says_why() -> None:
+    for name, message in REFUSED.items():
+        with pytest.raises(ta.InputError) as error:
+            made(name).new_cache()
+        assert str(error.value) == f"{name}: {message}"
+    with pytest.raises(ta.InputError) as error:
+        compiled("mhsa", "torch").new_cache()
+    hint = "compile it with causal=True"
+    assert str(error.value) == f"mhsa: no cache can be kept: in 'A' a query sees later keys; {hint}."
+
+
+def test_a_chunk_that_does_not_go_on() -> None:
+    module, other = made("mhsa"), made("gqa")
+    x = chunk_of(module)
+    cache = module.new_cache()
+    decoded(module, x, [5], cache)
+    mistakes: list[tuple[Any, str]] = [
+        (lambda: other(x, cache=cache), "gqa: this is a cache of 'mhsa'; make one by new_cache() of this layer."),
+        (lambda: module(x[:1], cache=cache), "mhsa: the cache is of a batch [2], the chunk of [1]."),
+        (
+            lambda: module(x.float(), cache=cache),
+            "mhsa: the cache holds torch.float64 on cpu, the chunk is torch.float32 on cpu.",
+        ),
+        (
+            lambda: module(x, x, cache=cache),
+            "mhsa: with a cache, 'memory' is 'x', behind what the cache has: do not give it.",
+        ),
+        (lambda: module(x, cache=cache, losses=True), "mhsa: a call with a cache takes no 'noise' and no 'losses'."),
+        (lambda: cache.crop(6), "mhsa: a cache of 5 positions cannot be cropped to 6."),
+    ]
+    for call, message in mistakes:
+        with pytest.raises(ta.InputError) as error:
+            call()
+        assert str(error.value) == message
+    with pytest.raises(ta.InputError, match=r"^mhsa: key_mask"):
+        module(x[:, :1], cache=cache, key_mask=torch.ones(2, 5, dtype=torch.bool))
+    assert cache.length == 5
+    with torch.no_grad():
+        close(decoded(module, x, [4], cache), module(x)[:, 5:])
