@@ -197,7 +197,7 @@ def rewrites(design: Source, causal: bool | None = None) -> str:
 def decoding(design: Source, causal: bool | None = None) -> str:
     """What a decoding cache of a design keeps, as text: the results whose values of earlier positions later ones need.
 
-    The text that `tensornet-attn explain --decoding` prints. Raises DesignError, and InputError where there is no cache.
+    The text that `tensornet-attn explain --decoding` prints. Raises DesignError, and InputError where none can be kept.
     """
     from tensornet_attn.plan.decoding import decoding_of
 

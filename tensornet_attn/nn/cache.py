@@ -33,8 +33,8 @@ class Cache:
         self._held: dict[str, Tensor] = {}  # a growing one has room behind what is in use
 
     def __getitem__(self, name: str) -> Tensor:
-        """What is kept of a result, the oldest position first. Raises KeyError."""
-        return self._rows(name, self._used(name))
+        """What is kept of a result, the oldest position first, or a state. Raises KeyError."""
+        return self._held[name] if self._kept[name].leg is None else self._rows(name, self._used(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kept)
@@ -60,6 +60,9 @@ class Cache:
         length = length + self.length if length < 0 else length
         if not 0 <= length <= self.length:
             raise InputError(f"{self.design}: a cache of {self.length:,} positions cannot be cropped to {length:,}.")
+        states = [name for name, one in self._kept.items() if one.leg is None]
+        if states and length < self.length:
+            raise InputError(f"{self.design}: the cache cannot go back: '{states[0]}' is one for all positions.")
         rings = {name: one.reach + 1 for name, one in self._kept.items() if one.reach is not None}
         for name, rows in rings.items():
             if length < self.length and self.length > rows:
@@ -124,12 +127,11 @@ class Cache:
 
     def _axis(self, name: str) -> int:
         one = self._kept[name]
-        return one.legs.index(one.leg) - len(one.legs)
+        return one.legs.index(str(one.leg)) - len(one.legs)
 
     def _used(self, name: str) -> int:
         """Positions that are kept of a result."""
-        reach = self._kept[name].reach
-        return self.length if reach is None else min(self.length, reach + 1)
+        return self._kept[name].rows(self.length)
 
     def _rows(self, name: str, count: int) -> Tensor:
         """The last positions of what is kept."""
@@ -166,7 +168,11 @@ class Cache:
     def take(self, new: Mapping[str, Tensor], chunk: int) -> None:
         """Keeps the values of a chunk."""
         for name, value in new.items():
-            value, axis, reach = value.detach(), self._axis(name), self._kept[name].reach
+            value, reach = value.detach(), self._kept[name].reach
+            if self._kept[name].leg is None:
+                self._held[name] = value
+                continue
+            axis = self._axis(name)
             if reach is None:
                 self._room(name, value, self.length + chunk).narrow(axis, self.length, chunk).copy_(value)
             else:
@@ -223,7 +229,9 @@ class Decoder:
             keys = min(keys, part.reach + chunk)
         plan, made = self._planned(part, chunk == 1)
         lengths = {str(graph.query): chunk, str(graph.key): keys}
-        inputs = tuple(self._input(module, cache, part, one, values, lengths) for one in part.inputs)
+        inputs = tuple(
+            self._input(module, cache, part, one, values, given._replace(lengths=lengths)) for one in part.inputs
+        )
         mask, key_mask = (None if mask is None else mask[..., -keys:] for mask in (given.mask, given.key_mask))
         value = made.run(_With(module, plan), Arguments(inputs, lengths, mask, key_mask, None))
         assert isinstance(value, Tensor)
@@ -236,17 +244,23 @@ class Decoder:
         part: Part,
         one: Given,
         values: Mapping[str, Tensor],
-        lengths: Mapping[str, int],
+        given: Arguments,
     ) -> Tensor:
         if one.how == "chunk":
             return values[one.value]
         if one.how == "kept":
             return cache.with_chunk(one.value, values.get(one.value), part.reach)
-        chunk, keys = lengths[str(part.graph.query)], lengths[str(part.graph.key)]
-        seen = cache.length + chunk
+        chunk, keys = (given.lengths[str(leg)] for leg in (part.graph.query, part.graph.key))
+        like, seen = next(iter(values.values())), cache.length + chunk
+        rank = len(self.decoding.graph.tensor[next(iter(values))].legs)
+        batch = like.shape[: like.ndim - rank]
+        if one.how == "state":
+            sizes = (part.graph.leg[leg].size or 1 for leg in part.graph.legs_of(one.name))
+            return cache[one.value] if cache.length else like.new_zeros(*batch, *sizes)
+        if one.how == "visible":
+            return like.new_ones(chunk) if given.key_mask is None else given.key_mask[..., -chunk:].to(like.dtype)
         if one.how in ("seen", "empty"):
-            like = next(iter(values.values()))
-            return like.new_zeros(()).expand(seen if one.how == "seen" else chunk)
+            return like.new_zeros(()).expand(*batch, seen if one.how == "seen" else chunk)
         rows: Tensor = getattr(module, one.value)
         count = keys if part.graph.key in part.graph.tensor[one.name].legs else chunk
         return rows.narrow(one.axis, seen - count, count)

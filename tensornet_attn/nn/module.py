@@ -131,6 +131,9 @@ class CompiledDesign(nn.Module):
             raise InputError(f"{name}: a call with a cache takes no 'noise' and no 'losses'.")
         if self.training and self.plan.graph.updates:
             raise InputError(f"{name}: training updates '{self.plan.graph.updates[0][0]}': call .eval() first.")
+        states = [one.name for one in decoder.decoding.kept if one.leg is None]
+        if mask is not None and states:
+            raise InputError(f"{name}: a call with a cache takes no 'mask': '{states[0]}' is one for all positions.")
         lengths = signature.check_cached(inputs, mask, key_mask, cache.length, decoder.decoding.memory)
         values = {one: value for (one, *_), value in zip(signature.inputs, inputs, strict=False) if value is not None}
         length = lengths.get(str(signature.key)) or cache.length + lengths[str(signature.query)]

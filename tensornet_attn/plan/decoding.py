@@ -18,13 +18,21 @@ from math import inf, prod
 from tensornet_attn.cost.band import reach_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.causal import causal_leaks
+from tensornet_attn.graph.causal import causal_leaks, looks_back
 from tensornet_attn.graph.model import Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.ir.arithmetic import Arith, names
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.blocks import exits, groups
-from tensornet_attn.rewrite.change import fresh, with_uses
+from tensornet_attn.plan.carried import VISIBLE, Carried, carried
+from tensornet_attn.plan.distribute import DISTRIBUTION
+from tensornet_attn.plan.duplicate import DUPLICATES
+from tensornet_attn.plan.hoist import FOR_EACH, HOISTS
+from tensornet_attn.plan.implementation import Context
+from tensornet_attn.plan.implementations import TORCH
+from tensornet_attn.plan.normalized import NORMALIZED
+from tensornet_attn.plan.target import TRAINING
+from tensornet_attn.rewrite.change import fresh, leg_like, with_uses
 from tensornet_attn.tiles.legs import quadratic
 
 LAST = 1 << 40  # inputs are kept where queries meet them as they are, and else what is made of them
@@ -33,20 +41,28 @@ PLACES = ("position", "sinusoid")  # constants that say where a position stands
 
 @dataclass(frozen=True)
 class Kept:
-    """A result that is kept for each position. `leg`: its sequence leg; `reach`: of how many positions, all if None."""
+    """A result that is kept for each position. `leg`: its sequence leg; `reach`: of how many positions, all if None.
+
+    Of a state, which is one for all positions, `leg` is None.
+    """
 
     name: str
     legs: tuple[str, ...]
-    leg: str
+    leg: str | None
     reach: int | None
+
+    def rows(self, length: int) -> int:
+        """Positions that are kept of so many."""
+        return length if self.reach is None else min(length, self.reach + 1)
 
 
 @dataclass(frozen=True)
 class Given:
     """An input of a part: a value of the design.
 
-    `how`: of the `chunk`; `kept`, with the chunk's; a weight's `rows`; `seen` and `empty`, which only say how many
-    positions there are, and how many the chunk has.
+    `how`: of the `chunk`; `kept`, with the chunk's; a `state` of the past; a weight's `rows`; `visible`, 1 where the
+    key mask of the call shows a position; `seen` and `empty`, which only say how many positions there are in all, and
+    in the chunk.
     """
 
     name: str
@@ -82,11 +98,11 @@ class Decoding:
 
     def floats(self, n: int) -> int:
         """Floats kept of n positions, for one sequence."""
-        sizes = {leg.name: leg.size or 1 for leg in self.graph.legs}
-        return sum(
-            min(n, n if one.reach is None else one.reach + 1) * prod(sizes[leg] for leg in one.legs if leg != one.leg)
-            for one in self.kept
-        )
+        return sum(self.numbers(one) * (one.rows(n) if one.leg else 1) for one in self.kept)
+
+    def numbers(self, one: Kept) -> int:
+        """Numbers of a position, or of a state."""
+        return prod(self.graph.leg[leg].size or 1 for leg in one.legs if leg != one.leg)
 
     def to_text(self) -> str:
         """What is kept, a line a result, and what is computed of each chunk.
@@ -98,13 +114,10 @@ class Decoding:
         of a chunk it computes C, y
         """
         lines = [f"{self.graph.name}: a cache keeps{'' if self.kept else ' nothing'}"]
-        sizes = {leg.name: leg.size or 1 for leg in self.graph.legs}
         for one in self.kept:
-            each = prod(sizes[leg] for leg in one.legs if leg != one.leg)
             which = "each position" if one.reach is None else f"each of the last {one.reach + 1:,} positions"
-            lines.append(
-                f"  {one.name}[{' '.join(one.legs)}]: {each:,} numbers of {which}{' of the memory' * self.memory}"
-            )
+            of = f" of {which}{' of the memory' * self.memory}" if one.leg else ", whatever the length"
+            lines.append(f"  {one.name}[{' '.join(one.legs)}]: {self.numbers(one):,} numbers{of}")
         return "\n".join([*lines, f"of a chunk it computes {', '.join(part.value for part in self.parts)}"])
 
 
@@ -114,14 +127,21 @@ def decoding_of(graph: Graph) -> Decoding:
     Raises InputError where it cannot, with the step and the reason.
     """
     memory = any(graph.key in one.legs and one.default is None for one in graph.of_role("input"))
-    wanted = behind(graph, [graph.output])  # no losses, no states
-    steps = [step for step in graph.steps if step.name in wanted]
-    reason = (None if memory else _looks_ahead(graph)) or next(
-        filter(None, (_varies(graph, s, memory) for s in steps)), None
-    )
+    wanted = behind(graph, [graph.output])
+    plain = replace(graph, steps=tuple(step for step in graph.steps if step.name in wanted), losses=())  # nor states
+    reasons = [_varies(plain, step, memory) for step in plain.steps]
+    reason = next(filter(None, [None if memory else _looks_ahead(plain), *reasons]), None)
     if reason:
         raise InputError(f"{graph.name}: no cache can be kept: {reason}.")
-    return _Derivation(replace(graph, steps=tuple(steps), losses=()), memory).decoding()
+    return _Derivation(Carried(plain) if memory else carried(_apart(plain)), memory).decoding()
+
+
+def _apart(graph: Graph) -> Graph:
+    """The graph in which maps of a blend read values each by itself, where each then has an implementation."""
+    context = Context(TRAINING.sizes(graph), TRAINING, "torch", TORCH.rows)
+    for rewriting in (NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION) if graph.key else ():
+        graph = rewriting.apply(graph, context).graph
+    return graph
 
 
 def _looks_ahead(graph: Graph) -> str | None:
@@ -131,7 +151,15 @@ def _looks_ahead(graph: Graph) -> str | None:
             reach = reach_of(graph, step)
             if reach is None or reach.right > 0:
                 return f"in '{step.name}' a query sees later keys; compile it with causal=True"
-    return next((reason.removesuffix(".") for _, reason in causal_leaks(graph)), None)
+    met = any(graph.key in use.legs for step in graph.steps for use in step.op.uses)
+    if met and not (graph.tied or any(graph.key in one.legs for one in graph.of_role("input"))):
+        return f"no input has the key leg '{graph.key}': there are as many keys whatever was seen"
+    for tensor in graph.tensors:
+        if tensor.role == "weight" and {graph.query, graph.key} <= {*tensor.legs}:
+            return f"the weight '{tensor.name}' has a number for each query and key, whatever their positions"
+    found = next((reason.removesuffix(".") for _, reason in causal_leaks(graph)), None)
+    sums = found is None and graph.key is not None and not looks_back(replace(graph, causal=True))
+    return "numbers of all keys, later ones too, are summed" if sums else found
 
 
 def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
@@ -152,18 +180,23 @@ def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Steps where queries meet keys, with those that read them. `reach`: how far back these see; all if None."""
+    """Steps where queries meet keys, with those that read them. `reach`: how far back these see; all if None.
+
+    `chunk`: they see the keys of the chunk alone, since states have the others.
+    """
 
     steps: frozenset[str]
     exits: tuple[str, ...]
     reach: int | None
+    chunk: bool = False
 
 
 class _Derivation:
     """The parts of one graph."""
 
-    def __init__(self, graph: Graph, memory: bool):
-        self.graph, self.memory = graph, memory
+    def __init__(self, made: Carried, memory: bool):
+        self.graph, self.states, self.boxes, self.memory = made.graph, made.states, made.boxes, memory
+        graph = made.graph
         self.query, self.key = str(graph.query), graph.key
         self.many = _made_of_inputs(graph)
         self.meetings = list(self._meetings())
@@ -186,7 +219,10 @@ class _Derivation:
             own = frozenset(group)
             ends = tuple(step.name for step in exits(graph, own))
             taken |= {*own, *ends}
-            yield Meeting(own, ends, self._reach([graph.step[name] for name in (*own, *ends)]))
+            steps = [graph.step[name] for name in (*own, *ends)]
+            boxes = {step.name for step in steps if graph.masked(step)}
+            chunk = bool(boxes) and boxes <= self.boxes
+            yield Meeting(own, ends, 0 if chunk else self._reach(steps), chunk)
         for step in graph.steps:  # keys summed by a step that makes nothing of queries x keys, as a delta rule
             summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
             if summed and step.name in self.many and step.name not in taken:
@@ -197,9 +233,9 @@ class _Derivation:
         graph, found = self.graph, list[int]()
         for step in steps:
             summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
-            if summed and step.contraction is not None:
-                pairs = [any(quadratic(graph, use.legs) for use in term.factors) for term in step.contraction.terms]
-                if not all(pairs):
+            for term in step.contraction.terms if summed and step.contraction else ():
+                on_keys = [use for use in term.factors if self.key in use.legs]
+                if on_keys and not any(quadratic(graph, use.legs) for use in on_keys):
                     return None
             if graph.masked(step):
                 reach = reach_of(graph, step)
@@ -218,7 +254,7 @@ class _Derivation:
         """The cheapest results that all can be made of that queries meet."""
         wanted: dict[str, float] = {}
         for one in self.meetings:
-            for name in (*one.steps, *one.exits):
+            for name in () if one.chunk else (*one.steps, *one.exits):
                 for use in self.graph.step[name].op.uses:
                     known = self.meeting.get(use.name)
                     inside = known is one and use.name in one.steps
@@ -234,7 +270,8 @@ class _Derivation:
                 (leg,) = self._seq(legs)
                 found.setdefault(name, Kept(name, legs, leg, None if reach == inf else int(reach)))
         order = [*self.graph.tensor, *self.graph.step]
-        return {name: found[name] for name in sorted(found, key=order.index)}
+        kept = {name: found[name] for name in sorted(found, key=order.index)}
+        return kept | {name: Kept(name, self.graph.legs_of(name), None, None) for name in self.states.values()}
 
     def _differs(self, name: str) -> bool:
         """Whether a result differs from call to call: weights, constants and what is made of them do not."""
@@ -302,8 +339,8 @@ class _Build:
     def part(self) -> Part:
         graph, legs = self.graph, self.graph.legs
         if self.key is None:
-            self.key = fresh(graph, "m")
-            legs = (*legs, Leg(self.key, "key", None))
+            free = leg_like(graph, "m", 1, "key", graph.leg).name
+            self.key, legs = free, (*legs, Leg(free, "key", None))
         legs_of = self.graph.legs_of(self.value)
         once = self.whole.memory and self.value in self.whole.kept
         output = self.all(self.value, legs_of) if once else self.present(self.value, legs_of)
@@ -347,7 +384,7 @@ class _Build:
             return called
         if tensor is not None:
             if tensor.role == "input":
-                return self.give(called, tensor.default or name, "chunk", own)
+                return self.give(called, tensor.default or name, "visible" if name == VISIBLE else "chunk", own)
             return self.leaf(tensor, called, own)
         ring = self.meeting is not None and self.meeting.reach is not None
         apart = name in self.whole.kept or name in self.whole.meeting or (ring and self.whole.placed(name))
@@ -365,11 +402,15 @@ class _Build:
         called = name if own == legs else f"{name}.all"
         if called in self.tensors or called in self.steps:
             return called
+        tensor, chunk = self.graph.tensor.get(name), self.meeting is not None and self.meeting.chunk
+        if tensor is not None and tensor.role == "input" and (self.whole.memory or chunk):
+            return self.give(called, (tensor.default if chunk else None) or name, "chunk", own)
+        if chunk and tensor is None and name in self.whole.many:
+            self.whole.part(name)
+            return self.give(called, name, "chunk", own)
         if name in self.whole.kept and (name != self.value or not self.whole.memory):
             self.whole.part(name)
             return self.give(called, name, "kept", own)
-        if self.whole.memory and name in self.graph.tensor and self.graph.tensor[name].role == "input":
-            return self.give(called, name, "chunk", own)
         if name in self.graph.tensor:
             return self.leaf(self.graph.tensor[name], called, own)
         if self.whole.placed(name) and self.meeting is not None and self.meeting.reach is not None:
@@ -392,7 +433,11 @@ class _Build:
 
     def other(self, name: str) -> str:
         """A value on no sequence leg, or on both."""
-        if name in self.graph.tensor:
+        if name in self.whole.states:
+            self.give(name, self.whole.states[name], "state", self.graph.legs_of(name))
+        elif name in self.graph.tensor and self.graph.tensor[name].role == "input":
+            self.give(name, self.graph.tensor[name].default or name, "chunk", self.graph.legs_of(name))
+        elif name in self.graph.tensor:
             self.tensors.setdefault(name, replace(self.graph.tensor[name], update=None))
         elif name not in self.steps:
             self.copy(self.graph.step[name], name, None)
