@@ -159,7 +159,10 @@ class Cache:
             return held
         shape = list(new.shape)
         shape[axis] = self.max_length or max(FIRST, 1 << (length - 1).bit_length())
-        wider = new.new_empty(shape)
+        if axis < -2:  # heads in front of positions, as fused attention reads them
+            wider = new.new_empty(torch.empty(shape, device="meta").movedim(axis, -2).shape).movedim(-2, axis)
+        else:
+            wider = new.new_empty(shape)
         if held is not None:
             wider.narrow(axis, 0, self.length).copy_(held.narrow(axis, 0, self.length))
         self._held[name] = wider

@@ -48,6 +48,8 @@ def attend(
         keep = both(keep, causal_mask(n, m, q.device)) if causal else keep
         causal, v = False, torch.cat([v] * keys, -2)
         keep, bias = (None if t is None else torch.cat([t] * keys, -1) for t in (keep, bias))
+    if n == 1 and m > 0:
+        causal = False  # the one query stands at the last key, and sees all
     fused = empty = False
     if causal and keep is None and bias is None and n == m:  # tested by `if`: traced lengths make no plain bool
         fused = True
