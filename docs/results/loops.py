@@ -23,7 +23,7 @@ from triton import knobs
 
 import tensornet_attn as ta
 from tensornet_attn.compiler import emit_source
-from tensornet_attn.runtime.triton import resources
+from tensornet_attn.runtime.triton import survey
 
 LABEL, LINE = re.compile(r"\s*(\.L_\w+):"), re.compile(r"\s*/\*[0-9a-f]+\*/\s+(.*?);")
 JUMP = re.compile(r"BRA.*?`\((\.L_\w+)\)")
@@ -98,17 +98,17 @@ def report(word: str, target: int) -> None:
         own: found.count("[")
         for own, found in re.findall(r"^(\w+) = region\(.*?reads=\[(.*?)\],\s+\w+=", source, re.S | re.M)
     }
-    kernels, used_by = list[Any](), resources.used_by
+    kernels, used_by = list[Any](), survey.used_by
 
-    def spy(kernel: Any) -> resources.Used:
+    def spy(kernel: Any) -> survey.Used:
         kernels.append(kernel)
         return used_by(kernel)
 
-    resources.used_by = spy
+    survey.used_by = spy
     try:
         used = ta.kernels(design, target, torch.bfloat16, causal or None)
     finally:
-        resources.used_by = used_by
+        survey.used_by = used_by
     for kernel, one in zip(kernels, used, strict=True):
         region, _, kind = one.kernel.partition("_tiles_")
         sizes = [int(size) for size in re.findall(r"_block (\d+)", one.sizes)[:2]]

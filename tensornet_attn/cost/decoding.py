@@ -8,14 +8,15 @@ their number, and so do fast weights; a map in a window needs the window's keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf, prod
-from typing import Any
 
 from tensornet_attn.graph.attention import Normalize, Terms, attentions, readers_of, score_of, split
 from tensornet_attn.graph.model import Function, Graph, Step
 from tensornet_attn.graph.recurrence import erases, sums
 from tensornet_attn.ir.arithmetic import evaluate, names
+
+LAST = 1 << 40  # floats that no cut takes while another is left
 
 
 def decoding_state(graph: Graph, n: int) -> int:
@@ -34,11 +35,17 @@ def decoding_state(graph: Graph, n: int) -> int:
         for use in step.op.uses if queries else ():
             if graph.key in use.legs and graph.query not in use.legs and _on_keys(graph, use.name):
                 held[use.name] = max(held.get(use.name, 0), int(min(n, _reach(graph, step, states))))
+
+    def before(name: str) -> list[str]:
+        step = graph.step.get(name)
+        return [use.name for use in step.op.uses if _on_keys(graph, use.name)] if step else []
+
     groups: dict[int, list[str]] = {}
     for name, count in held.items():
         if count:
             groups.setdefault(count, []).append(name)
-    return sum(states.values()) + sum(count * _cheapest(graph, found) for count, found in groups.items())
+    kept = ((count, name) for count, found in groups.items() for name in cheapest(graph, found, before))
+    return sum(states.values()) + sum(count * _floats(graph, {*graph.legs_of(name)}) for count, name in kept)
 
 
 def _on_keys(graph: Graph, name: str) -> bool:
@@ -114,33 +121,27 @@ def _floats(graph: Graph, legs: set[str]) -> int:
     return prod(graph.leg[leg].size or 1 for leg in legs)
 
 
-def _cheapest(graph: Graph, wanted: list[str]) -> int:
-    """Floats per key of the cheapest results from which all that is wanted can be made again; inputs are not kept."""
+def cheapest(graph: Graph, wanted: list[str], before: Callable[[str], list[str]]) -> list[str]:
+    """The results of fewest numbers a position from which all that is wanted can be made again: a minimum cut.
+
+    `before`: what a result is made of, position by position; empty for an input, and where only the whole past could
+    give it again. Inputs are kept where they are wanted themselves, and else what is made of them.
+    """
     import networkx
 
-    if any(name in graph.tensor for name in wanted):
-        return sum(_floats(graph, set(graph.legs_of(name))) for name in wanted)
-    net = networkx.DiGraph([((name, "out"), "queries") for name in wanted])
-    waiting, seen = list(wanted), set[str]()
+    net, waiting, seen = networkx.DiGraph(), list(wanted), set[str]()
+    net.add_edges_from(((name, "out"), "queries") for name in wanted)
     while waiting:
         name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            waiting += _join(graph, net, name)
-    try:
-        return int(networkx.minimum_cut_value(net, "input", "queries"))
-    except networkx.NetworkXUnbounded:  # an input under another name
-        return sum(_floats(graph, set(graph.legs_of(name))) for name in wanted)
-
-
-def _join(graph: Graph, net: Any, name: str) -> list[str]:
-    """Adds a result to the net, with its floats as what cutting there costs; returns what it is made of."""
-    if name in graph.tensor:
-        net.add_edge("input", (name, "out"))
-        return []
-    step = graph.step[name]
-    before = [use.name for use in step.op.uses if _on_keys(graph, use.name)]
-    alias = step.contraction is not None and len(step.op.uses) == 1 and before[0] in graph.tensor
-    net.add_edge((name, "in"), (name, "out"), **({} if alias else {"capacity": _floats(graph, set(step.legs))}))
-    net.add_edges_from(((one, "out"), (name, "in")) for one in before)
-    return before
+        if name in seen:
+            continue
+        seen.add(name)
+        made_of, floats = before(name), _floats(graph, {*graph.legs_of(name)})
+        if not made_of:
+            net.add_edge("past", (name, "in"))
+            floats = floats if name in wanted or name in graph.step else LAST
+        net.add_edge((name, "in"), (name, "out"), capacity=floats)
+        net.add_edges_from(((one, "out"), (name, "in")) for one in made_of)
+        waiting += made_of
+    _, (past, _) = networkx.minimum_cut(net, "past", "queries")
+    return [name for name in seen if (name, "in") in past and (name, "out") not in past]

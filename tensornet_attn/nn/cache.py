@@ -75,18 +75,21 @@ class Cache:
         self.length = length
 
     def reorder(self, index: Tensor) -> None:
-        """Sequence i of the batch becomes what sequence index[i] was, as a beam search needs."""
+        """Sequence i of the batch, its first dimension, becomes what index[i] was, as a beam search needs.
+
+        Raises InputError where there is no batch.
+        """
         self._each(lambda held: held.index_select(0, index.to(held.device)))
 
     select = reorder
 
     def repeat_interleave(self, repeats: int) -> None:
-        """Each sequence of the batch stands there so many times, one after another."""
+        """Each sequence of the batch stands there so many times, in a row. Raises InputError without a batch."""
         self._each(lambda held: held.repeat_interleave(repeats, 0))
 
     def to(self, *args: Any, **kwargs: Any) -> Cache:
         """Moves what is kept, as `Tensor.to`; gives the cache."""
-        self._each(lambda held: held.to(*args, **kwargs))
+        self._held = {name: held.to(*args, **kwargs) for name, held in self._held.items()}
         return self
 
     def reset(self) -> None:
@@ -103,6 +106,10 @@ class Cache:
         if names and names != {*self._kept}:
             of, wanted = ", ".join(sorted(names)), ", ".join(self._kept)
             raise InputError(f"{self.design}: the cache keeps {wanted}, and the state is of {of}.")
+        for name, one in self._kept.items() if names else ():
+            rows, wanted_rows = state[name].shape[self._axis(name)] if one.leg else 0, one.rows(int(state["length"]))
+            if one.leg and rows != wanted_rows:
+                raise InputError(f"{self.design}: '{name}' has {rows:,} positions, and {wanted_rows:,} are to be kept.")
         self.length = int(state["length"])
         self._held = {name: state[name].clone() for name in names}
 
@@ -123,6 +130,8 @@ class Cache:
                 raise InputError(f"{design}: the cache holds {kinds[0]}, the chunk is {kinds[1]}.")
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
+        if any(held.ndim == len(self._kept[name].legs) for name, held in self._held.items()):
+            raise InputError(f"{self.design}: the cache is of one sequence, without a batch dimension.")
         self._held = {name: change(held) for name, held in self._held.items()}
 
     def _axis(self, name: str) -> int:
@@ -145,7 +154,7 @@ class Cache:
         before = used if reach is None else min(used, reach)
         if before == 0:
             return new
-        if (torch.is_grad_enabled() and new.requires_grad) or self._kept[name].reach is not None:
+        if torch.is_grad_enabled() or self._kept[name].reach is not None:  # a backward may read what stands here now
             return torch.cat((self._rows(name, before), new), axis)
         chunk = new.shape[axis]
         held = self._room(name, new, self.length + chunk)
@@ -270,7 +279,7 @@ class Decoder:
 
     def _planned(self, part: Part, one: bool) -> tuple[Plan, Made]:
         if (part.value, one) not in self._made:
-            target = replace(self._plan.target, workload="decoding" if one else "prefill", n=None, m=None)
+            target = replace(self._plan.target, workload="decoding" if one else "prefill", n=None, m=None, memory=None)
             plan = make_plan(part.graph, self._plan.backend, target)
             self._made[part.value, one] = plan, self._make(plan)
         return self._made[part.value, one]

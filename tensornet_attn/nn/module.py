@@ -57,6 +57,7 @@ class CompiledDesign(nn.Module):
 
     def _take(self, made: Made) -> None:
         self.source, self._run, self._evaluate = made.source, made.run, made.evaluate
+        self.__dict__.pop("_decodes", None)
 
     def _placed(self) -> tuple[torch.device, torch.dtype] | None:
         """The GPU that the weights are on, and their dtype; None anywhere else."""
@@ -129,8 +130,10 @@ class CompiledDesign(nn.Module):
         name, decoder, signature = self.design.name, self._decoder, self._signature
         if noise is not None or losses:
             raise InputError(f"{name}: a call with a cache takes no 'noise' and no 'losses'.")
-        if self.training and self.plan.graph.updates:
-            raise InputError(f"{name}: training updates '{self.plan.graph.updates[0][0]}': call .eval() first.")
+        if self.training and (self.plan.graph.updates or decoder.decoding.drawn):
+            updated = [f"updates '{state}'" for state, _ in self.plan.graph.updates]
+            drawn = [f"draws '{one}' for two parts of a cached call" for one in decoder.decoding.drawn]
+            raise InputError(f"{name}: training {[*updated, *drawn][0]}: call .eval() first.")
         states = [one.name for one in decoder.decoding.kept if one.leg is None]
         if mask is not None and states:
             raise InputError(f"{name}: a call with a cache takes no 'mask': '{states[0]}' is one for all positions.")

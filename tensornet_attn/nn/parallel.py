@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -82,7 +81,7 @@ class LegParallel(ParallelStyle):
             raise InputError(f"{module.design.name}: a mesh of one dimension is needed, this has {device_mesh.ndim}.")
         if module.plan.graph != self.written:
             raise InputError(f"this plan is for '{self.written.name}' as it was, not for this '{module.design.name}'.")
-        make = SplitMake(module._make, self.split, part_of(self.split, device_mesh.size()), device_mesh)
+        make = SplitMake(module._make, self.written, self.split, part_of(self.split, device_mesh.size()), device_mesh)
         shards = dict(self.split.shards)
         for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             place = Shard(shards[name]) if name in shards else Replicate()
@@ -101,11 +100,14 @@ class SplitMake:
     """Makes what a process runs, in the place of what makes a whole module."""
 
     make: Callable[[Design, Plan], Made]
+    written: Graph
     split: Split
     part: Part
     mesh: DeviceMesh
 
     def __call__(self, design: Design, plan: Plan) -> Made:
+        if plan.graph != self.written:  # of a part of the layer, such as a cache has
+            raise InputError(f"{design.name}: a design that is split over processes has no cache.")
         own = make_plan(self.part.graph, plan.backend, plan.target)
         made = self.make(design, own)
         return replace(made, run=_run(self, own, made.run), evaluate=_gathering(made.evaluate))
@@ -146,13 +148,25 @@ class SplitMake:
         return next((place for place, leg in enumerate(legs) if (box, Wire(leg)) in self.split.own), None)
 
 
+class PartOfModule:
+    """What stands in the place of the module in one process: its weights and states by name.
+
+    A class of its own, since torch.compile does not trace a namespace of the standard library.
+    """
+
+    def __init__(self, plan: Plan, training: bool, tensors: Mapping[str, Tensor]):
+        self.plan, self.training = plan, training
+        for name, value in tensors.items():
+            setattr(self, name, value)
+
+
 def _run(make: SplitMake, own: Plan, run: Run) -> Run:
     """Runs the part of one process, between the copies and the sum that make it what one process gives."""
 
     def call(module: nn.Module, given: Arguments) -> Result:
         mask = make.own_mask(_copied(given.mask, make.mesh), given.inputs, module._signature)
         noise = given.noise and {name: _copied(value, make.mesh) for name, value in given.noise.items()}
-        part = SimpleNamespace(plan=own, training=module.training, **make.tensors(module))
+        part = PartOfModule(own, module.training, make.tensors(module))
         entering = tuple(_copied(value, make.mesh) for value in given.inputs)
         found = run(part, given._replace(inputs=entering, mask=mask, noise=noise))
         if isinstance(found, Tensor):

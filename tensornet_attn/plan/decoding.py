@@ -11,11 +11,14 @@ and distances hold as they are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf, prod
 
 from tensornet_attn.cost.band import reach_of
+from tensornet_attn.cost.decoding import cheapest
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
@@ -32,10 +35,9 @@ from tensornet_attn.plan.implementation import Context
 from tensornet_attn.plan.implementations import TORCH
 from tensornet_attn.plan.normalized import NORMALIZED
 from tensornet_attn.plan.target import TRAINING
-from tensornet_attn.rewrite.change import fresh, leg_like, with_uses
+from tensornet_attn.rewrite.change import draws, fresh, leg_like, with_uses
 from tensornet_attn.tiles.legs import quadratic
 
-LAST = 1 << 40  # inputs are kept where queries meet them as they are, and else what is made of them
 PLACES = ("position", "sinusoid")  # constants that say where a position stands
 
 
@@ -96,6 +98,14 @@ class Decoding:
     kept: tuple[Kept, ...]
     memory: bool = False
 
+    @cached_property
+    def drawn(self) -> list[str]:
+        """Noise, and steps with dropout, that more than one part would draw, each in its own way."""
+        graphs = [part.graph for part in self.parts]
+        found = [step.name for graph in graphs for step in graph.steps if draws(graph, step)]
+        found += [tensor.name for graph in graphs for tensor in graph.of_role("noise")]
+        return [name for name, count in Counter(found).items() if count > 1]
+
     def floats(self, n: int) -> int:
         """Floats kept of n positions, for one sequence."""
         return sum(self.numbers(one) * (one.rows(n) if one.leg else 1) for one in self.kept)
@@ -133,7 +143,21 @@ def decoding_of(graph: Graph) -> Decoding:
     reason = next(filter(None, [None if memory else _looks_ahead(plain), *reasons]), None)
     if reason:
         raise InputError(f"{graph.name}: no cache can be kept: {reason}.")
-    return _Derivation(Carried(plain) if memory else carried(_apart(plain)), memory).decoding()
+    apart = plain if memory else _apart(plain)
+    try:
+        found = _Derivation(Carried(plain) if memory else carried(apart), memory).decoding()
+    except _Gone:
+        found = _Derivation(Carried(apart), memory, everything=True).decoding()
+    always = [tensor.name for tensor in plain.of_role("noise") if tensor.always and tensor.name in found.drawn]
+    if always:
+        raise InputError(
+            f"{graph.name}: no cache can be kept: the noise '{always[0]}' is drawn in evaluation, in two parts."
+        )
+    return found
+
+
+class _Gone(Exception):
+    """Something asks where positions stand that a ring or a state has no more."""
 
 
 def _apart(graph: Graph) -> Graph:
@@ -194,8 +218,10 @@ class Meeting:
 class _Derivation:
     """The parts of one graph."""
 
-    def __init__(self, made: Carried, memory: bool):
-        self.graph, self.states, self.boxes, self.memory = made.graph, made.states, made.boxes, memory
+    def __init__(self, made: Carried, memory: bool, everything: bool = False):
+        """`everything`: of each key something is kept, however few a query sees."""
+        self.graph, self.states, self.boxes = made.graph, made.states, made.boxes
+        self.memory, self.everything = memory, everything
         graph = made.graph
         self.query, self.key = str(graph.query), graph.key
         self.many = _made_of_inputs(graph)
@@ -222,7 +248,8 @@ class _Derivation:
             steps = [graph.step[name] for name in (*own, *ends)]
             boxes = {step.name for step in steps if graph.masked(step)}
             chunk = bool(boxes) and boxes <= self.boxes
-            yield Meeting(own, ends, 0 if chunk else self._reach(steps), chunk)
+            reach = None if self.everything else self._reach(steps)
+            yield Meeting(own, ends, 0 if chunk else reach, chunk)
         for step in graph.steps:  # keys summed by a step that makes nothing of queries x keys, as a delta rule
             summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
             if summed and step.name in self.many and step.name not in taken:
@@ -265,7 +292,7 @@ class _Derivation:
             by_reach.setdefault(reach, []).append(name)
         found = dict[str, Kept]()
         for reach in sorted(by_reach, reverse=True):
-            for name in self._cut(by_reach[reach]):
+            for name in cheapest(self.graph, by_reach[reach], self._before):
                 legs = self.graph.legs_of(name)
                 (leg,) = self._seq(legs)
                 found.setdefault(name, Kept(name, legs, leg, None if reach == inf else int(reach)))
@@ -276,30 +303,6 @@ class _Derivation:
     def _differs(self, name: str) -> bool:
         """Whether a result differs from call to call: weights, constants and what is made of them do not."""
         return name in self.many
-
-    def _floats(self, name: str) -> int:
-        return prod(self.graph.leg[leg].size or 1 for leg in self.graph.legs_of(name))
-
-    def _cut(self, wanted: list[str]) -> list[str]:
-        import networkx
-
-        net, seen, waiting = networkx.DiGraph(), set[str](), list(wanted)
-        net.add_edges_from(((name, "out"), "queries") for name in wanted)
-        while waiting:
-            name = waiting.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            before = self._before(name)
-            floats = self._floats(name)
-            if not before:  # an input, or a result that only the whole past could give again
-                net.add_edge("past", (name, "in"))
-                floats = floats if name in wanted or name in self.graph.step else LAST
-            net.add_edge((name, "in"), (name, "out"), capacity=floats)
-            net.add_edges_from(((one, "out"), (name, "in")) for one in before)
-            waiting += before
-        _, (past, _) = networkx.minimum_cut(net, "past", "queries")
-        return [name for name in seen if (name, "in") in past and (name, "out") not in past]
 
     def _before(self, name: str) -> list[str]:
         """What a result on one sequence leg can be made again of, for each position alone; empty where it cannot."""
@@ -414,7 +417,7 @@ class _Build:
         if name in self.graph.tensor:
             return self.leaf(self.graph.tensor[name], called, own)
         if self.whole.placed(name) and self.meeting is not None and self.meeting.reach is not None:
-            raise self.refused(name, "depends on positions that are kept no more")
+            raise _Gone
         self.copy(self.graph.step[name], called, str(self.key))
         return called
 
@@ -422,11 +425,11 @@ class _Build:
         """A weight, a constant or noise on one sequence leg."""
         if tensor.role in ("weight", "state"):
             return self.give(called, tensor.name, "rows", legs)
-        if tensor.role == "noise" and (tensor.always or self.key in legs):
-            raise self.refused(tensor.name, "is noise")
+        if tensor.role == "noise" and self.key in legs:
+            raise self.refused(tensor.name, "is noise of keys")
         if self.whole.placed(tensor.name):
             if self.meeting is not None and self.meeting.reach is not None:
-                raise self.refused(tensor.name, "depends on positions that are kept no more")
+                raise _Gone
             self.counts = True
         self.tensors[called] = replace(tensor, name=called, legs=legs)
         return called

@@ -139,7 +139,7 @@ class AtPlaces(Implementation[Form], Generic[Place, Form]):
         """The graph in which a form is one operation; asked where nothing speaks against it."""
 
     def named(self, place: Place) -> str:
-        """The step that a refusal is told of."""
+        """The step that a refusal stands under in `explain`."""
         return str(place)
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:

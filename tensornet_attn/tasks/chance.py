@@ -103,7 +103,7 @@ class Draws:
 
 SPLITS = ("train", "validation", "test")
 _SHARES = ("validation",) * 2 + ("test",) * 2 + ("train",) * 12  # of sixteen classes of content
-ATTEMPTS = 20_000  # at one sample, before the options are told to leave too few
+ATTEMPTS = 20_000  # at one sample, and then the error says that the options leave too few
 _AT_ONCE = 256  # candidates of one round, where few samples are left to find
 
 # tokens [b n], or numbers [b n features]; targets [b n] or [b]; source [b m], group [b], key_mask [b n] where there are

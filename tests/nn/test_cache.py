@@ -158,19 +158,8 @@ def test_a_memory_is_projected_once() -> None:
         module(x, memory, cache=cache)
 
 
-def test_a_window_keeps_a_ring() -> None:
-    module, cache = made("band"), None
-    cache = module.new_cache()
-    sizes = []
-    for _ in range(3):
-        decoded(module, chunk_of(module, 60), [20], cache)
-        sizes.append(cache.nbytes)
-    assert sizes[0] == sizes[1] == sizes[2]
-    assert cache["K"].shape[1] == 2
-
-
-@pytest.mark.parametrize("name", ["linear", "thsa_elu", "lfish", "fmm2", "kernel_fish"])
-def test_sums_take_as_much_at_every_length(name: str) -> None:
+@pytest.mark.parametrize("name", ["band", "linear", "thsa_elu", "lfish", "fmm2", "kernel_fish"])
+def test_rings_and_sums_take_as_much_at_every_length(name: str) -> None:
     module = made(name)
     cache = module.new_cache()
     sizes = []
@@ -178,12 +167,84 @@ def test_sums_take_as_much_at_every_length(name: str) -> None:
         decoded(module, chunk_of(module, 60), [20], cache)
         sizes.append(cache.nbytes)
     assert sizes[0] == sizes[1] == sizes[2]
+    if name == "band":
+        assert cache["K"].shape[1] == 2
+        return
     with pytest.raises(ta.InputError, match=r"the cache cannot go back: '[\w.]+' is one for all positions\.$"):
         cache.crop(1)
     with pytest.raises(
         ta.InputError, match=r"a call with a cache takes no 'mask': '[\w.]+' is one for all positions\.$"
     ):
         module(chunk_of(module, 1), cache=cache, mask=torch.ones(1, 61, dtype=torch.bool))
+
+
+def test_what_asks_where_keys_stand_keeps_all_of_them() -> None:
+    """Positions of keys in scores: a ring would not know them any more."""
+    steps = {"softmax": "m", "scale": "d ** -0.5", "mask": ["window(3, 0)"]}
+    steps["of"] = "Q[n h d] K[m h d] + at[m f] Wk[f h d] Q[n h d] -> h n m"
+    data = {"tensornet": 1, "name": "placed", "extends": "mhsa", "causal": True, "diagram": {"A": steps}}
+    data["constants"] = {"at": {"legs": "m f", "value": "sinusoid"}}
+    module = ta.compile(ta.load(data, legs={"f": 8, "h": 2}), "torch", dtype=torch.float64).eval()
+    x = chunk_of(module)
+    with torch.no_grad():
+        close(decoded(module, x, [3, 1, 5]), module(x))
+
+
+def test_a_backward_over_two_chunks_where_projections_are_frozen() -> None:
+    module = made("mhsa")
+    module.Wk.requires_grad_(False)
+    module.Wv.requires_grad_(False)
+    x = chunk_of(module)
+    cache = module.new_cache()
+    first, *others = (module(part, cache=cache) for part in x.split(3, 1))
+    (first.sum() + sum(y.sum() for y in others)).backward()
+    assert module.Wq.grad is not None
+
+
+def test_a_limit_of_memory_is_for_the_layer() -> None:
+    design = ta.load("mhsa", legs={"f": 16, "h": 2})
+    module = ta.compile(design, "torch", causal=True, dtype=torch.float64, n=64, memory="1MiB").eval()
+    x = chunk_of(module)
+    with torch.no_grad():
+        close(decoded(module, x, [2, 1, 6]), module(x))
+
+
+def test_training_that_would_draw_twice_is_refused() -> None:
+    data = {
+        "tensornet": 1,
+        "name": "noisy",
+        "extends": "mhsa",
+        "causal": True,
+        "noise": {"z": {"legs": "h d", "std": 1}},
+    }
+    data["diagram"] = {
+        "K": "memory[m f] Wk[f h d] + z[h d] -> m h d",
+        "V": "memory[m f] Wv[f h d] + z[h d] -> m h d",
+    }
+    module = ta.compile(ta.load(data, legs={"f": 8, "h": 2}), "torch", dtype=torch.float64)
+    cache, x = module.new_cache(), chunk_of(module)
+    with pytest.raises(
+        ta.InputError, match=r"^noisy: training draws 'z' for two parts of a cached call: call \.eval\(\) first\.$"
+    ):
+        module(x, cache=cache)
+    with torch.no_grad():
+        close(decoded(module.eval(), x, [4, 5]), module(x))
+
+
+def test_one_sequence_without_a_batch() -> None:
+    module = made("mhsa")
+    x = chunk_of(module, batch=())
+    cache = module.new_cache()
+    with torch.no_grad():
+        close(torch.cat([module(part, cache=cache) for part in x.split(4)]), module(x))
+    with pytest.raises(ta.InputError, match=r"^mhsa: the cache is of one sequence, without a batch dimension\.$"):
+        cache.reorder(torch.tensor([0]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mhsa", "linear", "band"])
+def test_one_graph_each_for_inductor(name: str) -> None:
+    test_chunks_are_the_same_as_at_once(name, "inductor")
 
 
 def test_room_for_all_is_made_at_once() -> None:

@@ -138,6 +138,13 @@ def test_it_can_be_copied(alone: DeviceMesh) -> None:
     torch.testing.assert_close(copy.deepcopy(module)(*xs), want)
 
 
+def test_it_has_no_cache(alone: DeviceMesh) -> None:
+    module = ta.compile(ta.load("mhsa", legs={"f": 8, "h": 2}), "torch", causal=True).eval()
+    parallelize_module(module, alone, module.tp_plan().style)
+    with pytest.raises(ta.InputError, match=r"^mhsa: a design that is split over processes has no cache\.$"):
+        module(torch.randn(1, 3, 8), cache=module.new_cache())
+
+
 def test_a_style_is_for_its_own_design(alone: DeviceMesh) -> None:
     module, style = compiled("mhsa"), compiled("mqa").tp_plan().style
     with pytest.raises(ta.InputError) as refused:
