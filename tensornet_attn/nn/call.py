@@ -131,7 +131,7 @@ class Signature:
         names = [name for name, _, _ in self.inputs]
         for name in named:
             if name not in names:
-                known = (*names, "mask", "key_mask", "noise", "losses")
+                known = (*names, "mask", "key_mask", "noise", "losses", "cache")
                 raise InputError(f"{self.design}: there is no input '{name}'; {nearest(name, known)}")
             if names.index(name) < len(inputs):
                 raise InputError(f"{self.design}: input '{name}' is given twice, by position and by name.")

@@ -55,7 +55,7 @@ class Banded(OfBoxes[Masked]):
 
         but = f"blocks of {reach.block:,} queries would meet {reach.span:,} keys each, and a key in a block costs"
         but += f" {DEARER} times one in fused attention:"
-        return Cost(DEARER * reach.span, keys, lambda count, digits: f"{count:,.0f} keys", but)
+        return Cost(DEARER * reach.span, keys, lambda count, digits: f"the cost of {count:,.0f} keys", but)
 
     def lower(self, form: Masked, context: Context) -> Lowered:
         """The box and its two products are replaced by one kernel."""

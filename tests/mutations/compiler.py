@@ -194,6 +194,23 @@ COMPILER = (
         (f"{DECAYING}[by numbers of a query and of a key]",),
     ),
     Mutation(
+        "plan/carried.py",
+        "terms = (Term(ONE, (Use(past, legs),)), ",
+        "terms = (",
+        "A state forgets what was before the chunk.",
+        ("nn/test_cache.py::test_chunks_of_some[lfish]",),
+    ),
+    Mutation(
+        "cost/decoding.py",
+        "floats = floats if name in wanted or name in graph.step else LAST",
+        "floats = floats",
+        "A cache keeps inputs where keys and values would do.",
+        (
+            "nn/test_cache.py::test_what_is_kept_is_what_the_cost_says[mhsa]",
+            "cost/test_decoding.py::test_what_is_kept[mhsa-65536]",
+        ),
+    ),
+    Mutation(
         "plan/normalized.py",
         "() if eps == Number(0) else (Term(eps, ()),)",
         "()",

@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[Any, str | None]] = {  # the reason; None where rewriti
     "too wide": (
         design(["window(600, 0)"]),
         "blocks of 256 queries would meet 856 keys each, and a key in a block costs 1.5 times one in fused attention: "
-        "1,284 keys instead of 1,024 keys",
+        "the cost of 1,284 keys instead of the cost of 1,024 keys",
     ),
     "scores of three": (
         design(WINDOW, SCORES.replace("->", "u[d] ->")),
@@ -107,7 +107,7 @@ def test_without_a_band_there_is_nothing_to_say(name: str) -> None:
 def test_few_keys_are_met_by_all_queries_at_once() -> None:
     assert CHOSEN in ta.compile("band", n=54).explain()
     reason = "blocks of 32 queries would meet 36 keys each, and a key in a block costs 1.5 times one in fused attention"
-    assert f"{REASON}{reason}: 54 keys instead of 53 keys" in ta.compile("band", n=53).explain()
+    assert f"{REASON}{reason}: the cost of 54 keys instead of the cost of 53 keys" in ta.compile("band", n=53).explain()
 
 
 def test_the_plan_tells_block_and_span() -> None:

@@ -29,6 +29,7 @@ def test_every_group_leaves_the_function_as_it_is(name: str) -> None:
     lengths = {}
     for tensor, x in zip(graph.of_role("input"), [*inputs, *inputs], strict=False):
         lengths |= {leg: size for leg, size in zip(tensor.legs, x.shape[1:], strict=True) if graph.leg[leg].sequence}
+    lengths.setdefault(str(graph.key), lengths[str(graph.query)])  # keys that losses alone meet, of no input
     state = {key: value for key, value in module.state_dict().items() if graph.tensor[key].role == "state"}
     leaves = {t.name: x.requires_grad_() for t, x in zip(graph.of_role("input"), inputs, strict=False)}
     leaves |= {key: p.detach().requires_grad_() for key, p in module.named_parameters()}
