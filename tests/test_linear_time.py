@@ -11,7 +11,7 @@ from torch import nn
 
 import tensornet_attn as ta
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Attention, Box, Graph, Kernel
+from tensornet_attn.graph.model import Box, FusedAttention, Graph, Kernel
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.target import TRAINING, Target
 from tests.designs.cases import CASES
@@ -31,7 +31,7 @@ def linear(graph: Graph, target: Target = TRAINING) -> bool:
     kinds = {step.op.kind for step in schedule.steps if isinstance(step.op, Kernel)}
     rule = any(isinstance(step.op, Box) and step.op.kind == "delta_rule" for step in schedule.steps)
     pairs = any({graph.query, graph.key} <= {*step.legs} for step in schedule.steps)
-    attention = any(isinstance(step.op, Attention) for step in schedule.steps)
+    attention = any(isinstance(step.op, FusedAttention) for step in schedule.steps)
     return bool(kinds or rule) and kinds <= LINEAR and not (pairs or attention)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.model import Attention, Function, Graph, Step
+from tensornet_attn.graph.model import Function, FusedAttention, Graph, Step
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 
 BLOCKS = (32, 256)  # the least and the largest number of queries in a block
@@ -51,7 +51,7 @@ class Reach:
 class Band:
     """An attention whose masks let a query see no further than its reach."""
 
-    attention: Attention
+    attention: FusedAttention
     reach: Reach
 
 

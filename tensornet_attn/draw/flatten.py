@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensornet_attn.draw.core import core
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Step, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, FusedAttention, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, to_text
 from tensornet_attn.ops import OPS
 
@@ -233,7 +233,7 @@ class _Painter:
         self.source(rule, inner)
         self.border(None, wires, inner, frame, path)
 
-    def attention(self, op: Attention, wires: Wires, frame: str | None, path: Path) -> None:
+    def attention(self, op: FusedAttention, wires: Wires, frame: str | None, path: Path) -> None:
         """A fused softmax attention, drawn as what it computes."""
         scores = Contraction((Term(ONE, (op.query, op.key)),))
         numbers = (("scale", op.scale), ("dropout", op.dropout))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
 from tensornet_attn.ops import OPS
 
@@ -158,7 +158,7 @@ def _operand(graph: Graph, use: Use, fold: bool) -> str:
     return text if atom else f"({text})"
 
 
-def _attention(op: Attention) -> str:
+def _attention(op: FusedAttention) -> str:
     words = [f"softmax over {op.leg}", *(call_words(mask) for mask in op.masks)]
     words += [f"dropout = {arithmetic(op.dropout)}"] if arithmetic(op.dropout) != "0" else []
     scale = "" if is_one(op.scale) else f"{scale_words(op.scale)} * "

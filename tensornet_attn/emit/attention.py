@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.emit.dimensions import dimensions, split
 from tensornet_attn.emit.masks import attention_keep
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Attention, Function, Step
+from tensornet_attn.graph.model import Function, FusedAttention, Step
 from tensornet_attn.ir.values import Legs, Value, shape_comment
 
 CAUSAL = Function("causal")
@@ -30,19 +30,19 @@ def emit_attention(writer: Writer, step: Step) -> None:
     _bind(writer, step, text, (*heads, query, *own), len(heads), len(own))
 
 
-def head_order(op: Attention, query: str) -> Legs:
+def head_order(op: FusedAttention, query: str) -> Legs:
     """The heads: those that key or value have first, so that consecutive query heads share one of theirs."""
     heads = tuple(leg for leg in op.scores if leg not in (query, op.leg, *op.beside))
     shared = tuple(leg for leg in heads if leg in op.key.legs or leg in op.value.legs)
     return shared + tuple(leg for leg in heads if leg not in shared)
 
 
-def masks_of(writer: Writer, op: Attention) -> tuple[Function, ...]:
+def masks_of(writer: Writer, op: FusedAttention) -> tuple[Function, ...]:
     """The masks of the box, and `causal` where the design is causal."""
     return (*op.masks, CAUSAL) if writer.graph.causal and CAUSAL not in op.masks else op.masks
 
 
-def _options(writer: Writer, op: Attention, heads: Legs) -> list[str]:
+def _options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     """What follows query, key and value in the call."""
     masks = masks_of(writer, op)
     written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg, *op.beside))

@@ -7,7 +7,7 @@ from tensornet_attn.emit.attention import head_order
 from tensornet_attn.emit.dimensions import dimensions, split
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Attention, Step
+from tensornet_attn.graph.model import FusedAttention, Step
 from tensornet_attn.ir.values import Legs, Value
 
 
@@ -44,7 +44,7 @@ def _tensor(writer: Writer, name: str, value: Value, sequence: str, heads: Legs,
     return local
 
 
-def _options(writer: Writer, op: Attention, reach: Reach, heads: Legs) -> list[str]:
+def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> list[str]:
     """What follows query, key and value in the call."""
     mask = "mask" if takes_mask(writer.graph) else "None"
     if mask == "mask" and len(heads) > 1:

@@ -25,7 +25,7 @@ from tensornet_attn.graph.labelling import canonical_order
 from tensornet_attn.graph.normal import arithmetic_text, function_text, masks_text, values_texts
 from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints, marks, wires
 from tensornet_attn.ir.arithmetic import Arith
-from tensornet_attn.ir.steps import Attention, Function, Step, Tensor
+from tensornet_attn.ir.steps import Function, FusedAttention, Step, Tensor
 from tensornet_attn.spec.sizes import Leg
 
 HEADER = "canonical form 1"  # changes whenever the text of any design does: hashes are kept in caches and results
@@ -168,7 +168,7 @@ def _operation(graph: Diagram, step: Step) -> str:
     return " ".join([*words, masks_text(_masks(graph, op), graph)]).strip()
 
 
-def _masks(graph: Diagram, op: Attention) -> tuple[Function, ...]:
+def _masks(graph: Diagram, op: FusedAttention) -> tuple[Function, ...]:
     return (*op.masks, Function("causal")) if graph.causal and graph.query in op.scores else op.masks
 
 

@@ -11,10 +11,10 @@ from tensornet_attn.graph.read_text import from_text
 from tensornet_attn.graph.text import to_text
 from tensornet_attn.graph.wires import to_networkx
 from tensornet_attn.ir.steps import (
-    Attention,
     Box,
     Contraction,
     Function,
+    FusedAttention,
     Kernel,
     Loss,
     Seen,
@@ -27,10 +27,10 @@ from tensornet_attn.ir.steps import (
 from tensornet_attn.spec.sizes import Leg
 
 __all__ = [
-    "Attention",
     "Box",
     "Contraction",
     "Function",
+    "FusedAttention",
     "Graph",
     "Kernel",
     "Leg",

@@ -14,7 +14,7 @@ from tensornet_attn.graph.boxes import MASKS
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.tensors import ALLOWED
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number, names, parse
-from tensornet_attn.ir.steps import Attention, Box, Contraction, Function, Loss, Step, Tensor, Term, Use
+from tensornet_attn.ir.steps import Box, Contraction, Function, FusedAttention, Loss, Step, Tensor, Term, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import MAPS, OPS
 from tensornet_attn.ops.model import BOXES
@@ -182,7 +182,7 @@ def _fresh(name: str, problem: tuple[str, str] | None, span: Span, taken: bool) 
     return name
 
 
-def read_operation(text: str, known: Names) -> Contraction | Box | Attention:
+def read_operation(text: str, known: Names) -> Contraction | Box | FusedAttention:
     """What stands after `=`. Raises Refusal."""
     box = _BOX.fullmatch(text)
     return read_sum(text, known) if box is None else read_box(box[1], box[2], known)
@@ -231,7 +231,7 @@ def _coefficient_end(text: str, place: int) -> int:
     return refuse("syntax", "this parenthesis is not closed.", "", (place, place + 1))
 
 
-def read_box(kind: str, inside: str, known: Names) -> Box | Attention:
+def read_box(kind: str, inside: str, known: Names) -> Box | FusedAttention:
     """`softmax(S[h n m]; over m; scale 1; dropout 0)`: a kind, and what stands between its parentheses."""
     if kind not in BOXES and kind != "attention":
         refuse("unknown-box", f"there is no box '{kind}'.", nearest(kind, BOXES), (0, len(kind)))
@@ -288,10 +288,10 @@ class _Parts:
         operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
         return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), word("normalize"))
 
-    def attention(self) -> Attention:
+    def attention(self) -> FusedAttention:
         self.check("attention", {"query", "key", "value", "over", "scores", "scale", "dropout", "steps"})
         parts: dict[str, Any] = {**self.operands, **self.numbers, **self.words, "masks": tuple(self.masks)}
-        return Attention(leg=parts.pop("over"), **parts)
+        return FusedAttention(leg=parts.pop("over"), **parts)
 
     def check(self, kind: str, wanted: set[str]) -> None:
         given = {*self.operands, *self.numbers, *self.words}

@@ -27,7 +27,7 @@ from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.read_text import standard_leg
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
-from tensornet_attn.ir.steps import Attention, Box, Contraction, Function, Loss, Step, Tensor, Term, Use
+from tensornet_attn.ir.steps import Box, Contraction, Function, FusedAttention, Loss, Step, Tensor, Term, Use
 from tensornet_attn.ops import OPS
 from tensornet_attn.spec.sizes import Leg
 
@@ -115,7 +115,7 @@ def _box(box: Box) -> str:
     return f"{box.kind}({'; '.join(parts)})"
 
 
-def _attention(op: Attention) -> str:
+def _attention(op: FusedAttention) -> str:
     parts = [f"query {use_text(op.query)}", f"key {use_text(op.key)}", f"value {use_text(op.value)}", f"over {op.leg}"]
     parts += [f"scores {' '.join(op.scores)}", f"scale {_number(op.scale)}", f"dropout {_number(op.dropout)}"]
     parts += [f"mask {call_text(mask)}" for mask in op.masks]

@@ -112,7 +112,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Attention:
+class FusedAttention:
     """Softmax attention as one fused operation, made by the planner only: the scores never stand in memory.
 
     softmax over `leg` of scale * (query . key), times value, summed over `leg`. Legs that query and key share, and the
@@ -163,7 +163,7 @@ class Step:
     """
 
     name: str
-    op: Contraction | Box | Attention | Kernel
+    op: Contraction | Box | FusedAttention | Kernel
     legs: tuple[str, ...]
 
     @property
@@ -191,14 +191,14 @@ class Step:
         return self.op.form if isinstance(self.op, Kernel) else None
 
     @property
-    def attention(self) -> Attention | None:
+    def attention(self) -> FusedAttention | None:
         """The operation, where it is attention that the planner fused."""
-        return self.op if isinstance(self.op, Attention) else None
+        return self.op if isinstance(self.op, FusedAttention) else None
 
     @property
-    def fused(self) -> Attention | Kernel | None:
+    def fused(self) -> FusedAttention | Kernel | None:
         """The operation, where the planner made it of several steps."""
-        return self.op if isinstance(self.op, Attention | Kernel) else None
+        return self.op if isinstance(self.op, FusedAttention | Kernel) else None
 
 
 def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:

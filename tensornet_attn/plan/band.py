@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from tensornet_attn.cost.band import Band, Reach, reach_of
 from tensornet_attn.graph.attention import Attention, Softmax, attentions
-from tensornet_attn.graph.model import Attention as FusedAttention
-from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, FusedAttention, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.plan.fuse import operation, placed, result_legs, softmaxes
 from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes

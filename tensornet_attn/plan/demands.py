@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Attention, Graph, Step
+from tensornet_attn.graph.model import FusedAttention, Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.graph.recurrence import CAUSAL, erases
 from tensornet_attn.ir.arithmetic import evaluate
@@ -24,7 +24,7 @@ def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]
             yield step.name, f"a tensor [{' '.join(step.legs)}]"
 
 
-def _in_attention(graph: Graph, op: Attention, backward: bool) -> Iterator[str]:
+def _in_attention(graph: Graph, op: FusedAttention, backward: bool) -> Iterator[str]:
     """What the fused operation makes of queries x keys in spite of being fused."""
     masks = (*op.masks, CAUSAL) if graph.causal and CAUSAL not in op.masks else op.masks
     if masks and (masks != (CAUSAL,) or op.beside):

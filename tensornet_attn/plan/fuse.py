@@ -13,8 +13,7 @@ from math import prod
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
-from tensornet_attn.graph.model import Attention as FusedAttention
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.model import FusedAttention, Graph, Step, Use
 from tensornet_attn.ir.arithmetic import times
 from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes
 from tensornet_attn.plan.order import order

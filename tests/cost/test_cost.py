@@ -9,7 +9,7 @@ import pytest
 
 from tensornet_attn.cost import Cost, StepCost, cost, cost_of, device_named, dtype_bytes, sizes_at
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, Function, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, parse
 
 
@@ -59,7 +59,7 @@ FUSED = replace(
         *MHSA.steps[:3],
         Step(
             "y.p1",
-            Attention(
+            FusedAttention(
                 "m",
                 *map(use, ("Q n h d", "K m h d", "V m h d")),
                 ("h", "n", "m"),

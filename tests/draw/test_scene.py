@@ -10,7 +10,7 @@ from tensornet_attn.draw.core import core
 from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.scene import COPY, PICTURE, drawn_apart, edges
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Attention, Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, FusedAttention, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, parse
 from tensornet_attn.spec import load
 from tensornet_attn.spec.library import names as list_designs
@@ -98,7 +98,7 @@ def test_doubling_does_not_double_the_picture(graph_of: Any) -> None:
 
 def test_a_fused_attention_is_drawn_as_what_it_computes(plain: Graph) -> None:
     q, k, v = Use("Q", ("n", "h", "d")), Use("K", ("m", "h", "d")), Use("V", ("m", "h", "d"))
-    op = Attention("m", q, k, v, ("h", "n", "m"), parse("d ** -0.5"), Number(0), (), ("A",))
+    op = FusedAttention("m", q, k, v, ("h", "n", "m"), parse("d ** -0.5"), Number(0), (), ("A",))
     steps = (*plain.steps[:3], Step("O", op, ("n", "h", "d")))
     scene = flatten(Graph("fused", plain.legs, (), plain.tensors, steps, "O"))
     assert [frame.words for frame in scene.frames if frame.look == "softmax"] == [

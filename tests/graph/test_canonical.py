@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tensornet_attn as ta
 from tensornet_attn.graph.canonical import canonical, graph_hash
-from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Graph, Step, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, Function, FusedAttention, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import Binary, Call, Name, Negative, parse
 
 DESIGNS = ta.list_designs()
@@ -75,7 +75,7 @@ class Disguise:
         if isinstance(op, Contraction):
             terms = (Term(self.tree(t.coefficient), tuple(self.mixed(map(self.use, t.factors)))) for t in op.terms)
             return Contraction(tuple(self.mixed(terms)))
-        assert not isinstance(op, Attention)
+        assert not isinstance(op, FusedAttention)
         masks = self.mixed(map(self.function, op.masks))
         return Box(
             op.kind,
@@ -216,7 +216,7 @@ def test_fused_attention_is_another_graph_and_its_names_do_not_count():
 
     def fused(width, name="A", scores=("h", "n", "m"), scale="d ** -0.5"):
         query, key, value = Use("Q", ("n", "h", "d")), Use("K", ("m", "h", "d")), Use("V", ("m", "h", width))
-        op = Attention("m", query, key, value, scores, parse(scale), parse(0), (), (name, f"{name}.of"))
+        op = FusedAttention("m", query, key, value, scores, parse(scale), parse(0), (), (name, f"{name}.of"))
         last = Contraction((Term(parse(1), (Use("o", ("n", "h", "d")), Use("Wo", ("h", "d", "f")))),))
         return replace(mhsa, steps=(*head, Step("o", op, ("n", "h", width)), Step("y", last, ("n", "f"))))
 

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from tensornet_attn.graph.model import Attention, Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.pairs import BATCH, batched, left_to_right, primitive, split_products, summed
 from tensornet_attn.ir.arithmetic import ONE, Number
 
@@ -96,7 +96,7 @@ def test_primitive_steps_stay(line):
 
 def test_fused_attention_is_primitive():
     query = Use("a", ("n", "d"))
-    assert primitive(Step("y", Attention("m", query, query, query, ("n", "m"), ONE, ONE, (), ()), ("n",)))
+    assert primitive(Step("y", FusedAttention("m", query, query, query, ("n", "m"), ONE, ONE, (), ()), ("n",)))
 
 
 def test_paths_see_the_batch_and_the_sizes():

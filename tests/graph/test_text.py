@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tensornet_attn as ta
 from tensornet_attn import DesignError, InputError, limits
-from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, Function, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.graph.text import to_text
 from tensornet_attn.ir.arithmetic import ONE, Binary, Call, Name, Negative, Number, parse
@@ -134,7 +134,7 @@ def fused(**parts) -> Graph:
         "masks": (),
         "steps": ("A.of", "A"),
     }
-    attention = Step("A.o", Attention("m", **of, **(op | parts)), ("n", "h", "d"))
+    attention = Step("A.o", FusedAttention("m", **of, **(op | parts)), ("n", "h", "d"))
     last = Step("y", Contraction((Term(ONE, (Use("A.o", ("n", "h", "d")), Use("Wo", ("h", "d", "f")))),)), ("n", "f"))
     return replace(mhsa, steps=(*(step for step in mhsa.steps if step.name in "QKV"), attention, last))
 

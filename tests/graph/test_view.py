@@ -8,7 +8,7 @@ import networkx as nx
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.graph.model import Attention, Contraction, Step, Term, Use
+from tensornet_attn.graph.model import Contraction, FusedAttention, Step, Term, Use
 from tensornet_attn.graph.wires import to_networkx
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tests.shipped import OWN_KEYS
@@ -111,7 +111,7 @@ def test_losses_are_told_of_the_whole():
 def test_fused_attention():
     mhsa = ta.build(ta.load("mhsa"))
     uses = (Use("Q", ("n", "h", "d")), Use("K", ("m", "h", "d")), Use("V", ("m", "h", "d")))
-    fused = Step("o", Attention("m", *uses, ("h", "n", "m"), ONE, Number(0), (), ("A.of", "A")), ("n", "h", "d"))
+    fused = Step("o", FusedAttention("m", *uses, ("h", "n", "m"), ONE, Number(0), (), ("A.of", "A")), ("n", "h", "d"))
     last = Step("y", Contraction((Term(ONE, (Use("o", ("n", "h", "d")), Use("Wo", ("h", "d", "f")))),)), ("n", "f"))
     found = to_networkx(replace(mhsa, steps=(*mhsa.steps[:3], fused, last)))
     assert found.nodes["o"]["role"] == "attention"

@@ -24,7 +24,7 @@ from tensornet_attn.compiler import plan_of
 from tensornet_attn.cost.memory import saved
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.errors import DesignError
-from tensornet_attn.graph.model import Attention, Box, Contraction, Function, Kernel, Step, Use
+from tensornet_attn.graph.model import Box, Contraction, Function, FusedAttention, Kernel, Step, Use
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names, to_text
 from tensornet_attn.plan.model import Plan
@@ -120,7 +120,7 @@ class _Writer:
 
     def remark(self, step: Step) -> str:
         """The numbers of what was chosen for a fused operation."""
-        if not isinstance(step.op, Kernel | Attention):
+        if not isinstance(step.op, Kernel | FusedAttention):
             return ""
         name = self.plan.region_of(step.name)
         chosen = " ".join(region.chosen for region in self.plan.regions if region.name == name)
@@ -135,14 +135,14 @@ class _Writer:
         words = [self.word(op), *self.details(step)]
         return f"{', '.join(words)}{remark}: {uses}"
 
-    def word(self, op: Box | Attention | Kernel) -> str:
-        if isinstance(op, Attention):
+    def word(self, op: Box | FusedAttention | Kernel) -> str:
+        if isinstance(op, FusedAttention):
             return f"attention over {self.names((op.leg, *op.beside))}"
         return WORDS.get(op.kind, op.kind)
 
     def details(self, step: Step) -> Iterator[str]:
         op = step.op
-        if isinstance(op, Attention):
+        if isinstance(op, FusedAttention):
             yield f"scores {self.names(op.scores)}"
             yield f"scale {self.number(op.scale)}"
             yield from (f"dropout {self.number(op.dropout)}" for _ in range(self.number(op.dropout) != "0"))

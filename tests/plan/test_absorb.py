@@ -10,7 +10,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.graph import build
-from tensornet_attn.graph.model import Attention, Kernel
+from tensornet_attn.graph.model import FusedAttention, Kernel
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.plan.absorb import ABSORBED
 from tensornet_attn.plan.make import make_plan
@@ -67,8 +67,8 @@ def refused(made: Plan, name: str) -> str:
     return reason
 
 
-def attention(made: Plan) -> Attention:
-    (op,) = (step.op for step in made.schedule.steps if isinstance(step.op, Attention))
+def attention(made: Plan) -> FusedAttention:
+    (op,) = (step.op for step in made.schedule.steps if isinstance(step.op, FusedAttention))
     return op
 
 

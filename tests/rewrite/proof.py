@@ -21,7 +21,7 @@ from fractions import Fraction
 from hashlib import blake2b
 from itertools import product
 
-from tensornet_attn.graph.model import Attention, Box, Function, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Box, Function, FusedAttention, Graph, Kernel, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Name, Negative, Number, evaluate, to_text
 
 P, Q, W = 2305811687022643439, 1152905843511321719, 4  # P = 2 Q + 1; squares have order Q
@@ -271,8 +271,8 @@ class _Run:
             return self.sum(step.contraction.terms, step.legs)
         if step.box is not None:
             return self.box(step, step.box)
-        assert isinstance(step.op, Attention | Kernel)
-        return self.attention(step, step.op) if isinstance(step.op, Attention) else self.kernel(step, step.op)
+        assert isinstance(step.op, FusedAttention | Kernel)
+        return self.attention(step, step.op) if isinstance(step.op, FusedAttention) else self.kernel(step, step.op)
 
     def sum(self, terms: Iterable[Term], legs: Legs) -> _Block:
         parts = [self.product(term, legs) for term in terms]
@@ -330,7 +330,7 @@ class _Run:
     def own_places(self, legs: Legs, shared: Iterable[str]) -> list[dict[str, int]]:
         return self.places(leg for leg in legs if leg not in {*shared})
 
-    def attention(self, step: Step, op: Attention) -> _Block:
+    def attention(self, step: Step, op: FusedAttention) -> _Block:
         legs = (*op.scores, *(leg for leg in op.beside if leg not in op.scores))
         scores, weights = (Use(f"{step.name} {part}", legs) for part in ("scores", "weights"))
         numbers = (("scale", op.scale), ("dropout", op.dropout))
