@@ -17,12 +17,14 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph import model
 from tensornet_attn.graph.hidden import visible_to
 from tensornet_attn.graph.model import Function, Graph, Seen, Step, Term, Visible
+from tensornet_attn.graph.shown import numbers
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.arithmetic import evaluate as number_of
+from tensornet_attn.ir.steps import LOGIC
 from tensornet_attn.nn.initial import filled
 from tensornet_attn.nn.made import Arguments, Result
 from tensornet_attn.nn.module import CompiledDesign, leaves
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import MASKS, OPS
 from tensornet_attn.ops.operation import aligned, axis_of
 from tensornet_attn.rewrite.hidden import hiding
 
@@ -275,14 +277,18 @@ def mask_along(run: Run, visible: Visible, legs: Legs) -> Tensor:
 
 def pattern(run: Run, mask: Function) -> Tensor:
     """A mask of the design, boolean [n, m]."""
-    distance = run.positions(run.graph.query)[:, None] - run.positions(run.graph.key)
-    if mask.name == "causal":
-        return distance >= 0
-    numbers = [run.number(argument) for argument in mask.arguments]
-    if mask.name == "band":
-        return distance.abs() <= numbers[0]
-    left, right = numbers
-    return (distance <= left) & (distance >= -right)
+    query, key = run.positions(run.graph.query)[:, None], run.positions(run.graph.key)
+    if mask.name in LOGIC:
+        parts = [pattern(run, part) for part in mask.arguments]
+        return (
+            ~parts[0]
+            if mask.name == "not"
+            else torch.stack(parts).any(0)
+            if mask.name == "or"
+            else torch.stack(parts).all(0)
+        )
+    own = numbers(mask, run.graph.values)
+    return MASKS[mask.name].reference(query, key, *own).expand(len(query), len(key))
 
 
 def run_time_mask(run: Run, step: Step) -> Tensor:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import inf
 
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.model import Function, FusedAttention, Graph, Step
-from tensornet_attn.ir.arithmetic import Arith, evaluate, names
+from tensornet_attn.graph.model import FusedAttention, Graph, Step
+from tensornet_attn.graph.shown import shown
+from tensornet_attn.ir.areas import distances
 
 BLOCKS = (32, 256)  # the least and the largest number of queries in a block
 
@@ -47,6 +49,9 @@ class Reach:
         return max(self.left, 0) + max(self.right, 0)
 
 
+NOTHING = Reach(-1, 0)
+
+
 @dataclass(frozen=True)
 class Band:
     """An attention whose masks let a query see no further than its reach."""
@@ -69,9 +74,10 @@ class Block:
 
 def reach_of(graph: Graph, box: Step) -> Reach | None:
     """How far the masks of a box let a query see; None where a side has no bound that is known before run time."""
-    ends = [_ends(graph, mask) for mask in graph.masks(box)]
-    left, right = ([end for end in side if end is not None] for side in zip(*ends, strict=True)) if ends else ([], [])
-    return Reach(min(left), min(right)) if left and right else None
+    found = distances(shown(graph.masks(box), graph.values))
+    if found is None:
+        return NOTHING
+    return Reach(int(found[1]), int(-found[0])) if max(found[1], -found[0]) < inf else None
 
 
 def keys_met(scene: Scene, step: Step) -> int | None:
@@ -85,20 +91,6 @@ def keys_met(scene: Scene, step: Step) -> int | None:
         return None
     widest = Reach(max(reach.left for reach in reaches), max(reach.right for reach in reaches))
     return min(widest.span, scene.sizes[str(graph.key)])
-
-
-def _ends(graph: Graph, mask: Function) -> tuple[int | None, int | None]:
-    """How far a mask lets see to the left and to the right, None where it says nothing that is known."""
-    if mask.name == "causal":
-        return None, 0
-    left, right = (*mask.arguments, *mask.arguments)[:2]
-    return _number(graph, left), _number(graph, right)
-
-
-def _number(graph: Graph, argument: Function | Arith) -> int | None:
-    assert not isinstance(argument, Function)
-    known = all(name.name in graph.values for name in names(argument))
-    return int(evaluate(argument, graph.values)) if known else None
 
 
 def band_of(step: Step) -> Band:

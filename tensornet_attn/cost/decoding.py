@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from math import inf, prod
 
 from tensornet_attn.graph.attention import Normalize, Terms, attentions, readers_of, score_of, split
-from tensornet_attn.graph.model import Function, Graph, Step
+from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.recurrence import erases, sums
-from tensornet_attn.ir.arithmetic import evaluate, names
+from tensornet_attn.graph.shown import by_distance, shown
+from tensornet_attn.ir.areas import distances
 
 LAST = 1 << 40  # floats that no cut takes while another is left
 
@@ -110,11 +111,10 @@ def _seen(graph: Graph, name: str, states: Mapping[str, int]) -> float:
 
 
 def _window(graph: Graph, step: Step) -> float:
-    """The keys up to its own position that the masks of a box leave to a query: `band(w)` and `window(w, ...)` w."""
-    masks = [mask for mask in (step.box.masks if step.box else ()) if mask.name in ("band", "window")]
-    reach = [mask.arguments[0] for mask in masks if not isinstance(mask.arguments[0], Function)]
-    known = [tree for tree in reach if all(part.name in graph.values for part in names(tree))]
-    return min((evaluate(tree, graph.values) + 1 for tree in known), default=inf)
+    """The keys up to its own position that the masks of a box leave to a query: of `band(w)` w + 1."""
+    masks = step.box.masks if step.box else ()
+    found = distances(shown(masks, graph.values)) if by_distance(masks) else (-inf, inf)
+    return 0 if found is None else found[1] + 1
 
 
 def _floats(graph: Graph, legs: set[str]) -> int:

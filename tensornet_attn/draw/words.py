@@ -44,10 +44,7 @@ def use_words(use: Use) -> str:
 
 def call_words(call: Function) -> str:
     """`relu`, `band(5)`, `kron(eye(h), ones(d, d))`."""
-    if not call.arguments:
-        return call.name
-    arguments = (call_words(a) if isinstance(a, Function) else to_text(a) for a in call.arguments)
-    return f"{call.name}({', '.join(arguments)})"
+    return call.to_text(to_text)
 
 
 def signed(coefficient: Arith) -> tuple[str, Arith]:

@@ -8,10 +8,11 @@ from functools import partial, reduce
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.hidden import BY_KEY
 from tensornet_attn.graph.model import Function, Graph, Seen, Step, Visible
+from tensornet_attn.graph.shown import condition, given
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import MASKS, OPS
 
-_OWN = {"causal": "causal_mask", "band": "band_mask", "window": "window_mask"}
+_PLACES = {"query": "query", "key": "key", "distance": "(query - key)"}
 
 
 @dataclass
@@ -120,7 +121,15 @@ def own_mask(writer: Writer, masks: tuple[Function, ...]) -> str:
     """The design's masks of a box as one boolean [n, m], or None."""
     calls = []
     for mask in dict.fromkeys(masks):
-        numbers = [writer.integer(argument) for argument in mask.arguments]  # type: ignore[arg-type]
+        row = MASKS.get(mask.name)
         n, m = (writer.length(leg) for leg in (writer.graph.query, writer.graph.key))
-        calls.append(writer.call(_OWN[mask.name], n, m, *numbers, f"{writer.like.text}.device"))
+        if (
+            row is not None
+            and row.torch
+            and len(given(mask)) == len(mask.arguments) == row.arguments - len(row.defaults)
+        ):
+            function, numbers = row.torch, [writer.integer(argument) for argument in given(mask)]
+        else:
+            function, numbers = "seen_mask", [f"lambda query, key: {condition(mask, writer.integer, _PLACES)}"]
+        calls.append(writer.call(function, n, m, *numbers, f"{writer.like.text}.device"))
     return " & ".join(calls) or "None"

@@ -14,7 +14,7 @@ from tensornet_attn.emit.masks import keep_and_bias, seen_text
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Box, Step, Use
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
-from tensornet_attn.ops import MAPS, OPS
+from tensornet_attn.ops import MAPS, MASKS, OPS
 from tensornet_attn.ops.operation import dim_of
 from tensornet_attn.tiles.legs import unbounded
 from tensornet_attn.tiles.model import Node, below
@@ -45,7 +45,7 @@ class BlockWriter(Writer):
             return "rows.at"
         if function == "relative_to_key":
             return super().call("relative_rows", arguments[0], "rows", *arguments[3:])
-        if function in ("causal_mask", "band_mask", "window_mask"):
+        if function == "seen_mask" or function in {row.torch for row in MASKS.values()}:
             return super().call(function.replace("mask", "rows"), "rows", *arguments[2:-1])
         return super().call(function, *arguments)
 

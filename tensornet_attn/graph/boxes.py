@@ -6,17 +6,16 @@ from collections.abc import Mapping
 
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.scope import Scope
+from tensornet_attn.graph.shown import numbers
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.steps import Box, Function, Use
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ops import MAPS, OPS
+from tensornet_attn.ops import MAPS, MASKS, OPS
 from tensornet_attn.ops.model import BoxModel
-from tensornet_attn.spec.expression import LegToken, parse_call
+from tensornet_attn.spec.expression import CallText, LegToken, parse_call
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.sizes import Leg
 
-MASKS = {"causal": 0, "band": 1, "window": 2}
-_USAGE = {"causal": "causal", "band": "band(5)", "window": "window(4, 0)"}
 _LENGTHS = ("scale",)  # parameters in which a sequence leg stands for its run-time length
 _RANGES = {  # parameter: (is in range, what it must be, example)
     "dropout": (lambda value: 0 <= value < 1, "a probability from 0 to below 1", "0.1"),
@@ -118,21 +117,23 @@ class _Maker:
         return tree
 
     def map(self, text: str) -> Function:
-        return self.call({name: (row.arguments, row.usage or name) for name, row in MAPS.items()}, "map", text)
-
-    def call(self, known: Mapping[str, tuple[int, str]], what: str, text: str) -> Function:
-        """`softcap(30)`, `band(5)`: a known name with the right number of arguments; `known`: it, and an example."""
         parsed = parse_call(text)
+        self.call(parsed, {name: ((row.arguments,), row.usage or name) for name, row in MAPS.items()}, "map")
+        return self.scope.function(parsed, "a map")
+
+    def call(self, parsed: CallText, known: Mapping[str, tuple[tuple[int, ...], str]], what: str) -> None:
+        """`softcap(30)`, `band(5)`: a known name with as many arguments as it may have; `known`: these, an example."""
         name, span = parsed.name, (parsed.span[0], parsed.span[0] + len(parsed.name))
         if name not in known:
             hint = self.scope.reporter.nearest(name, known)
             raise Refusal(f"unknown-{what}", f"there is no {what} '{name}'.", hint, span)
-        count, example = known[name]
-        if len(parsed.arguments) != count:
-            wanted = f"{count} argument{'s' * (count != 1)}" if count else "no arguments"
+        counts, example = known[name]
+        if len(parsed.arguments) not in counts:
+            wanted = (
+                f"{' or '.join(map(str, counts))} argument{'s' * (counts != (1,))}" if any(counts) else "no arguments"
+            )
             message = f"'{name}' takes {wanted}, {len(parsed.arguments)} given."
             raise Refusal("arguments", message, f"e.g. '{example}'.", parsed.span)
-        return self.scope.function(parsed, f"a {what}")
 
     def masks(self, leg: str | None) -> tuple[Function, ...]:
         if not self.op.masked:
@@ -147,7 +148,9 @@ class _Maker:
         return tuple(masks)
 
     def mask(self, text: str, leg: str) -> Function:
-        mask = self.call({name: (count, _USAGE[name]) for name, count in MASKS.items()}, "mask", text)
+        parsed = parse_call(text)
+        self.call(parsed, {name: (row.counts, row.example) for name, row in MASKS.items()}, "mask")
+        mask, row = self.scope.function(parsed, "a mask"), MASKS[parsed.name]
         kinds = {self.scope.sizes.legs[name].kind for name in self.legs or ()}
         kind = self.scope.sizes.legs[leg].kind
         if kind != "key" and not self.broken(leg):
@@ -160,9 +163,7 @@ class _Maker:
         values = [self.scope.evaluated(argument) for argument in mask.arguments]
         known = [value for value in values if value is not None]
         if any(not isinstance(value, int) or abs(value) > 2**31 for value in known):
-            raise Refusal("number", f"'{text}' needs whole numbers below 2 ** 31.", f"e.g. '{_USAGE[mask.name]}'.")
-        if mask.name == "band" and any(value < 0 for value in known):
-            raise Refusal("number", f"'{text}' sees nothing: its width is below 0.", "e.g. 'band(5)'.")
-        if mask.name == "window" and len(known) == 2 and known[0] + known[1] < 0:
-            raise Refusal("number", f"'{text}' sees nothing: left + right is below 0.", "e.g. 'window(4, 0)'.")
+            raise Refusal("number", f"'{text}' needs whole numbers below 2 ** 31.", f"e.g. '{row.example}'.")
+        if len(known) == len(values) and (reason := row.refuse(*numbers(mask, self.scope.sizes.values))):
+            raise Refusal("number", f"'{text}' {reason}.", f"e.g. '{row.example}'.")
         return mask

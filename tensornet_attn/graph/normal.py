@@ -35,7 +35,10 @@ def masks_text(masks: Iterable[Function], graph: Diagram) -> str:
 
 
 def function_text(function: Function, graph: Diagram) -> str:
-    """A map with its arguments evaluated."""
+    """A map or a mask with its arguments evaluated; `and` and `or` have no order."""
+    if function.name in ("and", "or"):
+        parts = sorted(function_text(part, graph) for part in function.arguments if isinstance(part, Function))
+        return f"({f' {function.name} '.join(parts)})"
     arguments = [
         function_text(part, graph) if isinstance(part, Function) else arithmetic_text(part, graph)
         for part in function.arguments

@@ -10,13 +10,12 @@ from typing import Any, NoReturn, TypeVar
 
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
-from tensornet_attn.graph.boxes import MASKS
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.tensors import ALLOWED
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number, names, parse
 from tensornet_attn.ir.steps import Box, Contraction, Function, FusedAttention, Loss, Step, Tensor, Term, Use
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ops import MAPS, OPS
+from tensornet_attn.ops import MAPS, MASKS, OPS
 from tensornet_attn.ops.model import BOXES
 from tensornet_attn.spec.expression import CallText, parse_call
 from tensornet_attn.spec.names import identifier_problem, tensor_problem
@@ -279,7 +278,7 @@ class _Parts:
         return self.known.function(text, {name: (row.arguments,) for name, row in MAPS.items()})
 
     def mask(self, text: str) -> Function:
-        return self.known.function(text, {name: (count,) for name, count in MASKS.items()})
+        return self.known.function(text, {name: row.counts for name, row in MASKS.items()})
 
     def box(self, kind: str) -> Box:
         model, op = BOXES[kind], OPS[kind]

@@ -128,9 +128,8 @@ def use_text(use: Use) -> str:
 
 
 def call_text(function: Function) -> str:
-    """`band(5)`; the name alone where there are no arguments."""
-    arguments = [call_text(part) if isinstance(part, Function) else _number(part) for part in function.arguments]
-    return f"{function.name}({', '.join(arguments)})" if arguments else function.name
+    """`band(5)`; the name alone where there are no arguments. Masks are joined by `and`, `or`, `not`."""
+    return function.to_text(_number)
 
 
 def _number(value: Arith) -> str:

@@ -8,13 +8,27 @@ from functools import cached_property
 
 from tensornet_attn.ir.arithmetic import ONE, Arith
 
+LOGIC = {"or": 1, "and": 2, "not": 3}  # words that join masks: how tightly each binds
+
 
 @dataclass(frozen=True)
 class Function:
-    """`softcap(30)`, `band(5)`, `kron(eye(h), ones(d, d))`: a name and its arguments."""
+    """`softcap(30)`, `band(5)`, `kron(eye(h), ones(d, d))`: a name and its arguments; of `or`, `and`, `not` masks."""
 
     name: str
     arguments: tuple[Function | Arith, ...] = ()
+
+    def to_text(self, number: Callable[[Arith], str]) -> str:
+        """As it is written: `relu`, `band(5)`, `causal and not (band(5) or prefix(2))`."""
+        own = LOGIC.get(self.name)
+        if own is None:
+            texts = [part.to_text(number) if isinstance(part, Function) else number(part) for part in self.arguments]
+            return f"{self.name}({', '.join(texts)})" if texts else self.name
+        texts = []
+        for part in self.arguments:
+            text = part.to_text(number) if isinstance(part, Function) else number(part)
+            texts.append(f"({text})" if isinstance(part, Function) and LOGIC.get(part.name, 4) < own else text)
+        return f"not {texts[0]}" if self.name == "not" else f" {self.name} ".join(texts)
 
 
 @dataclass(frozen=True)

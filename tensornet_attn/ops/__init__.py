@@ -1,4 +1,5 @@
-"""One file an operation: `OPS` holds what the package knows of each kind of box, `MAPS` the elementwise maps.
+"""One file an operation: `OPS` holds what the package knows of each kind of box, `MAPS` the elementwise maps, `MASKS`
+which keys a query may see.
 
 A class in a file of this folder that says `kind` is an operation of the language.
 """
@@ -11,10 +12,11 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from tensornet_attn.ops.maps import MAPS, Map, another_map
+from tensornet_attn.ops.masks import MASKS, Mask, another_mask
 from tensornet_attn.ops.model import BOXES, rebuild
 from tensornet_attn.ops.operation import Operation
 
-__all__ = ["MAPS", "OPS", "Map", "Operation", "another_map", "another_operation"]
+__all__ = ["MAPS", "MASKS", "OPS", "Map", "Mask", "Operation", "another_map", "another_mask", "another_operation"]
 
 ORDER = (
     "softmax normalize keep map logsumexp max sum mean topk rmsnorm layernorm l1norm l2norm rope rel_shift delta_rule "

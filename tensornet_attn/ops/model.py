@@ -5,10 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, GetCoreSchemaHandler, Tag
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Tag,
+)
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from tensornet_attn import limits
+from tensornet_attn.ops.masks import MASKS
 
 
 def _arithmetic(value: Any) -> Any:
@@ -32,7 +41,16 @@ def _masks(value: Any) -> Any:
 
 Arithmetic = Annotated[int | float | str, BeforeValidator(_arithmetic)]
 LegName = Annotated[str, BeforeValidator(_text)]
-Masks = Annotated[str | tuple[str, ...], BeforeValidator(_masks)]
+
+
+class WithMasks:
+    """The schema of masks: an editor offers those of the table."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "examples": [row.example for row in MASKS.values()]}
+
+
+Masks = Annotated[str | tuple[str, ...], BeforeValidator(_masks), WithMasks()]
 
 
 class BoxModel(BaseModel):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tensornet_attn.graph.attention import Normalize, Reader, ScoreTerm, attentions
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
-from tensornet_attn.graph.recurrence import ONES, Recurrence, cumulative, linear, sums
+from tensornet_attn.graph.recurrence import CAUSAL, ONES, Recurrence, cumulative, linear, sums
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps
 
@@ -48,7 +48,7 @@ def carried(graph: Graph) -> Carried:
 
 def _sees_all(graph: Graph, form: Recurrence) -> bool:
     """Whether no mask but causality hides keys."""
-    return all(mask.name == "causal" for mask in graph.masks(form.box))
+    return all(mask == CAUSAL for mask in graph.masks(form.box))
 
 
 @dataclass

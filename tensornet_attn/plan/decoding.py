@@ -23,7 +23,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
 from tensornet_attn.graph.model import Graph, Leg, Step, Tensor, Use
-from tensornet_attn.graph.recurrence import CAUSAL
+from tensornet_attn.graph.shown import ahead, by_distance
 from tensornet_attn.ir.arithmetic import Arith, names
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.blocks import exits, groups
@@ -171,10 +171,8 @@ def _apart(graph: Graph) -> Graph:
 def _looks_ahead(graph: Graph) -> str | None:
     """Why a design is not causal; None where it is."""
     for step in graph.steps:
-        if graph.masked(step) and graph.query in step.op.uses[0].legs and CAUSAL not in graph.masks(step):
-            reach = reach_of(graph, step)
-            if reach is None or reach.right > 0:
-                return f"in '{step.name}' a query sees later keys; compile it with causal=True"
+        if graph.masked(step) and graph.query in step.op.uses[0].legs and ahead(graph, step) > 0:
+            return f"in '{step.name}' a query sees later keys; compile it with causal=True"
     met = any(graph.key in use.legs for step in graph.steps for use in step.op.uses)
     if met and not (graph.tied or any(graph.key in one.legs for one in graph.of_role("input"))):
         return f"no input has the key leg '{graph.key}': there are as many keys whatever was seen"
@@ -265,7 +263,9 @@ class _Derivation:
                 if on_keys and not any(quadratic(graph, use.legs) for use in on_keys):
                     return None
             if graph.masked(step):
-                reach = reach_of(graph, step)
+                reach = (
+                    reach_of(graph, step) if by_distance(graph.masks(step)) else None
+                )  # of a ring places are not known
                 if reach is None:
                     return None
                 found.append(max(reach.left, 0))

@@ -1,5 +1,7 @@
 """What functions of a block of query rows call: positions, masks, relative positions and random numbers of its rows."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,12 @@ def window_rows(rows: Rows, left: int, right: int) -> Tensor:
     """True from `left` positions before the query to `right` after it: [block, m]."""
     ahead = distance_rows(rows)
     return (ahead <= left) & (ahead >= -right)
+
+
+def seen_rows(rows: Rows, sees: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """True where `sees(query, key)`, of the positions of both: [block, m]."""
+    keys = torch.arange(rows.m, device=rows.at.device)
+    return sees(rows.at[:, None], keys).expand(len(rows.at), rows.m)
 
 
 def relative_rows(x: Tensor, rows: Rows, reach: int | None = None) -> Tensor:

@@ -1,9 +1,11 @@
 """Which keys a query may look at, as boolean tensors: true = may look."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.positions import distance
+from tensornet_attn.runtime.positions import distance, query_positions
 
 
 def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
@@ -20,6 +22,11 @@ def window_mask(n: int, m: int, left: int, right: int, device: torch.device | No
     """True from `left` positions before the query to `right` after it: [n, m]."""
     ahead = distance(n, m, device)
     return (ahead <= left) & (ahead >= -right)
+
+
+def seen_mask(n: int, m: int, sees: Callable[[Tensor, Tensor], Tensor], device: torch.device | None = None) -> Tensor:
+    """True where `sees(query, key)`, of the positions of both: [n, m]."""
+    return sees(query_positions(n, m, device)[:, None], torch.arange(m, device=device)).expand(n, m)
 
 
 def run_time_mask(mask: Tensor, batch: int, others: int) -> Tensor:

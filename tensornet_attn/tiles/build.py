@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from math import inf
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.shown import condition, hidden, interval, shown
+from tensornet_attn.ir.areas import distances
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number, evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.hidden import where_seen, with_hiding
@@ -15,6 +19,7 @@ from tensornet_attn.tiles.model import (
     At,
     Axes,
     Exit,
+    Look,
     Node,
     Nodes,
     Operand,
@@ -24,6 +29,7 @@ from tensornet_attn.tiles.model import (
     vanishes,
 )
 
+_PLACES = {place: f"{{{place}}}" for place in ("query", "key", "distance")}  # filled in when a kernel is written
 Index = Mapping[str, str]  # of a leg its index variable, empty where a program has one tile of it
 
 
@@ -49,7 +55,7 @@ class Builder:
     operands: dict[Use, Operand] = field(default_factory=dict)
     values: dict[tuple[str, At], Node] = field(default_factory=dict)
     maps: dict[str, Node] = field(default_factory=dict)
-    masks: dict[tuple[int | None, int | None], int] = field(default_factory=dict)
+    masks: dict[Look, int] = field(default_factory=dict)
     others: tuple[str, ...] | None = None
     streams: dict[str, int] = field(default_factory=dict)
 
@@ -292,8 +298,8 @@ class Builder:
         return self.visible(self.graph.masks(step), At(index.get(leg, "") for leg in others))
 
     def number_of(self, masks: Iterable[Function]) -> int:
-        """The number of a box's masks, by how far they let a query look."""
-        return self.masks.setdefault(span_of(self.graph, masks), len(self.masks))
+        """The number of a box's masks, by what they show."""
+        return self.masks.setdefault(look_of(self.graph, masks), len(self.masks))
 
     def dropped(self, step: Step, x: Node, tree: Arith, index: Index, name: str) -> Node:
         if evaluate(tree, self.graph.values) == 0:
@@ -358,16 +364,20 @@ class Builder:
         return Exit(at, maps, values[0] if values else None, tuple(filter(None, summed.values())))
 
 
-def span_of(graph: Graph, masks: Iterable[Function]) -> tuple[int | None, int | None]:
-    """How far before and after a query the farthest key stands that a box's own masks allow; None: anywhere."""
-    left = right = None
-    for mask in masks:
-        numbers = [int(evaluate(argument, graph.values)) for argument in mask.arguments]  # type: ignore[arg-type]
-        own = {"causal": (None, 0), "band": (numbers * 2)[:2], "window": numbers}[mask.name]
-        left, right = (
-            min((x for x in pair if x is not None), default=None) for pair in zip((left, right), own, strict=True)
-        )
-    return left, right
+def look_of(graph: Graph, masks: Iterable[Function]) -> Look:
+    """What a box's own masks show."""
+    every = tuple(dict.fromkeys(masks))
+    straight = [mask for mask in every if interval([mask], graph.values)]
+    ends = [distances(shown([mask], graph.values)) or (1, 0) for mask in straight]
+    left = min((int(far) for _, far in ends if far < inf), default=None)
+    right = min((int(-near) for near, _ in ends if near > -inf), default=None)
+    others = [mask for mask in every if mask not in straight]
+    conditions = tuple(condition(mask, partial(_whole, graph), _PLACES) for mask in others)
+    return Look(left, right, shown(every, graph.values), conditions, hidden(others, graph.values) if others else ())
+
+
+def _whole(graph: Graph, tree: Arith) -> str:
+    return str(int(evaluate(tree, graph.values)))
 
 
 def _check(program: Program) -> None:

@@ -15,6 +15,7 @@ from math import log, prod
 from typing import Any
 
 from tensornet_attn.graph.model import Step, Use
+from tensornet_attn.ir.areas import Areas
 from tensornet_attn.ir.arithmetic import Arith, Call, Name, Number
 
 Axes = tuple[str, ...]
@@ -222,11 +223,26 @@ class Exit:
 
 
 @dataclass(frozen=True)
+class Look:
+    """The masks of boxes, together. `left`, `right`: the farthest key that may be seen before and after a query.
+
+    `conditions`: others, as texts over `{query}`, `{key}` and `{distance}`; `hidden`: outside of these areas they hide
+    nothing. `areas`: outside of these all masks together show nothing.
+    """
+
+    left: int | None
+    right: int | None
+    areas: Areas
+    conditions: tuple[str, ...] = ()
+    hidden: Areas = ()
+
+
+@dataclass(frozen=True)
 class Program:
     """A region. `heads`: of each leg that is not inside of a tile, how many tiles a program has; the others are other
     programs. `whole`: those that a program has all tiles of. `widths`: the legs of each axis that is a width.
 
-    `masks`: masks of boxes, as (left, right), the farthest key that may be seen before and after a query.
+    `masks`: where boxes look.
     """
 
     step: Step
@@ -239,7 +255,7 @@ class Program:
     exit: Exit
     legs: tuple[str, ...]  # of the result: heads, query, width
     maps: tuple[Node, ...]
-    masks: tuple[tuple[int | None, int | None], ...]
+    masks: tuple[Look, ...]
     others: tuple[str, ...]  # legs of a run-time mask beside query and key
     nodes: Nodes
     relative: tuple[str, ...] = ()  # the leg of relative positions: a side of tiles that are shifted to keys

@@ -57,9 +57,9 @@ COMPILER = (
     ),
     # The reference
     Mutation(
-        "reference.py",
-        "return distance.abs() <= numbers[0]",
-        "return distance.abs() < numbers[0]",
+        "ops/masks.py",
+        "(query - key).abs() <= width",
+        "(query - key).abs() < width",
         "A band is narrower than it says.",
         (f"{PLAIN}[band-False-reference]",),
     ),
@@ -289,9 +289,9 @@ COMPILER = (
         (f"{TILES}[19-mhsa]", "triton/test_regions.py::test_lengths[64]"),
     ),
     Mutation(
-        "emit/triton/region.py",
-        'sign = "+" if fixed == n else "-"',
-        'sign = "-" if fixed == n else "+"',
+        "emit/triton/bounds.py",
+        "{'+' if queries else '-'} {apart}",
+        "{'-' if queries else '+'} {apart}",
         "With fewer queries than keys a kernel loops over the wrong blocks.",
         ("triton/test_regions.py::test_two_lengths",),
     ),

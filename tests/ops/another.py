@@ -1,12 +1,16 @@
-"""A map and a box that the language lacks, each as one object: logsigmoid, and the largest entry up to here."""
+"""A map, a box and masks that the language lacks, each as one object.
+
+Logsigmoid; the largest entry up to here; the first keys for all, and every k-th key.
+"""
 
 from __future__ import annotations
 
 from math import inf
 from typing import Any
 
+from tensornet_attn.ir.areas import Area
 from tensornet_attn.ir.steps import Box, Step
-from tensornet_attn.ops import Map, Operation
+from tensornet_attn.ops import Map, Mask, Operation
 from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import dim_of
 
@@ -65,3 +69,14 @@ class CumMax(Operation):
 
 
 CUMMAX = CumMax()
+
+FIRST = Mask(
+    "first",
+    lambda query, key, count: key < count,
+    "{key} < {a}",
+    lambda count: (Area(key=(-inf, count - 1)),),
+    exact=True,
+    usage="first(4)",
+    refuse=lambda count: "sees nothing: it counts no key" if count < 1 else "",
+)
+EVERY = Mask("every", lambda query, key, step: (query - key) % step == 0, "{distance} % {a} == 0", usage="every(2)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from tensornet_attn.emit.triton.bounds import Bounds, edge
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
 from tensornet_attn.emit.triton.loops import Loop, Statement
 from tensornet_attn.emit.triton.nodes import flat, shape
@@ -105,9 +106,7 @@ def zeros(text: KernelText, node: Node, how: str) -> str:
     return f"tl.zeros({sides}, SUMS)" if how == "add" else f"tl.full({sides}, {START[how]}, SUMS)"
 
 
-def source(
-    text: KernelText, name: str, about: str, parameters: Iterable[str], bounds: tuple[str, str], last: bool
-) -> str:
+def source(text: KernelText, name: str, about: str, parameters: Iterable[str], bounds: Bounds, last: bool) -> str:
     """The function; `last`: the last blocks have the longest loops, and go first."""
     text.scope.before = before = []
     sections = {section: rendered(text, section) for section in (FIRST, BEFORE, INSIDE, AFTER, LAST)}
@@ -117,8 +116,10 @@ def source(
     if text.crowded and any("tl.load(" in line for line in inside):
         inside.insert(0, f"{_BARRIER}  # so that numbers are read for each block, and not held")
     inside = [*block_lines(text), *pair_lines(text, inside), *inside]
+    inside = [bounds.inside, *inside] if bounds.inside else inside
     loop = [
-        f"for start in range({bounds[0]}, {bounds[1]}, {text.other}_block):",
+        *bounds.before,
+        f"for {'visited' if bounds.inside else 'start'} in range({bounds.begin}, {bounds.end}, {text.other}_block):",
         *(_INDENT + line for line in inside),
     ]
     tile = [*before, *sections[BEFORE], *loop, *sections[AFTER]]
@@ -203,11 +204,13 @@ def edges(text: KernelText) -> Iterator[list[str]]:
     before = [f"({first[m]} < 0)"] if text.fixed in text.program.relative else []
     given = ["KEYS", "(MASK > 0)"] if text.program.masks else []
     yield [*given, *before, *(f"({first[axis]} + {axis}_block > {axis}_end)" for axis in (n, m))]
-    left = [left for left, _ in text.program.masks if left is not None]
-    right = [right for _, right in text.program.masks if right is not None]
+    left = [look.left for look in text.program.masks if look.left is not None]
+    right = [look.right for look in text.program.masks if look.right is not None]
     apart = f"{first[n]} + {m}_end - {n}_end - {first[m]}"
     far = [f"({apart} + {n}_block > {1 + min(left)})"] if left else []
     yield far + ([f"({apart} - {m}_block < {-1 - min(right)})"] if right else [])
+    areas = dict.fromkeys(area for look in text.program.masks for area in look.hidden)
+    yield [f"({edge(area, first, (n, m))})" for area in areas]
 
 
 def _indented(line: str) -> list[str]:

@@ -341,10 +341,12 @@ def _keep(scope: Scope, node: Node) -> str:
 
 def _visible(scope: Scope, node: Node) -> str:
     number, index = node.data
-    left, right = scope.program.masks[number]
+    look, (n, m) = scope.program.masks[number], scope.program.pair
     text = "visible"
-    text += "" if left is None else f" & (distance <= {left})"
-    text += "" if right is None else f" & (distance >= {-right})"
+    text += "" if look.left is None else f" & (distance <= {look.left})"
+    text += "" if look.right is None else f" & (distance >= {-look.right})"
+    places = {"query": scope.along(n, f"({n} + ({m}_end - {n}_end))"), "key": scope.along(m), "distance": "distance"}
+    text += "".join(f" & ({condition.format(**places)})" for condition in look.conditions)
     return f"allowed({text}, {scope.mask_of(index)}, MASK)"
 
 

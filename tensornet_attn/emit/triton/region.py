@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import product as every
-from math import prod
+from math import inf, prod
 
 from tensornet_attn.emit.names import Names
+from tensornet_attn.emit.triton.bounds import Bounds, bounds
 from tensornet_attn.emit.triton.demand import arrange
 from tensornet_attn.emit.triton.kernel import KernelText
 from tensornet_attn.emit.triton.lines import source
 from tensornet_attn.emit.triton.nodes import Scope
 from tensornet_attn.graph.model import Graph
+from tensornet_attn.ir.areas import EVERYWHERE, Areas, distances, either
 from tensornet_attn.ir.arithmetic import Arith, Negative, Number
 from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.legs import RESERVED
@@ -171,19 +174,11 @@ class Region:
         """The operands that are noise."""
         return sorted({node.data[0] for node in self.program.nodes.made.values() if node.op == "noise"})
 
-    def bounds(self, fixed: str) -> tuple[str, str]:
+    def bounds(self, fixed: str) -> Bounds:
         """Where the loop begins and ends: blocks that no mask lets see are left out."""
-        n, m = self.program.query, self.program.key
         if fixed in self.program.relative:
-            return "tl.maximum(first, 0)", self.last_of_far()
-        other = m if fixed == n else n
-        left, right = self.reach()
-        low, high = (left, right) if fixed == n else (right, left)
-        sign = "+" if fixed == n else "-"
-        shift = f"first {sign} ({m}_end - {n}_end)"
-        begin = "0" if low is None else f"tl.maximum({shift} - {low}, 0)"
-        end = f"{other}_end" if high is None else f"tl.minimum({shift} + {fixed}_block + {high}, {other}_end)"
-        return begin, end
+            return Bounds("tl.maximum(first, 0)", self.last_of_far())
+        return bounds(self.areas(), fixed, (self.program.query, self.program.key))
 
     def last_of_far(self) -> str:
         """Where the loop over pairs that are about as far apart ends: at once where no mask lets them see."""
@@ -197,7 +192,11 @@ class Region:
 
     def reach(self) -> tuple[int | None, int | None]:
         """How far before and after a query the farthest key stands that any part of the result reads."""
+        near, far = distances(self.areas()) or (1, 0)
+        return (int(far) if far < inf else None), (int(-near) if near > -inf else None)
+
+    def areas(self) -> Areas:
+        """Pairs outside of which no part of the result reads anything."""
         if not vanishes(self.program.exit.maps):
-            return None, None
-        left, right = zip(*self.program.masks, strict=True)
-        return (None if None in left else max(left)), (None if None in right else max(right))
+            return EVERYWHERE
+        return reduce(either, (look.areas for look in self.program.masks), ())

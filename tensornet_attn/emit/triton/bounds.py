@@ -1,0 +1,96 @@
+"""Which blocks a kernel's loop visits: those of keys that a block of queries may see, or of queries that may see keys.
+
+A block that has the `fixed` side begins at `first`; query i stands at i + m - n. What several areas of pairs show is
+visited from the least to the greatest, but for keys between the first ones, which all see, and those nearby.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from math import inf
+
+from tensornet_attn.ir.areas import Area, Areas, distances
+
+EVERY = "0"  # where a loop begins that leaves out none before
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """`for start in range(begin, end)`; where keys are skipped, lines before the loop, and one inside of it."""
+
+    begin: str
+    end: str
+    before: tuple[str, ...] = ()
+    inside: str = ""
+
+
+def bounds(areas: Areas, fixed: str, pair: tuple[str, str]) -> Bounds:
+    """The loop over the other side of (query, key) that visits all pairs of these areas."""
+    m, queries = pair[1], fixed == pair[0]
+    straight, others = _by_distance(areas), [area for area in areas if not area.by_distance]
+    parts = [(area, *_ends(area, fixed, pair)) for area in (*straight, *others)]
+    begin = reduce(_least, (begin for _, begin, _ in parts)) if parts else EVERY
+    end = reduce(_greatest, (end for _, _, end in parts)) if parts else EVERY
+    first = [area for area in others if queries and area.key[1] < inf and area.query == (-inf, inf)]
+    near = [begin for area, begin, _ in parts if area not in first]
+    if not first or not near or EVERY in near:
+        return Bounds(begin, end)
+    before = (
+        f"first_keys = tl.cdiv({int(max(area.key[1] for area in first)) + 1}, {m}_block) * {m}_block",
+        f"skipped = tl.maximum({reduce(_least, near)} // {m}_block * {m}_block - first_keys, 0)",
+    )
+    inside = (
+        "start = tl.where(visited < first_keys, visited, visited + skipped)  # none between the first and those near"
+    )
+    return Bounds("0", f"{end} - skipped", before, inside)
+
+
+def edge(area: Area, first: dict[str, str], pair: tuple[str, str]) -> str:
+    """Whether blocks of both sides, that begin at `first`, meet an area."""
+    (n, m), (near, far), (low, high) = pair, area.distance, area.key
+    shift = f"{first[n]} + {m}_end - {n}_end"
+    found = [f"({shift} - {first[m]} + {n}_block > {near})"] * (near > -inf)
+    found += [f"({shift} - {first[m]} - {m}_block < {far})"] * (far < inf)
+    found += [f"({shift} + {n}_block > {area.query[0]})"] * (area.query[0] > -inf)
+    found += [f"({shift} <= {area.query[1]})"] * (area.query[1] < inf)
+    found += [f"({first[m]} + {m}_block > {low})"] * (low > 0) + [f"({first[m]} <= {high})"] * (high < inf)
+    return " & ".join(found) or "True"
+
+
+def _by_distance(areas: Areas) -> Areas:
+    """One area for all in which the distance alone counts."""
+    found = distances(tuple(area for area in areas if area.by_distance))
+    return () if found is None else (Area(found),)
+
+
+def _ends(area: Area, fixed: str, pair: tuple[str, str]) -> tuple[str, str]:
+    """Where the loop begins and ends for one area; at the end, and at once, where a block meets none of it."""
+    (n, m), queries = pair, fixed == pair[0]
+    other, apart = (m, n)[not queries], f"({m}_end - {n}_end)"
+    near, far = distances((area,)) or (0, -1)
+    shift = f"first {'+' if queries else '-'} {apart}"
+    own, its = (area.query, area.key) if queries else (area.key, area.query)
+    back, ahead = (far, -near) if queries else (-near, far)
+    lows = [f"{shift} - {back}"] * (back < inf)
+    highs = [f"{shift} + {fixed}_block + {ahead}"] * (ahead < inf)
+    less = "" if queries else f" - {apart}"
+    lows += [f"{its[0]}{less}"] * (its[0] > (0 if queries else -inf))
+    highs += [f"{its[1] + 1}{less}"] * (its[1] < inf)
+    begin = f"tl.maximum({reduce(_greatest, lows)}, 0)" if lows else EVERY
+    end = f"tl.minimum({reduce(_least, highs)}, {other}_end)" if highs else f"{other}_end"
+    place = shift if queries else "first"
+    met = [f"({place} + {fixed}_block > {own[0]})"] * (own[0] > (-inf if queries else 0))
+    met += [f"({place} <= {own[1]})"] * (own[1] < inf)
+    if not met:
+        return begin, end
+    start = begin if begin == EVERY else f"tl.where({' & '.join(met)}, {begin}, {other}_end)"
+    return start, f"tl.where({' & '.join(met)}, {end}, 0)"
+
+
+def _least(one: str, other: str) -> str:
+    return EVERY if EVERY in (one, other) else f"tl.minimum({one}, {other})"
+
+
+def _greatest(one: str, other: str) -> str:
+    return f"tl.maximum({one}, {other})"

@@ -1,0 +1,97 @@
+"""What the masks of a diagram show: the pairs of query and key as areas, and the condition as text.
+
+# window(4, 0) and not prefix(2)     ->     distance 0 to 4 and key 2 or later
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+from typing import TypeVar
+
+from tensornet_attn.graph.diagram import Diagram
+from tensornet_attn.ir.areas import EVERYWHERE, Areas, both, distances, either, outside
+from tensornet_attn.ir.arithmetic import Arith, evaluate
+from tensornet_attn.ir.steps import LOGIC, Function, Step
+from tensornet_attn.ops.masks import MASKS
+
+T = TypeVar("T")
+Values = Mapping[str, int | float]
+
+
+def shown(masks: Iterable[Function], values: Values) -> Areas:
+    """Areas outside of which some of the masks hide every pair. `values`: of the names in their numbers."""
+    return reduce(both, (_areas(mask, values, True) for mask in dict.fromkeys(masks)), EVERYWHERE)
+
+
+def hidden(masks: Iterable[Function], values: Values) -> Areas:
+    """Areas outside of which no mask hides a pair."""
+    return reduce(either, (_areas(mask, values, False) for mask in dict.fromkeys(masks)), ())
+
+
+def _areas(mask: Function, values: Values, seen: bool) -> Areas:
+    """Areas outside of which a mask shows nothing, or, where not `seen`, hides nothing."""
+    if mask.name == "not":
+        return _areas(_parts(mask)[0], values, not seen)
+    if mask.name in LOGIC:
+        return reduce(both if (mask.name == "and") == seen else either, (_areas(p, values, seen) for p in _parts(mask)))
+    row = MASKS[mask.name]
+    areas = row.areas(*numbers(mask, values))
+    return areas if seen else outside(areas) if row.exact else EVERYWHERE
+
+
+def _parts(mask: Function) -> tuple[Function, ...]:
+    return tuple(part for part in mask.arguments if isinstance(part, Function))
+
+
+def atoms(mask: Function) -> Iterator[Function]:
+    """The masks of the table that a formula is made of."""
+    for part in _parts(mask) if mask.name in LOGIC else ():
+        yield from atoms(part)
+    if mask.name not in LOGIC:
+        yield mask
+
+
+def given(mask: Function) -> tuple[Arith, ...]:
+    """The numbers of a mask as written."""
+    return tuple(argument for argument in mask.arguments if not isinstance(argument, Function))
+
+
+def numbers(mask: Function, values: Values) -> tuple[int, ...]:
+    """The numbers of a mask, those that are left out too."""
+    return _filled(mask, [int(evaluate(argument, values)) for argument in given(mask)])
+
+
+def by_distance(masks: Iterable[Function]) -> bool:
+    """Whether the distance of query and key alone decides, not where they stand."""
+    return all(MASKS[atom.name].by_distance for mask in masks for atom in atoms(mask))
+
+
+def interval(masks: Iterable[Function], values: Values) -> bool:
+    """Whether a query sees exactly the keys between two distances."""
+    areas = shown(masks, values)
+    exact = all(MASKS[atom.name].exact for mask in masks for atom in atoms(mask))
+    return exact and len(areas) <= 1 and all(area.by_distance for area in areas)
+
+
+def ahead(graph: Diagram, step: Step) -> float:
+    """How many positions after itself a query may see a key of a box, as its masks prove it: at most 0 if causal."""
+    found = distances(shown(graph.masks(step), graph.values))
+    return 0 if found is None else -found[0]
+
+
+def condition(mask: Function, number: Callable[[Arith], str], places: Mapping[str, str]) -> str:
+    """A mask as an expression of PyTorch or Triton. `places`: the texts of `query`, `key` and `distance`."""
+    if mask.name == "not":
+        return f"~({condition(_parts(mask)[0], number, places)})"
+    if mask.name in LOGIC:
+        sign = " & " if mask.name == "and" else " | "
+        return sign.join(f"({condition(part, number, places)})" for part in _parts(mask))
+    texts = (text if text.isdigit() else f"({text})" for text in map(str, _filled(mask, [*map(number, given(mask))])))
+    return MASKS[mask.name].sees.format(**places, **dict(zip("abc", texts, strict=False)))
+
+
+def _filled(mask: Function, own: list[T]) -> tuple[T | int, ...]:
+    """The numbers that are given, and the usual ones of those that are left out."""
+    usual = MASKS[mask.name].defaults
+    return (*own, *usual[len(usual) - (MASKS[mask.name].arguments - len(own)) :])

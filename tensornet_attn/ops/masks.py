@@ -1,0 +1,88 @@
+"""The masks: one row a mask, with all that the package knows of it.
+
+`sees` says when a query sees a key, in one text for PyTorch and Triton, over `{query}` and `{key}`, where they stand,
+`{distance}`, query minus key, and the numbers `{a}`, `{b}`. A query may stand before the first key, where there are
+more queries than keys: divide none that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which keys a query sees.
+
+    `reference(query, key, *numbers)`: the same on tensors of positions. `areas(*numbers)`: no pair outside of them is
+    seen; every pair inside of them where `exact`. `refuse(*numbers)`: why it shows nothing, or what a number must be.
+    `torch`: the runtime's function of n, m and the numbers, where it has one for whole tensors and for blocks of rows.
+    """
+
+    name: str
+    reference: Callable[..., Any]
+    sees: str
+    areas: Callable[..., Areas] = lambda *numbers: EVERYWHERE
+    exact: bool = False
+    usage: str = ""  # how it is written, with numbers that make sense; its name where it has none
+    defaults: tuple[int, ...] = ()  # the last numbers, where they are not given
+    refuse: Callable[..., str] = lambda *numbers: ""
+    torch: str = ""
+
+    @property
+    def example(self) -> str:
+        return self.usage or self.name
+
+    @property
+    def arguments(self) -> int:
+        """How many numbers it has, with those that may be left out."""
+        return max(self.usage.count(",") + 1 if self.usage else 0, len(self.defaults))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many numbers may be given."""
+        return tuple(range(self.arguments - len(self.defaults), self.arguments + 1))
+
+    @property
+    def by_distance(self) -> bool:
+        """Whether it asks for the distance of query and key alone, not where they stand."""
+        return "{query}" not in self.sees and "{key}" not in self.sees
+
+
+def _window(left: float, right: float) -> Areas:
+    return (Area(distance=(-right, left)),)
+
+
+_ROWS = (
+    Mask(
+        "causal", lambda query, key: query - key >= 0, "{distance} >= 0", lambda: _window(inf, 0),
+        exact=True, torch="causal_mask",
+    ),
+    Mask(
+        "band", lambda query, key, width: (query - key).abs() <= width, "({distance} <= {a}) & ({distance} >= -{a})",
+        lambda width: _window(width, width), exact=True, usage="band(5)", torch="band_mask",
+        refuse=lambda width: "sees nothing: its width is below 0" if width < 0 else "",
+    ),
+    Mask(
+        "window", lambda query, key, left, right: (query - key <= left) & (query - key >= -right),
+        "({distance} <= {a}) & ({distance} >= -{b})", _window, exact=True, usage="window(4, 0)", torch="window_mask",
+        refuse=lambda left, right: "sees nothing: left + right is below 0" if left + right < 0 else "",
+    ),
+)  # fmt: skip
+MASKS: dict[str, Mask] = {row.name: row for row in _ROWS}
+
+
+@contextmanager
+def another_mask(row: Mask) -> Iterator[None]:
+    """Has one more mask, inside of `with`."""
+    MASKS[row.name] = row
+    try:
+        yield
+    finally:
+        del MASKS[row.name]
