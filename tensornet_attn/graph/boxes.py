@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.scope import Scope
-from tensornet_attn.graph.shown import numbers
+from tensornet_attn.graph.shown import atoms, numbers, parts_of, shown
 from tensornet_attn.ir.arithmetic import Arith
-from tensornet_attn.ir.steps import Box, Function, Use
+from tensornet_attn.ir.steps import LOGIC, Box, Function, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import MAPS, MASKS, OPS
 from tensornet_attn.ops.model import BoxModel
-from tensornet_attn.spec.expression import CallText, LegToken, parse_call
+from tensornet_attn.spec.expression import CallText, LegToken, parse_call, parse_mask
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.sizes import Leg
 
@@ -140,17 +141,59 @@ class _Maker:
             return ()
         written = self.written("mask")
         if isinstance(written, str):
-            return (self.mask(written, leg or ""),)
-        masks = []
+            return self.mask(written, leg or "")
+        masks: list[Function] = []
         for place, text in enumerate(written if isinstance(written, tuple) else ()):
             self.at = (*self.path, "mask", place)
-            masks.append(self.mask(text, leg or ""))
+            masks += self.mask(text, leg or "")
+        if len(masks) > 1 and not self.shows(masks):
+            message = f"{self.evaluated(masks)} together never show a key."
+            hint = "several masks are intersected; 'or' joins what each of them shows."
+            self.scope.reporter.warning("mask-empty", message, (*self.path, "mask"), hint=hint)
         return tuple(masks)
 
-    def mask(self, text: str, leg: str) -> Function:
-        parsed = parse_call(text)
+    def mask(self, text: str, leg: str) -> tuple[Function, ...]:
+        """The masks that a text joins by `and`."""
+        parsed = parse_mask(text)
+        mask = self.formula(parsed, text)
+        self.check_place(next(atoms(mask)), leg)
+        if mask.name in LOGIC and not self.shows([mask]):
+            hint = "write 'or' for 'and', or other numbers."
+            raise Refusal("mask-empty", f"{self.evaluated([mask])} never shows a key.", hint)
+        return parts_of(mask) if mask.name == "and" else (mask,)
+
+    def formula(self, parsed: CallText, text: str) -> Function:
+        """A formula of masks, with each of them checked."""
+        if parsed.name in LOGIC:
+            parts = [self.formula(part, text) for part in parsed.arguments if isinstance(part, CallText)]
+            return Function(parsed.name, tuple(parts))
         self.call(parsed, {name: (row.counts, row.example) for name, row in MASKS.items()}, "mask")
         mask, row = self.scope.function(parsed, "a mask"), MASKS[parsed.name]
+        own, example = text[slice(*parsed.span)], f"e.g. '{row.example}'."
+        span = parsed.span if own != text else None
+        values = [self.scope.evaluated(argument) for argument in mask.arguments]
+        known = [value for value in values if value is not None]
+        if any(not isinstance(value, int) or abs(value) > 2**31 for value in known):
+            raise Refusal("number", f"'{own}' needs whole numbers below 2 ** 31.", example, span)
+        if len(known) < len(values):
+            return mask
+        if reason := row.refuse(*numbers(mask, self.scope.sizes.values)):
+            raise Refusal("number", f"'{own}' {reason}.", example, span)
+        return replace(mask, arguments=()) if row.defaults == (*known,) else mask  # `causal(0)` is `causal`
+
+    def shows(self, masks: Sequence[Function]) -> bool:
+        """Whether some query may see some key, as far as the numbers are known."""
+        every = [number for mask in masks for atom in atoms(mask) for number in atom.arguments]
+        unknown = any(self.scope.evaluated(number) is None for number in every)
+        return unknown or bool(shown(masks, self.scope.sizes.values))
+
+    def evaluated(self, masks: Sequence[Function]) -> str:
+        """The text of masks with their numbers: `'window(4, -2)' and 'window(-3, 4)'`."""
+        texts = [mask.to_text(lambda tree: str(self.scope.evaluated(tree))) for mask in masks]
+        return " and ".join(f"'{text}'" for text in texts)
+
+    def check_place(self, mask: Function, leg: str) -> None:
+        """Raises Refusal where no mask can act."""
         kinds = {self.scope.sizes.legs[name].kind for name in self.legs or ()}
         kind = self.scope.sizes.legs[leg].kind
         if kind != "key" and not self.broken(leg):
@@ -160,10 +203,3 @@ class _Maker:
         if "query" not in kinds and not self.broken(*self.legs or ()):
             message = f"'{mask.name}' needs the query leg in the box; its legs are {' '.join(self.legs or ())}."
             raise Refusal("mask-place", message, "only key_mask acts in such a box.")
-        values = [self.scope.evaluated(argument) for argument in mask.arguments]
-        known = [value for value in values if value is not None]
-        if any(not isinstance(value, int) or abs(value) > 2**31 for value in known):
-            raise Refusal("number", f"'{text}' needs whole numbers below 2 ** 31.", f"e.g. '{row.example}'.")
-        if len(known) == len(values) and (reason := row.refuse(*numbers(mask, self.scope.sizes.values))):
-            raise Refusal("number", f"'{text}' {reason}.", f"e.g. '{row.example}'.")
-        return mask

@@ -13,11 +13,11 @@ from tensornet_attn.errors import DesignError, InputError, Problem, nearest
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.tensors import ALLOWED
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number, names, parse
-from tensornet_attn.ir.steps import Box, Contraction, Function, FusedAttention, Loss, Step, Tensor, Term, Use
+from tensornet_attn.ir.steps import LOGIC, Box, Contraction, Function, FusedAttention, Loss, Step, Tensor, Term, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import MAPS, MASKS, OPS
 from tensornet_attn.ops.model import BOXES
-from tensornet_attn.spec.expression import CallText, parse_call
+from tensornet_attn.spec.expression import CallText, parse_call, parse_mask
 from tensornet_attn.spec.names import identifier_problem, tensor_problem
 from tensornet_attn.spec.sizes import KINDS, Leg
 
@@ -140,7 +140,10 @@ class Names:
 
     def function(self, text: str, known: dict[str, tuple[int, ...]]) -> Function:
         """A map, mask or initialiser; `known` gives the numbers of arguments."""
-        call = parse_call(text)
+        return self.call(parse_call(text), known)
+
+    def call(self, call: CallText, known: dict[str, tuple[int, ...]]) -> Function:
+        """The same, parsed."""
         if call.name not in known:
             refuse("unknown-value", f"'{call.name}' is not known here.", nearest(call.name, known), (0, len(call.name)))
         if len(call.arguments) not in known[call.name]:
@@ -148,6 +151,12 @@ class Names:
             message = f"arguments of '{call.name}': {wanted} wanted, {len(call.arguments)} given."
             refuse("arguments", message, "", call.span)
         return self._function(call)
+
+    def mask(self, parsed: CallText) -> Function:
+        """A mask, or masks joined by `and`, `or`, `not`."""
+        if parsed.name not in LOGIC:
+            return self.call(parsed, {name: row.counts for name, row in MASKS.items()})
+        return Function(parsed.name, tuple(self.mask(part) for part in parsed.arguments if isinstance(part, CallText)))
 
     def _function(self, call: CallText) -> Function:
         empty = next((part for part in call.arguments if isinstance(part, CallText) and not part.arguments), None)
@@ -278,7 +287,7 @@ class _Parts:
         return self.known.function(text, {name: (row.arguments,) for name, row in MAPS.items()})
 
     def mask(self, text: str) -> Function:
-        return self.known.function(text, {name: row.counts for name, row in MASKS.items()})
+        return self.known.mask(parse_mask(text))
 
     def box(self, kind: str) -> Box:
         model, op = BOXES[kind], OPS[kind]

@@ -32,21 +32,24 @@ def hidden(masks: Iterable[Function], values: Values) -> Areas:
 def _areas(mask: Function, values: Values, seen: bool) -> Areas:
     """Areas outside of which a mask shows nothing, or, where not `seen`, hides nothing."""
     if mask.name == "not":
-        return _areas(_parts(mask)[0], values, not seen)
+        return _areas(parts_of(mask)[0], values, not seen)
     if mask.name in LOGIC:
-        return reduce(both if (mask.name == "and") == seen else either, (_areas(p, values, seen) for p in _parts(mask)))
+        return reduce(
+            both if (mask.name == "and") == seen else either, (_areas(p, values, seen) for p in parts_of(mask))
+        )
     row = MASKS[mask.name]
     areas = row.areas(*numbers(mask, values))
     return areas if seen else outside(areas) if row.exact else EVERYWHERE
 
 
-def _parts(mask: Function) -> tuple[Function, ...]:
+def parts_of(mask: Function) -> tuple[Function, ...]:
+    """The masks that `and`, `or` or `not` joins."""
     return tuple(part for part in mask.arguments if isinstance(part, Function))
 
 
 def atoms(mask: Function) -> Iterator[Function]:
     """The masks of the table that a formula is made of."""
-    for part in _parts(mask) if mask.name in LOGIC else ():
+    for part in parts_of(mask) if mask.name in LOGIC else ():
         yield from atoms(part)
     if mask.name not in LOGIC:
         yield mask
@@ -83,10 +86,10 @@ def ahead(graph: Diagram, step: Step) -> float:
 def condition(mask: Function, number: Callable[[Arith], str], places: Mapping[str, str]) -> str:
     """A mask as an expression of PyTorch or Triton. `places`: the texts of `query`, `key` and `distance`."""
     if mask.name == "not":
-        return f"~({condition(_parts(mask)[0], number, places)})"
+        return f"~({condition(parts_of(mask)[0], number, places)})"
     if mask.name in LOGIC:
         sign = " & " if mask.name == "and" else " | "
-        return sign.join(f"({condition(part, number, places)})" for part in _parts(mask))
+        return sign.join(f"({condition(part, number, places)})" for part in parts_of(mask))
     texts = (text if text.isdigit() else f"({text})" for text in map(str, _filled(mask, [*map(number, given(mask))])))
     return MASKS[mask.name].sees.format(**places, **dict(zip("abc", texts, strict=False)))
 

@@ -19,6 +19,10 @@ _MEANT = {  # what a stray character is written as
     "×": "write '*'; tensors of a product are separated by blanks.",
     "·": "write '*'; tensors of a product are separated by blanks.",
     ">": "an arrow is written '->'.",
+    "&": "masks are joined by 'and'.",
+    "|": "masks are joined by 'or'.",
+    "!": "write 'not'.",
+    "~": "write 'not'.",
     "=": "an arrow is written '->'; a step is written 'name: expression'.",
 }
 

@@ -1,8 +1,8 @@
 """The masks: one row a mask, with all that the package knows of it.
 
 `sees` says when a query sees a key, in one text for PyTorch and Triton, over `{query}` and `{key}`, where they stand,
-`{distance}`, query minus key, and the numbers `{a}`, `{b}`. A query may stand before the first key, where there are
-more queries than keys: divide none that does.
+`{distance}`, query minus key, and the numbers `{a}`, `{b}`. Where there are more queries than keys, a query may stand
+below 0, of which the two divide differently.
 """
 
 from __future__ import annotations
@@ -59,10 +59,14 @@ def _window(left: float, right: float) -> Areas:
     return (Area(distance=(-right, left)),)
 
 
+def _at_least_one(what: str) -> Callable[[float], str]:
+    return lambda number: f"has no meaning: {what} is below 1" if number < 1 else ""
+
+
 _ROWS = (
     Mask(
-        "causal", lambda query, key: query - key >= 0, "{distance} >= 0", lambda: _window(inf, 0),
-        exact=True, torch="causal_mask",
+        "causal", lambda query, key, apart: query - key >= apart, "{distance} >= {a}",
+        lambda apart: _window(inf, -apart), exact=True, torch="causal_mask", defaults=(0,),
     ),
     Mask(
         "band", lambda query, key, width: (query - key).abs() <= width, "({distance} <= {a}) & ({distance} >= -{a})",
@@ -73,6 +77,30 @@ _ROWS = (
         "window", lambda query, key, left, right: (query - key <= left) & (query - key >= -right),
         "({distance} <= {a}) & ({distance} >= -{b})", _window, exact=True, usage="window(4, 0)", torch="window_mask",
         refuse=lambda left, right: "sees nothing: left + right is below 0" if left + right < 0 else "",
+    ),
+    Mask(
+        "prefix", lambda query, key, count: key < count, "{key} < {a}", lambda count: (Area(key=(-inf, count - 1)),),
+        exact=True, usage="prefix(4)",
+        refuse=lambda count: "sees nothing: it is of no key" if count < 1 else "",
+    ),
+    Mask(
+        "global", lambda query, key, count: (key < count) | (query < count), "({key} < {a}) | ({query} < {a})",
+        lambda count: (Area(key=(-inf, count - 1)), Area(query=(-inf, count - 1))), exact=True, usage="global(4)",
+        refuse=lambda count: "sees nothing: it is of no position" if count < 1 else "",
+    ),
+    Mask(
+        "dilated", lambda query, key, step: (query - key) % step == 0, "{distance} % {a} == 0",
+        usage="dilated(2)", refuse=_at_least_one("its step"),
+    ),
+    Mask(
+        "block", lambda query, key, size: query // size == key // size,
+        "({query} >= 0) & ({query} // {a} == {key} // {a})", lambda size: _window(size - 1, size - 1),
+        usage="block(64)", refuse=_at_least_one("its size"),
+    ),
+    Mask(
+        "block_causal", lambda query, key, size: query // size >= key // size,
+        "({query} >= 0) & ({query} // {a} >= {key} // {a})", lambda size: _window(inf, size - 1),
+        usage="block_causal(64)", refuse=_at_least_one("its size"),
     ),
 )  # fmt: skip
 MASKS: dict[str, Mask] = {row.name: row for row in _ROWS}

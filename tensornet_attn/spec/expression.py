@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from tensornet_attn import limits
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Negative, literal, parse_arguments, parse_sum
+from tensornet_attn.ir.steps import LOGIC
 from tensornet_attn.ir.tokens import Refusal, Span, Stream
 
 EXPRESSION = "e.g. 'x[n f] W[f d] -> n d'."
@@ -95,6 +96,45 @@ def parse_call(text: str) -> CallText:
     if stream.next.kind != "end":
         raise stream.unexpected("nothing more")
     return call
+
+
+def parse_mask(text: str) -> CallText:
+    """Masks joined by `and`, `or`, `not`, which are calls too: `causal and not (band(5) or prefix(2))`."""
+    stream = Stream(text, CALL)
+    mask = _joined(stream, "or")
+    if stream.next.kind != "end":
+        raise stream.unexpected("'and', 'or' or nothing more")
+    return mask
+
+
+def _joined(stream: Stream, word: str) -> CallText:
+    """Parts joined by a word; `and` binds tighter than `or`."""
+    parts = [_joined(stream, "and") if word == "or" else _part(stream)]
+    while stream.next.text == word:
+        stream.operator()
+        parts.append(_joined(stream, "and") if word == "or" else _part(stream))
+    span = parts[0].span[0], stream.last.span[1]
+    return parts[0] if len(parts) == 1 else CallText(word, tuple(parts), span)
+
+
+def _part(stream: Stream) -> CallText:
+    """A mask, one that is not, or several in parentheses."""
+    start = stream.next.start
+    if stream.next.text not in ("not", "(") and stream.next.text not in LOGIC:
+        return _call(stream)
+    stream.descend()
+    if stream.at("("):
+        stream.take()
+        found = _joined(stream, "or")
+        stream.expect(")", "')', 'and' or 'or'")
+    elif stream.next.text == "not":
+        stream.operator()
+        part = _part(stream)
+        found = CallText("not", (part,), (start, stream.last.span[1]))
+    else:
+        raise stream.unexpected("a mask")
+    stream.depth -= 1
+    return found
 
 
 def _term(stream: Stream, first: bool) -> TermText:
