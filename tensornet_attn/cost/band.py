@@ -13,17 +13,21 @@ from math import inf
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.model import FusedAttention, Graph, Step
 from tensornet_attn.graph.shown import shown
-from tensornet_attn.ir.areas import distances
+from tensornet_attn.ir.areas import ANY, distances
 
 BLOCKS = (32, 256)  # the least and the largest number of queries in a block
 
 
 @dataclass(frozen=True)
 class Reach:
-    """A query sees keys at most `left` positions before it and `right` after it; below 0, not even its own."""
+    """A query sees keys at most `left` positions before it and `right` after it; below 0, not even its own.
+
+    And some of the `first` keys, wherever it stands.
+    """
 
     left: int
     right: int
+    first: int = 0
 
     @property
     def block(self) -> int:
@@ -42,14 +46,11 @@ class Reach:
         >>> Reach(9, 9).span
         50
         """
-        return self.block + self._beyond
+        return self.block + self._beyond + self.first
 
     @property
     def _beyond(self) -> int:
         return max(self.left, 0) + max(self.right, 0)
-
-
-NOTHING = Reach(-1, 0)
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,11 @@ class Block:
 
 def reach_of(graph: Graph, box: Step) -> Reach | None:
     """How far the masks of a box let a query see; None where a side has no bound that is known before run time."""
-    found = distances(shown(graph.masks(box), graph.values))
-    if found is None:
-        return NOTHING
-    return Reach(int(found[1]), int(-found[0])) if max(found[1], -found[0]) < inf else None
+    areas = shown(graph.masks(box), graph.values)
+    first = [area for area in areas if area.key[1] < inf and (distances((area,)) or ANY)[1] == inf]
+    near, far = distances(tuple(area for area in areas if area not in first)) or (0, -1)
+    count = int(max((area.key[1] for area in first), default=-1)) + 1
+    return Reach(int(far), int(-near), count) if max(far, -near) < inf else None
 
 
 def keys_met(scene: Scene, step: Step) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tensornet_attn.cost.band import Reach, band_of
-from tensornet_attn.emit.attention import head_order
+from tensornet_attn.emit.attention import head_order, masks_of
 from tensornet_attn.emit.dimensions import dimensions, split
-from tensornet_attn.emit.masks import takes_mask
+from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import FusedAttention, Step
+from tensornet_attn.graph.shown import interval
 from tensornet_attn.ir.values import Legs, Value
 
 
@@ -55,4 +56,8 @@ def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> l
     options += [writer.number(op.scale)]
     dropout = writer.number(op.dropout)
     options += [] if dropout in ("0", "0.0") else [f"dropout={dropout} if self.training else 0.0"]
-    return [*options, "tied=True"] if writer.graph.tied else options
+    options += ["tied=True"] if writer.graph.tied else []
+    masks = masks_of(writer, op)
+    if not interval(masks, writer.graph.values):
+        options += [f"sees={sees_text(writer, masks)}", *([f"first={reach.first}"] if reach.first else [])]
+    return options

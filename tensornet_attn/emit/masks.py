@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -130,6 +131,12 @@ def own_mask(writer: Writer, masks: tuple[Function, ...]) -> str:
         ):
             function, numbers = row.torch, [writer.integer(argument) for argument in given(mask)]
         else:
-            function, numbers = "seen_mask", [f"lambda query, key: {condition(mask, writer.integer, _PLACES)}"]
+            function, numbers = "seen_mask", [sees_text(writer, [mask])]
         calls.append(writer.call(function, n, m, *numbers, f"{writer.like.text}.device"))
     return " & ".join(calls) or "None"
+
+
+def sees_text(writer: Writer, masks: Iterable[Function]) -> str:
+    """The condition of some masks as a function of the positions of query and key."""
+    texts = [condition(mask, writer.integer, _PLACES) for mask in dict.fromkeys(masks)]
+    return f"lambda query, key: {' & '.join(f'({text})' for text in texts) if len(texts) > 1 else texts[0]}"

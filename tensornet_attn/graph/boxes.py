@@ -166,7 +166,9 @@ class _Maker:
         """A formula of masks, with each of them checked."""
         if parsed.name in LOGIC:
             parts = [self.formula(part, text) for part in parsed.arguments if isinstance(part, CallText)]
-            return Function(parsed.name, tuple(parts))
+            inside = parsed.name if parsed.name != "not" else None  # `a and (b and c)` is `a and b and c`
+            flat = (parts_of(part) if part.name == inside else (part,) for part in parts)
+            return Function(parsed.name, tuple(part for own in flat for part in own))
         self.call(parsed, {name: (row.counts, row.example) for name, row in MASKS.items()}, "mask")
         mask, row = self.scope.function(parsed, "a mask"), MASKS[parsed.name]
         own, example = text[slice(*parsed.span)], f"e.g. '{row.example}'."

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tensornet_attn.cost.band import Band, Reach, reach_of
 from tensornet_attn.graph.attention import Attention, Softmax, attentions
 from tensornet_attn.graph.model import Contraction, FusedAttention, Graph, Kernel, Step, Term, Use
+from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.plan.fuse import operation, placed, result_legs, softmaxes
 from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes
@@ -36,16 +37,17 @@ class Banded(OfBoxes[Masked]):
 
     def form(self, graph: Graph, place: str) -> Masked | None:
         found = attentions(graph)[place]
-        if not isinstance(found.weighting, Softmax) or not any(mask.arguments for mask in found.masks):
-            return None  # no softmax, no band and no window: nothing to say
+        if not isinstance(found.weighting, Softmax) or all(mask == CAUSAL for mask in found.masks):
+            return None  # no softmax, or no mask with a length: nothing to say
         return Masked(found, operation(found), reach_of(graph, found.box))
 
     def unsupported(self, form: Masked, context: Context) -> tuple[str, ...]:
         if isinstance(form.op, str):
             return (form.op,)
         if form.reach is None:
-            return ("how far a query sees depends on the length",)
-        return ("its masks together let no query see a key",) if form.reach.left + form.reach.right < 0 else ()
+            return ("its masks let a query see keys however far away",)
+        nothing = form.reach.left + form.reach.right < 0 and not form.reach.first
+        return ("its masks together let no query see a key",) if nothing else ()
 
     def cost(self, form: Masked, context: Context) -> Cost:
         """Keys that a query meets, as dear as in a block."""
@@ -66,7 +68,8 @@ class Banded(OfBoxes[Masked]):
         body = (found.graph.step[found.of.name], found.box, Step(name, product, legs))
         uses = (Use(use, found.graph.legs_of(use)) for use in dict.fromkeys(use.name for use in op.uses))
         step = Step(name, Kernel(self.kind, tuple(uses), body, Band(op, reach)), legs)
-        blocks = f"blocks of {reach.block} queries meet {reach.span} keys each, other scores are never made"
+        first = f", the first {reach.first} among them" if reach.first else ""
+        blocks = f"blocks of {reach.block} queries meet {reach.span} keys each{first}, other scores are never made"
         return Lowered(placed(found, step), {name: f"{self.name}: {blocks}"})
 
 

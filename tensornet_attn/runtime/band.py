@@ -1,9 +1,11 @@
 """Softmax attention within a band of positions, in blocks: time and memory grow with the band, not with the keys.
 
-A block of queries meets one span of keys: from `before` positions ahead of its first query to `after` past its last.
+A block of queries meets one span of keys: from `before` positions ahead of its first query to `after` past its last;
+and the first keys of all, where these are seen from everywhere.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -26,19 +28,21 @@ def attend_band(
     scale: float = 1.0,
     dropout: float = 0.0,
     tied: bool = False,
+    sees: Callable[[Tensor, Tensor], Tensor] | None = None,
+    first: int = 0,
 ) -> Tensor:
     """softmax(scale q k^T + mask) v, a query seeing keys at most `left` positions before it and `right` after it.
 
     q [..., n, h, d], k [..., m, g, d], v [..., m, g, e] -> [..., n, h, e]; g divides h: consecutive query heads share a
     key and value head. `mask` and its `batch` dimensions as in `run_time_mask`, key_mask [..., m]. `tied`: n is m.
+    `sees(query, key)`: which of these keys it sees, by the positions of both; and which of the `first` keys.
     """
     n, m = q.shape[-3], k.shape[-3]
-    first = 0 if tied else m - n  # position of the first query
-    place = (n, first, block, max(left, 0), max(right, 0))
-    keep = band_keep(k, key_mask, left, right, place)
+    place = (n, 0 if tied else m - n, block, max(left, 0), max(right, 0))  # second: the position of the first query
+    keep = band_keep(k, key_mask, left, right, place) if sees is None else seen_keep(k, key_mask, sees, first, place)
     bias = None
     if mask is not None:
-        allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, place))
+        allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, first, place))
         keep = keep & allowed
     some = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; a row of the last block may stand beyond the queries
     bounds = keep | ~some
@@ -46,7 +50,7 @@ def attend_band(
         bounds = torch.where(bounds, bias.to(q.dtype), float("-inf"))
     count = max(2, -(-n // block))
     q = F.pad(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
-    operands = (q, key_spans(k, place), key_spans(v, place), bounds)
+    operands = (q, with_first(k, first, place), with_first(v, first, place), bounds)
     batch = q.shape[:-4]
     if any(t.ndim != q.ndim or t.shape[:-4] != batch for t in operands):  # as in `fused_attention`
         batch = torch.broadcast_shapes(*(t.shape[:-4] for t in operands))
@@ -55,7 +59,7 @@ def attend_band(
     out = out.unflatten(0, (*batch, count))  # ... blocks h block e
     if bias is not None and out.numel() == 0:
         out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
-    if mask is not None or key_mask is not None or min(left, right) < 0 or not tied:
+    if mask is not None or key_mask is not None or sees is not None or min(left, right) < 0 or not tied:
         out = torch.where(some, out, 0)  # elsewhere each query sees its own position
     return F.pad(out.transpose(-2, -3).flatten(-4, -3), (0, 0, 0, 0, 0, n - count * block))  # a width below 0 crops
 
@@ -71,6 +75,16 @@ def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:
     parts = [x.narrow(-3, i * block, count * block).unflatten(-3, (count, block)) for i in range(more + 1)]
     parts[-1] = parts[-1].narrow(-3, 0, before + after + block - more * block)
     return torch.cat(parts, -3)
+
+
+def with_first(x: Tensor, first: int, place: tuple[int, int, int, int, int]) -> Tensor:
+    """The same behind the first keys of all: [..., m, g, d] -> [..., blocks, first + span, g, d]."""
+    spans = key_spans(x, place)
+    if first == 0:
+        return spans
+    x = x[..., :first, :, :]
+    x = F.pad(x, (0, 0, 0, 0, 0, first - x.shape[-3])).unsqueeze(-4)
+    return torch.cat((x.expand(*x.shape[:-4], spans.shape[-4], *x.shape[-3:]), spans), -3)
 
 
 def blocks_together(x: Tensor, batch: tuple[int, ...]) -> Tensor:
@@ -95,11 +109,37 @@ def band_keep(
     return there & (past >= -left) & (past <= right)
 
 
-def mask_in_spans(mask: Tensor, m: int, place: tuple[int, int, int, int, int]) -> Tensor:
-    """A mask [n, m] or [..., h, n, m] at the pairs that meet in blocks: [..., blocks, h, block, span]."""
-    n, first, block, before, after = place
+def seen_keep(
+    k: Tensor,
+    key_mask: Tensor | None,
+    sees: Callable[[Tensor, Tensor], Tensor],
+    first: int,
+    place: tuple[int, int, int, int, int],
+) -> Tensor:
+    """Where the design's masks and the key mask both allow it: [..., blocks, 1, block, first + span]."""
+    there = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
+    there = with_first(there[..., None, None], first, place)[..., 0, 0][..., None, None, :]
+    query, key = places_in_spans(first, place, k.device)
+    near, far = key[:, first : first + 1], key[:, -1:]
+    once = (torch.arange(key.shape[1], device=k.device) >= first) | (key < near) | (key > far)  # not first and near
+    return there & (sees(query[:, :, None], key[:, None]) & once[:, None])[:, None]
+
+
+def places_in_spans(
+    first: int, place: tuple[int, int, int, int, int], device: torch.device | None
+) -> tuple[Tensor, Tensor]:
+    """Where queries stand and the keys that each block meets: [blocks, block] and [blocks, first + span]."""
+    n, start, block, before, after = place
     count = max(2, -(-n // block))
-    query = torch.arange(count * block, device=mask.device).unflatten(0, (count, block))  # blocks block
-    key = query[:, :1] + first + torch.arange(-before, block + after, device=mask.device)  # blocks span
+    query = torch.arange(count * block, device=device).unflatten(0, (count, block)) + start
+    key = query[:, :1] + torch.arange(-before, block + after, device=device)
+    return query, torch.cat((torch.arange(first, device=device).expand(count, first), key), 1) if first else key
+
+
+def mask_in_spans(mask: Tensor, m: int, first: int, place: tuple[int, int, int, int, int]) -> Tensor:
+    """A mask [n, m] or [..., h, n, m] at the pairs that meet in blocks: [..., blocks, h, block, first + span]."""
+    n, start, *_ = place
+    query, key = places_in_spans(first, place, mask.device)
+    query = query - start
     pairs = mask[..., query.clamp(max=n - 1)[:, :, None], key.clamp(0, m - 1)[:, None]]  # ... h blocks block span
     return pairs.unsqueeze(-3) if mask.ndim == 2 else pairs.transpose(-3, -4)

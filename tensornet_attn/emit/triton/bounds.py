@@ -36,14 +36,15 @@ def bounds(areas: Areas, fixed: str, pair: tuple[str, str]) -> Bounds:
     near = [begin for area, begin, _ in parts if area not in first]
     if not first or not near or EVERY in near:
         return Bounds(begin, end)
+    count, nearby = int(max(area.key[1] for area in first)) + 1, reduce(_least, near)
     before = (
-        f"first_keys = tl.cdiv({int(max(area.key[1] for area in first)) + 1}, {m}_block) * {m}_block",
-        f"skipped = tl.maximum({reduce(_least, near)} // {m}_block * {m}_block - first_keys, 0)",
+        f"first_keys = tl.cdiv({count}, {m}_block) * {m}_block",
+        f"last_key = {end}",
+        f"nearby = tl.minimum({nearby} // {m}_block, tl.cdiv(last_key, {m}_block)) * {m}_block",
+        "skipped = tl.maximum(nearby - first_keys, 0)  # keys between the first ones and those nearby",
     )
-    inside = (
-        "start = tl.where(visited < first_keys, visited, visited + skipped)  # none between the first and those near"
-    )
-    return Bounds("0", f"{end} - skipped", before, inside)
+    inside = "start = tl.where(visited < first_keys, visited, visited + skipped)"
+    return Bounds("0", "last_key - skipped", before, inside)
 
 
 def edge(area: Area, first: dict[str, str], pair: tuple[str, str]) -> str:

@@ -1,0 +1,120 @@
+"""Masks and what `and`, `or`, `not` make of them: like a plain boolean matrix, in every way to compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tests.masked import CAUSAL, MASKS, design, matrix, modules
+from tests.random_call import F64, assert_same, results
+
+N = 13
+PLANS: dict[str, Mapping[str, Any]] = {
+    "dense": {"n": 1, "m": 1},
+    "fused": {"n": 64, "m": 64},
+    "long": {"n": 4096, "m": 4096},
+}
+
+
+def plainly(module: Any, x: torch.Tensor, z: torch.Tensor, keep: torch.Tensor, kind: str) -> torch.Tensor:
+    """The design of `masked` with a boolean matrix."""
+    q, k, v = (torch.einsum("bnf,fhd->bhnd", of, getattr(module, w)) for of, w in ((x, "Wq"), (z, "Wk"), (z, "Wv")))
+    maps = q @ k.mT / 3**0.5
+    if kind == "softmax":
+        maps = maps.masked_fill(~(keep | ~keep.any(-1, keepdim=True)), -torch.inf).softmax(-1)
+    if kind == "normalize":
+        maps = maps.exp()
+    maps = torch.where(keep, maps, 0)
+    if kind == "normalize":
+        maps = maps / maps.sum(-1, keepdim=True).where(keep.any(-1, keepdim=True), 1)
+    return torch.einsum("bhnm,bhmd,hdf->bnf", maps, v, module.Wo)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "normalize", "keep"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_reference_is_a_plain_matrix_in_values_and_gradients(mask: str, kind: str) -> None:
+    oracle, _ = modules(design(mask, kind, own=False))
+    for n, m in ((N, N), (4, N), (N, 9)):
+        x, z = (torch.randn(2, length, 6, dtype=F64, requires_grad=True) for length in (n, m))
+        wanted, found = plainly(oracle, x, z, matrix(mask, n, m), kind), oracle(x, z)
+        torch.testing.assert_close(found, wanted)
+        direction, given = torch.randn_like(found), [x, z, *oracle.parameters()]
+        for one, other in zip(*(torch.autograd.grad(y, given, direction) for y in (found, wanted)), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("mask", MASKS)
+def test_code_is_the_reference_in_values_and_gradients(mask: str, plan: str) -> None:
+    oracle, module = modules(design(mask, own=False), **PLANS[plan])
+    for n, m in ((N, N), (4, N), (N, 9)):
+        inputs = [torch.randn(2, length, 6, dtype=F64) for length in (n, m)]
+        for options in ({}, {"mask": torch.rand(n, m) < 0.6}, {"key_mask": torch.rand(2, m) < 0.6}):
+            assert_same(results(module, inputs, options), results(oracle, inputs, options))
+
+
+@pytest.mark.parametrize("kind", ["softmax", "normalize", "keep"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_blocks_of_queries_are_the_reference(mask: str, kind: str) -> None:
+    oracle, module = modules(design(mask, kind, wide=True))
+    assert "blockwise" in module.explain()
+    x = torch.randn(2, 70, 6, dtype=F64)
+    for options in ({}, {"mask": torch.randn(70, 70, dtype=F64)} if kind == "softmax" else {}):
+        assert_same(results(module, [x], options), results(oracle, [x], options))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_causality_is_proved_where_there_is_one(mask: str) -> None:
+    module = ta.compile(design(mask), dtype=F64)
+    if mask not in CAUSAL:
+        with pytest.raises(ta.InputError, match="in 'A' a query sees later keys; compile it with causal=True"):
+            module.new_cache()
+        module = ta.compile(design(mask), dtype=F64, causal=True)
+    x = torch.randn(2, N, 6, dtype=F64)
+    for cuts in ([1] * N, [3, 1, 9]):
+        cache = module.new_cache()
+        with torch.no_grad():
+            found = [module(part, cache=cache) for part in x.split(cuts, 1)]
+            torch.testing.assert_close(torch.cat(found, 1), module(x))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_text_form_and_the_hash(mask: str) -> None:
+    graph = ta.build(ta.Design(**design(mask)))
+    assert ta.Graph.from_text(graph.to_text()) == graph
+    assert ta.build(ta.Design(**design(f"({mask})"))).hash == graph.hash
+    joined, listed = (ta.build(ta.Design(**design(mask))) for mask in (f"global(9) and ({mask})", ["global(9)", mask]))
+    assert joined.hash == listed.hash
+
+
+def test_what_a_text_joins_by_and_is_a_list_of_masks() -> None:
+    one, other = (ta.build(ta.Design(**design(mask))) for mask in ("causal and band(3)", ["causal", "band(3)"]))
+    assert one == other
+    assert ta.build(ta.Design(**design("causal(0)"))) == ta.build(ta.Design(**design("causal")))
+
+
+BANDED = (
+    "window(1, -1)", "window(-1, w)", "causal and (window(w, 0) or prefix(p))", "band(w) and not band(p - 1)",
+    "block(w)", "block(4) and not dilated(w)", "window(2 * w, 0) and dilated(2)", "prefix(p)", "block(w) and causal(1)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_blocks_of_what_is_near_and_of_the_first_keys(mask: str) -> None:
+    oracle, module = modules(design(mask, own=False), n=4096, m=4096)
+    assert ("banded attention: blocks" in module.explain()) == (mask in BANDED)
+    for n, m in ((100, 100), (40, 150), (150, 90)) if mask in BANDED else ():
+        inputs = [torch.randn(2, length, 6, dtype=F64) for length in (n, m)]
+        for options in ({"mask": torch.randn(n, m, dtype=F64)}, {"key_mask": torch.rand(2, m) < 0.6}):
+            assert_same(results(module, inputs, options), results(oracle, inputs, options))
+
+
+def test_the_first_keys_and_those_nearby_are_blocks() -> None:
+    module = ta.compile(design("causal and (window(64, 0) or prefix(4))"), n=4096, m=4096)
+    assert "blocks of 32 queries meet 100 keys each, the first 4 among them" in module.explain()
+    module = ta.compile(design("global(4) or band(9)"), n=4096, m=4096)
+    assert "not banded attention: its masks let a query see keys however far away" in module.explain()

@@ -1,0 +1,31 @@
+"""Masks of the table and formulas of them in kernels, in the interpreter; blocks that no query sees are left out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.masked import MASKS, design, modules
+from tests.random_call import F64, assert_same, results
+from tests.triton.regions import on_triton
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_values_and_gradients(mask: str) -> None:
+    oracle, module = modules(design(mask, own=False), "triton")
+    assert on_triton(module)
+    for n, m in ((70, 70), (9, 70)):
+        inputs = [torch.randn(1, length, 6, dtype=F64) for length in (n, m)]
+        options = {"mask": torch.rand(n, m) < 0.6} if n < m else {}
+        assert_same(results(module, inputs, options), results(oracle, inputs, options))
+
+
+@pytest.mark.parametrize(("n", "m"), [(300, 300), (40, 260)])
+@pytest.mark.parametrize(
+    "mask", ["causal and (window(w, 0) or prefix(p))", "global(p) or band(w)", "prefix(p)", "prefix(p) and not causal"]
+)
+def test_blocks_between_the_first_keys_and_those_nearby_are_left_out(mask: str, n: int, m: int) -> None:
+    oracle, module = modules(design(mask, own=False), "triton")
+    assert ("first_keys" in module.source) == ("or" in mask)
+    inputs = [torch.randn(1, length, 6, dtype=F64) for length in (n, m)]
+    assert_same(results(module, inputs, {}), results(oracle, inputs, {}))
