@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.cost.decoding import decoding_state
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ops import MASKS, another_mask
+from tensornet_attn.plan.decoding import decoding_state
 from tensornet_attn.spec import json_schema
 from tests.ops.another import EVERY, FIRST
 from tests.random_call import F64, assert_same, results
