@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import isinf
 from textwrap import wrap
 
 from tensornet_attn.emit.functions import names as function_names
@@ -14,7 +15,7 @@ from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.rows import BlockWriter, RowsPrinter, mask_gradient
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.causal import looks_back
+from tensornet_attn.graph.causal import distances_seen, looks_back
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Use
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.values import Legs, Value, permuted
@@ -147,6 +148,7 @@ def _inside(
     inner = BlockWriter(
         inner_graph, Names(function_names() | {"rows", "wanted"}), [[]], sizes=[] if sizes is None else sizes
     )
+    inner.nearby = reach_in(inner_graph)[0] is not None
     inner.lengths = {leg.name: f"rows.{'n' if leg.kind == 'query' else 'keys'}" for leg in graph.legs if leg.sequence}
     return inner, _operands(writer, inner, leaves)
 
@@ -269,7 +271,10 @@ def _function(tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel
     options = [f"rows={_tuple(rows)}", f"out={result.index(str(graph.query)) - len(result)}"]
     options += [f"spans={_tuple(spans)}"] if any(spans) else []
     keys = [operand.place(graph.key) for operand in operands]
-    options += [f"keys={_tuple(keys)}"] if any(keys) and looks_back(graph) else []
+    left, right = reach_in(graph)
+    seen = any(keys) and (left, right) != (None, None)
+    options += [f"keys={_tuple(keys)}"] if seen else []
+    options += [f"reach={(left, right)}"] if seen and (left, right) != (None, 0) else []
     options += [f"legs={_tuple(operand.own for operand in operands)}"]
     kinds = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
     shapes = [f"{o.name} [{' '.join(o.legs)}]" for o in operands if not o.optional]
@@ -277,6 +282,13 @@ def _function(tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel
     head = wrapped(f"def {tile}({', '.join(['rows: Rows', *kinds])}) -> Tensor:", 0)
     decorator = wrapped(f"@block_function({', '.join(options)})", 0)
     return "\n".join([*decorator, *head, *_body(inner, about, inner.groups[0])])
+
+
+def reach_in(graph: Graph) -> tuple[int | None, int | None]:
+    """How far before and after itself a row sees keys that count; None where there is no bound."""
+    near, far = distances_seen(graph)
+    near = max(near, 0) if looks_back(graph) else near
+    return None if isinf(far) else int(far), None if isinf(near) else int(-near)
 
 
 def _gradient(tile: str, back: BlockWriter, operands: list[Operand], gradients: list[str]) -> str:

@@ -31,7 +31,8 @@ class BlockWriter(Writer):
     """Collects the body of a function of one block: positions are those of its rows, sizes come with the call.
 
     `sizes`: legs whose sizes the call tells; `known`: local names of these; `spare`: what new tensors are made like
-    where no operand is one; `read`: what boxes read, `made`: what the last of them gave.
+    where no operand is one; `read`: what boxes read, `made`: what the last of them gave. `nearby`: a block may lack the
+    first keys.
     """
 
     sizes: list[str] = field(default_factory=list)
@@ -39,6 +40,7 @@ class BlockWriter(Writer):
     spare: str = "like"
     read: dict[Use, Value] = field(default_factory=dict)
     made: Value | None = None
+    nearby: bool = False
 
     def call(self, function: str, *arguments: str) -> str:
         if function == "query_positions":
@@ -74,7 +76,8 @@ class BlockWriter(Writer):
 
     def positions(self, leg: str) -> str:
         if leg == self.graph.key:
-            return f"torch.arange(rows.m, device={self.like.text}.device)"
+            keys = "rows.first, rows.first + rows.m" if self.nearby else "rows.m"
+            return f"torch.arange({keys}, device={self.like.text}.device)"
         return super().positions(leg)
 
     @property

@@ -8,10 +8,13 @@ on an input of this call) and `zero` (it is exactly zero where the key stands af
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
+from tensornet_attn.graph.shown import shown
 from tensornet_attn.graph.signs import nonnegative
+from tensornet_attn.ir.areas import ANY, Span, distances, either
 from tensornet_attn.ops import OPS
 
 
@@ -53,6 +56,21 @@ def looks_back(graph: Graph) -> bool:
     except Leak:
         return False
     return graph.causal and graph.key not in graph.legs_of(graph.output)
+
+
+def distances_seen(graph: Graph) -> Span:
+    """Of a query and a key, the least and the greatest distance at which the key counts, whatever the tensors hold."""
+    boxes = [step for step in graph.steps if step.box is not None]
+    masked = [step for step in boxes if graph.masked(step) and graph.query in step.op.uses[0].legs]
+    facts, unknown = {tensor.name: Fact(data=True) for tensor in graph.tensors}, dict.fromkeys(graph.step, False)
+    try:
+        for step in graph.steps:
+            facts[step.name] = _fact(graph, step, facts, unknown)
+    except Leak:
+        return ANY
+    if graph.key in graph.legs_of(graph.output) or any(OPS[step.op.kind].recurrent for step in boxes):  # type: ignore[union-attr]
+        return ANY
+    return distances(reduce(either, (shown(graph.masks(step), graph.values) for step in masked), ())) or (0, 0)
 
 
 def _fact(graph: Graph, step: Step, facts: dict[str, Fact], positive: dict[str, bool]) -> Fact:

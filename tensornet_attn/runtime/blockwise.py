@@ -17,21 +17,28 @@ class Rows:
     """What a function of a block of rows knows beside its operands.
 
     `at`: the positions of its rows, [block]; `n`, `keys`: the queries and keys of the whole call; `m`: the keys that
-    the rows see, from the first on; `batch`: the block's batch dimensions; `sizes`: sizes that no operand shows;
-    `random`: the generator to draw from.
+    the rows may see, from the position `first` on; `batch`: the block's batch dimensions; `sizes`: sizes that no
+    operand shows; `random`: the generator to draw from.
     """
 
-    def __init__(self, piece: tuple, call: tuple, keys: int, random: torch.Generator | None, device: torch.device):
+    def __init__(
+        self, piece: tuple, call: tuple, seen: tuple[int, int], random: torch.Generator | None, device: torch.device
+    ):
         _, self.n, self.keys, batch, _, self.training, self.sizes, _ = call
         _, elements, first, count = piece
-        self.m = keys
+        self.first, self.m = seen
         self.batch = [elements, *batch[1:]] if batch else []
         self.at = torch.arange(first + self.keys - self.n, first + self.keys - self.n + count, device=device)
         self.random = random
 
 
 def block_function(
-    rows: tuple[int, ...], out: int, spans: tuple[int, ...] = (), keys: tuple[int, ...] = (), legs: tuple[int, ...] = ()
+    rows: tuple[int, ...],
+    out: int,
+    spans: tuple[int, ...] = (),
+    keys: tuple[int, ...] = (),
+    legs: tuple[int, ...] = (),
+    reach: tuple[int | None, int | None] = (None, 0),
 ):
     """Makes a function of a block, f(rows: Rows, *operands), into its name, by which `blockwise` knows it.
 
@@ -39,16 +46,17 @@ def block_function(
 
     `rows`: of each operand the dimension, from the end, of its query leg, 0 where it has none; `spans`: that of a leg
     of relative positions, of which a block of b rows that see m keys has b + m - 1; `out`: that of the query leg of the
-    result. `keys`: that of the key leg, given where no row sees a later key: a block then has the keys up to its last
-    row. `legs`: how many dimensions of each operand are not of the batch, 0 where none is, None where all are, -1 for a
-    mask: all but its last two may be. Not given, a block has the whole batch.
+    result. `keys`: that of the key leg, given where a row sees no key further before or after itself than `reach` says,
+    by default none that is later: a block then has no others. `legs`: how many dimensions of each operand are not of
+    the batch, 0 where none is, None where all are, -1 for a mask: all but its last two may be. Not given, a block has
+    the whole batch.
     """
 
     def known(function):
         none = [0] * len(rows)
         places = zip(rows, spans or none, keys or none, legs or none, strict=True)
         name = own_name(f"{function.__module__}.{function.__name__}", FUNCTIONS)
-        FUNCTIONS[name] = function, tuple(places), out
+        FUNCTIONS[name] = function, tuple((*own[:-1], reach, own[-1]) for own in places), out
         return name
 
     return known
@@ -138,8 +146,8 @@ def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple
     return [(*start, first, min(block, n - first)) for start in starts for first in range(0, max(1, n), block)]
 
 
-def legs_of(tile: str, call: tuple) -> list[tuple[int, int, int, int]]:
-    """(query leg, relative leg, key leg, number of legs) of each operand that was given."""
+def legs_of(tile: str, call: tuple) -> list[tuple]:
+    """(query leg, relative leg, key leg, reach of the function, number of legs) of each operand that was given."""
     return [legs for legs, is_there in zip(FUNCTIONS[tile][1], call[0], strict=True) if is_there]
 
 
@@ -149,20 +157,22 @@ def in_batch(x: Tensor, own: int | None, batch: list[int]) -> bool:
     return bool(batch) and has and x.shape[0] > 1
 
 
-def keys_seen(legs: list[tuple], piece: tuple, call: tuple) -> int:
-    """The keys that a piece sees: all, or where a row sees none later than itself those up to its last row."""
+def keys_seen(legs: list[tuple], piece: tuple, call: tuple) -> tuple[int, int]:
+    """The first key that a piece may see, and how many: all, or those that its first and its last row reach."""
     _, n, m, *_ = call
-    if not any(keys for _, _, keys, _ in legs):
-        return m
+    reach = next((reach for _, _, keys, reach, _ in legs if keys), (None, None))
     _, _, first, count = piece
-    return max(min(1, m), min(m, first + count + m - n))
+    left, right = reach
+    end = m if right is None else max(min(1, m), min(m, first + count + m - n + right))
+    begin = 0 if left is None else max(0, min(first + m - n - left, end - 1))
+    return begin, end - begin
 
 
 def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[tuple[int, int, int]]:
     """(dimension, first, length) of what a piece sees of the operand at a place; one entry stands for all."""
-    (element, elements, first, count), (rows, span, key, own) = piece, legs[place]
-    keys = keys_seen(legs, piece, call)
-    found = [(rows, first, count), (span, first + call[2] - keys, count + keys - 1), (key, 0, keys)]
+    (element, elements, first, count), (rows, span, key, _, own) = piece, legs[place]
+    begin, keys = keys_seen(legs, piece, call)
+    found = [(rows, first, count), (span, first + call[2] - begin - keys, count + keys - 1), (key, begin, keys)]
     found = [place for place in found if place[0] and x.shape[place[0]] > 1]
     return [*found, (-x.ndim, element, elements)] if in_batch(x, own, call[3]) else found
 
@@ -217,7 +227,7 @@ def result_like(part: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
 def blockwise_shape(given, seed, tile, *call):
     """The shape: that of all rows at once, computed without numbers."""
     piece = (0, call[3][0] if call[3] else 1, 0, call[1])
-    rows = Rows(piece, call, call[2], None, given[0].device)
+    rows = Rows(piece, call, (0, call[2]), None, given[0].device)
     return result_like(computed(tile, given, call, rows), tile, piece, call)
 
 

@@ -10,9 +10,14 @@ from tensornet_attn.runtime.masks import run_time_mask
 from tensornet_attn.runtime.positions import from_table, relative_to_key
 
 
+def keys_of(rows: Rows) -> Tensor:
+    """The positions of the keys that the rows may see: [m], integers."""
+    return torch.arange(rows.first, rows.first + rows.m, device=rows.at.device)
+
+
 def distance_rows(rows: Rows) -> Tensor:
     """Query position minus key position: [block, m], integers."""
-    return rows.at[:, None] - torch.arange(rows.m, device=rows.at.device)
+    return rows.at[:, None] - keys_of(rows)
 
 
 def causal_rows(rows: Rows) -> Tensor:
@@ -33,8 +38,7 @@ def window_rows(rows: Rows, left: int, right: int) -> Tensor:
 
 def seen_rows(rows: Rows, sees: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """True where `sees(query, key)`, of the positions of both: [block, m]."""
-    keys = torch.arange(rows.m, device=rows.at.device)
-    return sees(rows.at[:, None], keys).expand(len(rows.at), rows.m)
+    return sees(rows.at[:, None], keys_of(rows)).expand(len(rows.at), rows.m)
 
 
 def relative_rows(x: Tensor, rows: Rows, reach: int | None = None) -> Tensor:
@@ -43,9 +47,9 @@ def relative_rows(x: Tensor, rows: Rows, reach: int | None = None) -> Tensor:
     p runs over the block + m - 1 relative positions of these rows, or from -reach to reach.
     """
     if reach is not None and x.device.type == "cpu" and x.shape[-2] == rows.at.shape[0]:
-        return from_table(x, rows.at, rows.m, reach)
+        return from_table(x, rows.at - rows.first, rows.m, reach)
     if reach is not None:
-        far = torch.arange(1 - rows.m, rows.at.shape[0], device=x.device) + rows.at[:1]
+        far = torch.arange(1 - rows.m, rows.at.shape[0], device=x.device) + rows.at[:1] - rows.first
         x = x.index_select(-1, far.clamp(-reach, reach) + reach)
     return relative_to_key(x, rows.at.shape[0], rows.m)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,12 +60,70 @@ def test_code_is_the_reference_in_values_and_gradients(mask: str, plan: str) -> 
 
 @pytest.mark.parametrize("kind", ["softmax", "normalize", "keep"])
 @pytest.mark.parametrize("mask", MASKS)
-def test_blocks_of_queries_are_the_reference(mask: str, kind: str) -> None:
-    oracle, module = modules(design(mask, kind, wide=True))
+def test_blocks_of_queries_are_the_reference(mask: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensornet_attn.plan.blocks.LEAST", 4)
+    monkeypatch.setattr("tensornet_attn.plan.blocks.BUDGET", 4)
+    oracle, module = modules(design(mask, kind, wide=True, own=False))
     assert "blockwise" in module.explain()
-    x = torch.randn(2, 70, 6, dtype=F64)
-    for options in ({}, {"mask": torch.randn(70, 70, dtype=F64)} if kind == "softmax" else {}):
-        assert_same(results(module, [x], options), results(oracle, [x], options))
+    for n, m in ((N, N), (4, N), (N, 9)):
+        inputs = [torch.randn(2, length, 6, dtype=F64) for length in (n, m)]
+        options = {"mask": torch.rand(n, m) < 0.6} if n < m else {}
+        assert_same(results(module, inputs, options), results(oracle, inputs, options))
+
+
+@pytest.mark.parametrize(
+    ("mask", "causal", "told"),
+    [
+        ("causal and (window(w, 0) or prefix(p))", False, []),
+        ("causal", False, []),
+        ("causal(1)", False, ["reach=(None, -1)"]),
+        ("block(w) and causal(1)", False, ["reach=(2, -1)"]),
+        ("window(w, p)", False, ["reach=(3, 2)"]),
+        ("window(w, p)", True, ["reach=(3, 0)"]),
+        ("block_causal(w)", False, ["reach=(None, 2)"]),
+    ],
+)
+def test_a_block_has_the_keys_that_its_rows_may_see(mask: str, causal: bool, told: list[str]) -> None:
+    source = ta.emit_source(design(mask, wide=True), causal=causal, backend="torch", package=True)
+    assert re.findall(r"reach=\([^)]*\)", source) == told
+    assert "keys=(" in source
+
+
+@pytest.mark.parametrize("mask", ["window(w, 0)", "window(1, p)", "block(w) and causal"])
+@pytest.mark.parametrize("bias", ["gap", "far", "near", "place"])
+def test_a_block_without_the_first_keys_knows_where_it_is(
+    mask: str, bias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensornet_attn.plan.blocks.LEAST", 4)
+    monkeypatch.setattr("tensornet_attn.plan.blocks.BUDGET", 4)
+    source = design(mask, wide=True, own=False)
+    source["legs"] |= {"far": {"t": "relative"}, "near": {"t": "relative 3"}}.get(bias, {}) | {"d": "head 3"}
+    source["weights"] |= {"near": {"B": "t h"}, "far": {"u": "h d"}, "place": {"u": "h d"}}.get(bias, {})
+    source["constants"] = {
+        "gap": {"G": {"legs": "n m", "value": "distance"}},
+        "far": {"P": {"legs": "t d", "value": "sinusoid"}},
+        "place": {"P": {"legs": "m d", "value": "sinusoid"}},
+    }.get(bias, {})
+    more = {
+        "gap": {"S": "0.1 * Q[n h d] K[m h d] + 0.1 * G[n m] -> h n m"},
+        "near": {
+            "R": {"rel_shift": "t", "to": "m", "of": "B"},
+            "S": "0.1 * Q[n h d] K[m h d] + R[n m h] -> h n m",
+        },
+        "far": {
+            "R": {"rel_shift": "t", "to": "m", "of": "u[h d] P[t d] Q[n h d] -> h n t"},
+            "S": "0.1 * Q[n h d] K[m h d] + R[h n m] -> h n m",
+        },
+        "place": {"S": "0.1 * Q[n h d] K[m h d] + u[h d] Q[n h d] P[m d] -> h n m"},
+    }[bias]
+    steps = source["diagram"] | more
+    steps["S"] = {"map": "tanh", "of": steps["S"]}
+    source["diagram"] = {name: steps[name] for name in ("Q", "K", "V", *more, "A", "y") if name in steps}
+    oracle, module = modules(source)
+    assert "reach=(" in module.source
+    for n, m in ((N, N), (4, N), (N, 9)):
+        inputs = [torch.randn(2, length, 6, dtype=F64) for length in (n, m)]
+        assert_same(results(module, inputs, {}), results(oracle, inputs, {}))
 
 
 @pytest.mark.parametrize("mask", MASKS)
