@@ -18,10 +18,10 @@ MAPS = (
 ).split()
 KEPT, REDUCED = ("softmax", "normalize", "keep"), ("sum", "mean", "max", "logsumexp")
 BOXES = KEPT + REDUCED
-MASKS = ("causal", "band", "window", "boolean", "heads", "float", "key_mask")
+MASKS = ("causal", "band", "window", "formula", "boolean", "heads", "float", "key_mask")
 BAD = (torch.inf, -torch.inf, torch.nan, -50.0, 1e30, 0.0)  # what hidden entries hold
 GOOD = 1.5
-OWN = {"band": ["band(3)"], "window": ["window(4, 1)"]}
+OWN = {"band": ["band(3)"], "window": ["window(4, 1)"], "formula": ["causal and (window(3, 0) or prefix(2))"]}
 FORMS: dict[str, dict[str, Any]] = {  # what stands between what is given, E[h n m], and the box A
     "alone": {"A": {"of": {"map": "MAP", "of": "E"}}},
     "twice": {"D": {"map": "MAP", "of": "E"}, "A": {"of": "D[h n m] D[h n m] + D[h n m] -> h n m"}},
@@ -92,6 +92,7 @@ class Case:
         visible, options = torch.ones(2, 2, n, n, dtype=torch.bool), dict[str, Tensor]()
         visible &= {"causal": distance >= 0, "band": distance.abs() <= 3}.get(self.mask, distance == distance)
         visible &= (distance <= 4) & (distance >= -1) if self.mask == "window" else visible
+        visible &= (distance >= 0) & ((distance <= 3) | (torch.arange(n) < 2)) if self.mask == "formula" else visible
         if self.mask in ("boolean", "heads", "float"):
             shape = {"boolean": (2, n, n), "heads": (2, 2, n, n), "float": (n, n)}[self.mask]
             mask = torch.rand(shape, generator=draw) < 0.6
@@ -102,7 +103,7 @@ class Case:
         if self.mask == "key_mask":
             options["key_mask"] = torch.rand(2, n, generator=draw) < 0.6
             visible = visible & options["key_mask"][:, None, None, :]
-        if self.form == "two boxes" and self.mask in ("band", "window"):
+        if self.form == "two boxes" and self.mask in OWN:
             visible = visible | ((distance <= 2) & (distance >= 0))
         if self.form in ("over heads", "along heads"):
             visible = visible.any(1, keepdim=True).expand_as(visible)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
-MOST = 16  # areas, before one that covers them all takes their place
+MOST = 8  # areas, before one that covers them all takes their place
 
 Span = tuple[float, float]  # the least and the greatest number
 ANY: Span = (-inf, inf)

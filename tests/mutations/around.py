@@ -35,6 +35,20 @@ AROUND = (
     ),
     Mutation(
         "runtime/band.py",
+        "(key < near) | (key > far)",
+        "(key <= near) | (key > far)",
+        "A first key that is also near counts twice.",
+        ("plan/test_masks.py::test_blocks_of_what_is_near_and_of_the_first_keys",),
+    ),
+    Mutation(
+        "runtime/blockwise.py",
+        "first + m - n - left, end - 1",
+        "first + m - n - left + 1, end - 1",
+        "A block of queries lacks the farthest key that its first one sees.",
+        ("plan/test_masks.py::test_blocks_of_queries_are_the_reference",),
+    ),
+    Mutation(
+        "runtime/band.py",
         "(past >= -left)",
         "(past > -left)",
         "A band is narrower on its left side than it says.",
