@@ -5,7 +5,6 @@ and the first keys of all, where these are seen from everywhere.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +27,7 @@ def attend_band(
     scale: float = 1.0,
     dropout: float = 0.0,
     tied: bool = False,
-    sees: Callable[[Tensor, Tensor], Tensor] | None = None,
+    sees=None,
     first: int = 0,
 ) -> Tensor:
     """softmax(scale q k^T + mask) v, a query seeing keys at most `left` positions before it and `right` after it.
@@ -112,7 +111,7 @@ def band_keep(
 def seen_keep(
     k: Tensor,
     key_mask: Tensor | None,
-    sees: Callable[[Tensor, Tensor], Tensor],
+    sees,
     first: int,
     place: tuple[int, int, int, int, int],
 ) -> Tensor:

@@ -1,7 +1,5 @@
 """What functions of a block of query rows call: positions, masks, relative positions and random numbers of its rows."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -36,7 +34,7 @@ def window_rows(rows: Rows, left: int, right: int) -> Tensor:
     return (ahead <= left) & (ahead >= -right)
 
 
-def seen_rows(rows: Rows, sees: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def seen_rows(rows: Rows, sees) -> Tensor:
     """True where `sees(query, key)`, of the positions of both: [block, m]."""
     return sees(rows.at[:, None], keys_of(rows)).expand(len(rows.at), rows.m)
 

@@ -1,7 +1,5 @@
 """Which keys a query may look at, as boolean tensors: true = may look."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -24,7 +22,7 @@ def window_mask(n: int, m: int, left: int, right: int, device: torch.device | No
     return (ahead <= left) & (ahead >= -right)
 
 
-def seen_mask(n: int, m: int, sees: Callable[[Tensor, Tensor], Tensor], device: torch.device | None = None) -> Tensor:
+def seen_mask(n: int, m: int, sees, device: torch.device | None = None) -> Tensor:
     """True where `sees(query, key)`, of the positions of both: [n, m]."""
     return sees(query_positions(n, m, device)[:, None], torch.arange(m, device=device)).expand(n, m)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from tensornet_attn.runtime.blockwise import Rows, among_zeros, block_function, blockwise, pieces_of, seen
+from tensornet_attn.runtime.blockwise import Rows, among_zeros, block_function, blockwise, keys_seen, pieces_of, seen
 from tests.runtime.blockwise_cases import (
     BATCHES,
     LENGTHS,
@@ -25,6 +25,7 @@ from tests.runtime.blockwise_cases import (
     some,
 )
 
+NO_LATER = (None, 0)  # how far a row sees before and after itself
 BLOCKS = [(1, 1), (2, 1), (3, 1), (4, 1), (16, 1), (1, 30), (1, 1000), (2, 30, 100)]
 
 
@@ -117,7 +118,8 @@ def test_layouts_of_operands_do_not_matter() -> None:
     ],
 )
 def test_what_a_block_gives_stands_where_the_block_sees(legs: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    where = 0, [legs], (1, 2, 4, 3), (None, 9, 6, [5])  # the first operand, legs, piece, call
+    places = [(*legs[:3], NO_LATER, legs[3])]
+    where = 0, places, (1, 2, 4, 3), (None, 9, 6, [5])  # the first operand, legs, piece, call
     x = some(*shape).detach()
     part = seen(x, *where)
     assert part.shape[-2] == (3 if legs[0] and shape[-2] > 1 else 2 if shape == (5, 3) else shape[-2])
@@ -131,8 +133,26 @@ def test_what_a_block_gives_stands_where_the_block_sees(legs: tuple[int, ...], s
 
 def test_rows_that_see_no_later_key_have_no_later_relative_position() -> None:
     x = torch.arange(14)  # of 9 queries and 6 keys: from the first query at the last key, -5, to 8
-    legs = [(0, -1, 0, 0), (0, 0, -2, 0)]
+    legs = [(0, -1, 0, NO_LATER, 0), (0, 0, -2, NO_LATER, 0)]
     assert seen(x, 0, legs, (0, 1, 4, 3), (None, 9, 6, [1])).tolist() == list(range(6, 12))
+
+
+@pytest.mark.parametrize(
+    ("reach", "piece", "wanted"),  # of 9 queries and 12 keys, so that the first query stands at the fourth key
+    [
+        ((None, 0), (0, 1, 4, 3), (0, 10)),
+        ((2, 0), (0, 1, 4, 3), (5, 5)),
+        ((2, 4), (0, 1, 4, 3), (5, 7)),
+        ((2, -1), (0, 1, 4, 3), (5, 4)),
+        ((9, 0), (0, 1, 0, 2), (0, 5)),
+        ((-20, 30), (0, 1, 4, 3), (11, 1)),
+        ((None, None), (0, 1, 4, 3), (0, 12)),
+    ],
+)
+def test_a_piece_has_the_keys_that_its_rows_reach(
+    reach: tuple[int | None, int | None], piece: tuple[int, ...], wanted: tuple[int, int]
+) -> None:
+    assert keys_seen([(0, 0, -2, reach, 0)], piece, (None, 9, 12, [1])) == wanted
 
 
 @pytest.mark.parametrize(
