@@ -28,7 +28,7 @@ from tensornet_attn.graph.attention import (
 )
 from tensornet_attn.graph.distance import negated, two_sides
 from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
-from tensornet_attn.ir.arithmetic import ONE, Number, times
+from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
 
 CAUSAL, EXP, ONES = Function("causal"), Function("exp"), Function("ones")
 
@@ -227,7 +227,7 @@ def _decays(graph: Graph, terms: Sequence[ScoreTerm], masks: Sequence[Function])
             return decay
         found.append(decay)
     mask = next((mask for mask in masks if mask != CAUSAL), None)
-    return f"a sum over all keys cannot leave out those that '{mask.name}' hides" if mask else tuple(found)
+    return f"a sum over all keys cannot leave out those that '{mask.to_text(to_text)}' hides" if mask else tuple(found)
 
 
 def _summed(

@@ -81,8 +81,7 @@ def with_first(x: Tensor, first: int, place: tuple[int, int, int, int, int]) -> 
     spans = key_spans(x, place)
     if first == 0:
         return spans
-    x = x[..., :first, :, :]
-    x = F.pad(x, (0, 0, 0, 0, 0, first - x.shape[-3])).unsqueeze(-4)
+    x = F.pad(x, (0, 0, 0, 0, 0, first))[..., :first, :, :].unsqueeze(-4)  # traced, a slice of fewer asks how many
     return torch.cat((x.expand(*x.shape[:-4], spans.shape[-4], *x.shape[-3:]), spans), -3)
 
 

@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None]] = {  # the reason; None wh
         design("S[h n m] S[h n m] -> h n m", READ.replace("->", "+ T[h n] Wt[f h] ->"), T={"max": "m", "of": "S"}),
         "'S' in the scores is used elsewhere too",
     ),
-    "band": (design(SCORES, mask=["band(2)"]), "a sum over all keys cannot leave out those that 'band' hides"),
+    "band": (design(SCORES, mask=["band(2)"]), "a sum over all keys cannot leave out those that 'band(2)' hides"),
     "read twice": (
         design(SCORES, READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")),
         None,
