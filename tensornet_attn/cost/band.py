@@ -91,7 +91,7 @@ def keys_met(scene: Scene, step: Step) -> int | None:
     reaches = [reach for reach in found if reach is not None]
     if not reaches or len(reaches) < len(found):
         return None
-    widest = Reach(max(reach.left for reach in reaches), max(reach.right for reach in reaches))
+    widest = Reach(*(max(ends) for ends in zip(*((one.left, one.right, one.first) for one in reaches), strict=True)))
     return min(widest.span, scene.sizes[str(graph.key)])
 
 

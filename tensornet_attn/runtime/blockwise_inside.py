@@ -36,7 +36,7 @@ def window_rows(rows: Rows, left: int, right: int) -> Tensor:
 
 def seen_rows(rows: Rows, sees) -> Tensor:
     """True where `sees(query, key)`, of the positions of both: [block, m]."""
-    return sees(rows.at[:, None], keys_of(rows)).expand(len(rows.at), rows.m)
+    return sees(rows.at[:, None], keys_of(rows)).expand(rows.at.shape[0], rows.m)
 
 
 def relative_rows(x: Tensor, rows: Rows, reach: int | None = None) -> Tensor:

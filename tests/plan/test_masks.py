@@ -150,6 +150,17 @@ def test_the_text_form_and_the_hash(mask: str) -> None:
     assert joined.hash == listed.hash
 
 
+@pytest.mark.parametrize("mask", ["causal and (window(w, 0) or prefix(p))", "block_causal(w)"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_exported_for_any_length(mask: str, wide: bool) -> None:
+    module = ta.compile(design(mask, wide=wide), dtype=F64, n=4096, m=4096).eval()
+    x, length = torch.randn(2, 40, 6, dtype=F64), torch.export.Dim("n", min=2, max=512)
+    program = torch.export.export(module, (x,), dynamic_shapes=(({1: length},),)).module()
+    for n in (40, 2, 70):
+        x = torch.randn(2, n, 6, dtype=F64)
+        torch.testing.assert_close(program(x), module(x))
+
+
 def test_what_a_text_joins_by_and_is_a_list_of_masks() -> None:
     one, other = (ta.build(ta.Design(**design(mask))) for mask in ("causal and band(3)", ["causal", "band(3)"]))
     assert one == other
