@@ -13,7 +13,7 @@ from math import inf
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.model import FusedAttention, Graph, Step
 from tensornet_attn.graph.shown import shown
-from tensornet_attn.ir.areas import ANY, distances
+from tensornet_attn.ir.areas import near_and_first
 
 BLOCKS = (32, 256)  # the least and the largest number of queries in a block
 
@@ -75,11 +75,8 @@ class Block:
 
 def reach_of(graph: Graph, box: Step) -> Reach | None:
     """How far the masks of a box let a query see; None where a side has no bound that is known before run time."""
-    areas = shown(graph.masks(box), graph.values)
-    first = [area for area in areas if area.key[1] < inf and (distances((area,)) or ANY)[1] == inf]
-    near, far = distances(tuple(area for area in areas if area not in first)) or (0, -1)
-    count = int(max((area.key[1] for area in first), default=-1)) + 1
-    return Reach(int(far), int(-near), count) if max(far, -near) < inf else None
+    (near, far), first = near_and_first(shown(graph.masks(box), graph.values))
+    return Reach(int(far), int(-near), first) if max(far, -near) < inf else None
 
 
 def keys_met(scene: Scene, step: Step) -> int | None:

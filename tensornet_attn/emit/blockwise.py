@@ -15,8 +15,9 @@ from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.rows import BlockWriter, RowsPrinter, mask_gradient
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.causal import distances_seen, looks_back
+from tensornet_attn.graph.causal import areas_seen, looks_back
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Use
+from tensornet_attn.ir.areas import distances, near_and_first
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.values import Legs, Value, permuted
 from tensornet_attn.plan.blocks import block_of, drops, keys_of, leaf
@@ -271,10 +272,10 @@ def _function(tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel
     options = [f"rows={_tuple(rows)}", f"out={result.index(str(graph.query)) - len(result)}"]
     options += [f"spans={_tuple(spans)}"] if any(spans) else []
     keys = [operand.place(graph.key) for operand in operands]
-    left, right = reach_in(graph)
-    seen = any(keys) and (left, right) != (None, None)
+    reach = reach_in(graph)
+    seen = any(keys) and reach != (None, None, 0)
     options += [f"keys={_tuple(keys)}"] if seen else []
-    options += [f"reach={(left, right)}"] if seen and (left, right) != (None, 0) else []
+    options += [f"reach={reach}"] if seen and reach != (None, 0, 0) else []
     options += [f"legs={_tuple(operand.own for operand in operands)}"]
     kinds = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
     shapes = [f"{o.name} [{' '.join(o.legs)}]" for o in operands if not o.optional]
@@ -284,11 +285,17 @@ def _function(tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel
     return "\n".join([*decorator, *head, *_body(inner, about, inner.groups[0])])
 
 
-def reach_in(graph: Graph) -> tuple[int | None, int | None]:
-    """How far before and after itself a row sees keys that count; None where there is no bound."""
-    near, far = distances_seen(graph)
+def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:
+    """How far before and after itself a row sees keys, None where there is no bound; but for so many of the first.
+
+    What is read by relative positions has all keys up to those nearby.
+    """
+    areas = areas_seen(graph)
+    (near, far), first = near_and_first(areas)
+    if any(step.box is not None and step.box.kind == "rel_shift" for step in graph.steps) or isinf(far):
+        (near, far), first = distances(areas) or (0, 0), 0
     near = max(near, 0) if looks_back(graph) else near
-    return None if isinf(far) else int(far), None if isinf(near) else int(-near)
+    return None if isinf(far) else int(far), None if isinf(near) else int(-near), first
 
 
 def _gradient(tile: str, back: BlockWriter, operands: list[Operand], gradients: list[str]) -> str:

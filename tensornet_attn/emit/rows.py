@@ -76,8 +76,8 @@ class BlockWriter(Writer):
 
     def positions(self, leg: str) -> str:
         if leg == self.graph.key:
-            keys = "rows.first, rows.first + rows.m" if self.nearby else "rows.m"
-            return f"torch.arange({keys}, device={self.like.text}.device)"
+            every = f"torch.arange(rows.m, device={self.like.text}.device)"
+            return super().call("keys_of", "rows") if self.nearby else every
         return super().positions(leg)
 
     @property

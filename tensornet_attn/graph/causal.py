@@ -14,7 +14,7 @@ from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
 from tensornet_attn.graph.shown import shown
 from tensornet_attn.graph.signs import nonnegative
-from tensornet_attn.ir.areas import ANY, Span, distances, either
+from tensornet_attn.ir.areas import EVERYWHERE, Areas, either
 from tensornet_attn.ops import OPS
 
 
@@ -58,8 +58,8 @@ def looks_back(graph: Graph) -> bool:
     return graph.causal and graph.key not in graph.legs_of(graph.output)
 
 
-def distances_seen(graph: Graph) -> Span:
-    """Of a query and a key, the least and the greatest distance at which the key counts, whatever the tensors hold."""
+def areas_seen(graph: Graph) -> Areas:
+    """Areas outside of which a key does not count for a query, whatever the tensors hold."""
     boxes = [step for step in graph.steps if step.box is not None]
     masked = [step for step in boxes if graph.masked(step) and graph.query in step.op.uses[0].legs]
     facts, unknown = {tensor.name: Fact(data=True) for tensor in graph.tensors}, dict.fromkeys(graph.step, False)
@@ -67,10 +67,10 @@ def distances_seen(graph: Graph) -> Span:
         for step in graph.steps:
             facts[step.name] = _fact(graph, step, facts, unknown)
     except Leak:
-        return ANY
+        return EVERYWHERE
     if graph.key in graph.legs_of(graph.output) or any(OPS[step.op.kind].recurrent for step in boxes):  # type: ignore[union-attr]
-        return ANY
-    return distances(reduce(either, (shown(graph.masks(step), graph.values) for step in masked), ())) or (0, 0)
+        return EVERYWHERE
+    return reduce(either, (shown(graph.masks(step), graph.values) for step in masked), ())
 
 
 def _fact(graph: Graph, step: Step, facts: dict[str, Fact], positive: dict[str, bool]) -> Fact:

@@ -106,6 +106,13 @@ def distances(areas: Areas) -> Span | None:
     return (min(least for least, _ in spans), max(most for _, most in spans)) if spans else None
 
 
+def near_and_first(areas: Areas) -> tuple[Span, int]:
+    """The distances of all pairs, but for those of so many of the first keys, which are seen however far away."""
+    first = [area for area in areas if area.key[1] < inf and (distances((area,)) or ANY)[1] == inf]
+    nearby = distances(tuple(area for area in areas if area not in first)) or (0, -1)
+    return nearby, int(max((area.key[1] for area in first), default=-1)) + 1
+
+
 def _met(one: Span, other: Span) -> Span:
     return max(one[0], other[0]), min(one[1], other[1])
 

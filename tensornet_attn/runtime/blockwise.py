@@ -17,16 +17,22 @@ class Rows:
     """What a function of a block of rows knows beside its operands.
 
     `at`: the positions of its rows, [block]; `n`, `keys`: the queries and keys of the whole call; `m`: the keys that
-    the rows may see, from the position `first` on; `batch`: the block's batch dimensions; `sizes`: sizes that no
-    operand shows; `random`: the generator to draw from.
+    the rows may see, `ahead` of them the first of all, the others from the position `first` on; `batch`: the block's
+    batch dimensions; `sizes`: sizes that no operand shows; `random`: the generator to draw from.
     """
 
     def __init__(
-        self, piece: tuple, call: tuple, seen: tuple[int, int], random: torch.Generator | None, device: torch.device
+        self,
+        piece: tuple,
+        call: tuple,
+        keys: tuple[int, int, int],
+        random: torch.Generator | None,
+        device: torch.device,
     ):
         _, self.n, self.keys, batch, _, self.training, self.sizes, _ = call
         _, elements, first, count = piece
-        self.first, self.m = seen
+        self.ahead, self.first, near = keys
+        self.m = self.ahead + near
         self.batch = [elements, *batch[1:]] if batch else []
         self.at = torch.arange(first + self.keys - self.n, first + self.keys - self.n + count, device=device)
         self.random = random
@@ -38,7 +44,7 @@ def block_function(
     spans: tuple[int, ...] = (),
     keys: tuple[int, ...] = (),
     legs: tuple[int, ...] = (),
-    reach: tuple[int | None, int | None] = (None, 0),
+    reach: tuple[int | None, int | None, int] = (None, 0, 0),
 ):
     """Makes a function of a block, f(rows: Rows, *operands), into its name, by which `blockwise` knows it.
 
@@ -47,9 +53,9 @@ def block_function(
     `rows`: of each operand the dimension, from the end, of its query leg, 0 where it has none; `spans`: that of a leg
     of relative positions, of which a block of b rows that see m keys has b + m - 1; `out`: that of the query leg of the
     result. `keys`: that of the key leg, given where a row sees no key further before or after itself than `reach` says,
-    by default none that is later: a block then has no others. `legs`: how many dimensions of each operand are not of
-    the batch, 0 where none is, None where all are, -1 for a mask: all but its last two may be. Not given, a block has
-    the whole batch.
+    but for so many of the first ones, by default none that is later: a block then has no others. `legs`: how many
+    dimensions of each operand are not of the batch, 0 where none is, None where all are, -1 for a mask: all but its
+    last two may be. Not given, a block has the whole batch.
     """
 
     def known(function):
@@ -157,31 +163,54 @@ def in_batch(x: Tensor, own: int | None, batch: list[int]) -> bool:
     return bool(batch) and has and x.shape[0] > 1
 
 
-def keys_seen(legs: list[tuple], piece: tuple, call: tuple) -> tuple[int, int]:
-    """The first key that a piece may see, and how many: all, or those that its first and its last row reach."""
+def keys_seen(legs: list[tuple], piece: tuple, call: tuple) -> tuple[int, int, int]:
+    """How many of the first keys a piece may see, and from which one on how many others.
+
+    These are all, or those that its first and its last row reach.
+    """
     _, n, m, *_ = call
-    reach = next((reach for _, _, keys, reach, _ in legs if keys), (None, None))
+    left, right, some = next((reach for _, _, keys, reach, _ in legs if keys), (None, None, 0))
     _, _, first, count = piece
-    left, right = reach
-    end = m if right is None else max(min(1, m), min(m, first + count + m - n + right))
+    end = m if right is None else min(m, max(first + count + m - n + right, 1, some))
     begin = 0 if left is None else max(0, min(first + m - n - left, end - 1))
-    return begin, end - begin
+    return (some, begin, end - begin) if some < begin else (0, 0, end) if some else (0, begin, end - begin)
 
 
-def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[tuple[int, int, int]]:
-    """(dimension, first, length) of what a piece sees of the operand at a place; one entry stands for all."""
+def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[list[tuple[int, int, int]]]:
+    """(dimension, first, length) of what a piece sees of the operand at a place; one entry stands for all.
+
+    Of the first keys and those nearby apart, where keys between them are left out.
+    """
     (element, elements, first, count), (rows, span, key, _, own) = piece, legs[place]
-    begin, keys = keys_seen(legs, piece, call)
-    found = [(rows, first, count), (span, first + call[2] - begin - keys, count + keys - 1), (key, begin, keys)]
+    ahead, begin, keys = keys_seen(legs, piece, call)
+    found = [(rows, first, count), (span, first + call[2] - begin - keys, count + keys - 1)]
     found = [place for place in found if place[0] and x.shape[place[0]] > 1]
-    return [*found, (-x.ndim, element, elements)] if in_batch(x, own, call[3]) else found
+    found += [(-x.ndim, element, elements)] if in_batch(x, own, call[3]) else []
+    if not key or x.shape[key] == 1:
+        return [found]
+    return [[(key, *some), *found] for some in ((0, ahead), (begin, keys)) if some != (0, 0)]
 
 
 def seen(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
     """The part of the operand at a place that a piece sees."""
+    parts = views(x, place, legs, piece, call)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, legs[place][2])
+
+
+def views(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[Tensor]:
+    """The same as parts of x itself."""
+    found = []
     for part in places(x, place, legs, piece, call):
-        x = x.narrow(*part)
-    return x
+        found.append(x)
+        for spot in part:
+            found[-1] = found[-1].narrow(*spot)
+    return found
+
+
+def apart(one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> tuple[Tensor, ...]:
+    """What has the shape of what is `seen` of x, as its `views`."""
+    parts = places(x, place, legs, piece, call)
+    return one.split([spot[0][2] for spot in parts], legs[place][2]) if len(parts) > 1 else (one,)
 
 
 def result_part(whole: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
@@ -227,7 +256,7 @@ def result_like(part: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
 def blockwise_shape(given, seed, tile, *call):
     """The shape: that of all rows at once, computed without numbers."""
     piece = (0, call[3][0] if call[3] else 1, 0, call[1])
-    rows = Rows(piece, call, (0, call[2]), None, given[0].device)
+    rows = Rows(piece, call, (0, 0, call[2]), None, given[0].device)
     return result_like(computed(tile, given, call, rows), tile, piece, call)
 
 
@@ -255,7 +284,10 @@ def blockwise_backward(
     for piece, rows, parts in blocks(tile, given, seed, call):
         own = result_part(gradient, tile, piece, call)
         for i, total, one in zip(wanted, totals, backward_of_block(own, parts, wanted, tile, call, rows), strict=True):
-            seen(total, i, legs, piece, call).add_(one)
+            for part, own in zip(
+                views(total, i, legs, piece, call), apart(one, total, i, legs, piece, call), strict=True
+            ):
+                part.add_(own)
     return [total.to(given[i].dtype) for i, total in zip(wanted, totals, strict=True)]
 
 
@@ -374,6 +406,10 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
 
 def among_zeros(one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
     """What a piece gives to x, as large as x: the opposite of `seen`."""
-    for dim, first, length in places(x, place, legs, piece, call):
-        one = F.pad(one, [0, 0] * (-1 - dim) + [first, x.shape[dim] - first - length])
-    return one
+    found = []
+    parts = zip(places(x, place, legs, piece, call), apart(one, x, place, legs, piece, call), strict=True)
+    for spots, part in parts:
+        for dim, first, length in spots:
+            part = F.pad(part, [0, 0] * (-1 - dim) + [first, x.shape[dim] - first - length])
+        found.append(part)
+    return sum(found[1:], found[0])

@@ -10,7 +10,8 @@ from tensornet_attn.runtime.positions import from_table, relative_to_key
 
 def keys_of(rows: Rows) -> Tensor:
     """The positions of the keys that the rows may see: [m], integers."""
-    return torch.arange(rows.first, rows.first + rows.m, device=rows.at.device)
+    near = torch.arange(rows.first, rows.first + rows.m - rows.ahead, device=rows.at.device)
+    return torch.cat((torch.arange(rows.ahead, device=near.device), near)) if rows.ahead else near
 
 
 def distance_rows(rows: Rows) -> Tensor:

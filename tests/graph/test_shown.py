@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.graph.causal import distances_seen
+from tensornet_attn.graph.causal import areas_seen
 from tensornet_attn.graph.shown import condition, hidden, interval, shown
 from tensornet_attn.ir.areas import Area, distances, outside
 from tensornet_attn.ir.arithmetic import number
@@ -90,10 +90,10 @@ def test_bounds_follow_from_bounds() -> None:
 
 
 def test_where_a_key_counts() -> None:
-    def found(mask: str, read: str = "A[h n m] V[m h d] Wo[h d f] -> n f") -> tuple[float, float]:
+    def found(mask: str, read: str = "A[h n m] V[m h d] Wo[h d f] -> n f") -> tuple[float, float] | None:
         source = design(mask)
         source["diagram"]["y"] = read
-        return distances_seen(ta.build(ta.Design(**source)))
+        return distances(areas_seen(ta.build(ta.Design(**source))))
 
     assert found("window(4, 1)") == (-1, 4)
     assert found("causal and prefix(3)") == (0, inf)

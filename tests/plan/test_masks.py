@@ -74,13 +74,14 @@ def test_blocks_of_queries_are_the_reference(mask: str, kind: str, monkeypatch: 
 @pytest.mark.parametrize(
     ("mask", "causal", "told"),
     [
-        ("causal and (window(w, 0) or prefix(p))", False, []),
+        ("causal and (window(w, 0) or prefix(p))", False, ["reach=(3, 0, 2)"]),
+        ("prefix(p)", False, ["reach=(-1, 0, 2)"]),
         ("causal", False, []),
-        ("causal(1)", False, ["reach=(None, -1)"]),
-        ("block(w) and causal(1)", False, ["reach=(2, -1)"]),
-        ("window(w, p)", False, ["reach=(3, 2)"]),
-        ("window(w, p)", True, ["reach=(3, 0)"]),
-        ("block_causal(w)", False, ["reach=(None, 2)"]),
+        ("causal(1)", False, ["reach=(None, -1, 0)"]),
+        ("block(w) and causal(1)", False, ["reach=(2, -1, 0)"]),
+        ("window(w, p)", False, ["reach=(3, 2, 0)"]),
+        ("window(w, p)", True, ["reach=(3, 0, 0)"]),
+        ("block_causal(w)", False, ["reach=(None, 2, 0)"]),
     ],
 )
 def test_a_block_has_the_keys_that_its_rows_may_see(mask: str, causal: bool, told: list[str]) -> None:
@@ -89,7 +90,17 @@ def test_a_block_has_the_keys_that_its_rows_may_see(mask: str, causal: bool, tol
     assert "keys=(" in source
 
 
-@pytest.mark.parametrize("mask", ["window(w, 0)", "window(1, p)", "block(w) and causal"])
+def test_second_derivatives_of_a_block_that_lacks_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensornet_attn.plan.blocks.LEAST", 4)
+    monkeypatch.setattr("tensornet_attn.plan.blocks.BUDGET", 4)
+    x, found = torch.randn(1, N, 6, dtype=F64, requires_grad=True), []
+    for module in modules(design("causal and (window(w, 0) or prefix(p))", wide=True)):
+        (gradient,) = torch.autograd.grad(module(x).square().sum(), x, create_graph=True)
+        found += torch.autograd.grad(gradient.square().sum(), x)
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("mask", ["window(w, 0)", "window(1, p)", "block(w) and causal", "prefix(1) or window(w, 0)"])
 @pytest.mark.parametrize("bias", ["gap", "far", "near", "place"])
 def test_a_block_without_the_first_keys_knows_where_it_is(
     mask: str, bias: str, monkeypatch: pytest.MonkeyPatch
@@ -120,7 +131,7 @@ def test_a_block_without_the_first_keys_knows_where_it_is(
     steps["S"] = {"map": "tanh", "of": steps["S"]}
     source["diagram"] = {name: steps[name] for name in ("Q", "K", "V", *more, "A", "y") if name in steps}
     oracle, module = modules(source)
-    assert "reach=(" in module.source
+    assert ("reach=(" in module.source) == ("prefix" not in mask or bias in ("gap", "place"))
     for n, m in ((N, N), (4, N), (N, 9)):
         inputs = [torch.randn(2, length, 6, dtype=F64) for length in (n, m)]
         assert_same(results(module, inputs, {}), results(oracle, inputs, {}))

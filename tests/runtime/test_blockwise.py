@@ -25,7 +25,7 @@ from tests.runtime.blockwise_cases import (
     some,
 )
 
-NO_LATER = (None, 0)  # how far a row sees before and after itself
+NO_LATER = (None, 0, 0)  # how far a row sees before and after itself
 BLOCKS = [(1, 1), (2, 1), (3, 1), (4, 1), (16, 1), (1, 30), (1, 1000), (2, 30, 100)]
 
 
@@ -140,17 +140,20 @@ def test_rows_that_see_no_later_key_have_no_later_relative_position() -> None:
 @pytest.mark.parametrize(
     ("reach", "piece", "wanted"),  # of 9 queries and 12 keys, so that the first query stands at the fourth key
     [
-        ((None, 0), (0, 1, 4, 3), (0, 10)),
-        ((2, 0), (0, 1, 4, 3), (5, 5)),
-        ((2, 4), (0, 1, 4, 3), (5, 7)),
-        ((2, -1), (0, 1, 4, 3), (5, 4)),
-        ((9, 0), (0, 1, 0, 2), (0, 5)),
-        ((-20, 30), (0, 1, 4, 3), (11, 1)),
-        ((None, None), (0, 1, 4, 3), (0, 12)),
+        ((None, 0, 0), (0, 1, 4, 3), (0, 0, 10)),
+        ((2, 0, 0), (0, 1, 4, 3), (0, 5, 5)),
+        ((2, 4, 0), (0, 1, 4, 3), (0, 5, 7)),
+        ((2, -1, 0), (0, 1, 4, 3), (0, 5, 4)),
+        ((9, 0, 0), (0, 1, 0, 2), (0, 0, 5)),
+        ((-20, 30, 0), (0, 1, 4, 3), (0, 11, 1)),
+        ((None, None, 0), (0, 1, 4, 3), (0, 0, 12)),
+        ((2, 0, 3), (0, 1, 4, 3), (3, 5, 5)),
+        ((2, 0, 5), (0, 1, 4, 3), (0, 0, 10)),
+        ((2, 0, 11), (0, 1, 4, 3), (0, 0, 11)),
     ],
 )
 def test_a_piece_has_the_keys_that_its_rows_reach(
-    reach: tuple[int | None, int | None], piece: tuple[int, ...], wanted: tuple[int, int]
+    reach: tuple[int | None, int | None, int], piece: tuple[int, ...], wanted: tuple[int, int, int]
 ) -> None:
     assert keys_seen([(0, 0, -2, reach, 0)], piece, (None, 9, 12, [1])) == wanted
 
