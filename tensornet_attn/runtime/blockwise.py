@@ -188,7 +188,7 @@ def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) 
     found += [(-x.ndim, element, elements)] if in_batch(x, own, call[3]) else []
     if not key or x.shape[key] == 1:
         return [found]
-    return [[(key, *some), *found] for some in ((0, ahead), (begin, keys)) if some != (0, 0)]
+    return [[(key, *some), *found] for some in ([(0, ahead)] if ahead else []) + [(begin, keys)]]
 
 
 def seen(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
@@ -207,8 +207,10 @@ def views(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -
     return found
 
 
-def apart(one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> tuple[Tensor, ...]:
-    """What has the shape of what is `seen` of x, as its `views`."""
+def split_as_seen(
+    one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple
+) -> tuple[Tensor, ...]:
+    """What is as large as what is `seen` of x, in parts as large as its `views`."""
     parts = places(x, place, legs, piece, call)
     return one.split([spot[0][2] for spot in parts], legs[place][2]) if len(parts) > 1 else (one,)
 
@@ -284,10 +286,9 @@ def blockwise_backward(
     for piece, rows, parts in blocks(tile, given, seed, call):
         own = result_part(gradient, tile, piece, call)
         for i, total, one in zip(wanted, totals, backward_of_block(own, parts, wanted, tile, call, rows), strict=True):
-            for part, own in zip(
-                views(total, i, legs, piece, call), apart(one, total, i, legs, piece, call), strict=True
-            ):
-                part.add_(own)
+            shares = split_as_seen(one, total, i, legs, piece, call)
+            for part, share in zip(views(total, i, legs, piece, call), shares, strict=True):
+                part.add_(share)
     return [total.to(given[i].dtype) for i, total in zip(wanted, totals, strict=True)]
 
 
@@ -407,7 +408,7 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
 def among_zeros(one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
     """What a piece gives to x, as large as x: the opposite of `seen`."""
     found = []
-    parts = zip(places(x, place, legs, piece, call), apart(one, x, place, legs, piece, call), strict=True)
+    parts = zip(places(x, place, legs, piece, call), split_as_seen(one, x, place, legs, piece, call), strict=True)
     for spots, part in parts:
         for dim, first, length in spots:
             part = F.pad(part, [0, 0] * (-1 - dim) + [first, x.shape[dim] - first - length])

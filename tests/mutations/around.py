@@ -14,8 +14,8 @@ AROUND = (
     # Functions that modules call
     Mutation(
         "runtime/blockwise.py",
-        "seen(total, i, legs, piece, call).add_(one)",
-        "seen(total, i, legs, piece, call).copy_(one)",
+        "part.add_(share)",
+        "part.copy_(share)",
         "Keys get the gradient of the last block of rows alone.",
         ("runtime/test_blockwise.py::test_values_and_gradients_in_blocks_that_need_not_divide_n[block0-8-8]",),
     ),
