@@ -7,13 +7,15 @@ right keys for each query, however many keys there are.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from math import inf
 
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.model import FusedAttention, Graph, Step
+from tensornet_attn.graph.causal import areas_seen
+from tensornet_attn.graph.model import FusedAttention, Graph, Kernel, Step, Tensor
 from tensornet_attn.graph.shown import shown
-from tensornet_attn.ir.areas import near_and_first
+from tensornet_attn.ir.areas import Areas, either, near_and_first
 
 BLOCKS = (32, 256)  # the least and the largest number of queries in a block
 
@@ -75,21 +77,32 @@ class Block:
 
 def reach_of(graph: Graph, box: Step) -> Reach | None:
     """How far the masks of a box let a query see; None where a side has no bound that is known before run time."""
-    (near, far), first = near_and_first(shown(graph.masks(box), graph.values))
+    return _reach(shown(graph.masks(box), graph.values))
+
+
+def _reach(areas: Areas) -> Reach | None:
+    (near, far), first = near_and_first(areas)
     return Reach(int(far), int(-near), first) if max(far, -near) < inf else None
 
 
 def keys_met(scene: Scene, step: Step) -> int | None:
     """The keys that each query meets in a kernel that leaves out blocks beyond its bands; None where it meets all."""
-    graph = scene.graph
-    if step.kernel is None or not (isinstance(step.form, Band) or (isinstance(step.form, Block) and step.form.tiled)):
+    graph, form = scene.graph, step.form
+    if step.kernel is None or not isinstance(form, Band | Block):
         return None
-    found = [reach_of(graph, part) for part in step.kernel.body if graph.masked(part)]
-    reaches = [reach for reach in found if reach is not None]
-    if not reaches or len(reaches) < len(found):
-        return None
-    widest = Reach(*(max(ends) for ends in zip(*((one.left, one.right, one.first) for one in reaches), strict=True)))
-    return min(widest.span, scene.sizes[str(graph.key)])
+    if isinstance(form, Block) and not form.tiled:
+        reach = _reach(areas_seen(_body(graph, step, step.kernel)))
+    else:
+        areas = (shown(graph.masks(part), graph.values) for part in step.kernel.body if graph.masked(part))
+        reach = _reach(reduce(either, areas, ()))
+    return None if reach is None else min(reach.span, scene.sizes[str(graph.key)])
+
+
+def _body(graph: Graph, step: Step, kernel: Kernel) -> Graph:
+    """The steps of a kernel as a graph of their own."""
+    outside = {use.name for part in kernel.body for use in part.op.uses} & graph.step.keys() - {*kernel.steps}
+    given = tuple(Tensor(name, "input", graph.legs_of(name)) for name in sorted(outside))
+    return replace(graph, tensors=graph.tensors + given, steps=kernel.body, output=step.name)
 
 
 def band_of(step: Step) -> Band:

@@ -199,3 +199,17 @@ def test_the_first_keys_and_those_nearby_are_blocks() -> None:
     assert "blocks of 32 queries meet 100 keys each, the first 4 among them" in module.explain()
     module = ta.compile(design("global(4) or band(9)"), n=4096, m=4096)
     assert "not banded attention: its masks let a query see keys however far away" in module.explain()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_keys_that_are_left_out_cost_nothing(wide: bool) -> None:
+    def scores(mask: str) -> int:
+        report = ta.cost(design(mask, wide=wide), n=8192).as_dict()
+        return (
+            report["planned"]["total"]["macs"]
+            - ta.cost(design("window(0, 0)", wide=wide), n=8192).as_dict()["planned"]["total"]["macs"]
+        )
+
+    every = 2 * 8192 * 8192 * 6  # products of queries, keys and values of two heads
+    assert scores("causal and (window(63, 0) or prefix(4))") < every / 64
+    assert scores("block_causal(64)") > every / 2
