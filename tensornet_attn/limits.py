@@ -31,4 +31,5 @@ TOTAL_ELEMENTS = 2**36
 CANONICAL_LEAVES = 256  # complete labellings tried for one canonical form
 CANONICAL_DEPTH = 100  # nested choices of one labelling: Python's own recursion limit is not far above
 SEEN = 64  # ways in which masks together show a step; above this, all of it counts as seen
+AREAS = 8  # of what a formula of masks shows; above this, one that covers them all
 ORDER_FACTORS = 12  # above this, contraction orders are searched greedily

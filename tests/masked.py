@@ -13,6 +13,7 @@ from tests.random_call import F64
 
 Sees = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 SETTINGS = {"w": 3, "p": 2}
+MANY = " or ".join(f"window({3 * i}, {-3 * i})" for i in range(12))  # more areas than are told apart
 MASKS: dict[str, Sees] = {  # with settings w = 3 and p = 2
     "causal(1)": lambda q, k: k < q,
     "causal(-2)": lambda q, k: k <= q + 2,
@@ -31,11 +32,12 @@ MASKS: dict[str, Sees] = {  # with settings w = 3 and p = 2
     "global(1) or band(1) or dilated(5)": lambda q, k: (k < 1) | (q < 1) | ((q - k).abs() <= 1) | ((q - k) % 5 == 0),
     "block(w) and causal(1)": lambda q, k: (q // 3 == k // 3) & (k < q) & (q >= 0),
     "block(4) and not dilated(w)": lambda q, k: (q // 4 == k // 4) & ((q - k) % 3 != 0) & (q >= 0),
+    MANY: lambda q, k: (k <= q) & (q - k <= 33) & ((q - k) % 3 == 0),
     "causal or block(w)": lambda q, k: (k <= q) | ((q // 3 == k // 3) & (q >= 0)),
 }
 CAUSAL = (  # those that let no query see a later key
     "causal(1)", "window(1, -1)", "causal and (window(w, 0) or prefix(p))", "window(2 * w, 0) and dilated(2)",
-    "block(w) and causal(1)",
+    "block(w) and causal(1)", MANY,
 )  # fmt: skip
 
 

@@ -93,8 +93,9 @@ def keys_met(scene: Scene, step: Step) -> int | None:
     if isinstance(form, Block) and not form.tiled:
         reach = _reach(areas_seen(_body(graph, step, step.kernel)))
     else:
-        areas = (shown(graph.masks(part), graph.values) for part in step.kernel.body if graph.masked(part))
-        reach = _reach(reduce(either, areas, ()))
+        masked = [part for part in step.kernel.body if graph.masked(part)]
+        areas = (shown(graph.masks(part), graph.values) for part in masked)
+        reach = _reach(reduce(either, areas, ())) if masked else None
     return None if reach is None else min(reach.span, scene.sizes[str(graph.key)])
 
 

@@ -124,11 +124,7 @@ def own_mask(writer: Writer, masks: tuple[Function, ...]) -> str:
     for mask in dict.fromkeys(masks):
         row = MASKS.get(mask.name)
         n, m = (writer.length(leg) for leg in (writer.graph.query, writer.graph.key))
-        if (
-            row is not None
-            and row.torch
-            and len(given(mask)) == len(mask.arguments) == row.arguments - len(row.defaults)
-        ):
+        if row is not None and row.torch and len(mask.arguments) == row.counts[0]:
             function, numbers = row.torch, [writer.integer(argument) for argument in given(mask)]
         else:
             function, numbers = "seen_mask", [sees_text(writer, [mask])]

@@ -130,9 +130,8 @@ class _Maker:
             raise Refusal(f"unknown-{what}", f"there is no {what} '{name}'.", hint, span)
         counts, example = known[name]
         if len(parsed.arguments) not in counts:
-            wanted = (
-                f"{' or '.join(map(str, counts))} argument{'s' * (counts != (1,))}" if any(counts) else "no arguments"
-            )
+            wanted = "no" if counts == (0,) else " or ".join(map(str, counts))
+            wanted += " argument" + "s" * (counts != (1,))
             message = f"'{name}' takes {wanted}, {len(parsed.arguments)} given."
             raise Refusal("arguments", message, f"e.g. '{example}'.", parsed.span)
 

@@ -68,7 +68,8 @@ def areas_seen(graph: Graph) -> Areas:
             facts[step.name] = _fact(graph, step, facts, unknown)
     except Leak:
         return EVERYWHERE
-    if graph.key in graph.legs_of(graph.output) or any(OPS[step.op.kind].recurrent for step in boxes):  # type: ignore[union-attr]
+    recurrent = any(OPS[step.op.kind].recurrent for step in boxes)  # type: ignore[union-attr]
+    if recurrent or not masked or graph.key in graph.legs_of(graph.output):
         return EVERYWHERE
     return reduce(either, (shown(graph.masks(step), graph.values) for step in masked), ())
 

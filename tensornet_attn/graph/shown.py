@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import TypeVar
 
@@ -34,9 +34,8 @@ def _areas(mask: Function, values: Values, seen: bool) -> Areas:
     if mask.name == "not":
         return _areas(parts_of(mask)[0], values, not seen)
     if mask.name in LOGIC:
-        return reduce(
-            both if (mask.name == "and") == seen else either, (_areas(p, values, seen) for p in parts_of(mask))
-        )
+        joined = both if (mask.name == "and") == seen else either
+        return reduce(joined, (_areas(part, values, seen) for part in parts_of(mask)))
     row = MASKS[mask.name]
     areas = row.areas(*numbers(mask, values))
     return areas if seen else outside(areas) if row.exact else EVERYWHERE
@@ -70,11 +69,11 @@ def by_distance(masks: Iterable[Function]) -> bool:
     return all(MASKS[atom.name].by_distance for mask in masks for atom in atoms(mask))
 
 
-def interval(masks: Iterable[Function], values: Values) -> bool:
-    """Whether a query sees exactly the keys between two distances."""
-    areas = shown(masks, values)
-    exact = all(MASKS[atom.name].exact for mask in masks for atom in atoms(mask))
-    return exact and len(areas) <= 1 and all(area.by_distance for area in areas)
+def interval(masks: Collection[Function], values: Values) -> bool:
+    """Whether a query sees exactly the keys between two distances, as each of these masks says: none is a formula."""
+    rows = [(MASKS[mask.name], numbers(mask, values)) for mask in masks if mask.name not in LOGIC]
+    straight = (row.exact and [area.by_distance for area in row.areas(*own)] == [True] for row, own in rows)
+    return len(rows) == len(masks) and all(straight)
 
 
 def ahead(graph: Diagram, step: Step) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
-MOST = 8  # areas, before one that covers them all takes their place
+from tensornet_attn.limits import AREAS
 
 Span = tuple[float, float]  # the least and the greatest number
 ANY: Span = (-inf, inf)
@@ -74,7 +74,7 @@ def simplest(areas: Iterable[Area | None]) -> Areas:
     """Areas that cover the same, without those that another one holds; one for all where they are many."""
     found = sorted({area for area in areas if area is not None and area.closed() is not None})
     found = [area for area in found if not any(other.holds(area) for other in found if other != area)]
-    if len(found) <= MOST:
+    if len(found) <= AREAS:
         return tuple(found)
     whole = found[0]
     for area in found[1:]:

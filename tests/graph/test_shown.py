@@ -14,6 +14,7 @@ from tensornet_attn.graph.shown import condition, hidden, interval, shown
 from tensornet_attn.ir.areas import Area, distances, outside
 from tensornet_attn.ir.arithmetic import number
 from tensornet_attn.ir.steps import Function
+from tensornet_attn.limits import AREAS
 from tensornet_attn.ops import MASKS
 from tests.masked import design
 
@@ -99,3 +100,11 @@ def test_where_a_key_counts() -> None:
     assert found("causal and prefix(3)") == (0, inf)
     assert found("not band(2)") == (-inf, inf)
     assert found("window(4, 1)", "A[h n m] V[m h d] Wo[h d f] + S[h n m] V[m h d] Wo[h d f] -> n f") == (-inf, inf)
+
+
+def test_areas_that_are_too_many_are_no_interval() -> None:
+    mask = Function("or", tuple(Function("window", (number(3 * i), number(-3 * i))) for i in range(12)))
+    assert distances(shown([mask], {})) == (0, 33)
+    assert len(shown([mask], {})) <= AREAS
+    assert not interval([mask], {})
+    assert interval([Function("causal"), Function("band", (number(3),))], {})

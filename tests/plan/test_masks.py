@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tests.masked import CAUSAL, MASKS, design, matrix, modules
+from tests.masked import CAUSAL, MANY, MASKS, design, matrix, modules
 from tests.random_call import F64, assert_same, results
 
 N = 13
@@ -181,6 +181,7 @@ def test_what_a_text_joins_by_and_is_a_list_of_masks() -> None:
 BANDED = (
     "window(1, -1)", "window(-1, w)", "causal and (window(w, 0) or prefix(p))", "band(w) and not band(p - 1)",
     "block(w)", "block(4) and not dilated(w)", "window(2 * w, 0) and dilated(2)", "prefix(p)", "block(w) and causal(1)",
+    MANY,
 )  # fmt: skip
 
 
