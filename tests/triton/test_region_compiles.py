@@ -16,6 +16,7 @@ from tensornet_attn.cli.generate.page import kernels_of_designs
 from tensornet_attn.errors import InputError
 from tensornet_attn.runtime.triton.survey import Used
 from tests.designs.cases import ATTENTION
+from tests.masked import design as masked
 from tests.plan.blockwise_cases import TAKEN
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
@@ -43,6 +44,17 @@ def twice(one: Used) -> bool:
 @pytest.mark.parametrize("name", QUICK)
 def test_a_slice(name: str) -> None:
     check(name, 90)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    ["causal and (window(w, 0) or prefix(p))", pytest.param("not (block(w) or prefix(p))", marks=pytest.mark.slow)],
+)
+def test_formulas_of_masks(mask: str) -> None:
+    source = masked(mask)
+    used = ta.kernels(source | {"legs": source["legs"] | {"f": 64, "d": 32}}, 90)
+    assert {one.kernel for one in used} >= {"y_1_tiles_forward", "y_1_tiles_rows", "y_1_tiles_keys"}
+    assert [(one, one.reasons_against) for one in used if one.reasons_against] == []
 
 
 @pytest.mark.slow
