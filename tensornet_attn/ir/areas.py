@@ -27,10 +27,9 @@ class Area:
     query: Span = ANY
     key: Span = ANY
 
-    def and_also(self, other: Area) -> Area | None:
-        """The pairs in both; None where there are none."""
-        found = Area(*(_met(own, its) for own, its in zip(self.spans, other.spans, strict=True)))
-        return None if found.closed() is None else found
+    def and_also(self, other: Area) -> Area:
+        """The pairs in both, of which there may be none."""
+        return Area(*map(_met, self.spans, other.spans))
 
     @property
     def spans(self) -> tuple[Span, Span, Span]:
@@ -57,7 +56,7 @@ class Area:
 
     def holds(self, other: Area) -> bool:
         """Whether every pair of another area is in this one."""
-        return all(own == _hull(own, its) for own, its in zip(self.spans, other.spans, strict=True))
+        return all(map(_holds, self.spans, other.spans))
 
     def outside(self) -> Iterator[Area]:
         """The pairs that are not in it, as areas that overlap."""
@@ -70,20 +69,22 @@ Areas = tuple[Area, ...]
 EVERYWHERE: Areas = (Area(),)
 
 
-def simplest(areas: Iterable[Area | None]) -> Areas:
-    """Areas that cover the same, without those that another one holds; one for all where they are many."""
-    found = sorted({area for area in areas if area is not None and area.closed() is not None})
+def simplest(areas: Iterable[Area]) -> Areas:
+    """Areas that cover the same, none without pairs, none that another one holds; one for all where they are many."""
+    found = sorted(area for area in {*areas} if area.closed() is not None)
     found = [area for area in found if not any(other.holds(area) for other in found if other != area)]
     if len(found) <= AREAS:
         return tuple(found)
     whole = found[0]
     for area in found[1:]:
-        whole = Area(*(_hull(own, its) for own, its in zip(whole.spans, area.spans, strict=True)))
+        whole = Area(*map(_hull, whole.spans, area.spans))
     return (whole,)
 
 
 def both(one: Areas, other: Areas) -> Areas:
     """Where two conditions both hold."""
+    if EVERYWHERE in (one, other):
+        return other if one == EVERYWHERE else one
     return simplest(a.and_also(b) for a in one for b in other)
 
 
@@ -115,6 +116,10 @@ def near_and_first(areas: Areas) -> tuple[Span, int]:
 
 def _met(one: Span, other: Span) -> Span:
     return max(one[0], other[0]), min(one[1], other[1])
+
+
+def _holds(one: Span, other: Span) -> bool:
+    return one[0] <= other[0] and one[1] >= other[1]
 
 
 def _hull(one: Span, other: Span) -> Span:
