@@ -35,3 +35,12 @@ def test_blocks_between_the_first_keys_and_those_nearby_are_left_out(mask: str, 
     assert ("first_keys" in module.source) == ("or" in mask)
     inputs = [torch.randn(1, length, 6, dtype=F64) for length in (n, m)]
     assert_same(results(module, inputs, {}), results(oracle, inputs, {}))
+
+
+@pytest.mark.parametrize("mask", ["causal and (window(w, 0) or prefix(p))", "window(2 * w, 0) and dilated(2)"])
+def test_chunks_are_the_same_as_at_once(mask: str) -> None:
+    oracle, module = modules(design(mask), "triton")
+    x, cache = torch.randn(1, 13, 6, dtype=F64), module.eval().new_cache()
+    with torch.no_grad():
+        found = [module(part, cache=cache) for part in x.split([5, 1, 7], 1)]
+        torch.testing.assert_close(torch.cat(found, 1), oracle(x))
