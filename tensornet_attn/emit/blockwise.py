@@ -20,6 +20,7 @@ from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Te
 from tensornet_attn.ir.areas import distances, near_and_first
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.values import Legs, Value, permuted
+from tensornet_attn.ops import OPS
 from tensornet_attn.plan.blocks import block_of, drops, keys_of, leaf
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.legs import made_inside, unbounded
@@ -292,7 +293,8 @@ def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:
     """
     areas = areas_seen(graph)
     (near, far), first = near_and_first(areas)
-    if any(step.box is not None and step.box.kind == "rel_shift" for step in graph.steps) or isinf(far):
+    relative = any(step.box is not None and OPS[step.box.kind].makes_leg for step in graph.steps)
+    if relative or isinf(far):
         (near, far), first = distances(areas) or (0, 0), 0
     near = max(near, 0) if looks_back(graph) else near
     return None if isinf(far) else int(far), None if isinf(near) else int(-near), first

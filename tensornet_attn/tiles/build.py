@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from math import inf
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Kernel, Step, Term, Use
-from tensornet_attn.graph.shown import condition, hidden, interval, shown
-from tensornet_attn.ir.areas import distances
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number, evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.tiles.legs import RESERVED, made_inside, relative, sides_of
+from tensornet_attn.tiles.look import Look, look_of
 from tensornet_attn.tiles.model import (
     ROWS,
     At,
     Axes,
     Exit,
-    Look,
     Node,
     Nodes,
     Operand,
@@ -29,7 +25,6 @@ from tensornet_attn.tiles.model import (
     vanishes,
 )
 
-_PLACES = {place: f"{{{place}}}" for place in ("query", "key", "distance")}  # filled in when a kernel is written
 Index = Mapping[str, str]  # of a leg its index variable, empty where a program has one tile of it
 
 
@@ -362,22 +357,6 @@ class Builder:
         if not vanishes(maps):
             maps = self.nodes.node("inside", (maps,), maps.axes, maps.name)
         return Exit(at, maps, values[0] if values else None, tuple(filter(None, summed.values())))
-
-
-def look_of(graph: Graph, masks: Iterable[Function]) -> Look:
-    """What a box's own masks show."""
-    every = tuple(dict.fromkeys(masks))
-    straight = [mask for mask in every if interval([mask], graph.values)]
-    ends = [distances(shown([mask], graph.values)) or (1, 0) for mask in straight]
-    left = min((int(far) for _, far in ends if far < inf), default=None)
-    right = min((int(-near) for near, _ in ends if near > -inf), default=None)
-    others = [mask for mask in every if mask not in straight]
-    conditions = tuple(condition(mask, partial(_whole, graph), _PLACES) for mask in others)
-    return Look(left, right, shown(every, graph.values), conditions, hidden(others, graph.values) if others else ())
-
-
-def _whole(graph: Graph, tree: Arith) -> str:
-    return str(int(evaluate(tree, graph.values)))
 
 
 def _check(program: Program) -> None:

@@ -15,8 +15,8 @@ from math import log, prod
 from typing import Any
 
 from tensornet_attn.graph.model import Step, Use
-from tensornet_attn.ir.areas import Areas
 from tensornet_attn.ir.arithmetic import Arith, Call, Name, Number
+from tensornet_attn.tiles.look import Look
 
 Axes = tuple[str, ...]
 ROWS = ("softmax", "normalize")  # nodes that divide by a sum over the keys
@@ -220,21 +220,6 @@ class Exit:
     values: Node | None
     summed: tuple[str, ...] = ()
     log: bool = False
-
-
-@dataclass(frozen=True)
-class Look:
-    """The masks of boxes, together. `left`, `right`: the farthest key that may be seen before and after a query.
-
-    `conditions`: others, as texts over `{query}`, `{key}` and `{distance}`; `hidden`: outside of these areas they hide
-    nothing. `areas`: outside of these all masks together show nothing.
-    """
-
-    left: int | None
-    right: int | None
-    areas: Areas
-    conditions: tuple[str, ...] = ()
-    hidden: Areas = ()
 
 
 @dataclass(frozen=True)

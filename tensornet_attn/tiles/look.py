@@ -1,0 +1,41 @@
+"""Where boxes look, as kernels know it: the ends of a band, other conditions as texts, and areas of what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from tensornet_attn.graph.model import Function, Graph
+from tensornet_attn.graph.shown import condition, hidden, interval, shown
+from tensornet_attn.ir.areas import Areas, distances
+from tensornet_attn.ir.arithmetic import evaluate
+
+PLACES = {place: f"{{{place}}}" for place in ("query", "key", "distance")}  # filled in when a kernel is written
+
+
+@dataclass(frozen=True)
+class Look:
+    """The masks of a box, together. `left`, `right`: the farthest key that may be seen before and after a query.
+
+    `areas`: outside of these all masks together show nothing. `conditions`: those of masks that are no interval, as
+    texts over `{query}`, `{key}` and `{distance}`; `hidden`: outside of these areas they hide nothing.
+    """
+
+    left: int | None
+    right: int | None
+    areas: Areas
+    conditions: tuple[str, ...] = ()
+    hidden: Areas = ()
+
+
+def look_of(graph: Graph, masks: Iterable[Function]) -> Look:
+    """What a box's own masks show."""
+    values, every = graph.values, tuple(dict.fromkeys(masks))
+    straight = [mask for mask in every if interval([mask], values)]
+    ends = [distances(shown([mask], values)) or (1, 0) for mask in straight]
+    left = min((int(far) for _, far in ends if far < inf), default=None)
+    right = min((int(-near) for near, _ in ends if near > -inf), default=None)
+    others = [mask for mask in every if mask not in straight]
+    conditions = tuple(condition(mask, lambda tree: str(int(evaluate(tree, values))), PLACES) for mask in others)
+    return Look(left, right, shown(every, values), conditions, hidden(others, values))
