@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.linear import chunk_of
 from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.join import exact_parts
@@ -56,9 +57,9 @@ def _adds_wide(graph: Graph, name: str, reader: Step, exponent: bool) -> bool:
     """Whether a reader takes numbers of 32 bits beside others of 16."""
     adding = [reader] if exponent else []
     if reader.kernel:
-        if reader.kernel.kind == "tiles":
+        if isinstance(reader.form, Block) and reader.form.tiled:
             return True
-        exact = exact_parts(graph, reader) if reader.kernel.kind == "join" else []
+        exact = exact_parts(graph, reader)
         adding = [part for part in reader.kernel.body if any(use.name == name for use in part.op.uses)]
         if not {*adding} <= {*exact}:
             return False

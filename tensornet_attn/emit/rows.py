@@ -12,7 +12,7 @@ from tensornet_attn.emit.contract import einsum_text, product, scaled, summed
 from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, seen_text
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Box, Step, Use
+from tensornet_attn.graph.model import Step, Use
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.ops import MAPS, OPS
 from tensornet_attn.ops.operation import dim_of
@@ -375,9 +375,8 @@ class RowsPrinter:
 
     def _kept(self, node: Node) -> Value:
         (step,), d, graph = node.data, self.value(node.args[0]), self.writer.graph
-        assert isinstance(step.op, Box)
         use = step.op.operand("of")
-        if step.op.kind == "keep":
+        if not step.op.seen:
             legs = box_layout(graph, step, use.legs)
             keep = keep_and_bias(self.writer, step, legs)[0]
             return Value(self.writer.call("kept", d.aligned(legs).text, keep), legs, True)
@@ -400,6 +399,6 @@ class RowsPrinter:
 
 def mask_gradient(writer: BlockWriter, step: Step, d: Value) -> str:
     """The gradient of the mask of the call, from that of what it was added to in a box."""
-    assert isinstance(step.op, Box)
-    legs = box_layout(writer.graph, step, step.op.operand("of").legs)
+    assert step.box is not None
+    legs = box_layout(writer.graph, step, step.box.operand("of").legs)
     return writer.call("mask_gradient", d.aligned(legs, whole=True).text, "mask", writer.batch_dims, str(len(legs) - 2))

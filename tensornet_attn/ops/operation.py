@@ -31,6 +31,7 @@ class Operation(ABC):
     elementwise: ClassVar[bool] = False  # every entry by itself, whatever its legs are
     reduces: ClassVar[bool] = False  # its result lacks the leg that it runs over
     is_sum: ClassVar[bool] = False  # its result is the sum along its leg, so that parts of the leg add up
+    log_of_sum: ClassVar[bool] = False  # its result is the logarithm of the sum of exponentials along its leg
     linear: ClassVar[bool] = False  # of a sum it is the sum
     recurrent: ClassVar[bool] = False  # runs from key to key with a state; causal by nature, a key mask alone acts
     runs_along: ClassVar[bool] = False  # an entry needs all entries along the leg

@@ -74,6 +74,7 @@ class Reduction(Operation):
 class LogSumExpOperation(Reduction):
     kind, dense = "logsumexp", "logsumexp"
     model = LogSumExp
+    log_of_sum = True
     keeps_zeros = False
     per_element = 4  # largest, subtract, exp, sum
     saves = ("of", "result")

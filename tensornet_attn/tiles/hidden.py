@@ -15,8 +15,8 @@ New = Callable[[list[str]], dict[str, str]]
 
 def with_hiding(graph: Graph, step: Step) -> Kernel:
     """The kernel of a step, in whose body nothing hidden does harm."""
-    op = step.op
-    assert isinstance(op, Kernel)
+    op = step.kernel
+    assert op is not None
     outside = sorted({use.name for own in op.body for use in own.op.uses} & graph.step.keys() - {*op.steps})
     given = tuple(Tensor(name, "input", graph.legs_of(name)) for name in outside)
     body = replace(graph, tensors=graph.tensors + given, steps=op.body, output=step.name)
