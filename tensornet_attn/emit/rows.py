@@ -23,7 +23,6 @@ from tensornet_attn.tiles.rows import RowsProgram
 _INLINE = 64  # characters of an expression that may stand inside another
 _AROUND = ("add", "dropped")  # nodes that may hold such an expression, beside numbers of it and elementwise boxes
 _ROWS, _KEYS = 64, 1024  # of a block, where the sizes of tensors are compared
-_RELU = "torch.ops.aten.threshold_backward({d}, {x}, 0)"  # one pass, where a condition is two
 
 
 @dataclass
@@ -356,8 +355,7 @@ class RowsPrinter:
 
     def _slope(self, node: Node) -> Value:
         known, d = map(self.value, node.args)  # the result, where that is enough, so that its operand can go
-        text = _RELU if node.data[0] == "relu" else MAPS[node.data[0]].slope
-        text = text.format(x=known.atom, y=known.atom, d=d.aligned(known.legs).atom)
+        text = MAPS[node.data[0]].torch_slope.format(x=known.atom, y=known.atom, d=d.aligned(known.legs).atom)
         return Value(text, known.legs, known.batched or d.batched, ATOM if text.startswith("torch.") else PRODUCT)
 
     def _box_grad(self, node: Node) -> Value:

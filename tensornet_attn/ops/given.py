@@ -12,7 +12,7 @@ from tensornet_attn.ir.values import ATOM, Legs, Value
 Tensor = Any  # of torch, which is imported where a reference is evaluated
 Graph = Any  # a checked diagram: `graph.model.Graph`
 Scene = Any  # a diagram at sizes, which counts elements: `cost.scene.Scene`
-Tiles = Any  # the builder of a kernel's tiles
+Tile = Any  # a node of a kernel's program: `tiles.model.Node`
 
 
 class Checker(Protocol):
@@ -74,3 +74,64 @@ class Lines(Protocol):
     def scaled(self, coefficient: Arith, value: Value) -> Value: ...
     def dropped(self, probability: Arith, text: str) -> str: ...
     def eps(self, tree: Arith, usual: float = 0) -> list[str]: ...
+
+
+class Tiles(Protocol):
+    """The tiles of one box, which `nodes` makes: `tiles.model.Nodes`.
+
+    `variable`: runs over the tiles that the leg of the box has beside each other.
+    """
+
+    @property
+    def nodes(self) -> Any: ...
+    @property
+    def variable(self) -> str: ...
+    def value(self, use: Use) -> Tile: ...
+    def number(self, tree: Arith) -> Tile: ...
+    def scaled(self, coefficient: Arith, x: Tile) -> Tile: ...
+    def share(self, leg: str) -> Tile:
+        """1 / (how many tiles a leg has beside each other)."""
+        ...
+
+    def own(self, x: Tile) -> Tile:
+        """Of tiles over `variable` that of the entry for which the result is made."""
+        ...
+
+
+class KernelTiles(Tiles, Protocol):
+    """The tiles of one box in a kernel that sees some queries and some keys. What it has no tile of raises Unfit.
+
+    `pair`: the sides of queries and keys; `places`: that of relative positions, where a kernel has one.
+    """
+
+    @property
+    def pair(self) -> Legs: ...
+    @property
+    def places(self) -> Legs: ...
+    def dropped(self, probability: Arith, x: Tile) -> Tile: ...
+    def entry(self, use: Use, leg: str) -> Tile:
+        """A table of distances, which are its leg, at the distance of each query and key."""
+        ...
+
+    def visible(self, x: Tile) -> Tile:
+        """Where the box may look, of a tile of queries x keys."""
+        ...
+
+    def seen(self, x: Tile) -> Tile:
+        """Where readers of the box look."""
+        ...
+
+    def bias(self, visible: Tile) -> Tile:
+        """What a float mask of the call adds."""
+        ...
+
+    def biased(self, x: Tile, visible: Tile, name: str) -> tuple[Tile, str]:
+        """x with the bias added, and an empty variable.
+
+        Where x is a logsumexp over tiles: each of these, and the variable over which exp of them is summed.
+        """
+        ...
+
+    def divided(self, op: str, x: Tile, visible: Tile, last: object, name: str = "") -> Tile:
+        """x divided by a sum along its rows; `op`: "softmax", `last` a variable, or "normalize", `last` its eps."""
+        ...

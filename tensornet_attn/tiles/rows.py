@@ -20,14 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
+from tensornet_attn.graph.model import Box, Graph, Step, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary
 from tensornet_attn.ops import MAPS, OPS
 from tensornet_attn.tiles.derive import RULES, Backward
 from tensornet_attn.tiles.legs import made_inside, unbounded
 from tensornet_attn.tiles.model import At, Axes, Node, Nodes, below
-
-SLOPES = ("relu", "tanh", "sigmoid", "exp", "square")  # maps whose derivative is written out; of others torch knows it
+from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,14 @@ def rows_program(graph: Graph) -> RowsProgram:
 
 
 @dataclass
-class _Rows:
+class _Rows(Steps):
     graph: Graph
     nodes: Nodes
     values: dict[str, Node] = field(default_factory=dict)
 
     def program(self) -> RowsProgram:
         for step in self.graph.steps:
-            self.values[step.name] = self.filled(self.tile(step), step.legs)
+            self.values[step.name] = self.filled(self.tile(step, {}), step.legs)
         return RowsProgram(self.graph, self.nodes, self.values[self.graph.output], self.values)
 
     def axes(self, legs: Iterable[str]) -> Axes:
@@ -83,7 +82,7 @@ class _Rows:
             return x
         return self.nodes.node("spread", (x,), self.axes(legs), x.name, (self.place(legs),))
 
-    def use(self, use: Use) -> Node:
+    def use(self, use: Use, index: Index) -> Node:
         found = self.values[use.name] if use.name in self.graph.step else self.leaf(use.name)
         own = self.graph.legs_of(use.name)
         pairs = [(old, new) for old, new in zip(own, use.legs, strict=True) if old != new]
@@ -98,47 +97,26 @@ class _Rows:
         data = (name, self.place(tensor.legs))
         return self.nodes.node("constant" if made else "load", (), self.axes(tensor.legs), name, data)
 
-    def tile(self, step: Step) -> Node:
-        if step.contraction is not None:
-            return self.nodes.add([self.term(step, term) for term in step.contraction.terms], step.name)
-        assert isinstance(step.op, Box)
-        return self.box(step, step.op)
+    def indices(self, legs: Iterable[str], index: Index) -> dict[str, str]:
+        return {leg: leg for leg in self.place(legs)}
 
-    def term(self, step: Step, term: Term) -> Node:
-        """A product of a term, added up over the legs that it sums."""
-        wanted, name = self.axes(step.legs), step.name
-        factors = [self.use(use) for use in term.factors]
-        if not factors:
-            return self.number(term.coefficient)
-        found = self.nodes.total(factors[0], wanted, name)
-        if len(factors) == 2:
-            found = self.nodes.product(factors[0], factors[1], wanted, name)
-        for leg in reversed(self.place(leg for use in term.factors for leg in use.legs if leg not in step.legs)):
-            found = self.nodes.over(found, leg, "add", name)
-        return self.scaled(found, term.coefficient, name)
+    def share(self, leg: str) -> Arith:
+        return Binary("/", ONE, self.nodes.count(leg))
 
-    def number(self, tree: Arith) -> Node:
-        return self.nodes.node("number", (), (), "", (tree,))
-
-    def scaled(self, x: Node, by: Arith, name: str) -> Node:
-        return x if by == ONE else self.nodes.mul(self.number(by), x, name)
-
-    def box(self, step: Step, box: Box) -> Node:
-        args, leg, summed = [self.use(use) for use in box.uses], str(box.leg), ""
-        if box.kind == "dropout":
+    def box(self, step: Step, box: Box, index: Index) -> Node:
+        own, leg = OPS[box.kind], str(box.leg)
+        args, numbers = [self.use(use, index) for use in box.uses], dict(box.numbers)
+        if own.scales:
             entries = self.nodes.node("drawn", args, args[0].axes, f"{step.name}_entries", (step,))
             return self.nodes.node("dropped", (args[0], entries), args[0].axes, step.name)
-        if leg in self.nodes.sizes:  # no mask acts
-            if box.kind in ("sum", "mean"):
-                found = self.nodes.over(args[0], leg, "add", step.name)
-                share = Binary("/", ONE, self.nodes.count(leg))
-                return found if box.kind == "sum" else self.scaled(found, share, step.name)
-            summed = leg if leg not in step.legs else ""
-        if box.kind == "softmax":
-            scores = self.scaled(args[0], box.number("scale"), f"{step.name}.of")
-            numbers = tuple((name, ONE if name == "scale" else value) for name, value in box.numbers)
-            args, step = [scores], replace(step, op=replace(box, numbers=numbers))
-        data = (step, self.place(step.legs), summed)
+        if own.linear and own.reduces and leg in self.nodes.sizes:  # no mask acts
+            found: Node | None = own.tile_along(BoxTiles(self, step, index, leg, leg), step, box)
+            if found is not None:
+                return found
+        if "scale" in numbers:
+            args[0] = self.scaled(args[0], numbers["scale"], f"{step.name}.of")
+            step = replace(step, op=replace(box, numbers=tuple((numbers | {"scale": ONE}).items())))
+        data = (step, self.place(step.legs), leg if leg in self.nodes.sizes and leg not in step.legs else "")
         return self.nodes.node("box", args, self.axes(step.legs), step.name, data)
 
 
@@ -155,11 +133,11 @@ def rows_gradients(program: RowsProgram) -> list[tuple[Node, Node]]:
 def _box(back: Backward, node: Node, d: Node) -> None:
     step, box, x = node.data[0], node.data[0].op, node.args[0]
     name = f"d_{x.name}"
-    if box.kind == "map" and box.function.name in SLOPES and box.function.name in MAPS:
+    if box.function is not None and MAPS[box.function.name].torch_slope:
         known = node if MAPS[box.function.name].saves == "result" else x
         back.give(x, back.nodes.node("slope", (known, d), x.axes, name, (box.function.name,)))
         return
-    if box.kind in ("keep", "hide"):
+    if OPS[box.kind].only_hides:
         found = back.nodes.node("kept", (d,), x.axes, name, (step,))
     elif OPS[box.kind].gradient:
         known = node if OPS[box.kind].saves[0] == "result" else x

@@ -18,11 +18,6 @@ PACKAGE = Path(__file__).resolve().parents[2] / "tensornet_attn"
 KINDS = {*OPS, "band", "blockwise", "experts", "join", "linear", "states", "sums", "tiles"}
 OPERATIONS = {"FusedAttention", "Box", "Contraction", "Kernel"}
 MAY = ("ir/", "ops/", "spec/", "graph/attention.py", "graph/recurrence.py")
-STILL = set(  # modules that ask; one that no longer does is taken out
-    """
-    tiles/build.py tiles/legs.py tiles/rows.py
-    """.split()
-)
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -68,9 +63,7 @@ def asks(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def test_modules_ask_operations_and_not_their_kinds() -> None:
     trees = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
     found = {name: [*asks(tree)] for name, tree in trees.items() if not name.startswith(MAY)}
-    asking = {name for name, places in found.items() if places}
-    assert sorted(asking - STILL) == [], {name: found[name] for name in asking - STILL}
-    assert sorted(STILL - asking) == [], "these are converted: take them out of STILL"
+    assert {name: places for name, places in found.items() if places} == {}
 
 
 @pytest.mark.parametrize(

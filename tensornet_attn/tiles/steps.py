@@ -1,0 +1,102 @@
+"""Steps as nodes: what holds of tiles in a kernel and of whole rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tensornet_attn.graph.model import Box, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Arith
+from tensornet_attn.tiles.model import Axes, Node, Nodes
+
+Index = Mapping[str, str]  # of a leg its index variable, empty where a program has one tile of it
+
+
+class Steps(ABC):
+    """Makes the nodes of steps."""
+
+    nodes: Nodes
+
+    @abstractmethod
+    def use(self, use: Use, index: Index) -> Node:
+        """The tile of a use, for these tiles of its legs."""
+
+    @abstractmethod
+    def axes(self, legs: tuple[str, ...]) -> Axes:
+        """The sides of a tile of these legs."""
+
+    @abstractmethod
+    def indices(self, legs: Iterable[str], index: Index) -> dict[str, str]:
+        """Index variables of these legs, beside those of others."""
+
+    @abstractmethod
+    def box(self, step: Step, box: Box, index: Index) -> Node:
+        """The tile of a box."""
+
+    @abstractmethod
+    def share(self, leg: str) -> Arith:
+        """1 / (how many tiles a leg has beside each other)."""
+
+    def tile(self, step: Step, index: Index) -> Node:
+        if step.contraction is not None:
+            return self.nodes.add([self.term(step, term, index) for term in step.contraction.terms], step.name)
+        assert step.box is not None
+        return self.box(step, step.box, index)
+
+    def term(self, step: Step, term: Term, index: Index) -> Node:
+        """A product of a term, added up over the legs that it sums."""
+        wanted, name = self.axes(step.legs), step.name
+        summed = self.indices((leg for use in term.factors for leg in use.legs if leg not in step.legs), index)
+        factors = [self.use(use, {**index, **summed}) for use in term.factors]
+        if not factors:
+            return self.number(term.coefficient)
+        found = self.nodes.total(factors[0], wanted, name)
+        if len(factors) == 2:
+            found = self.nodes.product(factors[0], factors[1], wanted, name)
+        for variable in reversed([*summed.values()]):
+            found = self.nodes.over(found, variable, "add", name)
+        return self.scaled(found, term.coefficient, name)
+
+    def number(self, tree: Arith) -> Node:
+        return self.nodes.node("number", (), (), "", (tree,))
+
+    def scaled(self, x: Node, by: Arith, name: str) -> Node:
+        return x if by == ONE else self.nodes.mul(self.number(by), x, name)
+
+
+Builder = TypeVar("Builder", bound=Steps)
+
+
+@dataclass(frozen=True)
+class BoxTiles(Generic[Builder]):
+    """What the operation of a box makes its tile with: see `ops.given.Tiles`.
+
+    `index`: of its operands; `place`: the value of `variable` that the result is for.
+    """
+
+    builder: Builder
+    step: Step
+    index: Index
+    variable: str = ""
+    place: str = ""
+
+    @property
+    def nodes(self) -> Nodes:
+        return self.builder.nodes
+
+    def value(self, use: Use) -> Node:
+        return self.builder.use(use, self.index)
+
+    def own(self, x: Node) -> Node:
+        return self.nodes.renamed(x, {self.variable: self.place})
+
+    def number(self, tree: Arith) -> Node:
+        return self.builder.number(tree)
+
+    def share(self, leg: str) -> Node:
+        return self.number(self.builder.share(leg))
+
+    def scaled(self, coefficient: Arith, x: Node) -> Node:
+        return self.builder.scaled(x, coefficient, self.step.name)
