@@ -233,8 +233,8 @@ COMPILER = (
     ),
     Mutation(
         "ops/maps.py",
-        '"{d} * (1 - {y} * {y})"',
-        '"{d} * (1 + {y} * {y})"',
+        '_TANH, "{d} * (1 - {y} * {y})"',
+        '_TANH, "{d} * (1 + {y} * {y})"',
         "The gradient of tanh in tiles has a wrong sign.",
         ("triton/test_hidden.py::test_every_map_in_every_box[softmax over tanh, a map of it, causal]",),
     ),
