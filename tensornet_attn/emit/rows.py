@@ -385,10 +385,10 @@ class RowsPrinter:
 
     def _pull(self, node: Node) -> Value:
         """The gradient of a box that no rule is written for: torch knows it."""
-        step, (d, *operands) = node.data[0], [self.value(arg) for arg in node.args]
-        x, name = operands[0], self.variable
+        (step, i, _), (d, *operands) = node.data, [self.value(arg) for arg in node.args]
+        x, name = operands[i], self.variable
         read = dict(zip(step.op.uses, operands, strict=True))
-        read[step.op.uses[0]] = Value(name, x.legs, True)
+        read[step.op.uses[i]] = Value(name, x.legs, True)
         result = self._boxed(step, read, self.writer)
         gradient, legs = d.aligned(result.legs, whole=True).text, f"({len(result.legs)}, {len(x.legs)})"
         text = self.writer.call("gradient_of", f"lambda {name}: {result.text}", gradient, x.text, legs)

@@ -12,7 +12,7 @@ its own name. With whole rows at hand, each box of the language is one node, whi
 | spread | its argument for each entry of legs that it lacks: data = (these) |
 | box_grad | of (result or operand of a box, gradient) that of the operand: data = (its step) |
 | kept | of (gradient) what the masks of a box let through: data = (the step of the box) |
-| pull | of (gradient, operands) that of the first operand of a box: data = (its step, the index of that) |
+| pull | of (gradient, operands) that of an operand of a box: data = (its step, its number, its index) |
 """
 
 from __future__ import annotations
@@ -132,26 +132,31 @@ def rows_gradients(program: RowsProgram) -> list[tuple[Node, Node]]:
 
 def _box(back: Backward, node: Node, d: Node) -> None:
     step, box, x = node.data[0], node.data[0].op, node.args[0]
-    name = f"d_{x.name}"
+    name, own = f"d_{x.name}", OPS[box.kind]
     if box.function is not None and MAPS[box.function.name].torch_slope:
         known = node if MAPS[box.function.name].saves == "result" else x
         back.give(x, back.nodes.node("slope", (known, d), x.axes, name, (box.function.name,)))
         return
-    if OPS[box.kind].only_hides:
+    if own.only_hides:
         found = back.nodes.node("kept", (d,), x.axes, name, (step,))
-    elif OPS[box.kind].gradient:
-        known = node if OPS[box.kind].saves[0] == "result" else x
+    elif own.gradient:
+        known = node if own.saves[0] == "result" else x
         found = back.nodes.node("box_grad", (known, d), x.axes, name, (step,))
     else:
-        found = back.nodes.node("pull", (d, *node.args), x.axes, name, (step, At(x.heads)))
+        found = _pull(back, node, d, 0)
+        for i, (role, use) in enumerate(box.operands):
+            if use not in box.uses[:i] and i and role not in own.without_gradient:
+                back.give(node.args[i], _pull(back, node, d, i))
     back.give(x, found)
-    if step.op.leg == back.pair[1] and _takes_mask(box) and {*back.pair} <= {*x.axes}:
+    adds_mask = own.masked and own.takes_float_mask
+    if box.leg == back.pair[1] and adds_mask and {*back.pair} <= {*x.axes}:
         back.leaves[back.nodes.node("bias", (), x.axes, "mask", (step, At(x.heads)))] = found
 
 
-def _takes_mask(box: Box) -> bool:
-    """Whether a mask of the call is added to its operand."""
-    return OPS[box.kind].masked and OPS[box.kind].takes_float_mask
+def _pull(back: Backward, node: Node, d: Node, i: int) -> Node:
+    """What a box gives its operand i."""
+    x = node.args[i]
+    return back.nodes.node("pull", (d, *node.args), x.axes, f"d_{x.name}", (node.data[0], i, At(x.heads)))
 
 
 def _dropped(back: Backward, node: Node, d: Node) -> None:
