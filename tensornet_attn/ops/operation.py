@@ -103,6 +103,10 @@ class Operation(ABC):
         """What `saves` says, of a box."""
         return self.saves
 
+    def multiplies(self, box: Box) -> bool:
+        """Whether its backward multiplies gradients by entries, where an infinite one that masks hide does harm."""
+        return not {*self.saved(box)} <= {"chosen"}
+
     def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
         """Floats that its backward keeps beside these, by a name of their own."""
         return {}

@@ -262,8 +262,8 @@ COMPILER = (
     ),
     Mutation(
         "tiles/rows.py",
-        'scores = self.scaled(args[0], box.number("scale"), f"{step.name}.of")',
-        "scores = args[0]",
+        'args[0] = self.scaled(args[0], numbers["scale"], f"{step.name}.of")',
+        "pass",
         "Attention in blocks of queries loses the scale of its softmax.",
         (f"{PLAIN}[transformer_xl-False-torch]", f"{PLAIN}[talking_heads-False-torch]"),
     ),
