@@ -28,8 +28,6 @@ class Hide(Operation):
         lines.bind(step.name, text, value.legs)
 
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        x = tiles.value(box.operand("of"))
+        x, nodes = tiles.value(box.operand("of")), tiles.nodes
         seen = tiles.seen(x)
-        return tiles.nodes.node(
-            "hide", (tiles.nodes.spread(x, tiles.pair), seen), tiles.pair, step.name, (box.number("fill"),)
-        )
+        return nodes.node("hide", (nodes.spread(x, nodes.pair), seen), nodes.pair, step.name, (box.number("fill"),))

@@ -68,7 +68,7 @@ class MapOperation(Operation):
         if not row(box).triton:
             return None
         x = tiles.value(box.operand("of"))
-        numbers = [tiles.number(tree) for tree in arguments(box)]
+        numbers = [tiles.nodes.number(tree) for tree in arguments(box)]
         return tiles.nodes.node("map", (x, *numbers), x.axes, step.name, (row(box).name,))
 
     def words(self, box: Box) -> str:

@@ -134,12 +134,12 @@ class MeanOperation(Reduction):
         return over(value.where(keep, 0).sum(axis), keep.sum(axis).to(value.dtype))
 
     def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
-        return tiles.nodes.mul(tiles.share(str(box.leg)), super().tile_along(tiles, step, box), step.name)
+        return tiles.nodes.mul(tiles.nodes.share(tiles.variable), super().tile_along(tiles, step, box), step.name)
 
     def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         """Each entry times 1 / (how many are visible)."""
         x, visible = biased(tiles, step, box)
-        ones = tiles.nodes.spread(tiles.number(ONE), x.axes)
+        ones = tiles.nodes.spread(tiles.nodes.number(ONE), x.axes)
         share = tiles.divided("normalize", ones, visible, Number(0), f"{step.name}_share")
         return tiles.nodes.mul(share, x, step.name)
 

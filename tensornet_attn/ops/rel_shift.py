@@ -68,7 +68,8 @@ class RelShiftOperation(Operation):
 
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         use, leg = box.operand("of"), str(box.leg)
-        if leg not in tiles.places:
+        nodes = tiles.nodes
+        if leg not in nodes.order:
             return tiles.entry(use, leg)
-        rows = tiles.nodes.spread(tiles.value(use), (tiles.pair[0], leg))
-        return tiles.nodes.node("shift", (rows,), tiles.pair, step.name)
+        rows = nodes.spread(tiles.value(use), (nodes.pair[0], leg))
+        return nodes.node("shift", (rows,), nodes.pair, step.name)

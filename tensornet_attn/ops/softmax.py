@@ -52,15 +52,17 @@ class SoftmaxOperation(Operation):
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
         x = tiles.value(box.operand("of"))
         visible = tiles.visible(x)
-        scores, variable = tiles.biased(tiles.scaled(box.number("scale"), x), visible, f"{step.name}.of")
+        scaled = tiles.nodes.scaled(x, box.number("scale"), step.name)
+        scores, variable = tiles.biased(scaled, visible, f"{step.name}.of")
         return tiles.dropped(box.number("dropout"), tiles.divided("softmax", scores, visible, variable))
 
     def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
         """exp(x - lse)"""
-        x = tiles.scaled(box.number("scale"), tiles.value(box.operand("of")))
-        minus = tiles.nodes.mul(tiles.number(Negative(ONE)), tiles.nodes.over(x, tiles.variable, "lse", step.name))
-        rest = tiles.nodes.add([tiles.own(x), minus])
-        return tiles.nodes.node("map", (rest,), rest.axes, step.name, ("exp",))
+        nodes = tiles.nodes
+        x = nodes.scaled(tiles.value(box.operand("of")), box.number("scale"), step.name)
+        minus = nodes.mul(nodes.number(Negative(ONE)), nodes.over(x, tiles.variable, "lse", step.name))
+        rest = nodes.add([nodes.renamed(x, {tiles.variable: tiles.place}), minus])
+        return nodes.node("map", (rest,), rest.axes, step.name, ("exp",))
 
     def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         text = lines.call("masked_softmax", lines.scaled(box.number("scale"), value).text, keep, bias)

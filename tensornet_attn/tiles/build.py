@@ -59,7 +59,7 @@ class Builder(Steps):
             self.value(step, self.indices(step.legs))
         exit_ = self.exit(last)
         legs = self.arranged(last.legs)
-        query, key = self.nodes.order[:2]
+        query, key = self.nodes.pair
         found = Program(
             self.step, query, key, self.heads, self.whole, self.widths, tuple(self.operands.values()), exit_, legs,
             tuple(self.maps.values()), tuple(self.masks), self.others or (), self.nodes, self.places,
@@ -82,7 +82,7 @@ class Builder(Steps):
         return At(index[leg] for leg in self.heads if leg in legs)
 
     def axes(self, legs: tuple[str, ...]) -> Axes:
-        sides = {*self.nodes.order[:2], *self.places} & {*legs}
+        sides = {*self.nodes.pair, *self.places} & {*legs}
         sides |= {axis for axis, own in self.widths.items() if {*own} & {*legs}}
         found = tuple(axis for axis in self.nodes.order if axis in sides)
         if len(found) > 2:
@@ -92,7 +92,7 @@ class Builder(Steps):
     def arranged(self, legs: tuple[str, ...]) -> tuple[str, ...]:
         """Legs as operands and results have them: heads, sequence, width."""
         heads = tuple(leg for leg in self.heads if leg in legs)
-        long = tuple(leg for leg in self.nodes.order[:2] if leg in legs)
+        long = tuple(leg for leg in self.nodes.pair if leg in legs)
         return heads + long + tuple(leg for own in self.widths.values() for leg in own if leg in legs)
 
     # the value of a use
@@ -119,7 +119,7 @@ class Builder(Steps):
             if tensor.init.name == "distance":
                 return self.nodes.node("distance", (), self.axes(use.legs), use.name)
             numbers = {"zeros": Number(0), "ones": ONE}
-            return self.number(numbers.get(tensor.init.name) or tensor.init.arguments[0])  # type: ignore[arg-type]
+            return self.nodes.number(numbers.get(tensor.init.name) or tensor.init.arguments[0])  # type: ignore[arg-type]
         axes, at = self.operand(use)
         return self.nodes.node("load", (), axes, use.name, (at, self.place(use.legs, index)))
 
@@ -131,7 +131,7 @@ class Builder(Steps):
             missing = [leg for axis in axes if axis in self.widths for leg in self.widths[axis] if leg not in use.legs]
             if missing:
                 raise Unfit(f"'{use.name}' has only some of the legs of a width: it lacks '{missing[0]}'")
-            if {*self.places} & {*axes} and {*self.nodes.order[:2]} & {*axes}:
+            if {*self.places} & {*axes} and {*self.nodes.pair} & {*axes}:
                 raise Unfit(f"'{use.name}' has relative positions beside '{axes[0]}'")
             self.operands[use] = Operand(use, heads, axes)
         if self.operands[use].table:
@@ -150,9 +150,6 @@ class Builder(Steps):
 
     # steps
 
-    def share(self, leg: str) -> Arith:
-        return Number(1 / self.heads[leg])
-
     def box(self, step: Step, box: Box, index: Index) -> Node:
         """The tile that an operation makes: over tiles beside each other, where masks act, or anywhere else."""
         own, leg, place, where = OPS[box.kind], str(box.leg), "", f", in '{step.name}'"
@@ -167,7 +164,7 @@ class Builder(Steps):
 
     def entry(self, use: Use, leg: str, index: Index, name: str) -> Node:
         """What a table of distances, one for all queries or one for each, has at that of query and key."""
-        query, key = self.nodes.order[:2]
+        query, key = self.nodes.pair
         heads = tuple(one for one in self.heads if one in use.legs)
         if others := {*use.legs} - {*heads, query, leg}:
             raise Unfit(f"'{use.name}' has the leg '{min(others)}', which '{name}' would have beside queries and keys")
@@ -183,7 +180,7 @@ class Builder(Steps):
     def visible(self, masks: Iterable[Function], place: At) -> Node:
         """Where some masks of the design, and that of the call, allow to look: numbered by how far they let a query."""
         number = self.masks.setdefault(span_of(self.graph, masks), len(self.masks))
-        return self.nodes.node("visible", (), self.nodes.order[:2], "seen", (number, place))
+        return self.nodes.node("visible", (), self.nodes.pair, "seen", (number, place))
 
     # the result
 
@@ -206,16 +203,16 @@ class Builder(Steps):
         return x if vanishes(x) else self.nodes.node("inside", (x,), x.axes, x.name)
 
     def rank(self, node: Node) -> bool:
-        return node.axes != self.nodes.order[:2]  # maps stand first
+        return node.axes != self.nodes.pair  # maps stand first
 
     def reading(self, step: Step, term: Term, index: Index, at: At) -> Exit:
         """Maps and values of the tiles of the result."""
-        query, key = self.nodes.order[:2]
+        query, key = self.nodes.pair
         summed = self.indices((leg for use in term.factors for leg in use.legs if leg not in step.legs), index)
         maps, *values = sorted((self.use(use, {**index, **summed}) for use in term.factors), key=self.rank)
         if maps.axes != (query, key):
             raise Unfit(f"'{step.name}' reads a tile of {' '.join(maps.axes) or 'one number'}")
-        maps = self.scaled(maps, term.coefficient, maps.name)
+        maps = self.nodes.scaled(maps, term.coefficient, maps.name)
         if values and (key not in values[0].axes or query in values[0].axes):
             if {*values[0].axes} - {query, key}:
                 raise Unfit(f"'{step.name}' reads maps by values without the key leg")
@@ -226,36 +223,28 @@ class Builder(Steps):
 class _BoxTiles(BoxTiles[Builder]):
     """See `ops.given.KernelTiles`."""
 
-    @property
-    def pair(self) -> Axes:
-        return self.nodes.order[:2]
-
-    @property
-    def places(self) -> Axes:
-        return self.builder.places
-
     def entry(self, use: Use, leg: str) -> Node:
-        return self.builder.entry(use, leg, self.index, self.step.name)
+        return self.maker.entry(use, leg, self.index, self.step.name)
 
     def visible(self, x: Node) -> Node:
-        builder, step = self.builder, self.step
-        if x.axes != self.pair:
+        maker, step = self.maker, self.step
+        if x.axes != self.nodes.pair:
             raise Unfit(f"'{step.name}' has a tile of {' '.join(x.axes) or 'one number'}")
-        others = tuple(leg for leg in step.op.uses[0].legs if leg not in self.pair)
-        if builder.others not in (None, others):
+        others = tuple(leg for leg in step.op.uses[0].legs if leg not in self.nodes.pair)
+        if maker.others not in (None, others):
             raise Unfit(f"'{step.name}' has other legs than a box before it, and a mask of the call names them")
-        builder.others = others
-        return builder.visible(builder.graph.masks(step), At(self.index.get(leg, "") for leg in others))
+        maker.others = others
+        return maker.visible(maker.graph.masks(step), At(self.index.get(leg, "") for leg in others))
 
     def seen(self, x: Node) -> Node:
-        if not {*x.axes} <= {*self.pair}:
+        if not {*x.axes} <= {*self.nodes.pair}:
             raise Unfit(f"'{self.step.name}' has a tile of {' '.join(x.axes)}")
         assert self.step.box is not None
-        new = partial(self.builder.indices, index=self.index)
-        return where_seen(self.nodes, self.step.box, self.index, self.builder.visible, new)
+        new = partial(self.maker.indices, index=self.index)
+        return where_seen(self.nodes, self.step.box, self.index, self.maker.visible, new)
 
     def bias(self, visible: Node) -> Node:
-        return self.nodes.node("bias", (), self.pair, "bias", (visible.data[1],))
+        return self.nodes.node("bias", (), self.nodes.pair, "bias", (visible.data[1],))
 
     def biased(self, x: Node, visible: Node, name: str) -> tuple[Node, str]:
         (arg, variable) = (x.args[0], x.data[0]) if x.op == "over" and x.data[1] == "lse" else (x, "")
@@ -264,21 +253,21 @@ class _BoxTiles(BoxTiles[Builder]):
         return self.nodes.add([arg, self.bias(visible)], name), variable
 
     def divided(self, op: str, x: Node, visible: Node, last: object, name: str = "") -> Node:
-        maps, own = self.builder.maps, self.step.name
+        maps, own = self.maker.maps, self.step.name
         number = [*maps].index(own) if own in maps else len(maps)
-        data = (number, self.builder.place(self.step.legs, self.index), last)
+        data = (number, self.maker.place(self.step.legs, self.index), last)
         found = self.nodes.node(op, (x, visible), x.axes, name or own, data)
         maps.setdefault(own, found)
         return found
 
     def dropped(self, probability: Arith, x: Node) -> Node:
-        builder, step = self.builder, self.step
-        if evaluate(probability, builder.graph.values) == 0:
+        maker, step = self.maker, self.step
+        if evaluate(probability, maker.graph.values) == 0:
             return x
-        if x.axes != self.pair:
+        if x.axes != self.nodes.pair:
             raise Unfit(f"'{step.name}' drops a tile of {' '.join(x.axes) or 'one number'}")
-        heads = tuple(leg for leg in builder.heads if leg in step.legs)
-        data = (builder.stream(step.name), probability, heads, builder.place(heads, self.index))
+        heads = tuple(leg for leg in maker.heads if leg in step.legs)
+        data = (maker.stream(step.name), probability, heads, maker.place(heads, self.index))
         return self.nodes.node("drop", (x,), x.axes, step.name, data)
 
 

@@ -28,7 +28,7 @@ def where_seen(nodes: Nodes, box: Box, index: Mapping[str, str], look: Look, new
 
     `look`: where masks of the design and the call allow it; `new`: index variables of some legs. Raises Unfit.
     """
-    pair, found = nodes.order[:2], dict[Node, None]()
+    pair, found = nodes.pair, dict[Node, None]()
     for every in sorted(box.seen, key=repr):
         views = [(visible.masks, visible.legs) for visible in sorted(every, key=repr)]
         if any(legs is None for _, legs in views):

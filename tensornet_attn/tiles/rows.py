@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.model import Box, Graph, Step, Use
-from tensornet_attn.ir.arithmetic import ONE, Arith, Binary
+from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import MAPS, OPS
 from tensornet_attn.tiles.derive import RULES, Backward
 from tensornet_attn.tiles.legs import made_inside, unbounded
@@ -44,7 +44,7 @@ class RowsProgram:
 
     @property
     def pair(self) -> Axes:
-        return self.nodes.order[:2]
+        return self.nodes.pair
 
 
 def rows_program(graph: Graph) -> RowsProgram:
@@ -100,9 +100,6 @@ class _Rows(Steps):
     def indices(self, legs: Iterable[str], index: Index) -> dict[str, str]:
         return {leg: leg for leg in self.place(legs)}
 
-    def share(self, leg: str) -> Arith:
-        return Binary("/", ONE, self.nodes.count(leg))
-
     def box(self, step: Step, box: Box, index: Index) -> Node:
         own, leg = OPS[box.kind], str(box.leg)
         args, numbers = [self.use(use, index) for use in box.uses], dict(box.numbers)
@@ -114,7 +111,7 @@ class _Rows(Steps):
             if found is not None:
                 return found
         if "scale" in numbers:
-            args[0] = self.scaled(args[0], numbers["scale"], f"{step.name}.of")
+            args[0] = self.nodes.scaled(args[0], numbers["scale"], f"{step.name}.of")
             step = replace(step, op=replace(box, numbers=tuple((numbers | {"scale": ONE}).items())))
         data = (step, self.place(step.legs), leg if leg in self.nodes.sizes and leg not in step.legs else "")
         return self.nodes.node("box", args, self.axes(step.legs), step.name, data)
@@ -123,7 +120,7 @@ class _Rows(Steps):
 def rows_gradients(program: RowsProgram) -> list[tuple[Node, Node]]:
     """(what was loaded, or a mask of the call, its gradient): see `Backward.leaf`."""
     nodes, result = program.nodes, program.result
-    back = Backward(nodes, program.pair, RULES | _RULES)
+    back = Backward(nodes, RULES | _RULES)
     back.give(result, nodes.node("gradient", (), result.axes, "gradient", (At(result.heads),)))
     for node in reversed(below([result])):
         back.back(node, back.own(node))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tensornet_attn.graph.model import Box, Step, Term, Use
-from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.tiles.model import Axes, Node, Nodes
 
 Index = Mapping[str, str]  # of a leg its index variable, empty where a program has one tile of it
@@ -29,15 +28,11 @@ class Steps(ABC):
 
     @abstractmethod
     def indices(self, legs: Iterable[str], index: Index) -> dict[str, str]:
-        """Index variables of these legs, beside those of others."""
+        """Index variables of these legs, beside those of others: new ones."""
 
     @abstractmethod
     def box(self, step: Step, box: Box, index: Index) -> Node:
         """The tile of a box."""
-
-    @abstractmethod
-    def share(self, leg: str) -> Arith:
-        """1 / (how many tiles a leg has beside each other)."""
 
     def tile(self, step: Step, index: Index) -> Node:
         if step.contraction is not None:
@@ -51,32 +46,23 @@ class Steps(ABC):
         summed = self.indices((leg for use in term.factors for leg in use.legs if leg not in step.legs), index)
         factors = [self.use(use, {**index, **summed}) for use in term.factors]
         if not factors:
-            return self.number(term.coefficient)
+            return self.nodes.number(term.coefficient)
         found = self.nodes.total(factors[0], wanted, name)
         if len(factors) == 2:
             found = self.nodes.product(factors[0], factors[1], wanted, name)
         for variable in reversed([*summed.values()]):
             found = self.nodes.over(found, variable, "add", name)
-        return self.scaled(found, term.coefficient, name)
-
-    def number(self, tree: Arith) -> Node:
-        return self.nodes.node("number", (), (), "", (tree,))
-
-    def scaled(self, x: Node, by: Arith, name: str) -> Node:
-        return x if by == ONE else self.nodes.mul(self.number(by), x, name)
+        return self.nodes.scaled(found, term.coefficient, name)
 
 
-Builder = TypeVar("Builder", bound=Steps)
+Maker = TypeVar("Maker", bound=Steps)
 
 
 @dataclass(frozen=True)
-class BoxTiles(Generic[Builder]):
-    """What the operation of a box makes its tile with: see `ops.given.Tiles`.
+class BoxTiles(Generic[Maker]):
+    """What the operation of a box makes its tile with: see `ops.given.Tiles`. `index`: of its operands."""
 
-    `index`: of its operands; `place`: the value of `variable` that the result is for.
-    """
-
-    builder: Builder
+    maker: Maker
     step: Step
     index: Index
     variable: str = ""
@@ -84,19 +70,7 @@ class BoxTiles(Generic[Builder]):
 
     @property
     def nodes(self) -> Nodes:
-        return self.builder.nodes
+        return self.maker.nodes
 
     def value(self, use: Use) -> Node:
-        return self.builder.use(use, self.index)
-
-    def own(self, x: Node) -> Node:
-        return self.nodes.renamed(x, {self.variable: self.place})
-
-    def number(self, tree: Arith) -> Node:
-        return self.builder.number(tree)
-
-    def share(self, leg: str) -> Node:
-        return self.number(self.builder.share(leg))
-
-    def scaled(self, coefficient: Arith, x: Node) -> Node:
-        return self.builder.scaled(x, coefficient, self.step.name)
+        return self.maker.use(use, self.index)
