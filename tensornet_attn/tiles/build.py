@@ -190,11 +190,11 @@ class Builder(Steps):
         if step.box is not None:
             own = OPS[step.box.kind]
             found = own.tile_summed(_BoxTiles(self, step, index), step, step.box)
-            if found is not None:
-                return Exit(at, self.inside(found), None, log=own.log_of_sum)
+            if found is None:
+                raise Unfit(f"'{step.name}' ends a kernel with a '{step.box.kind}', which has no tiles for that")
+            return Exit(at, self.inside(found), None, log=own.log_of_sum)
         if step.contraction is None or len(step.contraction.terms) != 1:
-            known = "a product, a sum, a mean or a logsumexp"
-            raise Unfit(f"'{step.name}' reads values of queries x keys otherwise than by {known}")
+            raise Unfit(f"'{step.name}' reads values of queries x keys otherwise than by a product")
         (term,) = step.contraction.terms
         return self.reading(step, term, index, at)
 
