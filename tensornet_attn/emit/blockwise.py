@@ -68,12 +68,8 @@ def emit_blockwise(writer: Writer, step: Step) -> None:
         inner.functions | back.functions | {f"{forward}\n\n\n{_gradient(tile, back, operands, gradients)}"}
     )
     writer.needs_math |= inner.needs_math | back.needs_math
-    comment = f"{', '.join(op.steps)}: blockwise, recomputed in the backward"
-    for line in wrap(comment, WIDTH - 10, break_long_words=False):
-        writer.line(f"# {line}")
-    writer.values[step.name] = Value(local, result, True)
-    text = writer.call("blockwise", *_arguments(writer, inner, operands, tile, block))
-    writer.line(f"{local} = {text}", writer.values[step.name])
+    writer.about(f"{', '.join(op.steps)}: blockwise, recomputed in the backward")
+    writer.named(step.name, writer.call("blockwise", *_arguments(writer, inner, operands, tile, block)), result)
 
 
 def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:
