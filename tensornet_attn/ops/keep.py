@@ -43,5 +43,5 @@ class Keep(Operation):
             lines.bind(step.name, value.text, value.legs, value.level)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        x = tiles.value(box.operand("of"))
-        return tiles.nodes.node("keep", (x, tiles.visible(x)), x.axes, step.name)
+        x, visible = tiles.masked(box.operand("of"))
+        return tiles.nodes.node("keep", (x, visible), x.axes, step.name)

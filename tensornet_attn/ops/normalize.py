@@ -39,5 +39,4 @@ class NormalizeOperation(Operation):
         lines.bind(step.name, lines.call("normalized", value.text, keep, *lines.eps(box.number("eps"))), value.legs)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        x = tiles.value(box.operand("of"))
-        return tiles.divided("normalize", x, tiles.visible(x), box.number("eps"))
+        return tiles.divided("normalize", *tiles.masked(box.operand("of")), box.number("eps"))

@@ -90,8 +90,7 @@ class LogSumExpOperation(Reduction):
         return value.logsumexp(axis).where(some.squeeze(axis), 0)
 
     def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        x = tiles.value(box.operand("of"))
-        visible = tiles.visible(x)
+        x, visible = tiles.masked(box.operand("of"))
         terms, variable = tiles.biased(x, visible, f"{step.name}_terms")
         return tiles.divided("softmax", terms, visible, variable, f"{step.name}_shares")
 
@@ -146,6 +145,5 @@ class MeanOperation(Reduction):
 
 def biased(tiles: KernelTiles, step: Step, box: Box) -> tuple[Tile, Tile]:
     """The operand with what a float mask adds, and where the box may look."""
-    x = tiles.value(box.operand("of"))
-    visible = tiles.visible(x)
+    x, visible = tiles.masked(box.operand("of"))
     return tiles.nodes.add([tiles.bias(visible), x], f"{step.name}_terms"), visible

@@ -50,8 +50,7 @@ class SoftmaxOperation(Operation):
         lines.bind(step.name, lines.dropped(box.number("dropout"), text), value.legs)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        x = tiles.value(box.operand("of"))
-        visible = tiles.visible(x)
+        x, visible = tiles.masked(box.operand("of"))
         scaled = tiles.nodes.scaled(x, box.number("scale"), step.name)
         scores, variable = tiles.biased(scaled, visible, f"{step.name}.of")
         return tiles.dropped(box.number("dropout"), tiles.divided("softmax", scores, visible, variable))

@@ -162,21 +162,6 @@ class Builder(Steps):
             raise Unfit(f"there are no tiles of '{box.function.name if box.function else box.kind}'{where}")
         return found
 
-    def entry(self, use: Use, leg: str, index: Index, name: str) -> Node:
-        """What a table of distances, one for all queries or one for each, has at that of query and key."""
-        query, key = self.nodes.pair
-        heads = tuple(one for one in self.heads if one in use.legs)
-        if others := {*use.legs} - {*heads, query, leg}:
-            raise Unfit(f"'{use.name}' has the leg '{min(others)}', which '{name}' would have beside queries and keys")
-        if any(step.name == use.name for step in self.op.body):
-            raise Unfit(f"'{use.name}' is made for each block, and read at the distance of query and key")
-        axes = (query, leg) if query in use.legs else (leg,)
-        found = Operand(use, heads, axes, leg)
-        if self.operands.setdefault(use, found) != found:
-            raise Unfit(f"'{use.name}' is read at the distance of query and key, and otherwise too")
-        data = (list(self.operands).index(use), self.place(use.legs, index), self.graph.leg[leg].reach)
-        return self.nodes.node("entry", (), (query, key), name, data)
-
     def visible(self, masks: Iterable[Function], place: At) -> Node:
         """Where some masks of the design, and that of the call, allow to look: numbered by how far they let a query."""
         number = self.masks.setdefault(span_of(self.graph, masks), len(self.masks))
@@ -224,17 +209,29 @@ class _BoxTiles(BoxTiles[Builder]):
     """See `ops.given.KernelTiles`."""
 
     def entry(self, use: Use, leg: str) -> Node:
-        return self.maker.entry(use, leg, self.index, self.step.name)
+        (query, key), maker, name = self.nodes.pair, self.maker, self.step.name
+        heads = tuple(one for one in maker.heads if one in use.legs)
+        if others := {*use.legs} - {*heads, query, leg}:
+            raise Unfit(f"'{use.name}' has the leg '{min(others)}', which '{name}' would have beside queries and keys")
+        if any(step.name == use.name for step in maker.op.body):
+            raise Unfit(f"'{use.name}' is made for each block, and read at the distance of query and key")
+        axes = (query, leg) if query in use.legs else (leg,)
+        found = Operand(use, heads, axes, leg)
+        if maker.operands.setdefault(use, found) != found:
+            raise Unfit(f"'{use.name}' is read at the distance of query and key, and otherwise too")
+        place, reach = maker.place(use.legs, self.index), maker.graph.leg[leg].reach
+        data = (list(maker.operands).index(use), place, reach)
+        return self.nodes.node("entry", (), (query, key), name, data)
 
-    def visible(self, x: Node) -> Node:
-        maker, step = self.maker, self.step
+    def masked(self, use: Use) -> tuple[Node, Node]:
+        x, maker, step = self.value(use), self.maker, self.step
         if x.axes != self.nodes.pair:
             raise Unfit(f"'{step.name}' has a tile of {' '.join(x.axes) or 'one number'}")
-        others = tuple(leg for leg in step.op.uses[0].legs if leg not in self.nodes.pair)
+        others = tuple(leg for leg in use.legs if leg not in self.nodes.pair)
         if maker.others not in (None, others):
             raise Unfit(f"'{step.name}' has other legs than a box before it, and a mask of the call names them")
         maker.others = others
-        return maker.visible(maker.graph.masks(step), At(self.index.get(leg, "") for leg in others))
+        return x, maker.visible(maker.graph.masks(step), At(self.index.get(leg, "") for leg in others))
 
     def seen(self, x: Node) -> Node:
         if not {*x.axes} <= {*self.nodes.pair}:

@@ -106,8 +106,8 @@ class Squares(Operation):
         return tiles.nodes.over(tiles.nodes.mul(x, x), tiles.variable, "add", step.name)
 
     def tile_summed(self, tiles: Any, step: Step, box: Box) -> Any:
-        x = tiles.value(box.operand("of"))
-        return tiles.nodes.node("keep", (tiles.nodes.mul(x, x), tiles.visible(x)), x.axes, step.name)
+        x, visible = tiles.masked(box.operand("of"))
+        return tiles.nodes.node("keep", (tiles.nodes.mul(x, x), visible), x.axes, step.name)
 
 
 SQUARES = Squares()
