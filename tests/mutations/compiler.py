@@ -100,6 +100,13 @@ COMPILER = (
         (f"{RULE}[relu of a weight]",),
     ),
     Mutation(
+        "rewrite/relu.py",
+        " and not graph.masked(reader)",
+        "",
+        "A sum over visible keys becomes a product over all of them.",
+        ("rewrite/test_rules.py::test_a_relu_stays_in_a_sum_that_masks_act_in",),
+    ),
+    Mutation(
         "rewrite/change.py",
         "terms[at : at + 1] = found[0]",
         "terms[at : at + 1] = found[0][:1]",

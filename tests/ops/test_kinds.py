@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -34,46 +34,53 @@ def kinds_in(node: ast.AST) -> set[str]:
     return {word for text in texts for word in text.split()} & KINDS
 
 
-@cache
-def assigned(tree: ast.Module) -> list[tuple[str, ast.expr, set[str]]]:
-    """(name, value, names in it) of every assignment, of tuples one by one."""
-    pairs = list[tuple[ast.expr, ast.expr]]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else (node.target,):
-                alike = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
-                both = zip(target.elts, node.value.elts, strict=False) if alike else ((target, node.value),)  # type: ignore[attr-defined]
-                pairs += both
-    return [(name.id, value, names_in(value)) for name, value in pairs if isinstance(name, ast.Name)]
+@dataclass
+class Assigned:
+    """A name that something is assigned to: whether that names kinds, is a `.kind`, and the names in it."""
+
+    name: str
+    kinds: bool
+    alias: bool
+    names: set[str]
 
 
-@cache
-def imported(tree: ast.Module) -> list[tuple[str, str, str]]:
-    """(module, name there, name here)"""
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
-    return [(node.module or "", own.name, own.asname or own.name) for node in nodes for own in node.names]
+class Module:
+    """A module: its nodes, what it assigns, in functions as well, and imports: (module, name there, name here)."""
+
+    def __init__(self, text: str) -> None:
+        self.nodes = [*ast.walk(ast.parse(text))]
+        self.assigned = [Assigned(*one) for node in self.nodes for one in assignments(node)]
+        found = (node for node in self.nodes if isinstance(node, ast.ImportFrom))
+        self.imported = [(node.module or "", one.name, one.asname or one.name) for node in found for one in node.names]
+
+    def tables(self, others: Mapping[str, set[str]]) -> set[str]:
+        """The names that stand for tables of kinds, or for something made of one; `others`: those of other modules."""
+        found = {here for module, name, here in self.imported if name in others.get(module, ())}
+        found |= {one.name for one in self.assigned if one.kinds}
+        while True:
+            new = {one.name for one in self.assigned if one.names & found} - found
+            if not new:
+                return found
+            found |= new
 
 
-@cache
-def told(tree: ast.Module) -> set[str]:
-    """The names that something with kinds is assigned to."""
-    return {name for name, value, _ in assigned(tree) if kinds_in(value)}
+def assignments(node: ast.AST) -> Iterator[tuple[str, bool, bool, set[str]]]:
+    """What a statement assigns, that of tuples one by one."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) or node.value is None:
+        return
+    for target in node.targets if isinstance(node, ast.Assign) else (node.target,):
+        pairs = [(target, node.value)]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = [*zip(target.elts, node.value.elts, strict=False)]
+        for name, value in pairs:
+            if isinstance(name, ast.Name):
+                alias = isinstance(value, ast.Attribute) and value.attr == "kind"
+                yield name.id, bool(kinds_in(value)), alias, names_in(value)
 
 
-def tables_of(tree: ast.Module, others: Mapping[str, set[str]]) -> set[str]:
-    """The names that stand for tables of kinds, or for something made of one; `others`: those of other modules."""
-    found = {here for module, name, here in imported(tree) if name in others.get(module, ())} | told(tree)
-    while True:
-        new = {name for name, _, names in assigned(tree) if names & found} - found
-        if not new:
-            return found
-        found |= new
-
-
-def asks(tree: ast.Module, others: Mapping[str, set[str]]) -> Iterator[tuple[int, str]]:
+def asks(module: Module, others: Mapping[str, set[str]]) -> Iterator[tuple[int, str]]:
     """(line, text) of everything that asks for a kind."""
-    tables = tables_of(tree, others)
-    aliases = {name for name, value, _ in assigned(tree) if isinstance(value, ast.Attribute) and value.attr == "kind"}
+    tables, aliases = module.tables(others), {one.name for one in module.assigned if one.alias}
 
     def is_kind(node: ast.AST) -> bool:
         return node.attr == "kind" if isinstance(node, ast.Attribute) else bool(names_in(node) & aliases)
@@ -81,7 +88,7 @@ def asks(tree: ast.Module, others: Mapping[str, set[str]]) -> Iterator[tuple[int
     def lists(node: ast.AST) -> bool:
         return bool(kinds_in(node) or names_in(node) & tables)
 
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             found = any(map(is_kind, sides)) and any(lists(side) for side in sides if not is_kind(side))
@@ -100,15 +107,15 @@ def asks(tree: ast.Module, others: Mapping[str, set[str]]) -> Iterator[tuple[int
 
 
 def test_modules_ask_operations_and_not_their_kinds() -> None:
-    trees = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
-    named = {name: ".".join([NAME, *Path(name).with_suffix("").parts]).removesuffix(".__init__") for name in trees}
+    modules = {path.relative_to(PACKAGE).as_posix(): Module(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    named = {name: ".".join([NAME, *Path(name).with_suffix("").parts]).removesuffix(".__init__") for name in modules}
     tables: dict[str, set[str]] = {}
     while True:  # a table may have gone through several modules
-        found = {named[name]: tables_of(tree, tables) for name, tree in trees.items() if name not in KERNELS}
+        found = {named[name]: module.tables(tables) for name, module in modules.items() if name not in KERNELS}
         if found == tables:
             break
         tables = found
-    places = {name: [*asks(tree, tables)] for name, tree in trees.items() if not name.startswith(MAY)}
+    places = {name: [*asks(module, tables)] for name, module in modules.items() if not name.startswith(MAY)}
     assert {name: own for name, own in places.items() if own} == {}
 
 
@@ -136,7 +143,7 @@ OTHERS = {"other": {"TABLE"}}
     ],
 )
 def test_what_asks_is_found(text: str) -> None:
-    assert [*asks(ast.parse(text), OTHERS)]
+    assert [*asks(Module(text), OTHERS)]
 
 
 @pytest.mark.parametrize(
@@ -149,4 +156,4 @@ def test_what_asks_is_found(text: str) -> None:
     ],
 )
 def test_what_does_not_ask_is_not_found(text: str) -> None:
-    assert not [*asks(ast.parse(text), OTHERS)]
+    assert not [*asks(Module(text), OTHERS)]
