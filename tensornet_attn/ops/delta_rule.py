@@ -107,10 +107,6 @@ class DeltaRuleOperation(Operation):
         operands = sum(count * scene.elements(box.operand(role)) for count, role in parts)
         return operands + result * scene.elements(step)
 
-    def multiplies(self, box: Box) -> bool:
-        """Hidden keys are left out of the state."""
-        return False
-
     def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
         batch = scene.batch if step.name in scene.batched else 1
         sizes = {role: scene.elements(box.operand(role)) for role in ("query", "key", "rate")}

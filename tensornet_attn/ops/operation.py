@@ -103,9 +103,10 @@ class Operation(ABC):
         """What `saves` says, of a box."""
         return self.saves
 
-    def multiplies(self, box: Box) -> bool:
-        """Whether its backward multiplies gradients by entries, where an infinite one that masks hide does harm."""
-        return not {*self.saved(box)} <= {"chosen"}
+    @property
+    def multiplies(self) -> bool:
+        """Whether its backward multiplies by entries of operands: an infinite one that masks hide then does harm."""
+        return not (self.linear or self.scales or self.selects or self.recurrent)
 
     def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
         """Floats that its backward keeps beside these, by a name of their own."""

@@ -75,7 +75,7 @@ class _Hiding:
         if step.box is None:
             many = [len(term.factors) > 1 for term in terms_of(step) for _ in term.factors]
             return [more and self.infinite(use) for more, use in zip(many, step.op.uses, strict=True)]
-        if not OPS[step.box.kind].multiplies(step.box):
+        if not OPS[step.box.kind].multiplies:
             return [False] * len(step.op.uses)
         always = self.everywhere or not finite(self.graph, step.box)
         return [always or self.infinite(use) for use in step.op.uses]
