@@ -232,8 +232,8 @@ COMPILER = (
         (f"{TILES}[19-mhsa]",),
     ),
     Mutation(
-        "tiles/build.py",
-        "Number(1 / self.heads[leg])",
+        "tiles/model.py",
+        "Number(1 / self.sizes[variable] if variable else 1)",
         "Number(1)",
         "A mean over heads in tiles is a sum.",
         ("triton/test_regions.py::test_every_kind_of_call[less the mean of the heads]",),
@@ -269,7 +269,7 @@ COMPILER = (
     ),
     Mutation(
         "tiles/rows.py",
-        'args[0] = self.scaled(args[0], numbers["scale"], f"{step.name}.of")',
+        'args[0] = self.nodes.scaled(args[0], numbers["scale"], f"{step.name}.of")',
         "pass",
         "Attention in blocks of queries loses the scale of its softmax.",
         (f"{PLAIN}[transformer_xl-False-torch]", f"{PLAIN}[talking_heads-False-torch]"),
