@@ -107,7 +107,8 @@ class Squares(Operation):
 
     def tile_summed(self, tiles: Any, step: Step, box: Box) -> Any:
         x, visible = tiles.masked(box.operand("of"))
-        return tiles.nodes.node("keep", (tiles.nodes.mul(x, x), visible), x.axes, step.name)
+        kept = tiles.nodes.node("keep", (x, visible), x.axes, step.name)
+        return tiles.nodes.mul(kept, kept)
 
 
 SQUARES = Squares()
