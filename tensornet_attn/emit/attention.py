@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tensornet_attn.emit.dimensions import dimensions, split
+from tensornet_attn.emit.dimensions import columns, split
 from tensornet_attn.emit.masks import attention_keep
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Function, FusedAttention, Step
-from tensornet_attn.ir.values import Legs, Value, shape_comment
+from tensornet_attn.ir.values import Legs, Value
 
 CAUSAL = Function("causal")
 
@@ -58,24 +58,16 @@ def _options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
 
 def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
     """A line that lays an operand out as [heads, sequence, width]: one head where it has none of them, else all."""
-    local, own = writer.names.fresh(name), {*heads} & {*value.legs}
-    groups = (heads if own else (), sequence, width)
+    own, text = {*heads} & {*value.legs}, ""
     if own and own != {*heads}:
         text = value.grouped((*((leg,) if leg in own else () for leg in heads), sequence, width))
         text = writer.call("over_heads", text, *map(writer.size, heads))
-    else:
-        text = value.grouped(groups)
-    batch = "... " if value.batched else ""
-    writer.line(f"{local} = {text}  # {batch}{dimensions(*groups)}")
-    return local
+    return writer.operand(name, value, (heads if own else (), sequence, width), text)
 
 
 def _bind(writer: Writer, step: Step, text: str, legs: Legs, heads: int, own: int) -> None:
     """The result, its heads as one dimension until a reader wants them apart."""
-    text += split(-1, [*map(writer.size, legs[heads + 1 :])]) if own else "[..., 0]"
+    text += columns([*map(writer.size, legs[heads + 1 :])])
     unpack = split(-2 - own, [*map(writer.size, legs[:heads])])
     text, unpack = (text, unpack) if heads else (text + unpack, "")
-    local = writer.local[step.name]
-    value = Value(local, legs, True, packed=max(heads, 1), unpack=unpack)
-    writer.line(f"{local} = {text}  # {shape_comment(value)}")
-    writer.values[step.name] = value
+    writer.named(step.name, text, legs, packed=max(heads, 1), unpack=unpack)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensornet_attn.cost.band import Reach, band_of
 from tensornet_attn.emit.attention import head_order, masks_of
-from tensornet_attn.emit.dimensions import dimensions, split
+from tensornet_attn.emit.dimensions import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import FusedAttention, Step
@@ -27,22 +27,15 @@ def emit_band(writer: Writer, step: Step) -> None:
         _tensor(writer, "v", v, key, shared if set(shared) & set(v.legs) else (), own),
     ]
     text = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, heads))
-    text += split(-1, [*map(writer.size, own)]) if own else "[..., 0]"
-    text += split(-1 - len(own), [*map(writer.size, heads)])
-    value = Value(writer.local[step.name], (query, *heads, *own), True)
-    writer.line(f"{value.text} = {text}", value)
-    writer.values[step.name] = value
+    text += columns([*map(writer.size, own)]) + split(-1 - len(own), [*map(writer.size, heads)])
+    writer.named(step.name, text, (query, *heads, *own))
 
 
 def _tensor(writer: Writer, name: str, value: Value, sequence: str, heads: Legs, width: Legs) -> str:
     """The name of an operand as [sequence, heads, width], in a line of its own if it has none yet."""
     groups = ((sequence,), heads, width)
     text = value.grouped(groups)
-    if text.isidentifier():
-        return text
-    local, batch = writer.names.fresh(name), "... " if value.batched else ""
-    writer.line(f"{local} = {text}  # {batch}{dimensions(*groups)}")
-    return local
+    return text if text.isidentifier() else writer.operand(name, value, groups, text)
 
 
 def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> list[str]:

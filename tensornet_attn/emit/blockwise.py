@@ -16,9 +16,10 @@ from tensornet_attn.emit.rows import BlockWriter, RowsPrinter, mask_gradient
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.causal import areas_seen, looks_back
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Tensor, Use
+from tensornet_attn.graph.model import Box, Graph, Kernel, Step, Tensor, Use
 from tensornet_attn.ir.areas import distances, near_and_first
 from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ir.values import Legs, Value, permuted
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.blocks import block_of, drops, keys_of, leaf
@@ -55,25 +56,22 @@ class Operand:
 
 def emit_blockwise(writer: Writer, step: Step) -> None:
     """The call; the functions of a block, forward and backward, are carried beside the class."""
-    assert isinstance(step.op, Kernel)
-    inner, operands = _inside(writer, step, step.op)
+    op = step.kernel
+    assert op is not None
+    inner, operands = _inside(writer, step, op)
     program = rows_program(inner.graph)
     result = _forward(inner, program, step)
     local, block = writer.local[step.name], _block(writer.graph, step)
     tile = writer.names.fresh(f"{local}_rows")
-    back, _ = _inside(writer, step, step.op, inner.sizes)
+    back, _ = _inside(writer, step, op, inner.sizes)
     gradients = _backward(back, program, operands, result)
-    forward = _function(tile, inner, operands, step.op, result)
+    forward = _function(tile, inner, operands, op, result)
     writer.functions |= (
         inner.functions | back.functions | {f"{forward}\n\n\n{_gradient(tile, back, operands, gradients)}"}
     )
     writer.needs_math |= inner.needs_math | back.needs_math
-    comment = f"{', '.join(step.op.steps)}: blockwise, recomputed in the backward"
-    for line in wrap(comment, WIDTH - 10, break_long_words=False):
-        writer.line(f"# {line}")
-    writer.values[step.name] = Value(local, result, True)
-    text = writer.call("blockwise", *_arguments(writer, inner, operands, tile, block))
-    writer.line(f"{local} = {text}", writer.values[step.name])
+    writer.about(f"{', '.join(op.steps)}: blockwise, recomputed in the backward")
+    writer.named(step.name, writer.call("blockwise", *_arguments(writer, inner, operands, tile, block)), result)
 
 
 def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:
@@ -168,17 +166,13 @@ def _on_leaves(graph: Graph, step: Step, leaves: dict[Use, Tensor], inside: tupl
     def named(use: Use) -> Use:
         return use if use.name in inside else Use(leaves[leaf(graph, use)].name, use.legs)
 
-    if isinstance(step.op, Contraction):
-        terms = tuple(replace(term, factors=tuple(map(named, term.factors))) for term in step.op.terms)
-        return replace(step, op=Contraction(terms))
-    assert isinstance(step.op, Box)
-    return replace(step, op=replace(step.op, operands=tuple((role, named(use)) for role, use in step.op.operands)))
+    return with_uses(step, named)
 
 
 def _parts(graph: Graph, step: Step) -> list[Step]:
-    """A softmax with dropout as two steps."""
-    box = step.op
-    if not isinstance(box, Box) or box.kind != "softmax" or not drops(graph, step):
+    """What is more than a dropout, and drops entries, as two steps."""
+    box = step.box
+    if box is None or OPS[box.kind].scales or not drops(graph, step):
         return [step]
     before = Step(f"{step.name}.whole", box, step.legs)
     plain = tuple((name, Number(0) if name == "dropout" else value) for name, value in box.numbers)
@@ -220,7 +214,7 @@ def _layout(graph: Graph, tensor: Tensor) -> Legs:
     long = tuple(leg for leg in tensor.legs if graph.leg[leg].sequence or unbounded(graph, leg))
     step, use = next((step, use) for step in graph.steps for use in step.op.uses if use.name == tensor.name)
     others = {leg for other in step.op.uses if other is not use for leg in other.legs}
-    if len(long) != 1 or not isinstance(step.op, Contraction) or not others or use.legs != tensor.legs:
+    if len(long) != 1 or step.contraction is None or not others or use.legs != tensor.legs:
         return tensor.legs
     heads = tuple(leg for leg in tensor.legs if leg in step.legs and leg in others and leg not in long)
     return heads + long + tuple(leg for leg in tensor.legs if leg not in heads + long)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from string import ascii_letters
 
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Contraction, Step, Term
+from tensornet_attn.graph.model import Step, Term
 from tensornet_attn.ir.arithmetic import Arith, Negative
 from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 
 
 def emit_contraction(writer: Writer, step: Step) -> None:
     """The value of a primitive contraction."""
-    assert isinstance(step.op, Contraction)
-    if len(step.op.terms) > 1 or not step.op.terms[0].factors:
-        value = _sum(writer, step, step.op.terms)
+    assert step.contraction is not None
+    terms = step.contraction.terms
+    if len(terms) > 1 or not terms[0].factors:
+        value = _sum(writer, step, terms)
     else:
-        (term,) = step.op.terms
+        (term,) = terms
         value = scaled(writer, term.coefficient, _product(writer, step, term))
     writer.bind(step.name, value.text, value.legs, value.level)
 

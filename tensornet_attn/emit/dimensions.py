@@ -12,6 +12,11 @@ def split(place: int, sizes: Sequence[str]) -> str:
     return f".unflatten({place}, ({', '.join(sizes)}))" if sizes else f".squeeze({place})"
 
 
+def columns(sizes: Sequence[str]) -> str:
+    """What makes legs of these sizes of the last dimension, which is there of none as well."""
+    return split(-1, sizes) if sizes else "[..., 0]"
+
+
 def dimensions(*groups: tuple[str, ...]) -> str:
     """Groups of legs, each one dimension, in words."""
     return " ".join(f"({' '.join(group)})" if len(group) > 1 else group[0] if group else "1" for group in groups)

@@ -8,6 +8,7 @@ from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import batches
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.rewrite.features import Joined
 from tensornet_attn.rewrite.scores import grows
 
 
@@ -47,8 +48,7 @@ def emit_join(writer: Writer, step: Step) -> None:
 
 def exact_parts(graph: Graph, step: Step) -> list[Step]:
     """The parts of a join, and of that which it meets, that are added to scores and of which differences count."""
-    joins = [one for one in graph.steps if one.kernel and one.kernel.kind == "join"]
-    met = [one for one in joins if one.legs[-1] == step.legs[-1]]  # the leg of the features side by side, theirs alone
+    met = [one for one in graph.steps if isinstance(one.form, Joined) and one.form == step.form]  # theirs alone
     alone = [part for one in met if one.kernel for part in one.kernel.body if {*part.legs} < {*one.legs}]
     large = any(grows(graph, use) for part in alone for use in part.op.uses)
     return [part for part in alone if part.op.uses] if large else []

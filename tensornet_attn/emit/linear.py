@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.linear import chunk_of
 from tensornet_attn.emit.contract import scaled
+from tensornet_attn.emit.dimensions import columns
 from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.writer import Writer
@@ -25,11 +27,8 @@ def emit_linear(writer: Writer, step: Step) -> None:
     v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
     call = "decay_attention" if parts.decaying else "linear_attention"
     text = writer.call(call, f"[{terms}]", v, *_options(writer, parts))
-    if len(parts.result) != 1:
-        text += f".unflatten(-1, ({', '.join(map(writer.size, parts.result))}))" if parts.result else "[..., 0]"
-    value = Value(writer.local[step.name], (*parts.heads, query, *parts.result), True)
-    writer.line(f"{value.text} = {text}", value)
-    writer.values[step.name] = value
+    text += columns([*map(writer.size, parts.result)])
+    writer.named(step.name, text, (*parts.heads, query, *parts.result))
 
 
 def emit_sums(writer: Writer, step: Step) -> None:
@@ -39,9 +38,7 @@ def emit_sums(writer: Writer, step: Step) -> None:
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     options = [*_masks(writer, parts), *(["causal=True"] if parts.causal(writer.graph) else [])]
     options += ["wide=True"] if _kept_wide(writer.graph, step.name) else []
-    value = Value(writer.local[step.name], (*parts.heads, query), True)
-    writer.line(f"{value.text} = {writer.call('cumulative_sums', f'[{terms}]', *options)}", value)
-    writer.values[step.name] = value
+    writer.named(step.name, writer.call("cumulative_sums", f"[{terms}]", *options), (*parts.heads, query))
 
 
 def _kept_wide(graph: Graph, name: str) -> bool:
@@ -56,9 +53,9 @@ def _adds_wide(graph: Graph, name: str, reader: Step, exponent: bool) -> bool:
     """Whether a reader takes numbers of 32 bits beside others of 16."""
     adding = [reader] if exponent else []
     if reader.kernel:
-        if reader.kernel.kind == "tiles":
+        if isinstance(reader.form, Block) and reader.form.tiled:
             return True
-        exact = exact_parts(graph, reader) if reader.kernel.kind == "join" else []
+        exact = exact_parts(graph, reader)
         adding = [part for part in reader.kernel.body if any(use.name == name for use in part.op.uses)]
         if not {*adding} <= {*exact}:
             return False

@@ -12,7 +12,7 @@ from tensornet_attn.emit.contract import einsum_text, product, scaled, summed
 from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, seen_text
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Box, Step, Use
+from tensornet_attn.graph.model import Step, Use
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.ops import MAPS, MASKS, OPS
 from tensornet_attn.ops.operation import dim_of
@@ -23,7 +23,6 @@ from tensornet_attn.tiles.rows import RowsProgram
 _INLINE = 64  # characters of an expression that may stand inside another
 _AROUND = ("add", "dropped")  # nodes that may hold such an expression, beside numbers of it and elementwise boxes
 _ROWS, _KEYS = 64, 1024  # of a block, where the sizes of tensors are compared
-_RELU = "torch.ops.aten.threshold_backward({d}, {x}, 0)"  # one pass, where a condition is two
 
 
 @dataclass
@@ -359,8 +358,7 @@ class RowsPrinter:
 
     def _slope(self, node: Node) -> Value:
         known, d = map(self.value, node.args)  # the result, where that is enough, so that its operand can go
-        text = _RELU if node.data[0] == "relu" else MAPS[node.data[0]].slope
-        text = text.format(x=known.atom, y=known.atom, d=d.aligned(known.legs).atom)
+        text = MAPS[node.data[0]].torch_slope.format(x=known.atom, y=known.atom, d=d.aligned(known.legs).atom)
         return Value(text, known.legs, known.batched or d.batched, ATOM if text.startswith("torch.") else PRODUCT)
 
     def _box_grad(self, node: Node) -> Value:
@@ -378,9 +376,8 @@ class RowsPrinter:
 
     def _kept(self, node: Node) -> Value:
         (step,), d, graph = node.data, self.value(node.args[0]), self.writer.graph
-        assert isinstance(step.op, Box)
         use = step.op.operand("of")
-        if step.op.kind == "keep":
+        if not step.op.seen:
             legs = box_layout(graph, step, use.legs)
             keep = keep_and_bias(self.writer, step, legs)[0]
             return Value(self.writer.call("kept", d.aligned(legs).text, keep), legs, True)
@@ -391,10 +388,10 @@ class RowsPrinter:
 
     def _pull(self, node: Node) -> Value:
         """The gradient of a box that no rule is written for: torch knows it."""
-        step, (d, *operands) = node.data[0], [self.value(arg) for arg in node.args]
-        x, name = operands[0], self.variable
+        (step, i, _), (d, *operands) = node.data, [self.value(arg) for arg in node.args]
+        x, name = operands[i], self.variable
         read = dict(zip(step.op.uses, operands, strict=True))
-        read[step.op.uses[0]] = Value(name, x.legs, True)
+        read[step.op.uses[i]] = Value(name, x.legs, True)
         result = self._boxed(step, read, self.writer)
         gradient, legs = d.aligned(result.legs, whole=True).text, f"({len(result.legs)}, {len(x.legs)})"
         text = self.writer.call("gradient_of", f"lambda {name}: {result.text}", gradient, x.text, legs)
@@ -403,6 +400,6 @@ class RowsPrinter:
 
 def mask_gradient(writer: BlockWriter, step: Step, d: Value) -> str:
     """The gradient of the mask of the call, from that of what it was added to in a box."""
-    assert isinstance(step.op, Box)
-    legs = box_layout(writer.graph, step, step.op.operand("of").legs)
+    assert step.box is not None
+    legs = box_layout(writer.graph, step, step.box.operand("of").legs)
     return writer.call("mask_gradient", d.aligned(legs, whole=True).text, "mask", writer.batch_dims, str(len(legs) - 2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensornet_attn.cost.states import states_chunk, with_rows
-from tensornet_attn.emit.dimensions import dimensions, split
+from tensornet_attn.emit.dimensions import split
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step, Use
@@ -49,14 +49,7 @@ def emit_states(writer: Writer, step: Step) -> None:
 
 def _side(writer: Writer, name: str, use: Use | None, heads: Legs, sequence: str, columns: Legs) -> str:
     """The name of one side as [heads, sequence, columns], heads side by side."""
-    if use is None:
-        return "None"
-    value = writer.value(use)
-    text = value.grouped((heads, (sequence,), columns))
-    shape = f"{'... ' if value.batched else ''}{dimensions(heads, (sequence,), columns)}"
-    local = writer.names.fresh(name)
-    writer.line(f"{local} = {text}  # {shape}")
-    return local
+    return "None" if use is None else writer.operand(name, writer.value(use), (heads, (sequence,), columns))
 
 
 def _mix(writer: Writer, use: Use | None, heads: Legs, mixed: Legs) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from textwrap import wrap
 from typing import Any
 
 from tensornet_attn.emit import layout
+from tensornet_attn.emit.dimensions import dimensions
 from tensornet_attn.emit.names import Names, locals_of
 from tensornet_attn.emit.numbers import integer_text, needs_math, number_text
+from tensornet_attn.emit.wrap import WIDTH
 from tensornet_attn.graph.hidden import zero_outside
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.ir.arithmetic import Arith, evaluate
@@ -52,6 +55,21 @@ class Writer:
             return
         self.line(f"{self.local[name]} = {text}", value)
         self.values[name] = Value(self.local[name], legs, value.batched)
+
+    def named(self, name: str, text: str, legs: Legs, **packing: Any) -> None:
+        """The value of a kernel, which has batch dimensions: a line of its own."""
+        self.values[name] = Value(self.local[name], legs, True, **packing)
+        self.line(f"{self.local[name]} = {text}", self.values[name])
+
+    def about(self, text: str) -> None:
+        """A comment, on as many lines as it takes."""
+        self.groups[-1] += [f"# {line}" for line in wrap(text, WIDTH - 10, break_long_words=False)]
+
+    def operand(self, wish: str, value: Value, groups: tuple[Legs, ...], text: str = "") -> str:
+        """The name of a line with a value whose groups of legs are one dimension each; `text`: it, laid out so."""
+        local, batch = self.names.fresh(wish), "... " if value.batched else ""
+        self.line(f"{local} = {text or value.grouped(groups)}  # {batch}{dimensions(*groups)}")
+        return local
 
     def _stands_inside(self, name: str, value: Value) -> bool:
         if name not in self.graph.step or "." not in name or len(self.readers[name]) != 1:

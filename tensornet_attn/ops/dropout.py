@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import ATOM, Legs
-from tensornet_attn.ops.given import Lines, Run, Tensor
+from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile
 from tensornet_attn.ops.model import Arithmetic, BoxModel, Operand
 from tensornet_attn.ops.operation import Operation
 
@@ -32,6 +32,9 @@ class DropoutOperation(Operation):
         value = lines.value(box.operand("of"))
         text = lines.dropped(box.number("dropout"), value.text)
         lines.bind(step.name, text, value.legs, value.level if text == value.text else ATOM)
+
+    def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
+        return tiles.dropped(box.number("dropout"), tiles.value(box.operand("of")))
 
     def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
         """Its one number, the probability, whatever it is."""

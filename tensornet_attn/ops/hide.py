@@ -6,7 +6,7 @@ from math import isinf
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Lines, Run, Tensor
+from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile
 from tensornet_attn.ops.operation import Operation
 
 
@@ -14,7 +14,7 @@ class Hide(Operation):
     """Masks act before maps and products, not after: whatever stands where they hide."""
 
     kind = "hide"
-    elementwise = inline = True
+    elementwise = inline = only_hides = True
     keeps_zeros = False
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
@@ -26,3 +26,8 @@ class Hide(Operation):
         fill = box.number("fill").value  # type: ignore[union-attr]
         text = lines.call("hide", value.text, keep, 'float("-inf")' if isinf(fill) else repr(fill))
         lines.bind(step.name, text, value.legs)
+
+    def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
+        x, nodes = tiles.value(box.operand("of")), tiles.nodes
+        seen = tiles.seen(x)
+        return nodes.node("hide", (nodes.spread(x, nodes.pair), seen), nodes.pair, step.name, (box.number("fill"),))

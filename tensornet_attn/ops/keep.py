@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Lines, Run, Tensor
+from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile
 from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import Operation
 
@@ -21,7 +21,7 @@ class MaskedScores(BoxModel):
 class Keep(Operation):
     kind = "keep"
     model = MaskedScores
-    masked = zero_where_hidden = keeps_sign = linear = True
+    masked = zero_where_hidden = only_hides = keeps_sign = linear = True
     ignores_zeros = "always"
     takes_float_mask = False
     per_element = 0  # its mask alone
@@ -41,3 +41,7 @@ class Keep(Operation):
             lines.values[step.name] = value
         else:
             lines.bind(step.name, value.text, value.legs, value.level)
+
+    def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
+        x, visible = tiles.masked(box.operand("of"))
+        return tiles.nodes.node("keep", (x, visible), x.axes, step.name)

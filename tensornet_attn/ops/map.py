@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
-from typing import Any
 
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.steps import Box, Function, Step
 from tensornet_attn.ir.values import ATOM, Legs
 from tensornet_attn.ops import maps
-from tensornet_attn.ops.given import Graph, Lines, Run, Scene, Tensor, Tiles
+from tensornet_attn.ops.given import Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile
 from tensornet_attn.ops.model import BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, call_words
 
@@ -65,10 +64,11 @@ class MapOperation(Operation):
         filled = own.torch.format(x=value.text, atom=value.atom, **dict(zip("ab", numbers, strict=False)))
         lines.bind(step.name, filled, value.legs, own.level)
 
-    def tile(self, tiles: Tiles, step: Step, box: Box, x: Any) -> Any:
+    def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
         if not row(box).triton:
             return None
-        numbers = [tiles.number(tree) for tree in arguments(box)]
+        x = tiles.value(box.operand("of"))
+        numbers = [tiles.nodes.number(tree) for tree in arguments(box)]
         return tiles.nodes.node("map", (x, *numbers), x.axes, step.name, (row(box).name,))
 
     def words(self, box: Box) -> str:

@@ -1,7 +1,7 @@
 """The elementwise maps: one row a map, with all that the package knows of it.
 
 Texts are templates: of PyTorch over `x` (`atom` where something may follow it) and the numbers `a`, `b`; of Triton over
-`x`, and for the slope, the gradient of x, also the result `y` and its gradient `d`.
+`x`; for the slope, which is the gradient of x, also over the result `y` and its gradient `d`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Map:
     torch: str = ""
     triton: str = ""  # empty: there are no tiles of it
     slope: str = ""
+    torch_slope: str = ""  # without numbers; empty: torch knows it
     usage: str = ""  # how it is written, with numbers that make sense; its name where it has none
     finite: bool = False
     least: float = -inf
@@ -57,6 +58,7 @@ def _at_zero(numbers: Numbers) -> bool:
 _ROWS = (
     Map(
         "relu", lambda torch, x: torch.relu(x), "F.relu({x})", "tl.maximum({x}, 0.0)", "tl.where({x} > 0, {d}, 0.0)",
+        "torch.ops.aten.threshold_backward({d}, {x}, 0)",  # one pass, where a condition is two
         finite=True, least=0, zero=_at_zero, saves="result",
     ),
     Map(
@@ -86,19 +88,22 @@ _ROWS = (
     ),
     Map(
         "tanh", lambda torch, x: torch.tanh(x), "torch.tanh({x})", _TANH, "{d} * (1 - {y} * {y})",
-        finite=True, least=-1, keeps_sign=True, zero=_at_zero, saves="result",
+        "{d} * (1 - {y} * {y})", finite=True, least=-1, keeps_sign=True, zero=_at_zero, saves="result",
     ),
     Map(
         "sigmoid", lambda torch, x: torch.sigmoid(x), "torch.sigmoid({x})", _SIGMOID, "{d} * {y} * (1 - {y})",
-        finite=True, least=0, saves="result",
+        "{d} * {y} * (1 - {y})", finite=True, least=0, saves="result",
     ),
-    Map("exp", lambda torch, x: torch.exp(x), "torch.exp({x})", "exp_of({x})", "{d} * {y}", least=0, saves="result"),
+    Map(
+        "exp", lambda torch, x: torch.exp(x), "torch.exp({x})", "exp_of({x})", "{d} * {y}", "{d} * {y}",
+        least=0, saves="result",
+    ),
     Map(
         "log", lambda torch, x: torch.log(x), "torch.log({x})", "tl.log({x})",
         "tl.where({d} == 0, 0.0, {d} / {x})",
     ),
     Map(
-        "square", lambda torch, x: torch.square(x), "torch.square({x})", "{x} * {x}", "2 * {x} * {d}",
+        "square", lambda torch, x: torch.square(x), "torch.square({x})", "{x} * {x}", "2 * {x} * {d}", "2 * {x} * {d}",
         least=0, zero=_at_zero,
     ),
     Map(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Lines, Run, Tensor
+from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile
 from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import Operation, over
 
@@ -37,3 +37,6 @@ class NormalizeOperation(Operation):
 
     def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         lines.bind(step.name, lines.call("normalized", value.text, keep, *lines.eps(box.number("eps"))), value.legs)
+
+    def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
+        return tiles.divided("normalize", *tiles.masked(box.operand("of")), box.number("eps"))

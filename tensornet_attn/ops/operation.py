@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from math import inf
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor, Tiles
+from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile, Tiles
 from tensornet_attn.ops.model import BoxModel
 
 
@@ -31,13 +31,16 @@ class Operation(ABC):
     elementwise: ClassVar[bool] = False  # every entry by itself, whatever its legs are
     reduces: ClassVar[bool] = False  # its result lacks the leg that it runs over
     is_sum: ClassVar[bool] = False  # its result is the sum along its leg, so that parts of the leg add up
+    log_of_sum: ClassVar[bool] = False  # its result is the logarithm of the sum of exponentials along its leg
     linear: ClassVar[bool] = False  # of a sum it is the sum
     recurrent: ClassVar[bool] = False  # runs from key to key with a state; causal by nature, a key mask alone acts
     runs_along: ClassVar[bool] = False  # an entry needs all entries along the leg
     looks_back: ClassVar[bool] = False  # no later position reaches an earlier one, with no mask at all
     zero_where_hidden: ClassVar[bool] = False  # keeps the key leg, with zeros where masks hide
+    only_hides: ClassVar[bool] = False  # its operand where it may look, a number elsewhere
     selects: ClassVar[bool] = False  # k entries along its leg, zeros elsewhere
-    scales: ClassVar[bool] = False  # every entry is multiplied by a number
+    without_gradient: ClassVar[tuple[str, ...]] = ()  # operands, by role, that decide and are no part of the result
+    scales: ClassVar[bool] = False  # every entry is multiplied by a number, drawn as its `dropout` says
     keeps_zeros: ClassVar[bool] = True  # zero where its operands are; those of maps say so themselves
     ignores_zeros: ClassVar[Literal["always", "nonnegative", "never"]] = "never"  # entries that are zero change nothing
     takes_float_mask: ClassVar[bool] = True  # whether the numbers of a float mask can be added in it
@@ -100,6 +103,11 @@ class Operation(ABC):
         """What `saves` says, of a box."""
         return self.saves
 
+    @property
+    def multiplies(self) -> bool:
+        """Whether its backward multiplies by entries of operands: an infinite one that masks hide then does harm."""
+        return not (self.linear or self.scales or self.selects or self.recurrent)
+
     def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
         """Floats that its backward keeps beside these, by a name of their own."""
         return {}
@@ -114,8 +122,20 @@ class Operation(ABC):
         """Its line where masks act: `value` has the leg last; `keep` and `bias` are names, or None."""
         raise TypeError(f"no mask acts in '{self.kind}'.")
 
-    def tile(self, tiles: Tiles, step: Step, box: Box, x: Any) -> Any:
-        """Its tile in a kernel, made of that of its operand; None where there are none."""
+    def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
+        """Its tile in a kernel where no masks act, made of those of its operands; None where there are none."""
+        return None
+
+    def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
+        """Its tile of queries x keys where masks act; None where there are none."""
+        return None
+
+    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile | None:
+        """Its tile where its leg has tiles beside each other, over `tiles.variable`; None where there are none."""
+        return None
+
+    def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
+        """A tile of queries x keys whose sum along the keys is its result; of `log_of_sum`, a softmax of these."""
         return None
 
     def words(self, box: Box) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 
+from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Lines, Run, Tensor
+from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile, Tiles
 from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import Operation, dim_of, over, without
 
@@ -53,6 +54,7 @@ class Reduction(Operation):
 
     masked = reduces = runs_along = True
     dense: str  # the method of a tensor
+    how: str  # how tiles beside each other become one: `tiles.model.Node`
 
     @abstractmethod
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
@@ -70,10 +72,14 @@ class Reduction(Operation):
         text = value.text if bias == "None" else lines.call("added", value.text, bias)
         lines.bind(step.name, lines.call(f"masked_{box.kind}", text, keep), value.legs[:-1])
 
+    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
+        return tiles.nodes.over(tiles.value(box.operand("of")), tiles.variable, self.how, step.name)
+
 
 class LogSumExpOperation(Reduction):
-    kind, dense = "logsumexp", "logsumexp"
+    kind, dense, how = "logsumexp", "logsumexp", "lse"
     model = LogSumExp
+    log_of_sum = True
     keeps_zeros = False
     per_element = 4  # largest, subtract, exp, sum
     saves = ("of", "result")
@@ -83,11 +89,16 @@ class LogSumExpOperation(Reduction):
         value = value.where(keep, -math.inf).where(some, 0)
         return value.logsumexp(axis).where(some.squeeze(axis), 0)
 
+    def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
+        x, visible = tiles.masked(box.operand("of"))
+        terms, variable = tiles.biased(x, visible, f"{step.name}_terms")
+        return tiles.divided("softmax", terms, visible, variable, f"{step.name}_shares")
+
 
 class MaxOperation(Reduction):
     """The gradient is shared evenly among equal largest entries."""
 
-    kind, dense = "max", "amax"
+    kind, dense, how = "max", "amax", "max"
     model = Max
     keeps_sign = True
     per_element = 1
@@ -98,7 +109,7 @@ class MaxOperation(Reduction):
 
 
 class SumOperation(Reduction):
-    kind, dense = "sum", "sum"
+    kind, dense, how = "sum", "sum", "add"
     model = Sum
     keeps_sign = linear = is_sum = True
     ignores_zeros = "always"
@@ -107,12 +118,32 @@ class SumOperation(Reduction):
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
         return value.where(keep, 0).sum(axis)
 
+    def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
+        x, visible = biased(tiles, step, box)
+        return tiles.nodes.node("keep", (x, visible), x.axes, step.name)
+
 
 class MeanOperation(Reduction):
-    kind, dense = "mean", "mean"
+    kind, dense, how = "mean", "mean", "add"
     model = Mean
     keeps_sign = linear = True
     per_element = 1
 
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
         return over(value.where(keep, 0).sum(axis), keep.sum(axis).to(value.dtype))
+
+    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
+        return tiles.nodes.mul(tiles.nodes.share(tiles.variable), super().tile_along(tiles, step, box), step.name)
+
+    def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
+        """Each entry times 1 / (how many are visible)."""
+        x, visible = biased(tiles, step, box)
+        ones = tiles.nodes.spread(tiles.nodes.number(ONE), x.axes)
+        share = tiles.divided("normalize", ones, visible, Number(0), f"{step.name}_share")
+        return tiles.nodes.mul(share, x, step.name)
+
+
+def biased(tiles: KernelTiles, step: Step, box: Box) -> tuple[Tile, Tile]:
+    """The operand with what a float mask adds, and where the box may look."""
+    x, visible = tiles.masked(box.operand("of"))
+    return tiles.nodes.add([tiles.bias(visible), x], f"{step.name}_terms"), visible

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Tensor
+from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Tensor, Tile
 from tensornet_attn.ops.model import BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, aligned, without
 
@@ -65,3 +65,11 @@ class RelShiftOperation(Operation):
         arguments = [value.text, lines.length(query), lines.length(box.other)]
         text = lines.call("relative_to_key", *arguments, *([] if reach is None else [str(reach)]))
         lines.bind(step.name, text, (*others, query, str(box.other)))
+
+    def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
+        use, leg = box.operand("of"), str(box.leg)
+        nodes = tiles.nodes
+        if leg not in nodes.order:
+            return tiles.entry(use, leg)
+        rows = nodes.spread(tiles.value(use), (nodes.pair[0], leg))
+        return nodes.node("shift", (rows,), nodes.pair, step.name)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Graph, Lines, Run, Tensor
+from tensornet_attn.ops.given import Graph, KernelTiles, Lines, Run, Tensor, Tile, Tiles
 from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import Operation, dim_of
 
@@ -47,6 +48,20 @@ class SoftmaxOperation(Operation):
         value = lines.value(box.operand("of"))
         text = f"{lines.scaled(box.number('scale'), value).atom}.softmax({dim_of(value, box.leg)})"
         lines.bind(step.name, lines.dropped(box.number("dropout"), text), value.legs)
+
+    def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
+        x, visible = tiles.masked(box.operand("of"))
+        scaled = tiles.nodes.scaled(x, box.number("scale"), step.name)
+        scores, variable = tiles.biased(scaled, visible, f"{step.name}.of")
+        return tiles.dropped(box.number("dropout"), tiles.divided("softmax", scores, visible, variable))
+
+    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
+        """exp(x - lse)"""
+        nodes = tiles.nodes
+        x = nodes.scaled(tiles.value(box.operand("of")), box.number("scale"), step.name)
+        minus = nodes.mul(nodes.number(Negative(ONE)), nodes.over(x, tiles.variable, "lse", step.name))
+        rest = nodes.add([nodes.renamed(x, {tiles.variable: tiles.place}), minus])
+        return nodes.node("map", (rest,), rest.axes, step.name, ("exp",))
 
     def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         text = lines.call("masked_softmax", lines.scaled(box.number("scale"), value).text, keep, bias)

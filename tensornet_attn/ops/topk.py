@@ -29,6 +29,7 @@ class TopKOperation(Operation):
     ignores_zeros = "nonnegative"
     per_element = 2  # compare, keep
     saves = ("chosen",)
+    without_gradient = ("by",)
 
     def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:
         size = box.declared[leg].size

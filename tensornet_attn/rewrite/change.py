@@ -14,16 +14,6 @@ from tensornet_attn.ir.steps import with_uses as with_uses
 
 Legs = tuple[str, ...]
 
-# What rules ask of a kind of box
-ATTENTION_BOXES = ("softmax", "normalize", "keep")
-ALONG_ONE = frozenset(
-    "map softmax normalize keep sum mean max logsumexp rmsnorm layernorm l1norm l2norm dropout".split()
-)
-NOT_MULTIPLIED = frozenset(
-    "sum mean keep rope rel_shift dropout topk delta_rule".split()
-)  # no entry is multiplied by a hidden one
-WHOLE_LEGS = ("delta_rule", "topk", "rel_shift")  # a leg of their operands cannot be apart
-
 
 def terms_of(step: Step | None) -> tuple[Term, ...]:
     """The terms of a sum of products; none of any other step."""

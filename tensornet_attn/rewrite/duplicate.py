@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step, Use
-from tensornet_attn.rewrite.change import ATTENTION_BOXES, draws, fresh, kept, with_steps, with_uses
+from tensornet_attn.rewrite.change import draws, fresh, is_map, kept, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
 
 
@@ -46,8 +46,7 @@ def maps_of(graph: Graph, place: str) -> tuple[str, ...]:
         return ()
     if len(readers) + kept(graph, place) < 2:
         return ()
-    boxes = ((own.name, own.box) for own in readers)
-    return tuple(dict.fromkeys(name for name, box in boxes if box is not None and box.kind in ATTENTION_BOXES))
+    return tuple(dict.fromkeys(own.name for own in readers if is_map(graph, own)))
 
 
 def scores_of_their_own(graph: Graph, place: str, maps: Collection[str]) -> Graph:

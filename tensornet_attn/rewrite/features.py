@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
@@ -12,6 +12,13 @@ from tensornet_attn.rewrite.change import Legs, fresh, leg_like, legs_in, read_o
 from tensornet_attn.rewrite.engine import Rule
 
 Pair = tuple[Term, tuple[Use, Use]]  # a product of a query and a key tensor, and both
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Values side by side: what a kernel makes of its parts, along a leg that stands last in its result."""
+
+    leg: str
 
 
 def side_by_side(graph: Graph, place: str) -> Graph | None:
@@ -55,7 +62,8 @@ def side_by_side(graph: Graph, place: str) -> Graph | None:
             return None  # no part has all legs that the parts share: the others would have nothing to be spread like
         parts = [*added, *features] if alone[0] else [*features, *added]
         uses = {use.name: Use(use.name, graph.legs_of(use.name)) for part in parts for use in part.op.uses}
-        joins.append(Step(name, Kernel("join", tuple(uses.values()), tuple(parts)), (*shared, leg.name)))
+        op = Kernel("join", tuple(uses.values()), tuple(parts), Joined(leg.name))
+        joins.append(Step(name, op, (*shared, leg.name)))
     product = Contraction((Term(ONE, tuple(Use(join.name, join.legs) for join in joins)),))
     return replace(with_steps(graph, {scores.name: [*joins, replace(scores, op=product)]}), legs=(*graph.legs, leg))
 

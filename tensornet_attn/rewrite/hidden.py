@@ -15,7 +15,8 @@ from tensornet_attn.graph.boxes import finite
 from tensornet_attn.graph.hidden import EVERYTHING, looks
 from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Use
 from tensornet_attn.ir.arithmetic import Number
-from tensornet_attn.rewrite.change import NOT_MULTIPLIED, fresh, terms_of, with_uses
+from tensornet_attn.ops import OPS
+from tensornet_attn.rewrite.change import fresh, terms_of, with_uses
 
 _EXP = Function("exp")
 _FACTOR, _OPERAND = 0, 1  # what stands for hidden entries: at 1 every box is a number, and its derivative too
@@ -74,7 +75,7 @@ class _Hiding:
         if step.box is None:
             many = [len(term.factors) > 1 for term in terms_of(step) for _ in term.factors]
             return [more and self.infinite(use) for more, use in zip(many, step.op.uses, strict=True)]
-        if step.box.kind in NOT_MULTIPLIED:
+        if not OPS[step.box.kind].multiplies:
             return [False] * len(step.op.uses)
         always = self.everywhere or not finite(self.graph, step.box)
         return [always or self.infinite(use) for use in step.op.uses]

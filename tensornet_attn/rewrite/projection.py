@@ -12,6 +12,7 @@ from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, U
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.rewrite.change import Legs, fresh, leg_like, product, with_legs, with_steps
 from tensornet_attn.rewrite.engine import Rule
+from tensornet_attn.rewrite.features import Joined
 
 
 def one_projection(graph: Graph, place: str) -> Graph | None:
@@ -82,7 +83,7 @@ def _side_by_side(name: str, found: list[Projection], own: list[Legs], summed: L
         use = Use(weight.name, tuple(names.get(leg, leg) for leg in weight.legs))
         uses[weight.name] = use
         parts.append(Step(f"{name}.{place}", Contraction((Term(ONE, (use,)),)), (*summed, *legs)))
-    return Step(name, Kernel("join", tuple(uses.values()), tuple(parts)), (*summed, wide))
+    return Step(name, Kernel("join", tuple(uses.values()), tuple(parts), Joined(wide)), (*summed, wide))
 
 
 PROJECTION = Rule(

@@ -11,6 +11,7 @@ from math import prod
 from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import ONE, Negative, evaluate
+from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import (
     Legs,
     fresh,
@@ -83,7 +84,7 @@ def _whole(graph: Graph, reader: Step, place: str) -> Step | None:
     """The reader as a contraction, where it is one or a sum."""
     if reader.contraction is not None:
         return reader if sum(use.name == place for use in reader.op.uses) == 1 else None
-    summed = reader.box is not None and reader.box.kind == "sum"
+    summed = reader.box is not None and OPS[reader.box.kind].is_sum and not graph.masked(reader)
     return with_terms(reader, [Term(ONE, reader.op.uses)]) if summed else None
 
 

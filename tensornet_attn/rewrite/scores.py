@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensornet_attn.graph.distance import POSITION, gap_of, two_sides, with_places
-from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Step, Use
+from tensornet_attn.graph.model import Box, Function, Graph, Step, Use
+from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.arithmetic import evaluate
+from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import legs_in, plain_number, read_once, terms_of, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.features import SIDE_BY_SIDE
@@ -23,7 +25,13 @@ def joint_keys(graph: Graph, place: str) -> Graph | None:
         return None
     inner = graph.step.get(box.operand("of").name)
     sums = inner.box if inner is not None else None
-    if inner is None or sums is None or sums.kind != "logsumexp" or sums.leg == graph.key or not _plain(graph, box):
+    if (
+        inner is None
+        or sums is None
+        or not OPS[sums.kind].log_of_sum
+        or sums.leg == graph.key
+        or not _plain(graph, box)
+    ):
         return None
     scores, readers = sums.operand("of"), graph.readers.get(place, ())
     own_names = scores.name in graph.step and scores.legs == graph.legs_of(scores.name)
@@ -109,10 +117,11 @@ def one_side(match: Match, scores: Step, place: int) -> Choices:
 def grows(graph: Graph, use: Use) -> bool:
     """Whether a tensor grows with the length: a position, a sum over the keys up to a query."""
     tensor, step = graph.tensor.get(use.name), graph.step.get(use.name)
-    box, fused = (step.box, step.fused) if step is not None else (None, None)
-    summed = box is not None and step is not None and box.kind == "sum" and graph.masked(step)
-    summed = summed or (isinstance(fused, Kernel) and fused.kind == "sums")
-    return summed or (tensor is not None and tensor.init == POSITION)
+    if step is None:
+        return tensor is not None and tensor.init == POSITION
+    if step.box is not None:
+        return OPS[step.box.kind].is_sum and graph.masked(step)
+    return isinstance(step.form, Recurrence) and step.form.value is None
 
 
 RULES = (

@@ -9,7 +9,6 @@ from functools import partial
 from tensornet_attn.graph.model import Box, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Name
 from tensornet_attn.rewrite.change import (
-    ALONG_ONE,
     draws,
     drop_dead,
     kept,
@@ -213,7 +212,7 @@ def _in_sum(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> 
 
 def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int, masked: bool) -> Graph | None:
     """A box that does the same for every entry of the leg does it once; one that draws does not do the same."""
-    if box.kind not in ALONG_ONE:
+    if len(box.uses) > 1:
         return None
     use = box.operand("of")
     leg = use.legs[place]

@@ -15,7 +15,7 @@ from tensornet_attn.graph.labelling import Classes
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.wires import WHOLE, Wire, joints
 from tensornet_attn.ir.arithmetic import Arith, Name, evaluate
-from tensornet_attn.rewrite.change import WHOLE_LEGS, fresh, kept, leg_like, terms_of, with_legs
+from tensornet_attn.rewrite.change import fresh, kept, leg_like, terms_of, with_legs
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.simplify import ONE_MAP
 
@@ -112,7 +112,7 @@ class _Splits:
         if not split or step.contraction is not None:
             return not split or not (kept(self.old, step.name) and split & {*step.legs})
         box = step.box
-        if box is None or box.kind in WHOLE_LEGS:
+        if box is None or len(box.uses) > 1:
             return False
         alone = not any(use.name in self.old.tensor for use in box.uses)  # a constant may become two
         return alone and not (split & {box.leg, box.other}) and not kept(self.old, step.name)

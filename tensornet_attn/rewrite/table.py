@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tensornet_attn.graph.attention import Softmax, attentions
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.rewrite import duplicate, products, projection, relu, scores, simplify, structure, whole
 from tensornet_attn.rewrite.engine import Rule, Trace, everywhere, rewritten
@@ -41,9 +42,9 @@ def steps_of(graph: Graph) -> Iterator[tuple[Group, Graph, Trace]]:
     yield SIMPLE, graph, trace
     for group in CHOICES:
         yield group, simple, everywhere(simple, group.rules)[1]
-    for step in simple.steps:
-        if step.box is not None and step.box.kind == "softmax" and simple.masked(step):
-            yield SCORES, simple, rewritten(simple, step.name, SCORES.rules)[1]
+    for name, found in attentions(simple).items():
+        if isinstance(found.weighting, Softmax):
+            yield SCORES, simple, rewritten(simple, name, SCORES.rules)[1]
 
 
 def shown(graph: Graph) -> str:

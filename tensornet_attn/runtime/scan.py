@@ -6,7 +6,6 @@ graph holds a number of chunks, and what the backward keeps are the operands alo
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,7 @@ def delta_rule(
     normalize: str = "none",
     eps: float = 0.0,
     chunk: int = 64,
-    past: Sequence[Tensor] = (),
+    past: list[Tensor] | tuple[Tensor, ...] = (),
 ) -> Tensor:
     """S += rate (v - S k) k^T, read by q: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m] -> [..., n, e].
 
@@ -47,7 +46,7 @@ def delta_state(
     k: Tensor,
     v: Tensor,
     rate: Tensor,
-    past: Sequence[Tensor],
+    past: list[Tensor] | tuple[Tensor, ...],
     key_mask: Tensor | None = None,
     normalize: str = "none",
     eps: float = 0.0,
@@ -75,7 +74,7 @@ def delta_operands(
     key_mask: Tensor | None,
     normalize: str,
     eps: float,
-    past: Sequence[Tensor],
+    past: list[Tensor] | tuple[Tensor, ...],
     q: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Query (the key, where there is none), key, value and rate as S is written with them, and the sums of the keys."""

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from tensornet_attn.graph.attention import Normalize, Softmax, weighting_of
 from tensornet_attn.graph.model import Step, Use
+from tensornet_attn.ops import OPS
 from tensornet_attn.search.sketch import Legs, Sketch, T
-
-KEEP_LEGS = ("map", "rope", "rmsnorm", "layernorm", "l1norm", "l2norm", "dropout")
-BETWEEN = (*KEEP_LEGS, "logsumexp", "max", "sum")  # boxes that may stand between the scores and their normaliser
 
 
 @dataclass(frozen=True)
@@ -64,12 +62,18 @@ def maps(sketch: Sketch) -> list[Map]:
     return [found for step in over_keys if (found := _map(sketch, step)) is not None]
 
 
+def keeps_legs(step: Step) -> bool:
+    """Whether a box is of one operand, has its legs, and is no map itself."""
+    box = step.box
+    return box is not None and [{*use.legs} for use in box.uses] == [{*step.legs}] and not OPS[box.kind].masked
+
+
 def _map(sketch: Sketch, step: Step) -> Map | None:
     """Walks from the normaliser down to the product of its scores."""
     at: Step | None = sketch.step.get(step.op.uses[0].name)
     while at is not None:
         if at.box is not None:
-            at = sketch.step.get(at.op.uses[0].name) if at.box.kind in BETWEEN else None
+            at = sketch.step.get(at.op.uses[0].name) if keeps_legs(at) or OPS[at.box.kind].reduces else None
             continue
         product = only(_products(sketch, at))
         if product is not None:
@@ -122,7 +126,7 @@ def chain(sketch: Sketch, use: Use) -> list[str]:
     while name in sketch.step:
         names.append(name)
         step = sketch.step[name]
-        if step.box is not None and step.box.kind not in KEEP_LEGS:
+        if step.box is not None and not keeps_legs(step):
             return []
         if step.box is None and not len(step.op.uses) == len(sketch.terms_of(name)) == 1:
             return names

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensornet_attn.ir.arithmetic import ONE, Negative
-from tensornet_attn.tiles.model import ROWS, At, Axes, Node, Nodes, Program, Unfit, along_width, below, factored
+from tensornet_attn.tiles.model import ROWS, At, Node, Nodes, Program, Unfit, along_width, below, factored
 
 Rule = Callable[[Any, Node, Node], None]  # what a node gives its arguments, of its gradient
 
@@ -41,8 +41,8 @@ class Backward:
     `leaves`: (what was loaded, its gradient).
     """
 
-    def __init__(self, nodes: Nodes, pair: Axes, rules: Mapping[str, Rule]):
-        self.nodes, self.pair, self.rules = nodes, pair, rules
+    def __init__(self, nodes: Nodes, rules: Mapping[str, Rule]):
+        self.nodes, self.pair, self.rules = nodes, nodes.pair, rules
         self.parts: dict[Node, list[Node]] = {}
         self.leaves: dict[Node, Node] = {}
 
@@ -82,15 +82,14 @@ class Backward:
 
     @property
     def minus(self) -> Node:
-        return self.nodes.node("number", (), (), "", (Negative(ONE),))
+        return self.nodes.number(Negative(ONE))
 
 
 class _Blocks(Backward):
     """Of programs that see a block of the keys, or of the queries, at a time."""
 
     def __init__(self, program: Program):
-        rules = RULES | dict.fromkeys(ROWS, _Blocks.divided)
-        super().__init__(program.nodes, (program.query, program.key), rules)
+        super().__init__(program.nodes, RULES | dict.fromkeys(ROWS, _Blocks.divided))
         self.program = program
         self.totals: dict[Node, Node] = {}
         self.maps: dict[Node, Node] = {}

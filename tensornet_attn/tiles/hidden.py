@@ -15,8 +15,8 @@ New = Callable[[list[str]], dict[str, str]]
 
 def with_hiding(graph: Graph, step: Step) -> Kernel:
     """The kernel of a step, in whose body nothing hidden does harm."""
-    op = step.op
-    assert isinstance(op, Kernel)
+    op = step.kernel
+    assert op is not None
     outside = sorted({use.name for own in op.body for use in own.op.uses} & graph.step.keys() - {*op.steps})
     given = tuple(Tensor(name, "input", graph.legs_of(name)) for name in outside)
     body = replace(graph, tensors=graph.tensors + given, steps=op.body, output=step.name)
@@ -28,7 +28,7 @@ def where_seen(nodes: Nodes, box: Box, index: Mapping[str, str], look: Look, new
 
     `look`: where masks of the design and the call allow it; `new`: index variables of some legs. Raises Unfit.
     """
-    pair, found = nodes.order[:2], dict[Node, None]()
+    pair, found = nodes.pair, dict[Node, None]()
     for every in sorted(box.seen, key=repr):
         views = [(visible.masks, visible.legs) for visible in sorted(every, key=repr)]
         if any(legs is None for _, legs in views):

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
+from tensornet_attn.graph.model import Graph, Kernel, Step, Use
+from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.model import Unfit
 
 MOST, DRAWN = 2, 4  # tiles of the result that a program has, where they share others, noise: of more sums spill
@@ -74,7 +75,7 @@ def relative(graph: Graph, op: Kernel) -> tuple[str, ...]:
 
 def tables(graph: Graph, op: Kernel) -> dict[str, str]:
     """The leg with a reach of what is read at the distance of query and key, by its name."""
-    shifts = (step.op for step in op.body if isinstance(step.op, Box) and step.op.kind == "rel_shift")
+    shifts = (step.box for step in op.body if step.box is not None and OPS[step.box.kind].makes_leg)
     return {box.uses[0].name: str(box.leg) for box in shifts if not unbounded(graph, str(box.leg))}
 
 
@@ -109,17 +110,17 @@ def _wide(graph: Graph, op: Kernel) -> Iterator[tuple[str, ...]]:
 
 def _scores(graph: Graph, step: Step, heads: Iterable[str]) -> bool:
     """Whether a step makes values of queries x keys by a product that sums a width: these are worth sharing."""
-    if not isinstance(step.op, Contraction) or not quadratic(graph, step.legs):
+    if step.contraction is None or not quadratic(graph, step.legs):
         return False
     return any(leg not in heads and leg not in step.legs for use in step.op.uses for leg in use.legs)
 
 
 def _mixed(step: Step) -> Iterator[str]:
     """The legs that a step sums, or along which it joins values."""
-    if isinstance(step.op, Contraction):
+    if step.contraction is not None:
         yield from (leg for use in step.op.uses for leg in use.legs if leg not in step.legs)
-    elif isinstance(step.op, Box) and step.op.leg is not None:
-        yield step.op.leg
+    elif step.box is not None and step.box.leg is not None:
+        yield step.box.leg
 
 
 def _renamed(op: Kernel, step: Step) -> Iterator[str]:

@@ -15,7 +15,7 @@ from math import log, prod
 from typing import Any
 
 from tensornet_attn.graph.model import Step, Use
-from tensornet_attn.ir.arithmetic import Arith, Call, Name, Number
+from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Call, Name, Number
 from tensornet_attn.tiles.look import Look
 
 Axes = tuple[str, ...]
@@ -87,6 +87,11 @@ class Nodes:
     sizes: dict[str, int] = field(default_factory=dict)
     made: dict[Any, Node] = field(default_factory=dict)
 
+    @property
+    def pair(self) -> Axes:
+        """The sides of queries and of keys."""
+        return self.order[:2]
+
     def node(
         self, op: str, args: Iterable[Node], axes: Iterable[str], name: str = "", data: tuple[Any, ...] = ()
     ) -> Node:
@@ -109,6 +114,17 @@ class Nodes:
             self.sizes.setdefault(name, size)
         return name if size > 1 or self.dynamic else ""
 
+    def number(self, tree: Arith) -> Node:
+        return self.node("number", (), (), "", (tree,))
+
+    def scaled(self, x: Node, by: Arith, name: str) -> Node:
+        return x if by == ONE else self.mul(self.number(by), x, name)
+
+    def share(self, variable: str) -> Node:
+        """1 / (how many values an index variable has)."""
+        known = Number(1 / self.sizes[variable] if variable else 1)
+        return self.number(Binary("/", ONE, self.count(variable)) if self.dynamic else known)
+
     def count(self, variable: str, log_of: bool = False) -> Arith:
         """How many values an index variable has, or the log of it."""
         if self.dynamic:
@@ -120,7 +136,7 @@ class Nodes:
         if not variable:
             return x
         if variable not in x.heads:  # the same for all of its values
-            many = self.node("number", (), (), "", (self.count(variable, how == "lse"),))
+            many = self.number(self.count(variable, how == "lse"))
             return x if how in ("max", "any") else self.add([x, many]) if how == "lse" else self.mul(many, x, name)
         if how == "add":
             for own, rest in [x.args, x.args[::-1]] if x.op == "mul" else []:

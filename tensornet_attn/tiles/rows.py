@@ -12,7 +12,7 @@ its own name. With whole rows at hand, each box of the language is one node, whi
 | spread | its argument for each entry of legs that it lacks: data = (these) |
 | box_grad | of (result or operand of a box, gradient) that of the operand: data = (its step) |
 | kept | of (gradient) what the masks of a box let through: data = (the step of the box) |
-| pull | of (gradient, operands) that of the first operand of a box: data = (its step, the index of that) |
+| pull | of (gradient, operands) that of an operand of a box: data = (its step, its number, its index) |
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
-from tensornet_attn.ir.arithmetic import ONE, Arith, Binary
+from tensornet_attn.graph.model import Box, Graph, Step, Use
+from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import MAPS, OPS
 from tensornet_attn.tiles.derive import RULES, Backward
 from tensornet_attn.tiles.legs import made_inside, unbounded
 from tensornet_attn.tiles.model import At, Axes, Node, Nodes, below
-
-SLOPES = ("relu", "tanh", "sigmoid", "exp", "square")  # maps whose derivative is written out; of others torch knows it
+from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class RowsProgram:
 
     @property
     def pair(self) -> Axes:
-        return self.nodes.order[:2]
+        return self.nodes.pair
 
 
 def rows_program(graph: Graph) -> RowsProgram:
@@ -59,14 +58,14 @@ def rows_program(graph: Graph) -> RowsProgram:
 
 
 @dataclass
-class _Rows:
+class _Rows(Steps):
     graph: Graph
     nodes: Nodes
     values: dict[str, Node] = field(default_factory=dict)
 
     def program(self) -> RowsProgram:
         for step in self.graph.steps:
-            self.values[step.name] = self.filled(self.tile(step), step.legs)
+            self.values[step.name] = self.filled(self.tile(step, {}), step.legs)
         return RowsProgram(self.graph, self.nodes, self.values[self.graph.output], self.values)
 
     def axes(self, legs: Iterable[str]) -> Axes:
@@ -83,7 +82,7 @@ class _Rows:
             return x
         return self.nodes.node("spread", (x,), self.axes(legs), x.name, (self.place(legs),))
 
-    def use(self, use: Use) -> Node:
+    def use(self, use: Use, index: Index) -> Node:
         found = self.values[use.name] if use.name in self.graph.step else self.leaf(use.name)
         own = self.graph.legs_of(use.name)
         pairs = [(old, new) for old, new in zip(own, use.legs, strict=True) if old != new]
@@ -98,54 +97,30 @@ class _Rows:
         data = (name, self.place(tensor.legs))
         return self.nodes.node("constant" if made else "load", (), self.axes(tensor.legs), name, data)
 
-    def tile(self, step: Step) -> Node:
-        if step.contraction is not None:
-            return self.nodes.add([self.term(step, term) for term in step.contraction.terms], step.name)
-        assert isinstance(step.op, Box)
-        return self.box(step, step.op)
+    def indices(self, legs: Iterable[str], index: Index) -> dict[str, str]:
+        return {leg: leg for leg in self.place(legs)}
 
-    def term(self, step: Step, term: Term) -> Node:
-        """A product of a term, added up over the legs that it sums."""
-        wanted, name = self.axes(step.legs), step.name
-        factors = [self.use(use) for use in term.factors]
-        if not factors:
-            return self.number(term.coefficient)
-        found = self.nodes.total(factors[0], wanted, name)
-        if len(factors) == 2:
-            found = self.nodes.product(factors[0], factors[1], wanted, name)
-        for leg in reversed(self.place(leg for use in term.factors for leg in use.legs if leg not in step.legs)):
-            found = self.nodes.over(found, leg, "add", name)
-        return self.scaled(found, term.coefficient, name)
-
-    def number(self, tree: Arith) -> Node:
-        return self.nodes.node("number", (), (), "", (tree,))
-
-    def scaled(self, x: Node, by: Arith, name: str) -> Node:
-        return x if by == ONE else self.nodes.mul(self.number(by), x, name)
-
-    def box(self, step: Step, box: Box) -> Node:
-        args, leg, summed = [self.use(use) for use in box.uses], str(box.leg), ""
-        if box.kind == "dropout":
+    def box(self, step: Step, box: Box, index: Index) -> Node:
+        own, leg = OPS[box.kind], str(box.leg)
+        args, numbers = [self.use(use, index) for use in box.uses], dict(box.numbers)
+        if own.scales:
             entries = self.nodes.node("drawn", args, args[0].axes, f"{step.name}_entries", (step,))
             return self.nodes.node("dropped", (args[0], entries), args[0].axes, step.name)
-        if leg in self.nodes.sizes:  # no mask acts
-            if box.kind in ("sum", "mean"):
-                found = self.nodes.over(args[0], leg, "add", step.name)
-                share = Binary("/", ONE, self.nodes.count(leg))
-                return found if box.kind == "sum" else self.scaled(found, share, step.name)
-            summed = leg if leg not in step.legs else ""
-        if box.kind == "softmax":
-            scores = self.scaled(args[0], box.number("scale"), f"{step.name}.of")
-            numbers = tuple((name, ONE if name == "scale" else value) for name, value in box.numbers)
-            args, step = [scores], replace(step, op=replace(box, numbers=numbers))
-        data = (step, self.place(step.legs), summed)
+        if own.linear and own.reduces and leg in self.nodes.sizes:  # no mask acts
+            found: Node | None = own.tile_along(BoxTiles(self, step, index, leg, leg), step, box)
+            if found is not None:
+                return found
+        if "scale" in numbers:
+            args[0] = self.nodes.scaled(args[0], numbers["scale"], f"{step.name}.of")
+            step = replace(step, op=replace(box, numbers=tuple((numbers | {"scale": ONE}).items())))
+        data = (step, self.place(step.legs), leg if leg in self.nodes.sizes and leg not in step.legs else "")
         return self.nodes.node("box", args, self.axes(step.legs), step.name, data)
 
 
 def rows_gradients(program: RowsProgram) -> list[tuple[Node, Node]]:
     """(what was loaded, or a mask of the call, its gradient): see `Backward.leaf`."""
     nodes, result = program.nodes, program.result
-    back = Backward(nodes, program.pair, RULES | _RULES)
+    back = Backward(nodes, RULES | _RULES)
     back.give(result, nodes.node("gradient", (), result.axes, "gradient", (At(result.heads),)))
     for node in reversed(below([result])):
         back.back(node, back.own(node))
@@ -154,26 +129,31 @@ def rows_gradients(program: RowsProgram) -> list[tuple[Node, Node]]:
 
 def _box(back: Backward, node: Node, d: Node) -> None:
     step, box, x = node.data[0], node.data[0].op, node.args[0]
-    name = f"d_{x.name}"
-    if box.kind == "map" and box.function.name in SLOPES and box.function.name in MAPS:
+    name, own = f"d_{x.name}", OPS[box.kind]
+    if box.function is not None and MAPS[box.function.name].torch_slope:
         known = node if MAPS[box.function.name].saves == "result" else x
         back.give(x, back.nodes.node("slope", (known, d), x.axes, name, (box.function.name,)))
         return
-    if box.kind in ("keep", "hide"):
+    if own.only_hides:
         found = back.nodes.node("kept", (d,), x.axes, name, (step,))
-    elif OPS[box.kind].gradient:
-        known = node if OPS[box.kind].saves[0] == "result" else x
+    elif own.gradient:
+        known = node if own.saves[0] == "result" else x
         found = back.nodes.node("box_grad", (known, d), x.axes, name, (step,))
     else:
-        found = back.nodes.node("pull", (d, *node.args), x.axes, name, (step, At(x.heads)))
+        found = _pull(back, node, d, 0)
+        for i, (role, use) in enumerate(box.operands):
+            if use not in box.uses[:i] and i and role not in own.without_gradient:
+                back.give(node.args[i], _pull(back, node, d, i))
     back.give(x, found)
-    if step.op.leg == back.pair[1] and _takes_mask(box) and {*back.pair} <= {*x.axes}:
+    adds_mask = own.masked and own.takes_float_mask
+    if box.leg == back.pair[1] and adds_mask and {*back.pair} <= {*x.axes}:
         back.leaves[back.nodes.node("bias", (), x.axes, "mask", (step, At(x.heads)))] = found
 
 
-def _takes_mask(box: Box) -> bool:
-    """Whether a mask of the call is added to its operand."""
-    return OPS[box.kind].masked and OPS[box.kind].takes_float_mask
+def _pull(back: Backward, node: Node, d: Node, i: int) -> Node:
+    """What a box gives its operand i."""
+    x = node.args[i]
+    return back.nodes.node("pull", (d, *node.args), x.axes, f"d_{x.name}", (node.data[0], i, At(x.heads)))
 
 
 def _dropped(back: Backward, node: Node, d: Node) -> None:

@@ -1,6 +1,6 @@
-"""A map, a box and masks that the language lacks, each as one object.
+"""A map and boxes that the language lacks, each as one object.
 
-Logsigmoid; the largest entry up to here; the first keys for all, and every k-th key.
+logsigmoid; the largest entry up to here, which has no tiles; the sum of squares, which has; a product of two operands.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tensornet_attn.ir.areas import Area
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ops import Map, Mask, Operation
 from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
-from tensornet_attn.ops.operation import dim_of
+from tensornet_attn.ops.operation import axis_of, dim_of, without
 
 LOGSIGMOID = Map(
     "logsigmoid",
@@ -80,3 +80,77 @@ FIRST = Mask(
     refuse=lambda count: "sees nothing: it counts no key" if count < 1 else "",
 )
 EVERY = Mask("every", lambda query, key, step: (query - key) % step == 0, "{distance} % {a} == 0", usage="every(2)")
+
+class SquaresModel(BoxModel):
+    """The sum of squares along the leg."""
+
+    key = "squares"
+    squares: LegName
+    mask: Masks = ()
+    of: Operand
+
+
+class Squares(Operation):
+    """The sum of squares of the visible entries."""
+
+    kind = "squares"
+    model = SquaresModel
+    masked = reduces = runs_along = keeps_sign = True
+    takes_float_mask = False
+    ignores_zeros = "always"
+    per_element = 2
+    saves = ("of",)
+
+    def lower_bound(self, graph: Any, box: Box, below: float) -> float:
+        return 0
+
+    def reference(self, run: Any, step: Step, box: Box) -> tuple[Any, tuple[str, ...]]:
+        value, keep, legs, axis = run.masked(step)
+        return value.where(keep, 0).square().sum(axis), without(legs, box.leg)
+
+    def emit_masked(self, lines: Any, step: Step, box: Box, value: Any, keep: str, bias: str) -> None:
+        kept = value.atom if keep == "None" else lines.call("kept", value.text, keep)
+        lines.bind(step.name, f"{kept}.square().sum(-1)", value.legs[:-1])
+
+    def tile_along(self, tiles: Any, step: Step, box: Box) -> Any:
+        x = tiles.value(box.operand("of"))
+        return tiles.nodes.over(tiles.nodes.mul(x, x), tiles.variable, "add", step.name)
+
+    def tile_summed(self, tiles: Any, step: Step, box: Box) -> Any:
+        x, visible = tiles.masked(box.operand("of"))
+        kept = tiles.nodes.node("keep", (x, visible), x.axes, step.name)
+        return tiles.nodes.mul(kept, kept)
+
+
+SQUARES = Squares()
+
+
+class TimesModel(BoxModel):
+    """`of` times the sum of `by` up to here along the leg."""
+
+    key = "times"
+    operands = ("of", "by")
+    times: LegName
+    by: Operand
+    of: Operand
+
+
+class Times(Operation):
+    """The product of one operand and the sum of another up to here."""
+
+    kind = "times"
+    model = TimesModel
+    runs_along = True
+    per_element = 2
+    saves = ("of", "by")
+
+    def reference(self, run: Any, step: Step, box: Box) -> tuple[Any, tuple[str, ...]]:
+        axis = axis_of(box.leg, step.legs)
+        return run.operand(step) * run.operand(step, "by").cumsum(axis), step.legs
+
+    def emit(self, lines: Any, step: Step, box: Box) -> None:
+        of, by = (lines.value(use).aligned(step.legs, whole=True) for use in box.uses)
+        lines.bind(step.name, f"{of.atom} * {by.atom}.cumsum({dim_of(of, box.leg)})", step.legs)
+
+
+TIMES = Times()

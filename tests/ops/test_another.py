@@ -15,7 +15,7 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.ops import MAPS, OPS, another_map, another_operation
 from tensornet_attn.spec import json_schema
 from tensornet_attn.special import embed
-from tests.ops.another import CUMMAX, LOGSIGMOID
+from tests.ops.another import CUMMAX, LOGSIGMOID, TIMES
 from tests.random_call import assert_same, results
 
 F64 = torch.float64
@@ -116,6 +116,18 @@ def test_code_is_the_reference_in_values_and_gradients(form: str, blockwise: boo
     assert ("blockwise" in module.explain()) == blockwise
     inputs, options = call(form)
     assert_same(results(module, inputs, options), results(oracle, inputs, options))
+
+
+def test_in_blocks_every_operand_has_its_gradient() -> None:
+    times = {"times": "m", "of": "Q[n h d] K[m h d] -> h n m", "by": "Q[n h d] V[m h d] -> h n m"}
+    with another_operation(TIMES):
+        design = step(softmax="m", of={"map": "tanh", "of": times})
+        torch.manual_seed(0)
+        oracle, module = ta.reference(design, dtype=F64), ta.compile(design, "torch", dtype=F64, linear_memory=True)
+        module.load_state_dict(oracle.state_dict())
+        assert "blockwise" in module.explain()
+        inputs, options = call("mask")
+        assert_same(results(module, inputs, options), results(oracle, inputs, options))
 
 
 def test_the_oracle_is_right() -> None:

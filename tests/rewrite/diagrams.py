@@ -113,6 +113,23 @@ def counted(draw: Draw) -> Diagram:
     return attention(draw, before=before, of="u[n h g d] K[m h d] B[g] -> h n m", **constants(B="g: ones"))
 
 
+def turned(draw: Draw) -> Diagram:
+    """The same, of a box between that acts along two other legs."""
+    ones = constants(B="g: ones")
+    if draw.random() < 0.5:
+        before = {
+            "u": {"rope": "n", "along": "c", "of": "B[g] x[n f] Wc[f h c] -> n h g c"},
+            "k": "x[m f] Wd[f h c] -> m h c",
+        }
+        weights, legs = {"Wc": "f h c", "Wd": "f h c"}, {"c": draw.choice([2, 4])}
+        return attention(
+            draw, before=before, of="u[n h g c] k[m h c] B[g] -> h n m", weights=weights, legs=legs, **ones
+        )
+    before = {"T": {"rel_shift": "p", "to": "m", "of": "B[g] Q[n h d] E[p h d] -> g h n p"}}
+    of, legs = "Q[n h d] K[m h d] + T[g h n m] B[g] -> h n m", {"p": "relative 2"}
+    return attention(draw, before=before, of=of, weights={"E": "p h d"}, legs=legs, **ones)
+
+
 def scaled(draw: Draw) -> Diagram:
     first, second = draw.choice(["0.5 * ", "(d ** -0.5) * ", ""]), draw.choice(["-2 * ", "(1 / h) * "])
     before = {"u": f"{first}x[n f] Wq[f h d] -> n h d"}
@@ -125,19 +142,26 @@ def dropped(draw: Draw) -> Diagram:
     return attention(draw, after={"B": {"dropout": draw.choice([0, 0.25]), "of": "A"}}, read=read)
 
 
-def kron(draw: Draw) -> Diagram:
+def kron(draw: Draw, shifted: bool = False) -> Diagram:
     """A structured core, its matrices in either order, and a part that is not square."""
     matrices = draw.choice(
         ["kron(eye(h), ones(d, e))", "kron(ones(d, e), eye(h))", "kron(eye(h), kron(ones(d, e), eye(g)))"]
     )
     deep = matrices.count("kron") > 1
     legs = {"r": "head h * d * g" if deep else "head h * d", "s": "head h * e * g" if deep else "head h * e"}
-    steps = {"Q": "x[n f] Wq[f s] -> n s", "K": "x[m f] Wk[f s] -> m s", "V": "x[m f] Wv[f r] -> m r"}
-    weights = {"Wq": "f s", "Wk": "f s", "Wv": "f r", "Wo": "r f"}
+    steps: Diagram = {"Q": "x[n f] Wq[f s] -> n s", "K": "x[m f] Wk[f s] -> m s", "V": "x[m f] Wv[f r] -> m r"}
+    weights, of = {"Wq": "f s", "Wk": "f s", "Wv": "f r", "Wo": "r f"}, "C[r s] Q[n s] K[m s] -> r n m"
+    if shifted:
+        steps |= {"T": {"rel_shift": "p", "to": "m", "of": "C[r s] Q[n s] E[p s] -> r n p"}}
+        weights, of, legs = weights | {"E": "p s"}, of.replace("->", "+ T[r n m] ->"), legs | {"p": "relative 2"}
     return attention(
-        draw, of="C[r s] Q[n s] K[m s] -> r n m", before=steps, read="A[r n m] V[m r] Wo[r f] -> n f",
+        draw, of=of, before=steps, read="A[r n m] V[m r] Wo[r f] -> n f",
         legs=legs, weights=weights, **constants(C=f"r s: {matrices}"),
     )  # fmt: skip
+
+
+def kron_shifted(draw: Draw) -> Diagram:
+    return kron(draw, shifted=True)
 
 
 def low_rank(draw: Draw) -> Diagram:
@@ -340,13 +364,13 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "identical steps": (twice, two_maps),
     "like terms": (alike,),
     "identity": (eye,),
-    "constant factor": (uniform, spread, counted),
+    "constant factor": (uniform, spread, counted, turned),
     "scale of a factor": (scaled,),
     "scale of the scores": (scaled,),
     "dropout of a map": (dropped,),
     "own names": (mixed_back, mixed_scores),
     "relu of a weight": (relus,),
-    "split": (kron,),
+    "split": (kron, kron_shifted),
     "one map for all": (kron,),
     "weights first": (low_rank,),
     "mixed map into its reader": (mixed,),

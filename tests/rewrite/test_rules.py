@@ -80,6 +80,27 @@ def test_a_rule_alone(name: str) -> None:
     assert fired >= DRAWS // 3
 
 
+def test_a_relu_stays_in_a_sum_that_masks_act_in() -> None:
+    """The sum of a causal layer leaves out later keys; a product in its place would add them."""
+    design = {
+        "tensornet": 1,
+        "name": "rows",
+        "legs": {"n": "query 8", "m": "key 8", "k": 5, "f": 3},
+        "inputs": {"x": "n f", "memory": {"legs": "m f", "default": "x"}},
+        "weights": {"P": "m k", "W": "k f"},
+        "diagram": {
+            "S": "x[n f] memory[m f] -> n m",
+            "A": {"sum": "m", "of": {"map": "relu", "of": "P[m k] S[n m] -> n m k"}},
+            "y": "A[n k] W[k f] -> n f",
+        },
+        "output": "y",
+    }
+    oracle, module = (make(design, causal=True, dtype=torch.float64) for make in (ta.reference, ta.compile))
+    module.load_state_dict(oracle.state_dict())
+    x = torch.randn(2, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(module(x), oracle(x))
+
+
 def test_every_rule_has_its_diagrams_and_its_algebra() -> None:
     assert KINDS.keys() == RULES.keys()
     assert all(" -> " in rule.algebra for rule in RULES.values())

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from textwrap import wrap
-
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.emit.wrap import WIDTH, filled
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Kernel, Step
-from tensornet_attn.ir.values import Value
+from tensornet_attn.graph.model import Step
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.model import Operand, Program
 
@@ -20,17 +17,14 @@ _INDENT = "    "
 
 def emit_tiles(writer: Writer, step: Step) -> None:
     """The call; its kernels are carried beside the class."""
-    assert isinstance(step.op, Kernel)
+    assert step.kernel is not None
     graph, program = writer.graph, tile_program(writer.graph, step)
     local = writer.local[step.name]
     name = writer.names.fresh(f"{local}_tiles")
-    made = Region(graph, program, name, ", ".join(step.op.steps), function_names())
+    made = Region(graph, program, name, ", ".join(step.kernel.steps), function_names())
     writer.functions |= {"region", "tiled", _source(made, kernels(made))}
-    about = f"{', '.join(step.op.steps)}: Triton kernels, recomputed in the backward"
-    for line in wrap(about, WIDTH - 10, break_long_words=False):
-        writer.line(f"# {line}")
-    writer.values[step.name] = Value(local, program.legs, True)
-    writer.line(f"{local} = {writer.call('tiled', *_arguments(writer, made))}", writer.values[step.name])
+    writer.about(f"{', '.join(step.kernel.steps)}: Triton kernels, recomputed in the backward")
+    writer.named(step.name, writer.call("tiled", *_arguments(writer, made)), program.legs)
 
 
 def _arguments(writer: Writer, made: Region) -> list[str]:

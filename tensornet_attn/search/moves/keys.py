@@ -102,9 +102,9 @@ def _softmax(sketch: Sketch, at: Map) -> Box:
 
     They are one product in which nothing but query and key has a sequence.
     """
-    box, term = sketch.box_of(at.box, "softmax"), need(only(sketch.terms_of(at.scores)))
+    box, term = sketch.box_of(at.box), need(only(sketch.terms_of(at.scores)))
     others = [use for use in term.factors if use not in (at.query, at.key)]
-    need(box.uses[0].name == at.scores)
+    need(not OPS[box.kind].divides_by_sum and box.uses[0].name == at.scores)
     need(not any({sketch.query, sketch.key} & {*use.legs} for use in others))
     return box
 

@@ -123,7 +123,7 @@ def core(sketch: Sketch, at: Map, form: str, c: int) -> None:
     The scale becomes (number of rows) ** -0.5, and cores start with scores of variance 1; `c` is the rank, of left and
     low_rank.
     """
-    sketch.box_of(at.box, "softmax")
+    need(not OPS[sketch.box_of(at.box).kind].divides_by_sum)
     head = side(sketch, at, need(only(head_legs(sketch, at))))
     inner = side(sketch, at, need(only(summed_legs(sketch, at))))
     need(plain_product(sketch, at) and {*sketch.step[at.scores].legs} == {head.leg, sketch.query, sketch.key})

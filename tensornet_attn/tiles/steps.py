@@ -1,0 +1,76 @@
+"""Steps as nodes: what holds of tiles in a kernel and of whole rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tensornet_attn.graph.model import Box, Step, Term, Use
+from tensornet_attn.tiles.model import Axes, Node, Nodes
+
+Index = Mapping[str, str]  # of a leg its index variable, empty where a program has one tile of it
+
+
+class Steps(ABC):
+    """Makes the nodes of steps."""
+
+    nodes: Nodes
+
+    @abstractmethod
+    def use(self, use: Use, index: Index) -> Node:
+        """The tile of a use, for these tiles of its legs."""
+
+    @abstractmethod
+    def axes(self, legs: tuple[str, ...]) -> Axes:
+        """The sides of a tile of these legs."""
+
+    @abstractmethod
+    def indices(self, legs: Iterable[str], index: Index) -> dict[str, str]:
+        """Index variables of these legs, beside those of others: new ones."""
+
+    @abstractmethod
+    def box(self, step: Step, box: Box, index: Index) -> Node:
+        """The tile of a box."""
+
+    def tile(self, step: Step, index: Index) -> Node:
+        if step.contraction is not None:
+            return self.nodes.add([self.term(step, term, index) for term in step.contraction.terms], step.name)
+        assert step.box is not None
+        return self.box(step, step.box, index)
+
+    def term(self, step: Step, term: Term, index: Index) -> Node:
+        """A product of a term, added up over the legs that it sums."""
+        wanted, name = self.axes(step.legs), step.name
+        summed = self.indices((leg for use in term.factors for leg in use.legs if leg not in step.legs), index)
+        factors = [self.use(use, {**index, **summed}) for use in term.factors]
+        if not factors:
+            return self.nodes.number(term.coefficient)
+        found = self.nodes.total(factors[0], wanted, name)
+        if len(factors) == 2:
+            found = self.nodes.product(factors[0], factors[1], wanted, name)
+        for variable in reversed([*summed.values()]):
+            found = self.nodes.over(found, variable, "add", name)
+        return self.nodes.scaled(found, term.coefficient, name)
+
+
+Maker = TypeVar("Maker", bound=Steps)
+
+
+@dataclass(frozen=True)
+class BoxTiles(Generic[Maker]):
+    """What the operation of a box makes its tile with: see `ops.given.Tiles`. `index`: of its operands."""
+
+    maker: Maker
+    step: Step
+    index: Index
+    variable: str = ""
+    place: str = ""
+
+    @property
+    def nodes(self) -> Nodes:
+        return self.maker.nodes
+
+    def value(self, use: Use) -> Node:
+        return self.maker.use(use, self.index)
