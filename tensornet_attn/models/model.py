@@ -83,7 +83,8 @@ class Sublayer(nn.Module):
         losses: bool,
         cache: Cache | None = None,
     ) -> WithLosses:
-        made = self.design(*inputs, key_mask=key_mask, cache=cache, **({"losses": True} if losses else {}))
+        options = {"losses": True} if losses else {} if cache is None else {"cache": cache}
+        made = self.design(*inputs, key_mask=key_mask, **options)
         made, found = made if losses else (made, {})
         x = x + self.dropout(made)
         x = self.norm(x) if self.post_norm else x
