@@ -1,14 +1,15 @@
-"""The decoding cache of a compiled design as a layer of a Hugging Face cache."""
+"""The decoding cache of a compiled design as a layer of a Hugging Face cache, and those of a model as the cache."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
 import torch
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.nn.cache import Cache
+from tensornet_attn.models.cache import ModelCache
+from tensornet_attn.nn import cache as decoding
 
 
 class DesignCacheLayer(CacheLayerMixin):
@@ -28,7 +29,7 @@ class DesignCacheLayer(CacheLayerMixin):
 
     supports_early_init = False  # the first call makes the tensors: there are no heads to make them of before
 
-    def __init__(self, cache: Cache):
+    def __init__(self, cache: decoding.Cache):
         super().__init__()
         self.cache = cache
 
@@ -65,3 +66,21 @@ class DesignCacheLayer(CacheLayerMixin):
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keeps these sequences of the batch: their numbers, or a boolean for each."""
         self.cache.select(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
+
+
+class TensornetCache(Cache):
+    """What a model of designs keeps, `kept`: a layer for each design that sees the positions of the chunk."""
+
+    def __init__(self, kept: ModelCache):
+        own = {place: cache for place, cache in kept.items() if not place.endswith(".cross")}
+        super().__init__(layers=[DesignCacheLayer(cache) for cache in own.values()])
+        self.kept = kept
+
+
+class TensornetEncoderDecoderCache(EncoderDecoderCache):
+    """What a decoder of designs keeps, `kept`: of the target's positions, and of the source."""
+
+    def __init__(self, kept: ModelCache):
+        cross = [DesignCacheLayer(cache) for place, cache in kept.items() if place.endswith(".cross")]
+        super().__init__(TensornetCache(kept), Cache(layers=cross))
+        self.kept = kept

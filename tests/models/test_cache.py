@@ -12,7 +12,7 @@ from tests.models import tiny
 
 SPLITS = [3, 1, 1, 2, 1]
 NAMES = [name for name in tiny.CAUSAL if name != "fmm_lra_release"]
-OFTEN = ["mhsa_rope", "band", "linear", "mla", "transformer_xl", "fmm2_causal", "gla", "sigma_moe"]
+OFTEN = ["mhsa_rope", "band", "linear", "mla", "transformer_xl", "fmm2_causal"]
 
 
 def model_with(name: str, **config) -> ta.models.LanguageModel:
