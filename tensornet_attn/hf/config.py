@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from tensornet_attn.errors import InputError
+from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph import build
 from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.spec.sources import Source, document_of
 
+KEYS = override_keys() | {"kind"}  # what says how the model is, not how transformers is to treat it
 OF_LAYER = {  # what describes the one layer of a model that is made of a design, by its place there
     "mixer": ("legs", "settings"),
     "mlp": ("mlp_legs", "mlp_settings"),
@@ -68,13 +69,17 @@ def config_of(source: Source | ModelSpec, *, backend: str = "auto", **options: A
 
     `options`: what `ta.models.load` is to override, and what the configuration says besides, such as `eos_token_id`.
     For a design: `vocabulary`, `length`, `width` and other keys of `model:`, `depth` layers, and `mlp`. Raises
-    DesignError and InputError.
+    DesignError, InputError, and TypeError for a keyword that is none of these.
 
     >>> config = config_of("thsa", vocabulary=256, length=64, width=32, legs={"r": 8, "s": 8}, mlp="mlp", depth=2)
     >>> config.num_hidden_layers, config.vocab_size, config.spec.stacks["layers"][1]["mixer"].design.name
     (2, 256, 'thsa')
     """
-    changes = {name: options.pop(name) for name in (*options,) if name in override_keys() | {"kind"}}
+    own = {one.name for one in fields(TensornetConfig)} | {"num_labels"}
+    for name in options:
+        if name not in own | KEYS:
+            raise TypeError(f"config_of() got an unexpected keyword argument '{name}'; {nearest(name, own | KEYS)}")
+    changes = {name: options.pop(name) for name in (*options,) if name in KEYS}
     data = None if isinstance(source, ModelSpec) else document_of(source, "model")[0].data
     if not data or "model" in data:
         if "kind" in changes:

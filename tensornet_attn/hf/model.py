@@ -375,9 +375,9 @@ MODELS: tuple[type[TensornetPreTrainedModel], ...] = (
 def make(source: Source | ModelSpec | Model, **options: Any) -> TensornetPreTrainedModel:
     """The model of a model file or a design, or a trained one of `ta.models`; `options` as in `config_of`.
 
-    Raises DesignError and InputError.
+    Weights are in `dtype` where that is given. Raises DesignError, InputError and TypeError as `config_of` does.
     """
     trained = source if isinstance(source, Model) else None
     config = config_of(source if trained is None else trained.spec, **options)
     (cls,) = (cls for cls in MODELS if cls.kind == config.spec.kind)
-    return cls(config, trained)
+    return cls._from_config(config) if trained is None else cls(config, trained)

@@ -111,6 +111,7 @@ class Config(_Data):
 
 
 class TokenModelConfig(Config):
+    kind: Literal["language_model", "masked_language_model"]
     layers: Annotated[list[ShortLayer], Field(min_length=1)]
     tied: StrictBool = Field(True, description="The output has the weights of the embedding.")
     output_bias: StrictBool = Field(False, description="The output has a bias for each token.")

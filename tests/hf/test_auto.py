@@ -96,6 +96,8 @@ def test_trained_models_and_designs_become_one(tmp_path: Path) -> None:
     model = ta.hf.make(str(path), kind="masked_language_model", vocabulary=9, length=8, width=16, depth=3)
     assert isinstance(model, ta.hf.TensornetForMaskedLM)
     assert (model.config.num_hidden_layers, model.config.vocab_size, model.config.spec.name) == (3, 9, "own")
+    double = ta.hf.make("mhsa", vocabulary=9, length=8, width=16, legs={"h": 2}, dtype=torch.float64)
+    assert {value.dtype for value in double.parameters()} == {torch.float64}
     small = ta.hf.config_of("wikitext_small", depth=2, vocabulary=50)
     assert (small.hidden_size, small.max_position_embeddings, small.spec.name) == (128, 256, "wikitext_small")
 
@@ -149,6 +151,9 @@ def test_configurations_that_are_refused() -> None:
     )
     assert refused(ta.InputError, lambda: ta.hf.make("mhsa", kind="seq2seq")) == (
         "an encoder and a decoder need a model file: a design alone makes one stack of layers."
+    )
+    assert refused(TypeError, lambda: ta.hf.make("wikitext_small", dropuot=0.1)) == (
+        "config_of() got an unexpected keyword argument 'dropuot'; did you mean 'dropout'?"
     )
     assert refused(ta.InputError, lambda: ta.hf.make("wikitext_small", kind="seq2seq")) == (
         "a model file says its own kind: leave out 'kind'."
