@@ -84,3 +84,6 @@ class TensornetEncoderDecoderCache(EncoderDecoderCache):
         cross = [DesignCacheLayer(cache) for place, cache in kept.items() if place.endswith(".cross")]
         super().__init__(TensornetCache(kept), Cache(layers=cross))
         self.kept = kept
+
+    def check_dynamic_cache(self, method: str) -> None:
+        """Every method works: designs crop, repeat and select what they keep themselves."""

@@ -103,14 +103,32 @@ def test_logits_of_the_last_positions() -> None:
         torch.testing.assert_close(model(**inputs, logits_to_keep=asked).logits, wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_an_assistant_guesses() -> None:
-    model, assistant = tiny.of_kind("language_model"), tiny.of_design("band")
-    tokens = tiny.batch()["input_ids"][:1]
-    plain = model.generate(tokens, max_new_tokens=8)
-    assert torch.equal(model.generate(tokens, max_new_tokens=8, assistant_model=model), plain)
-    sums = tiny.of_design("linear")
+@pytest.mark.parametrize("kind", ["language_model", "seq2seq"])
+def test_an_assistant_guesses(kind: str) -> None:
+    model, tokens = tiny.of_kind(kind), tiny.batch()["input_ids"][:1]
+    assistant = copy.deepcopy(model)
+    assistant.generation_config.assistant_confidence_threshold = 0.0  # it guesses, sure or not
+    torch.manual_seed(1)
+    with torch.no_grad():
+        assistant.model.output.weight += 0.1 * torch.randn_like(assistant.model.output.weight)  # wrong now and then
+    plain = model.generate(tokens, max_new_tokens=12)
+    found = model.generate(tokens, max_new_tokens=12, assistant_model=assistant)
+    assert torch.equal(found, plain)
+    assert not torch.equal(assistant.generate(tokens, max_new_tokens=12), plain)
+
+
+def test_sums_cannot_go_back_behind_an_assistant() -> None:
+    tokens, assistant = tiny.batch()["input_ids"][:1], tiny.of_design("mhsa_rope")
+    assistant.generation_config.assistant_confidence_threshold = 0.0  # it guesses, sure or not
     with pytest.raises(ta.InputError, match="the cache cannot go back"):
-        sums.generate(tokens, max_new_tokens=8, assistant_model=assistant)
+        tiny.of_design("linear").generate(tokens, max_new_tokens=8, assistant_model=assistant)
+
+
+def test_a_long_prompt_in_chunks() -> None:
+    for name in ("mhsa_rope", "linear"):
+        model, inputs = tiny.of_design(name), tiny.batch()
+        found = model.generate(**inputs, max_new_tokens=4, prefill_chunk_size=2)
+        assert torch.equal(found, model.generate(**inputs, max_new_tokens=4, use_cache=False))
 
 
 def test_what_keeps_no_cache_generates_without() -> None:

@@ -16,7 +16,7 @@ PAD = 0
 def of_design(name: str, **options: Any) -> ta.hf.TensornetPreTrainedModel:
     """Two layers of a shipped design at its test size."""
     part = tiny.part(name)
-    sizes = {"vocabulary": VOCABULARY, "length": 32, "width": tiny.width(name), "mlp": "mlp", "depth": 2}
+    sizes = {"vocabulary": VOCABULARY, "length": 32, "width": tiny.width(name), "mlp": "mlp", "depth": 2, "tied": False}
     sizes |= {"legs": part["legs"], "settings": part["settings"], "pad_token_id": PAD}
     torch.manual_seed(0)
     return tiny.spread(ta.hf.make(name, **sizes | options).double()).eval()
@@ -30,7 +30,7 @@ def of_kind(kind: str, **options: Any) -> ta.hf.TensornetPreTrainedModel:
         model |= {"encoder": tiny.LAYERS, "decoder": [tiny.LAYERS[0] | cross], "target_vocabulary": VOCABULARY + 2}
     else:
         model["layers"] = tiny.LAYERS
-    model |= {"classes": 3} if kind == "sequence_classifier" else {}
+    model |= {"classes": 3} if kind == "sequence_classifier" else {"tied": False}  # a tied one repeats itself
     torch.manual_seed(0)
     options = {"pad_token_id": PAD, "decoder_start_token_id": 1} | options
     return tiny.spread(ta.hf.make({"tensornet": 1, "name": "tiny", "model": model}, **options).double()).eval()
