@@ -17,6 +17,7 @@ def of_design(name: str, **options: Any) -> ta.hf.TensornetPreTrainedModel:
     """Two layers of a shipped design at its test size."""
     part = tiny.part(name)
     sizes = {"vocabulary": VOCABULARY, "length": 32, "width": tiny.width(name), "mlp": "mlp", "depth": 2, "tied": False}
+    sizes |= {"positions": "learned"}
     sizes |= {"legs": part["legs"], "settings": part["settings"], "pad_token_id": PAD}
     torch.manual_seed(0)
     return tiny.spread(ta.hf.make(name, **sizes | options).double()).eval()
