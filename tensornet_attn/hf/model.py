@@ -68,10 +68,10 @@ class TensornetPreTrainedModel(PreTrainedModel):
         if not self._drawn:
             return
         where = next(name for name, one in self.model.named_modules() if one is module)
-        fresh = dict(KINDS[self.kind](self.config.spec).get_submodule(where).named_parameters(recurse=False))
-        for name, value in module.named_parameters(recurse=False):
+        fresh = KINDS[self.kind](self.config.spec).get_submodule(where)
+        for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             if not getattr(value, "_is_hf_initialized", False):
-                value.copy_(fresh[name])
+                value.copy_(getattr(fresh, name))
 
     def get_input_embeddings(self) -> nn.Module:
         """The table of the vocabulary; of an encoder and a decoder that of the source."""
@@ -95,17 +95,12 @@ class TensornetPreTrainedModel(PreTrainedModel):
 
         `count`: the labels of the whole batch, of which these may be a part.
         """
-        labels = labels.to(logits.device).flatten()
-        scores = (
-            logits.flatten(0, -2).float() if logits.dtype in (torch.float16, torch.bfloat16) else logits.flatten(0, -2)
-        )
-        own = (labels != UNSCORED).sum()
-        share = 1 if count is None else own / count
-        loss = F.cross_entropy(scores, labels, ignore_index=UNSCORED, reduction="sum") / (
-            own if count is None else count
-        )
-        weights = self.config.spec.loss_weights
-        return loss + sum(share * weights[name] * value for name, value in auxiliary.items())
+        scores, labels = logits.flatten(0, -2), labels.to(logits.device).flatten()
+        scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        own, weights = (labels != UNSCORED).sum(), self.config.spec.loss_weights
+        whole = own if count is None else count
+        loss = F.cross_entropy(scores, labels, ignore_index=UNSCORED, reduction="sum") / whole
+        return loss + sum(own / whole * weights[name] * value for name, value in auxiliary.items())
 
     def _asks_losses(self, labels: Tensor | None) -> bool:
         return self.training and labels is not None and bool(self.config.spec.loss_weights)
@@ -129,7 +124,13 @@ def _key_mask(name: str, mask: Tensor | None) -> Tensor | None:
 
 
 def _positions(position_ids: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor | None:
-    """Where the last n tokens stand, padding not counted; None where they stand one behind the other."""
+    """Where the last n tokens stand, padding not counted; None where they stand one behind the other.
+
+    Raises InputError for several sequences in a row.
+    """
+    seen = position_ids is not None and key_mask is None and n > 1 and not torch.compiler.is_compiling()
+    if seen and bool((position_ids.diff(dim=-1) < 0).any()):
+        raise InputError("'position_ids' start anew within a row; designs count the row: give a sequence a row.")
     if position_ids is not None or key_mask is None:
         return position_ids
     return (key_mask.cumsum(1) - 1).clamp(min=0)[:, -n:]
@@ -140,7 +141,7 @@ def _last(logits_to_keep: int | Tensor, shape: torch.Size, device: torch.device)
     if isinstance(logits_to_keep, int):
         if logits_to_keep == 0:
             return None
-        logits_to_keep = torch.arange(max(0, shape[1] - logits_to_keep), shape[1])
+        logits_to_keep = torch.arange(max(0, shape[1] - logits_to_keep), shape[1], device=device)
     rows = torch.arange(shape[0], device=device)[:, None] * shape[1]
     return (rows + logits_to_keep.to(device)).flatten()
 
@@ -245,7 +246,8 @@ class TensornetForMaskedLM(TensornetPreTrainedModel):
         _check_options(self, options, ("num_items_in_batch", "output_hidden_states"))
         asks = self._asks_losses(labels)
         mask = _key_mask("attention_mask", attention_mask)
-        made = self.model(input_ids, mask, losses=asks, positions=position_ids)
+        positions = None if position_ids is None else _positions(position_ids, mask, input_ids.shape[1])
+        made = self.model(input_ids, mask, losses=asks, positions=positions)
         logits, losses = made if asks else (made, {})
         loss = None
         if labels is not None:

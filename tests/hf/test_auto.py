@@ -48,7 +48,7 @@ def test_written_and_read_back(kind: str, tmp_path: Path) -> None:
     assert {value.dtype for value in halves.parameters()} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("name", ["thsa", "hard_fish", "fmm_fast_weight2", "sigma_moe", "alibi"])
+@pytest.mark.parametrize("name", ["thsa", "hard_fish", "fmm_fast_weight2", "sigma_moe", "mgk_em"])
 def test_designs_with_constants_and_states(name: str, tmp_path: Path) -> None:
     model = tiny.of_design("mhsa", mlp=name, mlp_legs={}) if name == "sigma_moe" else tiny.of_design(name)
     model.save_pretrained(tmp_path)
@@ -84,6 +84,14 @@ def test_weights_that_a_checkpoint_lacks_are_drawn(tmp_path: Path) -> None:
     assert 0 < drawn.std() < 1
     assert drawn.isfinite().all()
     assert torch.equal(again.layers[0].mlp.norm.weight, torch.ones(8, dtype=torch.float64))
+    states = tiny.of_design("mgk_em")
+    states.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    (first, *_) = names = [name for name, _ in states.named_buffers()]
+    save_file({name: weights[name] for name in weights if name not in names}, tmp_path / "model.safetensors")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    wanted = dict(ta.hf.make(states.model.spec, dtype=torch.float64).named_buffers())[first]
+    assert torch.equal(dict(again.named_buffers())[first], wanted)
 
 
 def test_trained_models_and_designs_become_one(tmp_path: Path) -> None:
@@ -164,6 +172,10 @@ def test_calls_that_are_refused() -> None:
     model, pair, tokens = tiny.of_kind("language_model"), tiny.of_kind("seq2seq"), models.tokens()
     assert refused(ta.InputError, lambda: model(tokens, token_type_ids=tokens)) == (
         "TensornetForCausalLM takes no 'token_type_ids': leave it out."
+    )
+    packed = torch.tensor([[0, 1, 2, 0, 1, 2]]).expand(2, 6)
+    assert refused(ta.InputError, lambda: model(tokens, position_ids=packed)) == (
+        "'position_ids' start anew within a row; designs count the row: give a sequence a row."
     )
     assert refused(ta.InputError, lambda: model(tokens, attention_mask=torch.ones(2, 1, 6, 6))) == (
         "'attention_mask' has shape [2, 1, 6, 6]; give [batch, positions], 1 = a token."

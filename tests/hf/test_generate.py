@@ -51,10 +51,11 @@ def test_ways_to_generate(kind: str, way: str) -> None:
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoid"])
 def test_a_sequence_behind_padding_is_the_sequence_alone(positions: str) -> None:
     model, inputs = tiny.of_design("mhsa_rope", positions=positions), tiny.batch()
-    together = model.generate(**inputs, max_new_tokens=8)
+    together, logits = model.generate(**inputs, max_new_tokens=8), model(**inputs).logits
     for row, start in enumerate((0, 1, 2)):
-        alone = model.generate(inputs["input_ids"][row : row + 1, start:], max_new_tokens=8)
-        assert torch.equal(together[row, start:], alone[0])
+        tokens = inputs["input_ids"][row : row + 1, start:]
+        assert torch.equal(together[row, start:], model.generate(tokens, max_new_tokens=8)[0])
+        torch.testing.assert_close(logits[row, start:], model(tokens).logits[0], rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["language_model", "seq2seq"])
