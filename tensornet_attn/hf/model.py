@@ -149,13 +149,13 @@ def _last(logits_to_keep: int | Tensor, shape: torch.Size, device: torch.device)
 class TensornetGenerationMixin(GenerationMixin):
     """What `generate` needs of a model that keeps the results of its designs."""
 
-    def new_cache(self, max_length: int | None = None) -> TensornetCache | TensornetEncoderDecoderCache:
+    def new_cache(self, *, max_length: int | None = None) -> TensornetCache | TensornetEncoderDecoderCache:
         """An empty cache for `past_key_values`; `max_length`: positions that it has room for from the first call on.
 
         Raises InputError where a design can keep none.
         """
         try:
-            kept = self.model.new_cache(max_length)
+            kept = self.model.new_cache(max_length=max_length)
         except InputError as error:
             raise InputError(f"{error} Call with use_cache=False.") from error
         return TensornetEncoderDecoderCache(kept) if self.config.is_encoder_decoder else TensornetCache(kept)

@@ -140,7 +140,7 @@ class LanguageModel(TokenModel):
         x, found = self._through("layers", x, losses, key_mask, cache=cache)
         return (self._logits(x, at), found) if losses else self._logits(x, at)
 
-    def new_cache(self, max_length: int | None = None) -> ModelCache:
+    def new_cache(self, *, max_length: int | None = None) -> ModelCache:
         """An empty cache for `model(tokens, cache=cache)`; `max_length`: positions that it has room for from the start.
 
         Raises InputError where a design can keep none, with its place and the reason.
@@ -321,7 +321,7 @@ class Seq2Seq(Model):
         logits = F.linear(self.norm(x), table.weight if self.output is None else self.output.weight)
         return (logits, found) if losses else logits
 
-    def new_cache(self, max_length: int | None = None) -> ModelCache:
+    def new_cache(self, *, max_length: int | None = None) -> ModelCache:
         """An empty cache for `decode(..., cache=cache)`, source included; see `LanguageModel.new_cache`."""
         return caches_of(self._designs("decoder"), max_length)
 
