@@ -142,5 +142,7 @@ class _Package(ModuleType):
         return sorted({*self.__dict__, *__all__})
 
 
-_FOLDERS = frozenset("analyse checkpoint compiler emit errors graph limits models nn plan spec special tasks".split())
+_FOLDERS = frozenset(
+    "analyse checkpoint compiler emit errors graph hf limits models nn plan spec special tasks".split()
+)
 sys.modules[__name__].__class__ = _Package

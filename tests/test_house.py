@@ -36,6 +36,7 @@ LAYERS = (
     "models",
     "tasks",
     "checkpoint",
+    "hf",
     "convert",
     "analyse",
     "bench",

@@ -115,7 +115,7 @@ def _optional() -> dict[str, str]:
         "svg and png": drawing,
         "dot": _dot(dot) if dot else "not on the PATH",
         "pygraphviz": version("pygraphviz"),
-        "transformers": version("transformers", extra("hf", "converting Hugging Face models alone needs it")),
+        "transformers": version("transformers", extra("hf", "Hugging Face models alone need it")),
         "training": f"lacks {', '.join(lacking)}: {needed}" if lacking else "ready, by lightning-fabric",
         "sacrebleu": version("sacrebleu", extra("bleu", "BLEU of translations alone needs it")),
         "matplotlib": version("matplotlib", extra("plot", "plots and the report of analyse need it")),

@@ -8,20 +8,29 @@ from typing import TYPE_CHECKING, Any
 from tensornet_attn.keywords import checked
 
 if TYPE_CHECKING:
+    from tensornet_attn.models.cache import ModelCache
     from tensornet_attn.models.config import json_schema
     from tensornet_attn.models.cost import ModelCost
-    from tensornet_attn.models.kinds import LanguageModel, Memory, Seq2Seq, SequenceClassifier, make
+    from tensornet_attn.models.kinds import (
+        LanguageModel,
+        MaskedLanguageModel,
+        Memory,
+        Seq2Seq,
+        SequenceClassifier,
+        make,
+    )
     from tensornet_attn.models.model import INITIALISATIONS, Model
     from tensornet_attn.models.read import ModelSpec, check, list_models, load
 
 __all__ = [
-    "INITIALISATIONS", "LanguageModel", "Memory", "Model", "ModelCost", "ModelSpec", "Seq2Seq", "SequenceClassifier",
-    "check", "json_schema", "list_models", "load", "make",
+    "INITIALISATIONS", "LanguageModel", "MaskedLanguageModel", "Memory", "Model", "ModelCache", "ModelCost",
+    "ModelSpec", "Seq2Seq", "SequenceClassifier", "check", "json_schema", "list_models", "load", "make",
 ]  # fmt: skip
 _PLACES = {
+    "cache": "ModelCache",
     "config": "json_schema",
     "cost": "ModelCost",
-    "kinds": "LanguageModel Memory Seq2Seq SequenceClassifier make",
+    "kinds": "LanguageModel MaskedLanguageModel Memory Seq2Seq SequenceClassifier make",
     "model": "INITIALISATIONS Model",
     "read": "ModelSpec check list_models load",
 }

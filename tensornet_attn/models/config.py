@@ -110,11 +110,19 @@ class Config(_Data):
     init: Initialisation = Field("design", description="How first values are drawn.")
 
 
-class LanguageModelConfig(Config):
-    kind: Literal["language_model"]
+class TokenModelConfig(Config):
+    kind: Literal["language_model", "masked_language_model"]
     layers: Annotated[list[ShortLayer], Field(min_length=1)]
     tied: StrictBool = Field(True, description="The output has the weights of the embedding.")
     output_bias: StrictBool = Field(False, description="The output has a bias for each token.")
+
+
+class MaskedLanguageModelConfig(TokenModelConfig):
+    kind: Literal["masked_language_model"]
+
+
+class LanguageModelConfig(TokenModelConfig):
+    kind: Literal["language_model"]
     memory: Rows = Field(0, description="Rows of earlier segments kept for designs with a context input.")
 
 
@@ -135,8 +143,10 @@ class Seq2SeqConfig(Config):
     tied: StrictBool = Field(True, description="The output has the weights of the target's embedding.")
 
 
-CONFIGS: dict[str, type[LanguageModelConfig] | type[SequenceClassifierConfig] | type[Seq2SeqConfig]] = {
+AnyConfig = LanguageModelConfig | MaskedLanguageModelConfig | SequenceClassifierConfig | Seq2SeqConfig
+CONFIGS: dict[str, type[AnyConfig]] = {
     "language_model": LanguageModelConfig,
+    "masked_language_model": MaskedLanguageModelConfig,
     "sequence_classifier": SequenceClassifierConfig,
     "seq2seq": Seq2SeqConfig,
 }
@@ -146,7 +156,7 @@ PARTS = ("mixer", "cross", "mlp")  # in the order in which a block has them
 
 def json_schema() -> dict[str, Any]:
     """What a model file may hold. A design that stands inline has a schema of its own, `ta.json_schema()`."""
-    model = TypeAdapter(LanguageModelConfig | SequenceClassifierConfig | Seq2SeqConfig).json_schema(mode="validation")
+    model = TypeAdapter(AnyConfig).json_schema(mode="validation")
     definitions = model.pop("$defs")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,4 +1,4 @@
-"""The kinds of model: language models, with memory of earlier segments, sequence classifiers, encoder and decoder."""
+"""The kinds of model: language models, causal and masked, sequence classifiers, encoder and decoder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.models.cache import ModelCache, caches_of
 from tensornet_attn.models.model import Losses, Model, Positions, WithLosses, check_numbers, check_tokens, gathered
 from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.spec.sources import Source
@@ -54,7 +55,49 @@ def _seen(memory: Memory, key_mask: Tensor | None, batch: int, n: int) -> Tensor
     return torch.cat([before, now], 1)
 
 
-class LanguageModel(Model):
+class TokenModel(Model):
+    """Logits of a token at each position: [batch, n] -> [batch, n, vocabulary]."""
+
+    def _make(self, **new: Any) -> None:
+        config = self.spec.config
+        self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
+        self.positions = Positions(config, config.length, **new)
+        self.norm = self._last_norm(**new)
+        self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False, **new)
+        self.output_bias = nn.Parameter(torch.zeros(config.vocabulary, **new)) if config.output_bias else None
+
+    def _logits(self, x: Tensor, at: Tensor | None) -> Tensor:
+        weight = self.embedding.weight if self.output is None else self.output.weight
+        x = x if at is None else x.flatten(0, 1).index_select(0, at)
+        return F.linear(self.norm(x), weight, self.output_bias)
+
+
+class MaskedLanguageModel(TokenModel):
+    """Logits of the token that a mask hides, from all positions: [batch, n] -> [batch, n, vocabulary].
+
+    >>> model = MaskedLanguageModel(vocabulary=9, length=8, width=16, layers=["mhsa"])
+    >>> model(torch.zeros(2, 5, dtype=torch.int64)).shape
+    torch.Size([2, 5, 9])
+    """
+
+    kind = "masked_language_model"
+
+    def forward(
+        self,
+        tokens: Tensor,
+        key_mask: Tensor | None = None,
+        at: Tensor | None = None,
+        losses: bool = False,
+        positions: Tensor | None = None,
+    ) -> WithLosses:
+        """As `LanguageModel`, without memory and cache."""
+        check_tokens("tokens", tokens, key_mask)
+        x = self.positions(self.embedding(tokens) * self.scale, positions=positions)
+        x, found = self._through("layers", x, losses, key_mask)
+        return (self._logits(x, at), found) if losses else self._logits(x, at)
+
+
+class LanguageModel(TokenModel):
     """Logits of the next token at each position: [batch, n] -> [batch, n, vocabulary].
 
     >>> model = LanguageModel(vocabulary=9, length=8, width=16, layers=["mhsa_rope"])
@@ -65,13 +108,8 @@ class LanguageModel(Model):
     kind = "language_model"
 
     def _make(self, **new: Any) -> None:
-        config = self.spec.config
-        self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
-        self.positions = Positions(config, config.length, **new)
-        self.norm = self._last_norm(**new)
-        self.rows = config.memory
-        self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False, **new)
-        self.output_bias = nn.Parameter(torch.zeros(config.vocabulary, **new)) if config.output_bias else None
+        super()._make(**new)
+        self.rows = self.spec.config.memory
 
     def forward(
         self,
@@ -80,21 +118,34 @@ class LanguageModel(Model):
         memory: Memory | None = None,
         at: Tensor | None = None,
         losses: bool = False,
+        cache: ModelCache | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor | tuple[Any, ...]:
         """tokens [batch, n] integers, key_mask [batch, n] (true = a token): logits [batch, n, vocabulary].
 
         With `memory`, that of the call before or `new_memory(batch)`, (logits, memory). With `at` [k], places counted
         through all rows (row * n + position), logits [k, vocabulary] of these alone. With `losses`, the auxiliary
-        losses by name, as `layers.0.mixer.balance`, stand last: (logits, losses), or (logits, memory, losses). Raises
-        InputError.
+        losses by name, as `layers.0.mixer.balance`, stand last: (logits, losses), or (logits, memory, losses). With
+        `cache`, the tokens stand behind those that it has seen, and key_mask [batch, seen + n] speaks of both.
+        positions [batch, n] integers: where a learned or sinusoid position is not that of the row. Raises InputError.
         """
-        check_tokens("tokens", tokens, key_mask)
-        x = self.positions(self.embedding(tokens) * self.scale)
+        seen = 0 if cache is None else cache.length
+        check_tokens("tokens", tokens, key_mask, seen=seen)
+        x = self.positions(self.embedding(tokens) * self.scale, seen, positions)
         if memory is not None:
+            if cache is not None:
+                raise InputError("a call has a memory of earlier segments or a cache: leave one of them out.")
             *made, found = self._remembering(x, key_mask, memory, at, losses)
             return (*made, found) if losses else tuple(made)
-        x, found = self._through("layers", x, losses, key_mask)
+        x, found = self._through("layers", x, losses, key_mask, cache=cache)
         return (self._logits(x, at), found) if losses else self._logits(x, at)
+
+    def new_cache(self, *, max_length: int | None = None) -> ModelCache:
+        """An empty cache for `model(tokens, cache=cache)`; `max_length`: positions that it has room for from the start.
+
+        Raises InputError where a design can keep none, with its place and the reason.
+        """
+        return caches_of(self._designs("layers"), max_length)
 
     def new_memory(self, batch: int) -> Memory:
         """The memory before the first segment. Raises InputError for a model without."""
@@ -127,11 +178,6 @@ class LanguageModel(Model):
         last = tuple(context[:, max(0, context.shape[1] - self.rows) :].detach() for context in contexts)
         keep = None if keep is None else keep[:, max(0, keep.shape[1] - self.rows) :]
         return self._logits(x, at), Memory(last, keep), found
-
-    def _logits(self, x: Tensor, at: Tensor | None) -> Tensor:
-        weight = self.embedding.weight if self.output is None else self.output.weight
-        x = x if at is None else x.flatten(0, 1).index_select(0, at)
-        return F.linear(self.norm(x), weight, self.output_bias)
 
 
 class SequenceClassifier(Model):
@@ -256,23 +302,33 @@ class Seq2Seq(Model):
         target_mask: Tensor | None = None,
         at: Tensor | None = None,
         losses: bool = False,
+        cache: ModelCache | None = None,
+        positions: Tensor | None = None,
     ) -> WithLosses:
         """Logits [batch, n, vocabulary] of a target after a source that `encode` has encoded; (logits, losses) too.
 
         With `at` [k], places counted through all rows (row * n + position), logits [k, vocabulary] of these alone.
+        `cache` and `positions` as in `LanguageModel`; what the cache has seen of the source is not read again.
         """
-        check_tokens("target", target, target_mask, "target_mask")
+        seen = 0 if cache is None else cache.length
+        check_tokens("target", target, target_mask, "target_mask", seen)
         if target.shape[0] != encoded.shape[0]:
             raise InputError(f"'target' has batch {target.shape[0]}, 'source' has {encoded.shape[0]}.")
         table = self.embedding if self.target_embedding is None else self.target_embedding
-        x = self.target_positions(table(target) * self.scale)
-        x, found = self._through("decoder", x, losses, target_mask, encoded, source_mask)
+        x = self.target_positions(table(target) * self.scale, seen, positions)
+        x, found = self._through("decoder", x, losses, target_mask, encoded, source_mask, cache=cache)
         x = x if at is None else x.flatten(0, 1).index_select(0, at)
         logits = F.linear(self.norm(x), table.weight if self.output is None else self.output.weight)
         return (logits, found) if losses else logits
 
+    def new_cache(self, *, max_length: int | None = None) -> ModelCache:
+        """An empty cache for `decode(..., cache=cache)`, source included; see `LanguageModel.new_cache`."""
+        return caches_of(self._designs("decoder"), max_length)
 
-KINDS: dict[str, type[Model]] = {cls.kind: cls for cls in (LanguageModel, SequenceClassifier, Seq2Seq)}
+
+KINDS: dict[str, type[Model]] = {
+    cls.kind: cls for cls in (LanguageModel, MaskedLanguageModel, SequenceClassifier, Seq2Seq)
+}
 
 
 class MakeOptions(TypedDict, total=False):
@@ -291,7 +347,7 @@ def make(
     dtype: torch.dtype | None = None,
     **overrides: Any,
 ) -> Model:
-    """A LanguageModel, SequenceClassifier or Seq2Seq, as the description and the overrides say; see `load`.
+    """The model of the kind that the description names, with what the overrides change; see `load`.
 
     Raises DesignError with everything wrong, TypeError for a keyword that no model has.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,10 +15,12 @@ from tensornet_attn import compiler
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.pairs import summed_dims
+from tensornet_attn.models.cache import ModelCache
 from tensornet_attn.models.config import Config
 from tensornet_attn.models.cost import ModelCost
 from tensornet_attn.models.fit import Fitted
 from tensornet_attn.models.read import ModelSpec, load
+from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.positions import sinusoid
@@ -52,23 +54,37 @@ class Sublayer(nn.Module):
         self.keyed, self.context = part.keyed, part.context
 
     def forward(
-        self, x: Tensor, key_mask: Tensor | None = None, source: Tensor | None = None, losses: bool = False
+        self,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        source: Tensor | None = None,
+        losses: bool = False,
+        cache: Cache | None = None,
     ) -> WithLosses:
         """x, and the result, [batch, n, width]; `source` [batch, m, width] is normed already; key_mask [batch, m].
 
-        `losses`: the result is (result, the design's losses).
+        `losses`: the result is (result, the design's losses). `cache`: x stands behind what the design has seen, or
+        looks at a source that it has seen.
         """
         into = x if self.post_norm else self.norm(x)
-        inputs = (into,) if source is None else (into, source)
-        return self._added(x, inputs, key_mask if self.keyed else None, losses)
+        inputs = (into,) if source is None or (cache is not None and cache.length) else (into, source)
+        return self._added(x, inputs, key_mask if self.keyed else None, losses, cache)
 
     def after(self, context: Tensor, n: int, key_mask: Tensor | None, losses: bool = False) -> WithLosses:
         """The last n rows of a context [batch, m, width], each seeing the context; key_mask [batch, m]."""
         into, x = context if self.post_norm else self.norm(context), context[:, context.shape[1] - n :]
         return self._added(x, (into[:, into.shape[1] - n :], into), key_mask, losses)
 
-    def _added(self, x: Tensor, inputs: tuple[Tensor, ...], key_mask: Tensor | None, losses: bool) -> WithLosses:
-        made = self.design(*inputs, key_mask=key_mask, **({"losses": True} if losses else {}))
+    def _added(
+        self,
+        x: Tensor,
+        inputs: tuple[Tensor, ...],
+        key_mask: Tensor | None,
+        losses: bool,
+        cache: Cache | None = None,
+    ) -> WithLosses:
+        options = {"losses": True} if losses else {} if cache is None else {"cache": cache}
+        made = self.design(*inputs, key_mask=key_mask, **options)
         made, found = made if losses else (made, {})
         x = x + self.dropout(made)
         x = self.norm(x) if self.post_norm else x
@@ -93,21 +109,23 @@ class Block(nn.Module):
         losses: bool = False,
         context: Tensor | None = None,
         context_mask: Tensor | None = None,
+        cache: Mapping[str, Cache] | None = None,
     ) -> WithLosses:
         """x, and the result, [batch, n, width]; key_mask [batch, n]; source [batch, m, width], its mask [batch, m].
 
         `context` [batch, m, width], of which x is the last rows, is what the mixer sees; its mask [batch, m]. `losses`:
-        the result is (result, losses), named such as `mixer.balance`.
+        the result is (result, losses), named such as `mixer.balance`. `cache`: by role, what the designs have seen.
         """
         found: Losses = {}
+        kept = cache or {}
         if context is None:
-            x = gathered(self.mixer(x, key_mask, losses=losses), "mixer", found)
+            x = gathered(self.mixer(x, key_mask, losses=losses, cache=kept.get("mixer")), "mixer", found)
         else:
             x = gathered(self.mixer.after(context, x.shape[1], context_mask, losses), "mixer", found)
         if "cross" in self.roles:
-            x = gathered(self.cross(x, source_mask, source, losses), "cross", found)
+            x = gathered(self.cross(x, source_mask, source, losses, kept.get("cross")), "cross", found)
         if "mlp" in self.roles:
-            x = gathered(self.mlp(x, key_mask, losses=losses), "mlp", found)
+            x = gathered(self.mlp(x, key_mask, losses=losses, cache=kept.get("mlp")), "mlp", found)
         return (x, found) if losses else x
 
 
@@ -129,23 +147,29 @@ class Positions(nn.Module):
         if self.kind == "learned":
             self.table = nn.Parameter(torch.zeros(length, config.width, **new))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x, and the result, [batch, n, width]. Raises InputError."""
-        n = x.shape[1]
+    def forward(self, x: Tensor, seen: int = 0, positions: Tensor | None = None) -> Tensor:
+        """x, and the result, [batch, n, width], behind so many positions. Raises InputError.
+
+        positions [batch, n]: where each row stands, if not one behind the other from `seen` on.
+        """
+        n = seen + x.shape[1]
         if self.kind == "learned":
-            if n > self.length:
+            if n > self.length and (positions is None or int(positions.max()) >= self.length):
                 raise InputError(f"{n} positions given; the model has learned {self.length}.")
-            x = x + self.table[:n]
+            x = x + (self.table[seen:n] if positions is None else self.table[positions])
         elif self.kind == "sinusoid":
-            x = x + sinusoid(torch.arange(n, device=x.device), x.shape[2], x.dtype)
+            places = torch.arange(seen, n, device=x.device) if positions is None else positions
+            x = x + sinusoid(places.flatten(), x.shape[2], x.dtype).unflatten(0, places.shape)
         return self.dropout(x)
 
 
-def check_tokens(name: str, tokens: Tensor, key_mask: Tensor | None, mask_name: str = "key_mask") -> None:
-    """[batch, n], integers, and a boolean mask of the same shape. Raises InputError."""
+def check_tokens(
+    name: str, tokens: Tensor, key_mask: Tensor | None, mask_name: str = "key_mask", seen: int = 0
+) -> None:
+    """[batch, n], integers, and a boolean mask of all positions, those seen before first. Raises InputError."""
     if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
         raise InputError(f"'{name}' is {_given(tokens)}; give [batch, n], torch.int64.")
-    _check_mask(mask_name, key_mask, tokens.shape)
+    _check_mask(mask_name, key_mask, torch.Size((tokens.shape[0], seen + tokens.shape[1])))
 
 
 def check_numbers(name: str, numbers: Tensor, key_mask: Tensor | None, features: int) -> None:
@@ -207,12 +231,27 @@ class Model(nn.Module, ABC):
         """The norm at the end of a stack; none where each layer ends with one."""
         return nn.Identity() if self.spec.config.post_norm else norm_of(self.spec.config, **new)
 
-    def _through(self, stack: str, x: Tensor, losses: bool, *seen: Tensor | None) -> tuple[Tensor, Losses]:
+    def _through(
+        self, stack: str, x: Tensor, losses: bool, *seen: Tensor | None, cache: ModelCache | None = None
+    ) -> tuple[Tensor, Losses]:
         """x after all blocks of a stack, which see masks and a source, and their losses, none where not asked for."""
         found: Losses = {}
+        if cache is not None and losses:
+            raise InputError("a call with a cache gives no losses: leave out 'losses' or the cache.")
+        if cache is not None and {*cache} != {*self._designs(stack)}:
+            raise InputError(f"this is a cache of another model than '{self.spec.name}'; make one by its new_cache().")
         for place, block in enumerate(getattr(self, stack)):
-            x = gathered(block(x, *seen, losses=losses), f"{stack}.{place}", found)
+            at = f"{stack}.{place}"
+            kept = None if cache is None else {role: cache[f"{at}.{role}"] for role in block.roles}
+            x = gathered(block(x, *seen, losses=losses, cache=kept), at, found)
         return x, found
+
+    def _designs(self, stack: str) -> dict[str, CompiledDesign]:
+        """The designs of a stack by their places, such as `layers.0.mixer`."""
+        blocks = enumerate(getattr(self, stack))
+        return {
+            f"{stack}.{place}.{role}": getattr(block, role).design for place, block in blocks for role in block.roles
+        }
 
     def to_yaml(self, whole: bool = False) -> str:
         """The model as YAML text that reads back to the same model; see `ModelSpec.to_yaml`."""

@@ -19,11 +19,9 @@ from tensornet_attn.models.config import (
     PARTS,
     STACKS,
     TOP,
-    LanguageModelConfig,
+    AnyConfig,
     Layer,
     Part,
-    Seq2SeqConfig,
-    SequenceClassifierConfig,
     report_config,
     written,
 )
@@ -38,7 +36,6 @@ from tensornet_attn.spec.sources import Source, document_of
 from tensornet_attn.spec.yaml import dump
 from tensornet_attn.spec.yaml import parse as parse_yaml
 
-AnyConfig = LanguageModelConfig | SequenceClassifierConfig | Seq2SeqConfig
 Block = dict[str, Fitted]  # mixer, cross, mlp: those there are, in this order
 REPLACING = {  # by role: what replaces its design, its legs and its settings
     "mixer": ("design", "legs", "settings"),

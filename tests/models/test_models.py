@@ -1,4 +1,4 @@
-"""Shapes, causality, padding, gradients and ties of the three kinds of model."""
+"""Shapes, causality, padding, gradients and ties of the kinds of model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import torch
 import tensornet_attn as ta
 from tests.models import tiny
 
-MAKERS = {"language": tiny.language, "classifier": tiny.classifier, "seq2seq": tiny.seq2seq}
+MAKERS = {
+    "language": tiny.language,
+    "masked": tiny.masked,
+    "classifier": tiny.classifier,
+    "seq2seq": tiny.seq2seq,
+}
+SHAPES = {"language": [2, 6, 11], "masked": [2, 6, 11], "classifier": [2, 3], "seq2seq": [2, 4, 11]}
 
 
 def call(model: torch.nn.Module) -> torch.Tensor:
@@ -21,9 +27,20 @@ def call(model: torch.nn.Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoid"])
-@pytest.mark.parametrize(("kind", "shape"), [("language", [2, 6, 11]), ("classifier", [2, 3]), ("seq2seq", [2, 4, 11])])
-def test_shapes(kind: str, shape: list[int], positions: str) -> None:
-    assert list(call(MAKERS[kind](positions=positions)).shape) == shape
+@pytest.mark.parametrize("kind", MAKERS)
+def test_shapes(kind: str, positions: str) -> None:
+    assert list(call(MAKERS[kind](positions=positions)).shape) == SHAPES[kind]
+
+
+def test_a_masked_model_sees_both_sides_and_no_padding() -> None:
+    model, x = tiny.spread(tiny.masked()), tiny.tokens()
+    keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    y, at = model(x, keep), torch.tensor([2, 7])
+    torch.testing.assert_close(y[1:, :4], model(x[1:, :4]), rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(model(x, keep, at=at), y.flatten(0, 1)[at], rtol=1e-10, atol=1e-11)
+    later = x.clone()
+    later[:, 5] = (x[:, 5] + 1) % tiny.VOCABULARY
+    assert (model(later)[:, 0] - model(x)[:, 0]).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
@@ -118,7 +135,7 @@ def test_the_source_may_have_a_vocabulary_of_its_own() -> None:
     assert model.target_embedding.weight.shape == (7, 8)
 
 
-@pytest.mark.parametrize("kind", ["language", "seq2seq"])
+@pytest.mark.parametrize("kind", ["language", "masked", "seq2seq"])
 def test_tied_embeddings_are_one_parameter(kind: str) -> None:
     tied, untied = MAKERS[kind](), MAKERS[kind](tied=False)
     assert tied.output is None

@@ -44,6 +44,12 @@ def language(seed: int = 0, **config: Any) -> ta.models.LanguageModel:
     return ta.models.LanguageModel(dtype=torch.float64, **config)
 
 
+def masked(seed: int = 0, **config: Any) -> ta.models.MaskedLanguageModel:
+    torch.manual_seed(seed)
+    config = {"vocabulary": VOCABULARY, "length": 12, "width": 8, "layers": LAYERS} | config
+    return ta.models.MaskedLanguageModel(dtype=torch.float64, **config)
+
+
 def classifier(seed: int = 0, **config: Any) -> ta.models.SequenceClassifier:
     torch.manual_seed(seed)
     config = {"vocabulary": VOCABULARY, "length": 12, "width": 8, "classes": 3, "layers": LAYERS} | config

@@ -1,4 +1,4 @@
-"""Mutations of what modules call, of kernels, of the search, of special cases, conversion and training."""
+"""Mutations of what modules call, of kernels, of the search, of special cases, conversion, models and training."""
 
 from __future__ import annotations
 
@@ -160,6 +160,42 @@ AROUND = (
         "return visible",
         "A converted causal model keeps a mask where a key mask would do, or is refused.",
         ("convert/test_masks.py::test_hidden_keys_become_a_key_mask",),
+    ),
+    # Models that decode, and Hugging Face's
+    Mutation(
+        "models/model.py",
+        "self.table[seen:n] if",
+        "self.table[: n - seen] if",
+        "Learned positions of a chunk behind a cache start anew.",
+        ("models/test_cache.py::test_what_a_model_is_made_of[post_norm-learned]",),
+    ),
+    Mutation(
+        "models/model.py",
+        "if source is None or (cache is not None and cache.length) else",
+        "if source is None or cache is not None else",
+        "A decoder with a cache is never shown its source.",
+        ("models/test_cache.py::test_a_decoder_reads_its_source_once",),
+    ),
+    Mutation(
+        "hf/model.py",
+        "(key_mask.cumsum(1) - 1)",
+        "key_mask.cumsum(1)",
+        "A token behind padding stands one place too late.",
+        ("hf/test_generate.py::test_a_sequence_behind_padding_is_the_sequence_alone[learned]",),
+    ),
+    Mutation(
+        "hf/model.py",
+        "logits[:, :-1], labels[:, 1:], losses",
+        "logits[:, 1:], labels[:, 1:], losses",
+        "A language model is trained to repeat its token.",
+        ("hf/test_train.py::test_the_loss_is_the_mean_over_labels[language_model]",),
+    ),
+    Mutation(
+        "hf/cache.py",
+        "self.cache.crop(self.cache.length + tokens_to_remove)",
+        "self.cache.crop(-tokens_to_remove)",
+        "A cache keeps as many positions as it should forget.",
+        ("hf/test_cache.py::test_it_goes_back_where_the_design_can",),
     ),
     Mutation(
         "train/metrics.py",

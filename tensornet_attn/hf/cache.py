@@ -1,0 +1,89 @@
+"""The decoding cache of a compiled design as a layer of a Hugging Face cache, and those of a model as the cache."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.models.cache import ModelCache
+from tensornet_attn.nn import cache as decoding
+
+
+class DesignCacheLayer(CacheLayerMixin):
+    """What one compiled design keeps, for `transformers.Cache(layers=[...])`; `generate` reorders, crops and counts it.
+
+    `cache` is that of `layer.new_cache()`; the design's call reads and writes it.
+
+    >>> import tensornet_attn as ta
+    >>> layer = ta.compile(ta.load("mla", legs={"f": 32}), causal=True).eval()
+    >>> kept = DesignCacheLayer(layer.new_cache())
+    >>> y = layer(torch.zeros(2, 3, 32), cache=kept.cache)
+    >>> kept.batch_repeat_interleave(2)
+    >>> kept.crop(-1)
+    >>> kept.get_seq_length(), kept.cache["C"].shape[0]
+    (2, 4)
+    """
+
+    supports_early_init = False  # the first call makes the tensors: there are no heads to make them of before
+
+    def __init__(self, cache: decoding.Cache):
+        super().__init__()
+        self.cache = cache
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> NoReturn:
+        raise InputError(f"{self.cache.design}: a design keeps no keys and values of others; call it with its cache.")
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> NoReturn:
+        self.lazy_initialization(key_states, value_states)
+
+    def get_seq_length(self) -> int:
+        return self.cache.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cache.length + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1 if self.cache.max_length is None else self.cache.max_length
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forgets the last `-tokens_to_remove` positions. Raises InputError where the design cannot go back."""
+        if tokens_to_remove > 0:
+            raise InputError(f"{self.cache.design}: crop takes minus the positions to forget, not {tokens_to_remove}.")
+        self.cache.crop(self.cache.length + tokens_to_remove)
+
+    def reset(self) -> None:
+        self.cache.reset()
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        self.cache.reorder(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.cache.repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keeps these sequences of the batch: their numbers, or a boolean for each."""
+        self.cache.select(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
+
+
+class TensornetCache(Cache):
+    """What a model of designs keeps, `kept`: a layer for each design that sees the positions of the chunk."""
+
+    def __init__(self, kept: ModelCache):
+        own = {place: cache for place, cache in kept.items() if not place.endswith(".cross")}
+        super().__init__(layers=[DesignCacheLayer(cache) for cache in own.values()])
+        self.kept = kept
+
+
+class TensornetEncoderDecoderCache(EncoderDecoderCache):
+    """What a decoder of designs keeps, `kept`: of the target's positions, and of the source."""
+
+    def __init__(self, kept: ModelCache):
+        cross = [DesignCacheLayer(cache) for place, cache in kept.items() if place.endswith(".cross")]
+        super().__init__(TensornetCache(kept), Cache(layers=cross))
+        self.kept = kept
+
+    def check_dynamic_cache(self, method: str) -> None:
+        """Every method works: designs crop, repeat and select what they keep themselves."""

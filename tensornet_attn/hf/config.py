@@ -1,0 +1,135 @@
+"""The configuration of a Hugging Face model: the model's YAML text, every design in it written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.graph import build
+from tensornet_attn.models.read import ModelSpec, load, override_keys
+from tensornet_attn.plan.decoding import decoding_of
+from tensornet_attn.spec.sources import Source, document_of
+
+KEYS = override_keys() | {"kind"}  # what says how the model is, not how transformers is to treat it
+OF_LAYER = {  # what describes the one layer of a model that is made of a design, by its place there
+    "mixer": ("legs", "settings"),
+    "mlp": ("mlp_legs", "mlp_settings"),
+}
+
+
+class TensornetConfig(PreTrainedConfig):
+    """A model of designs for transformers. `ta.hf.config_of` makes one of a model file or a design.
+
+    `diagram`: the YAML text of the model; it says all sizes, which stand here under the names that transformers has for
+    them. `backend`: as for `ta.compile`. Raises InputError, and DesignError for a diagram that is refused.
+    """
+
+    model_type = "tensornet"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+
+    diagram: str | None = None
+    backend: str = "auto"
+    use_cache: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    decoder_start_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if not isinstance(self.diagram, str):
+            raise InputError("a TensornetConfig needs 'diagram', the YAML text of a model: ta.hf.config_of makes one.")
+        for name, value in _sizes(self.spec).items():
+            given = kwargs.pop(name, None)
+            if given not in (None, value):
+                raise InputError(f"'{name}' is {value} by the diagram, not {given}: give ta.hf.config_of other sizes.")
+            setattr(self, name, value)
+        classes = getattr(self.spec.config, "classes", None)
+        if classes is not None:
+            labels = kwargs.get("num_labels") if self.id2label is None else len(self.id2label)
+            if labels not in (None, classes):
+                raise InputError(f"the diagram has {classes} classes, not {labels} labels: give another 'classes'.")
+            kwargs["num_labels"] = classes
+        self.is_encoder_decoder = self.spec.kind == "seq2seq"
+        self.tie_word_embeddings = False  # a tied model has one table, and nothing to tie
+        super().__post_init__(**kwargs)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model that the diagram describes."""
+        return _read(str(self.diagram))
+
+
+def config_of(source: Source | ModelSpec, *, backend: str = "auto", **options: Any) -> TensornetConfig:
+    """The configuration of a model: a shipped name, a path, YAML text, a dict; or of a design in layers of its own.
+
+    `options`: what `ta.models.load` is to override, and what the configuration says besides, such as `eos_token_id`.
+    For a design: `vocabulary`, `length`, `width` and other keys of `model:`, `depth` layers, and `mlp`. Raises
+    DesignError, InputError, and TypeError for a keyword that is none of these.
+
+    >>> config = config_of("thsa", vocabulary=256, length=64, width=32, legs={"r": 8, "s": 8}, mlp="mlp", depth=2)
+    >>> config.num_hidden_layers, config.vocab_size, config.spec.stacks["layers"][1]["mixer"].design.name
+    (2, 256, 'thsa')
+    """
+    own = {one.name for one in fields(TensornetConfig)} | {"num_labels"}
+    for name in options:
+        if name not in own | KEYS:
+            raise TypeError(f"config_of() got an unexpected keyword argument '{name}'; {nearest(name, own | KEYS)}")
+    changes = {name: options.pop(name) for name in (*options,) if name in KEYS}
+    data = None if isinstance(source, ModelSpec) else document_of(source, "model")[0].data
+    if not data or "model" in data:
+        if "kind" in changes:
+            raise InputError("a model file says its own kind: leave out 'kind'.")
+        spec = load(source, **changes)
+    else:
+        spec = load(_around(source, changes))
+        spec = replace(spec, name=spec.stacks["layers"][0]["mixer"].design.name)
+    options.setdefault("use_cache", _decodes(spec))
+    return TensornetConfig(diagram=spec.to_yaml(whole=True), backend=backend, **options)
+
+
+def _decodes(spec: ModelSpec) -> bool:
+    """Whether each design that `generate` runs can keep a cache."""
+    stack = spec.stacks["decoder" if spec.kind == "seq2seq" else "layers"]
+    try:
+        for part in {id(part): part for block in stack for part in block.values()}.values():
+            decoding_of(build(part.design, causal=part.causal))
+    except InputError:
+        return False
+    return True
+
+
+def _around(design: Source, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The model file of a design: layers of it, and of an MLP where one is given."""
+    config = {"kind": "language_model", **given}
+    if config["kind"] == "seq2seq":
+        raise InputError("an encoder and a decoder need a model file: a design alone makes one stack of layers.")
+    parts = {"mixer": design, "mlp": config.pop("mlp", None)}
+    layer: dict[str, Any] = {"repeat": config.pop("depth", 1)}
+    for role, names in OF_LAYER.items():
+        sizes = {key: config.pop(name, {}) for key, name in zip(("legs", "settings"), names, strict=True)}
+        if parts[role] not in (None, "none"):
+            layer[role] = {"design": parts[role], **sizes}
+    return {"tensornet": 1, "model": {**config, "layers": [layer]}}
+
+
+@lru_cache(maxsize=16)
+def _read(diagram: str) -> ModelSpec:
+    return load(diagram + "\n")  # with a line end it is text, never the name of a file
+
+
+def _sizes(spec: ModelSpec) -> dict[str, int]:
+    """The sizes of a model under the names that transformers has for them."""
+    config, stacks = spec.config, spec.stacks
+    layers = stacks["decoder" if "decoder" in stacks else "layers"]
+    vocabulary = getattr(config, "target_vocabulary", None) or config.vocabulary
+    return {
+        **({} if vocabulary is None else {"vocab_size": vocabulary}),
+        "hidden_size": config.width,
+        "num_hidden_layers": len(layers),
+        "max_position_embeddings": config.length,
+    }

@@ -1,0 +1,385 @@
+"""Models of designs as Hugging Face models: what transformers calls them with, and what it gets back."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    Seq2SeqLMOutput,
+    SequenceClassifierOutput,
+)
+from transformers.utils.output_capturing import capture_outputs
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.hf.cache import TensornetCache, TensornetEncoderDecoderCache
+from tensornet_attn.hf.config import TensornetConfig, config_of
+from tensornet_attn.models.kinds import KINDS
+from tensornet_attn.models.model import Block, Losses, Model
+from tensornet_attn.models.read import ModelSpec
+from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.spec.sources import Source
+
+Tensor = torch.Tensor
+UNSCORED = -100  # a label that no loss counts, as everywhere in transformers
+
+
+class TensornetPreTrainedModel(PreTrainedModel):
+    """A model of `ta.models` inside: `model`. Its weights are named `model.layers.0.mixer.design.Wq` and so on.
+
+    `TensornetForCausalLM(config)` makes one with first values as the diagram says, or takes the `model` given. Raises
+    InputError where the diagram is of another kind.
+    """
+
+    config_class = TensornetConfig
+    base_model_prefix = "model"
+    _no_split_modules: ClassVar[list[str]] = ["Block"]
+    kind: ClassVar[str]
+
+    def __init__(self, config: TensornetConfig, model: Model | None = None):
+        super().__init__(config)
+        spec = config.spec
+        if spec.kind != self.kind:
+            raise InputError(f"the diagram is of a {spec.kind}; {type(self).__name__} takes a {self.kind}.")
+        self.model = KINDS[self.kind](spec, backend=config.backend) if model is None else model
+        self._drawn = False
+        self.post_init()
+        self._drawn = True
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **options: Any) -> Any:
+        """As everywhere in transformers; designs then take the plan for the device that they were loaded on."""
+        found = super().from_pretrained(*args, **options)
+        for module in (found[0] if isinstance(found, tuple) else found).modules():
+            place = next(module.parameters(recurse=False), None)
+            if isinstance(module, CompiledDesign) and place is not None:
+                module.to(place.device)
+        return found
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """First values of weights that a checkpoint lacks; those of a new model are drawn when it is made."""
+        if not self._drawn:
+            return
+        where = next(name for name, one in self.model.named_modules() if one is module)
+        fresh = KINDS[self.kind](self.config.spec).get_submodule(where)
+        for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if not getattr(value, "_is_hf_initialized", False):
+                value.copy_(getattr(fresh, name))
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of the vocabulary; of an encoder and a decoder that of the source."""
+        return self.model.embedding
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The output, where it has weights of its own."""
+        return self.model.output
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **options: Any) -> nn.Module:
+        """The table of the vocabulary. Raises InputError for another size, which is the diagram's to say."""
+        if new_num_tokens not in (None, self.config.vocab_size):
+            raise InputError(
+                f"the diagram has {self.config.vocab_size} tokens, not {new_num_tokens}: make the model with "
+                f"'vocabulary={new_num_tokens}'."
+            )
+        return self.get_input_embeddings()
+
+    def _loss(self, logits: Tensor, labels: Tensor, auxiliary: Losses, count: Tensor | int | None) -> Tensor:
+        """The mean cross-entropy of logits [..., k] and labels [...], and the losses of the designs, weighted.
+
+        `count`: the labels of the whole batch, of which these may be a part.
+        """
+        scores, labels = logits.flatten(0, -2), labels.to(logits.device).flatten()
+        scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        own, weights = (labels != UNSCORED).sum(), self.config.spec.loss_weights
+        whole = own if count is None else count
+        loss = F.cross_entropy(scores, labels, ignore_index=UNSCORED, reduction="sum") / whole
+        return loss + sum(own / whole * weights[name] * value for name, value in auxiliary.items())
+
+    def _asks_losses(self, labels: Tensor | None) -> bool:
+        return self.training and labels is not None and bool(self.config.spec.loss_weights)
+
+
+def _check_options(model: object, options: dict[str, Any], known: tuple[str, ...] = ()) -> None:
+    """Raises InputError for what a model is called with and does not take."""
+    for name, value in options.items():
+        if name not in known and value is not None and value is not False:
+            raise InputError(f"{type(model).__name__} takes no '{name}': leave it out.")
+
+
+def _key_mask(name: str, mask: Tensor | None) -> Tensor | None:
+    """[batch, all positions], true = a token; None where all are. Raises InputError for masks of other forms."""
+    if mask is None:
+        return None
+    if mask.dim() != 2:
+        raise InputError(f"'{name}' has shape {list(mask.shape)}; give [batch, positions], 1 = a token.")
+    mask = mask.bool()
+    return None if not torch.compiler.is_compiling() and bool(mask.all()) else mask
+
+
+def _positions(position_ids: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor | None:
+    """Where the last n tokens stand, padding not counted; None where they stand one behind the other.
+
+    Raises InputError for several sequences in a row.
+    """
+    seen = position_ids is not None and key_mask is None and n > 1 and not torch.compiler.is_compiling()
+    if seen and bool((position_ids.diff(dim=-1) < 0).any()):
+        raise InputError("'position_ids' start anew within a row; designs count the row: give a sequence a row.")
+    if position_ids is not None or key_mask is None:
+        return position_ids
+    return (key_mask.cumsum(1) - 1).clamp(min=0)[:, -n:]
+
+
+def _last(logits_to_keep: int | Tensor, shape: torch.Size, device: torch.device) -> Tensor | None:
+    """The places, counted through all rows, of the positions whose logits are wanted: [batch * k]; None: of all."""
+    if isinstance(logits_to_keep, int):
+        if logits_to_keep == 0:
+            return None
+        logits_to_keep = torch.arange(max(0, shape[1] - logits_to_keep), shape[1], device=device)
+    rows = torch.arange(shape[0], device=device)[:, None] * shape[1]
+    return (rows + logits_to_keep.to(device)).flatten()
+
+
+class TensornetGenerationMixin(GenerationMixin):
+    """What `generate` needs of a model that keeps the results of its designs."""
+
+    def new_cache(self, *, max_length: int | None = None) -> TensornetCache | TensornetEncoderDecoderCache:
+        """An empty cache for `past_key_values`; `max_length`: positions that it has room for from the first call on.
+
+        Raises InputError where a design can keep none.
+        """
+        try:
+            kept = self.model.new_cache(max_length=max_length)
+        except InputError as error:
+            raise InputError(f"{error} Call with use_cache=False.") from error
+        return TensornetEncoderDecoderCache(kept) if self.config.is_encoder_decoder else TensornetCache(kept)
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **options: Any
+    ) -> None:
+        if model_kwargs.get("past_key_values") is not None or not generation_config.use_cache:
+            super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **options)
+        elif generation_config.cache_implementation not in (None, "dynamic"):
+            name = generation_config.cache_implementation
+            raise InputError(
+                f"cache_implementation='{name}' is for keys and values; leave it out: designs have their own."
+            )
+        else:
+            model_kwargs["past_key_values"] = self.new_cache()
+
+    def _past(self, past: Any, use_cache: bool | None, labels: Tensor | None) -> Any:
+        """The cache of a call, made where one is asked for. Raises InputError for one of another kind."""
+        if past is None:
+            default = self.config.use_cache and not self.training and labels is None
+            return self.new_cache() if (default if use_cache is None else use_cache) else None
+        if not isinstance(past, (TensornetCache, TensornetEncoderDecoderCache)):
+            raise InputError(
+                f"past_key_values is a {type(past).__name__}; give what the model returned, or new_cache()."
+            )
+        return past
+
+
+class TensornetForCausalLM(TensornetPreTrainedModel, TensornetGenerationMixin):
+    """A language model: `AutoModelForCausalLM`."""
+
+    kind = "language_model"
+    _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": Block}
+
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: TensornetCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **options: Any,
+    ) -> CausalLMOutputWithPast:
+        """input_ids [batch, n]; attention_mask [batch, all positions]: logits [batch, n, vocabulary].
+
+        labels [batch, n]: the tokens themselves; each is the next of one before. `position_ids` are those of learned
+        and sinusoid positions. `logits_to_keep`: of the last so many alone. Raises InputError.
+        """
+        _check_options(self, options, ("num_items_in_batch", "output_hidden_states"))
+        mask, shape = _key_mask("attention_mask", attention_mask), input_ids.shape
+        past, asks = self._past(past_key_values, use_cache, labels), self._asks_losses(labels)
+        made = self.model(
+            input_ids,
+            mask,
+            at=_last(logits_to_keep, shape, input_ids.device),
+            losses=asks,
+            cache=None if past is None else past.kept,
+            positions=_positions(position_ids, mask, shape[1]),
+        )
+        logits, losses = made if asks else (made, {})
+        logits = logits.unflatten(0, (shape[0], -1)) if logits.dim() == 2 else logits
+        loss = None
+        if labels is not None:
+            loss = self._loss(logits[:, :-1], labels[:, 1:], losses, options.get("num_items_in_batch"))
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)
+
+
+class TensornetForMaskedLM(TensornetPreTrainedModel):
+    """A masked language model: `AutoModelForMaskedLM`."""
+
+    kind = "masked_language_model"
+    _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": Block}
+
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **options: Any,
+    ) -> MaskedLMOutput:
+        """input_ids, attention_mask, labels [batch, n]: logits [batch, n, vocabulary]. Raises InputError."""
+        _check_options(self, options, ("num_items_in_batch", "output_hidden_states"))
+        asks = self._asks_losses(labels)
+        mask = _key_mask("attention_mask", attention_mask)
+        positions = None if position_ids is None else _positions(position_ids, mask, input_ids.shape[1])
+        made = self.model(input_ids, mask, losses=asks, positions=positions)
+        logits, losses = made if asks else (made, {})
+        loss = None
+        if labels is not None:
+            loss = self._loss(logits, labels, losses, options.get("num_items_in_batch"))
+        return MaskedLMOutput(loss=loss, logits=logits)
+
+
+class TensornetForSequenceClassification(TensornetPreTrainedModel):
+    """A classifier of sequences: `AutoModelForSequenceClassification`."""
+
+    kind = "sequence_classifier"
+    _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": Block}
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of the vocabulary, or the projection of numbers."""
+        return self.model.embedding if self.model.features is None else self.model.projection
+
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **options: Any,
+    ) -> SequenceClassifierOutput:
+        """input_ids [batch, n], or numbers [batch, n, features], attention_mask [batch, n]: logits [batch, classes].
+
+        labels as in transformers: classes [batch], or numbers [batch, classes]. Raises InputError.
+        """
+        _check_options(self, options, ("num_items_in_batch", "output_hidden_states"))
+        asks = self._asks_losses(labels)
+        made = self.model(input_ids, _key_mask("attention_mask", attention_mask), losses=asks)
+        logits, losses = made if asks else (made, {})
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+            loss = loss + sum(self.config.spec.loss_weights[name] * value for name, value in losses.items())
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+class Encoder:
+    """The encoder's half of a model, as `generate` calls it. It is no module: its weights are the model's."""
+
+    def __init__(self, model: Model):
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any) -> BaseModelOutput:
+        """input_ids, attention_mask [batch, m]: what the decoder looks at, [batch, m, width]."""
+        _check_options(self, options, ("return_dict",))
+        return BaseModelOutput(self.model.encode(input_ids, _key_mask("attention_mask", attention_mask)))
+
+    __call__ = forward
+
+
+class TensornetForConditionalGeneration(TensornetPreTrainedModel, TensornetGenerationMixin):
+    """An encoder and a decoder: `AutoModelForSeq2SeqLM`."""
+
+    kind = "seq2seq"
+
+    def get_encoder(self, modality: str | None = None) -> Encoder:
+        return Encoder(self.model)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """The labels one place later, behind the token that a target starts with. Raises InputError without it."""
+        config = self.config
+        start = config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
+        if start is None:
+            raise InputError("labels alone need 'decoder_start_token_id' in the configuration, or 'decoder_input_ids'.")
+        pad = start if config.pad_token_id is None else config.pad_token_id
+        return F.pad(labels[:, :-1], (1, 0), value=start).masked_fill(F.pad(labels[:, :-1], (1, 0)) == UNSCORED, pad)
+
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: TensornetEncoderDecoderCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        decoder_position_ids: Tensor | None = None,
+        **options: Any,
+    ) -> Seq2SeqLMOutput:
+        """input_ids [batch, m], decoder_input_ids [batch, n] and masks: logits [batch, n, target_vocabulary].
+
+        `encoder_outputs`: what the encoder made of the source, in place of input_ids. labels [batch, n]: what comes at
+        each place of the target, from which decoder_input_ids are made where they are not given. Raises InputError.
+        """
+        _check_options(self, options, ("num_items_in_batch",))
+        past, asks = self._past(past_key_values, use_cache, labels), self._asks_losses(labels)
+        if decoder_input_ids is None:
+            if labels is None:
+                raise InputError("a decoder needs 'decoder_input_ids', or 'labels' to make them of.")
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        source_mask = _key_mask("attention_mask", attention_mask)
+        mask = _key_mask("decoder_attention_mask", decoder_attention_mask)
+        encoded, losses = None if encoder_outputs is None else encoder_outputs[0], {}
+        if encoded is None:
+            encoded = self.model.encode(input_ids, source_mask, losses=asks)
+            encoded, losses = encoded if asks else (encoded, {})
+        logits = self.model.decode(
+            encoded,
+            decoder_input_ids,
+            source_mask,
+            mask,
+            losses=asks,
+            cache=None if past is None else past.kept,
+            positions=_positions(decoder_position_ids, mask, decoder_input_ids.shape[1]),
+        )
+        if asks:
+            logits, own = logits
+            losses = losses | own
+        loss = None if labels is None else self._loss(logits, labels, losses, options.get("num_items_in_batch"))
+        return Seq2SeqLMOutput(loss=loss, logits=logits, past_key_values=past, encoder_last_hidden_state=encoded)
+
+
+MODELS: tuple[type[TensornetPreTrainedModel], ...] = (
+    TensornetForCausalLM,
+    TensornetForMaskedLM,
+    TensornetForSequenceClassification,
+    TensornetForConditionalGeneration,
+)
+
+
+def make(source: Source | ModelSpec | Model, **options: Any) -> TensornetPreTrainedModel:
+    """The model of a model file or a design, or a trained one of `ta.models`; `options` as in `config_of`.
+
+    Weights are in `dtype` where that is given. Raises DesignError, InputError and TypeError as `config_of` does.
+    """
+    trained = source if isinstance(source, Model) else None
+    config = config_of(source if trained is None else trained.spec, **options)
+    (cls,) = (cls for cls in MODELS if cls.kind == config.spec.kind)
+    return cls._from_config(config) if trained is None else cls(config, trained)
