@@ -1,9 +1,9 @@
-"""What a trained attention holds, read out of each kind of module; what no design can carry is refused by name."""
+"""What a trained attention holds, read out of its module by one reader; what no design can carry is refused by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ Projection = tuple[Tensor, Tensor | None]  # weight [in, out], bias [out]
 WORDS = {"q": "query", "k": "key", "v": "value"}  # of a projection's letter
 CROSS = "it attends to another sequence (cross-attention)"
 
-# Attributes of attention modules, here or in kin of these families, that change what is computed.
-NO_DESIGN_HAS = {
+# Attributes of attention modules that change what is computed, and what they mean. A family that applies one in a way
+# that a design can carry lists it in its layout; in all others it is refused.
+FEATURES = {
     "distance_embedding": "its positions are learned distances between queries and keys (position_embedding_type)",
     "sliding_window": "it sees a sliding window only",
     "q_norm": "it normalises queries",
@@ -25,7 +26,39 @@ NO_DESIGN_HAS = {
     "sinks": "it has attention sinks",
     "attn_logit_softcapping": "it caps its scores",
     "pruned_heads": "some of its heads are pruned",
+    "clip_qkv": "it clips queries, keys and values",
 }
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the modules of a family keep their weights, and what their forward does beside plain attention.
+
+    `projections`: the layers of queries, keys, values and output, or the one layer of the first three and that of the
+    output; an empty output means that the heads, one after another, are it. `fused`: how one layer holds the three,
+    "qkv" one after another, or "heads", the three of a head side by side. `inside`: the attribute with the heads,
+    empty for the module itself. `rope`: "whole" where all of a head turns, "partial" where the config says how much.
+    `interleaved`: neighbours are turned together, not the halves of a head. `features`: those of FEATURES that it
+    applies. `causal`: None where the module says so.
+    """
+
+    projections: str = "q_proj k_proj v_proj o_proj"
+    fused: str = ""
+    inside: str = ""
+    rope: str = ""
+    interleaved: bool = False
+    features: tuple[str, ...] = ()
+    causal: bool | None = None
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm of queries or keys, times `weight`: [d], [heads, d], or, `whole`, over all heads at once, [heads, d]."""
+
+    kind: str  # rmsnorm or layernorm
+    eps: float
+    weight: Tensor
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -34,9 +67,10 @@ class Trained:
 
     `where` names it in errors: module path and class, "encoder.layer.0.attention (BertAttention)". `weights`:
     Wq [f h d], Wk [f g d], Wv [f g d], Wo [h d f], where g, the key and value heads, divides h. They are detached
-    copies, and the scale of the scores is d ** -0.5: any other is absorbed into Wq and bq. `biases`: those there are
-    of bq [h d], bk [g d], bv [g d], bo [f]. Rotary positions turn queries and keys, halves paired; `dropout` is on the
-    attention map.
+    copies, and the scale of the scores is d ** -0.5: any other is absorbed into Wq and bq, or into the norm of the
+    queries. `biases`: those there are of bq [h d], bk [g d], bv [g d], bo [f]. `norms`: of "q" and "k", before their
+    rotary positions, which turn the first `rope_fraction` of queries and keys, halves paired. `window`: how far a query
+    sees, keys before it and after. `softcap`: c, where scores s become c tanh(s / c). `dropout` is on the map.
     """
 
     where: str
@@ -46,13 +80,40 @@ class Trained:
     rope_base: float | None = None
     rope_fraction: float = 1.0
     dropout: float = 0.0
+    norms: dict[str, Norm] = field(default_factory=dict)
+    window: tuple[int, int] | None = None
+    softcap: float | None = None
 
 
 def refusal(where: str, reason: str) -> InputError:
     return InputError(f"{where} cannot be converted: {reason}.")
 
 
-def read_multihead(module: Any, where: str) -> Trained:
+@dataclass(frozen=True)
+class Outside:
+    """What an attention is from outside: its widths in and out, whether it is causal, and a tensor like its own."""
+
+    where: str
+    width: int
+    output: int
+    causal: bool
+    like: Tensor
+
+
+def outside_of(module: Any, where: str, layout: Layout) -> Outside:
+    """Of a module of a known family, whatever is computed in it. Raises InputError."""
+    if isinstance(module, nn.MultiheadAttention):
+        return Outside(where, module.embed_dim, module.embed_dim, False, module.out_proj.weight)
+    inner = _part(where, module, layout.inside) if layout.inside else module
+    names = layout.projections.split(" ")
+    first = _part(where, module, names[0]).weight
+    width = len(_linear(where, module, names[0])[0])
+    output = _linear(where, module, names[-1])[0].shape[1] if names[-1] else inner.all_head_size
+    causal = bool(_part(where, inner, "is_causal")) if layout.causal is None else layout.causal
+    return Outside(where, width, output, causal, first)
+
+
+def read_multihead(module: Any, where: str, layout: Layout) -> Trained:
     """nn.MultiheadAttention, its projections packed or separate."""
     if type(module).forward is not nn.MultiheadAttention.forward:
         raise refusal(where, "it computes something of its own (its class overrides forward)")
@@ -72,94 +133,111 @@ def read_multihead(module: Any, where: str) -> Trained:
     triples = zip("qkv", weights, biases, strict=True)
     projections = {letter: _real(where, "in_proj", weight.T, bias) for letter, weight, bias in triples}
     projections["o"] = _linear(where, module, "out_proj")
-    dropout = float(module.dropout)
-    return _trained(where, projections, module.num_heads, module.head_dim, causal=False, dropout=dropout)
+    by_heads = _by_heads(where, projections, module.head_dim, module.num_heads, {})
+    return Trained(where, *by_heads, causal=False, dropout=float(module.dropout))
 
 
-def read_bert(module: Any, where: str) -> Trained:
-    """BertAttention or RobertaAttention: self-attention and the linear layer after it.
-
-    LayerNorm and residual connection stay outside the design, as those of ALBERT do.
-    """
-    inner = _part(where, module, "self")
-    if getattr(module, "is_cross_attention", False) or "Cross" in type(inner).__name__:
+def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
+    """An attention of Hugging Face's models, of whatever family: `layout` says what its modules call things."""
+    inner = _part(where, module, layout.inside) if layout.inside else module
+    if any("Cross" in type(one).__name__ or getattr(one, "is_cross_attention", False) for one in (module, inner)):
         raise refusal(where, CROSS)
-    if type(inner).__name__ not in ("BertSelfAttention", "RobertaSelfAttention"):
-        raise refusal(where, f"its 'self' is a {type(inner).__name__}, which computes something of its own")
-    _check_plain(where, module)
-    return read_bert_self(inner, where, (module, "output.dense"))
+    if layout.inside and not type(inner).__name__.endswith("SelfAttention"):
+        raise refusal(where, f"its '{layout.inside}' is a {type(inner).__name__}, which computes something of its own")
+    for one in {id(one): one for one in (module, inner)}.values():
+        _check_features(where, one, layout.features)
+    config = getattr(inner, "config", None)
+    d = int(_first(where, inner, "head_dim", "attention_head_size", "head_size"))
+    count = _first(where, inner, "num_attention_heads", "num_heads", "n_heads", "config.num_attention_heads")
+    projections = _projections(where, module, layout, d, count, getattr(inner, "num_key_value_groups", 1))
+    norms = {
+        letter: _norm(where, getattr(inner, f"{letter}_norm"), f"{letter}_norm", d)
+        for letter in "qk"
+        if f"{letter}_norm" in layout.features and getattr(inner, f"{letter}_norm", None) is not None
+    }
+    weights, biases = _by_heads(where, projections, d, count, norms)
+    window = getattr(inner, "sliding_window", getattr(config, "sliding_window", None))
+    causal = bool(_part(where, inner, "is_causal")) if layout.causal is None else layout.causal
+    base, fraction = _rope(where, inner, config, layout) if layout.rope else (None, 1.0)
+    trained = Trained(
+        where,
+        weights,
+        biases,
+        causal,
+        base,
+        fraction,
+        _dropout(_first(where, inner, "attention_dropout", "attn_dropout", "dropout", "attn_dropout_p")),
+        norms,
+        (window - 1, 0 if causal else window - 1) if window and "sliding_window" in layout.features else None,
+        getattr(inner, "attn_logit_softcapping", None) if "attn_logit_softcapping" in layout.features else None,
+    )
+    if layout.interleaved:
+        _pair_halves(trained)
+    scale = getattr(inner, "scaling", None)
+    _absorb(trained, 1.0 if scale is None else scale * d**0.5)
+    return trained
 
 
-def read_albert(module: Any, where: str) -> Trained:
-    return read_bert_self(module, where, (module, "dense"))
+def _projections(where: str, module: Any, layout: Layout, d: int, count: int, groups: int) -> dict[str, Projection]:
+    """The layers of a family by letter; one that holds three is taken apart."""
+    *names, output = layout.projections.split(" ")
+    found = {"o": _linear(where, module, output)} if output else {}
+    if not layout.fused:
+        return found | {letter: _linear(where, module, name) for letter, name in zip("qkv", names, strict=True)}
+    weight, bias = _linear(where, module, names[0])
+    h, g = count, count // groups
+    if weight.shape[1] != (h + 2 * g) * d:
+        wide = f"{weight.shape[1]} wide, but {h + 2 * g} heads of {d} are {(h + 2 * g) * d}"
+        raise refusal(where, f"its '{names[0]}' is {wide}")
+
+    def parts(tensor: Tensor) -> tuple[Tensor, ...]:
+        if layout.fused == "heads":
+            return tuple(part.flatten(-2) for part in tensor.unflatten(-1, (h, 3, d)).unbind(-2))
+        return tensor.split([h * d, g * d, g * d], -1)
+
+    biases = (None,) * 3 if bias is None else parts(bias)
+    return found | dict(zip("qkv", zip(parts(weight), biases, strict=True), strict=True))
 
 
-def read_bert_cross(module: Any, where: str) -> Trained:
-    raise refusal(where, CROSS)
-
-
-def read_bert_self(inner: Any, where: str, output: tuple[Any, str] | None = None) -> Trained:
-    """BertSelfAttention alone: without an output layer the heads, one after another, are its output."""
-    _check_plain(where, inner)
-    projections = {letter: _linear(where, inner, name) for letter, name in WORDS.items()}
-    projections |= {"o": _linear(where, *output)} if output else {}
-    count, width = _part(where, inner, "num_attention_heads"), _part(where, inner, "attention_head_size")
-    dropout = _part(where, inner, "attention_dropout" if hasattr(inner, "attention_dropout") else "dropout")
-    causal, scale = bool(getattr(inner, "is_causal", False)), getattr(inner, "scaling", None)
-    return _trained(where, projections, count, width, causal=causal, scale=scale, dropout=float(dropout.p))
-
-
-def read_gpt2(module: Any, where: str) -> Trained:
-    """GPT2Attention: queries, keys and values from one layer; its scale, by layer or none, goes into the queries."""
-    if getattr(module, "is_cross_attention", False):
-        raise refusal(where, CROSS)
-    _check_plain(where, module)
-    weight, bias = _linear(where, module, "c_attn")
-    weights, biases = weight.chunk(3, dim=1), (None,) * 3 if bias is None else bias.chunk(3)
-    projections = dict(zip("qkv", zip(weights, biases, strict=True), strict=True))
-    projections["o"] = _linear(where, module, "c_proj")
-    count, width = _part(where, module, "num_heads"), _part(where, module, "head_dim")
-    scale, dropout = _part(where, module, "scaling"), float(_part(where, module, "attn_dropout").p)
-    return _trained(where, projections, count, width, causal=True, scale=scale, dropout=dropout)
-
-
-def read_vit(module: Any, where: str) -> Trained:
-    return _read_plain(module, where, _part(where, module, "num_attention_heads"), causal=False)
-
-
-def read_llama(module: Any, where: str) -> Trained:
-    """LlamaAttention; key-value heads may be fewer than query heads. Rotary positions of the plain kind only."""
-    _check_plain(where, module)
-    config = _part(where, module, "config")
+def _rope(where: str, module: Any, config: Any, layout: Layout) -> tuple[float, float]:
+    """Base and fraction of the rotary positions, of the plain kind only. Raises InputError."""
     rope = _part(where, config, "rope_parameters")
+    kinds = getattr(config, "layer_types", None)
+    rope = rope.get(kinds[module.layer_idx] if kinds else "", rope)  # some models have one for each kind of layer
     kind, fraction = rope.get("rope_type", "default"), rope.get("partial_rotary_factor", 1.0)
     if kind != "default":
         raise refusal(where, f"its rotary positions are scaled (rope_type '{kind}'); a design has 'default' ones")
-    if fraction != 1.0:
-        raise refusal(where, f"partial_rotary_factor is {fraction}, which Llama does not apply")
-    return _read_plain(
-        module,
-        where,
-        config.num_attention_heads,
-        causal=bool(_part(where, module, "is_causal")),
-        keys=config.num_key_value_heads,
-        rope_base=float(rope["rope_theta"]),
-    )
+    if fraction != 1.0 and layout.rope == "whole":
+        raise refusal(where, f"partial_rotary_factor is {fraction}, which {type(module).__name__} does not apply")
+    return float(rope["rope_theta"]), float(fraction)
 
 
-def _read_plain(module: Any, where: str, count: int, causal: bool, **others: Any) -> Trained:
-    """Four projections of Hugging Face's newer names."""
-    _check_plain(where, module)
-    projections = {letter: _linear(where, module, f"{letter}_proj") for letter in "qkvo"}
-    width, scale = _part(where, module, "head_dim"), _part(where, module, "scaling")
-    dropout = float(_part(where, module, "attention_dropout"))
-    return _trained(where, projections, count, width, causal=causal, scale=scale, dropout=dropout, **others)
+def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
+    """A norm of queries or keys, found by what it does to a probe: its weight may be stored less 1.
+
+    Raises InputError where it is neither an RMSNorm nor a LayerNorm without bias.
+    """
+    weight, eps = _part(where, module, "weight"), float(_first(where, module, "variance_epsilon", "eps"))
+    _real(where, name, weight, None)
+    probe = torch.linspace(-1, 2, weight.numel(), dtype=torch.float64).cos().reshape(weight.shape)
+    with torch.no_grad():
+        got = module(probe.to(weight)).double().cpu()
+    own, close = weight.detach().double().cpu(), 1e-4 if weight.dtype in (torch.float32, torch.float64) else 5e-2
+    for kind in ("rmsnorm", "layernorm"):
+        centred = probe - probe.mean(-1, keepdim=True) if kind == "layernorm" else probe
+        normed = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+        for least in (0, 1):
+            if torch.allclose(got, normed * (own + least), rtol=close, atol=close):
+                learned = _copy(weight) + least
+                whole = weight.dim() == 1 and weight.numel() != d
+                return Norm(kind, eps, learned.reshape(-1, d) if whole else learned, whole)
+    raise refusal(where, f"its '{name}' is neither an RMSNorm nor a LayerNorm without bias")
 
 
-def _check_plain(where: str, module: nn.Module) -> None:
+def _check_features(where: str, module: nn.Module, carried: tuple[str, ...]) -> None:
     """Refuses a module with something that no design has. Raises InputError."""
-    for name, reason in NO_DESIGN_HAS.items():
-        held = getattr(module, name, None)
+    for name, reason in FEATURES.items():
+        held = None if name in carried else getattr(module, name, None)
         if isinstance(held, (nn.Module, Tensor)) or (held is not None and held is not False and held != set()):
             raise refusal(where, reason)
     kind = getattr(getattr(module, "config", None), "position_embedding_type", "absolute")
@@ -167,7 +245,7 @@ def _check_plain(where: str, module: nn.Module) -> None:
         raise refusal(where, f"config.position_embedding_type is '{kind}'; only 'absolute' positions stay outside it")
 
 
-def _part(where: str, module: nn.Module, name: str) -> Any:
+def _part(where: str, module: Any, name: str) -> Any:
     """What a module of this family has under a name, which may be dotted. Raises InputError where it lacks it."""
     found: Any = module
     for piece in name.split("."):
@@ -175,6 +253,22 @@ def _part(where: str, module: nn.Module, name: str) -> Any:
             raise refusal(where, f"it has no '{name}', so it is not the module that this class name promises")
         found = getattr(found, piece)
     return found
+
+
+def _first(where: str, module: Any, *names: str) -> Any:
+    """What a module has under the first of these names that it has. Raises InputError where it has none."""
+    for name in names:
+        held = module
+        for piece in name.split("."):
+            held = getattr(held, piece, None)
+        if held is not None:
+            return held
+    return _part(where, module, names[0])
+
+
+def _dropout(held: Any) -> float:
+    """Of a layer or a number."""
+    return float(held.p if isinstance(held, nn.Dropout) else held)
 
 
 def _linear(where: str, module: nn.Module, name: str) -> Projection:
@@ -197,30 +291,28 @@ def _real(where: str, name: str, weight: Tensor, bias: Tensor | None) -> Project
     return weight, bias
 
 
-def _trained(
+def _by_heads(
     where: str,
     projections: Mapping[str, Projection],  # q, k, v, o; without o the output is the heads, one after another
-    h: int,
     d: int,
-    *,
-    causal: bool,
-    keys: int | None = None,  # heads of keys and values; h where it is None
-    scale: float | None = None,  # of the scores; d ** -0.5 where it is None
-    **others: Any,
-) -> Trained:
-    """The projections by heads, copied, with any unusual scale absorbed into the queries. Raises InputError."""
-    g = h if keys is None else keys
-    if h % g:
-        raise refusal(where, f"its {g} key-value heads do not divide its {h} query heads")
+    h: int,
+    norms: Mapping[str, Norm],
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights and biases by heads, copied. Raises InputError where the sizes do not agree."""
+    g = max(1, projections["k"][0].shape[1] // d)
     weights, biases = {}, {}
     for letter, count in {"q": h, "k": g, "v": g}.items():
         weight, bias = projections[letter]
         if weight.shape[1] != count * d:
             wide = f"{weight.shape[1]} wide, but {count} heads of {d} are {count * d}"
             raise refusal(where, f"its {WORDS[letter]} projection is {wide}")
+        if letter in norms and norms[letter].weight.dim() == 2 and norms[letter].weight.shape[0] != count:
+            raise refusal(where, f"its '{letter}_norm' is of {norms[letter].weight.shape[0]} heads, not of {count}")
         weights[f"W{letter}"] = _copy(weight).reshape(-1, count, d)
         if bias is not None:
             biases[f"b{letter}"] = _copy(bias).reshape(count, d)
+    if h % g:
+        raise refusal(where, f"its {g} key-value heads do not divide its {h} query heads")
     like = weights["Wq"]
     weight, bias = projections.get("o", (torch.eye(h * d, dtype=like.dtype, device=like.device), None))
     if weight.shape[0] != h * d:
@@ -228,12 +320,32 @@ def _trained(
     weights["Wo"] = _copy(weight).reshape(h, d, -1)
     if bias is not None:
         biases["bo"] = _copy(bias)
-    factor = 1.0 if scale is None else scale * d**0.5
-    if abs(factor - 1) > 1e-12:
-        weights["Wq"] = weights["Wq"] * factor
-        if "bq" in biases:
-            biases["bq"] = biases["bq"] * factor
-    return Trained(where, weights, biases, causal, **others)
+    return weights, biases
+
+
+def _pair_halves(trained: Trained) -> None:
+    """Puts the entries of a head that are turned together, neighbours, half a head apart, in queries and keys alike."""
+    for letter in "qk":
+        norm = trained.norms.get(letter)
+        for held in (
+            trained.weights[f"W{letter}"],
+            trained.biases.get(f"b{letter}"),
+            None if norm is None else norm.weight,
+        ):
+            if held is not None:
+                held.copy_(torch.cat((held[..., ::2], held[..., 1::2]), -1))
+
+
+def _absorb(trained: Trained, factor: float) -> None:
+    """Takes what the scale of the scores is, beside d ** -0.5, into the queries, or into what scales them last."""
+    if abs(factor - 1) <= 1e-12:
+        return
+    if "q" in trained.norms:
+        trained.norms["q"].weight.mul_(factor)
+        return
+    for held in (trained.weights["Wq"], trained.biases.get("bq")):
+        if held is not None:
+            held.mul_(factor)
 
 
 def _copy(tensor: Tensor) -> Tensor:

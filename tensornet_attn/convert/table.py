@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
 
-from tensornet_attn.convert import families
-from tensornet_attn.convert.families import Trained, refusal
-from tensornet_attn.convert.wrap import Swapped, SwappedEncoder, SwappedGPT2, SwappedLlama, SwappedTorch
+from tensornet_attn.convert.families import Layout, Trained, read_hugging_face, read_multihead, refusal
 from tensornet_attn.errors import InputError
 
 
@@ -22,25 +21,33 @@ class Family:
     """
 
     classes: tuple[str, ...]
-    read: Callable[[Any, str], Trained]
-    swap: type[Swapped]
+    layout: Layout = field(default_factory=Layout)
     behind: tuple[str, ...] = ()
+    read: Callable[[Any, str, Layout], Trained] = read_hugging_face
 
 
+BERT = Layout("self.query self.key self.value output.dense", inside="self")
+NORMS, WINDOW = ("q_norm", "k_norm"), ("sliding_window",)
 FAMILIES = (
-    Family(("MultiheadAttention",), families.read_multihead, SwappedTorch),
+    Family(("MultiheadAttention",), read=read_multihead),
+    Family(("BertAttention", "RobertaAttention"), BERT, ("output.dropout", "output.LayerNorm")),
     Family(
-        ("BertAttention", "RobertaAttention"),
-        families.read_bert,
-        SwappedEncoder,
-        ("output.dropout", "output.LayerNorm"),
+        ("BertSelfAttention", "RobertaSelfAttention", "BertCrossAttention", "RobertaCrossAttention"),
+        Layout("query key value "),
     ),
-    Family(("BertSelfAttention", "RobertaSelfAttention"), families.read_bert_self, SwappedEncoder),
-    Family(("BertCrossAttention", "RobertaCrossAttention"), families.read_bert_cross, SwappedEncoder),
-    Family(("AlbertAttention",), families.read_albert, SwappedEncoder, ("output_dropout", "LayerNorm")),
-    Family(("GPT2Attention",), families.read_gpt2, SwappedGPT2, ("resid_dropout",)),
-    Family(("ViTAttention",), families.read_vit, SwappedEncoder),
-    Family(("LlamaAttention",), families.read_llama, SwappedLlama),
+    Family(("AlbertAttention",), Layout("query key value dense"), ("output_dropout", "LayerNorm")),
+    Family(("DistilBertSelfAttention",), Layout("q_lin k_lin v_lin out_lin")),
+    Family(("GPT2Attention",), Layout("c_attn c_proj", "qkv", causal=True), ("resid_dropout",)),
+    Family(("ViTAttention",)),
+    Family(("LlamaAttention",), Layout(rope="whole")),
+    Family(("MistralAttention", "Qwen2Attention"), Layout(rope="whole", features=WINDOW)),
+    Family(("Qwen3Attention", "Gemma3Attention"), Layout(rope="whole", features=(*NORMS, *WINDOW))),
+    Family(("Gemma2Attention",), Layout(rope="whole", features=(*WINDOW, "attn_logit_softcapping"))),
+    Family(("Olmo2Attention",), Layout(rope="whole", features=NORMS)),
+    Family(("CohereAttention",), Layout(rope="whole", interleaved=True, features=NORMS)),
+    Family(("Phi3Attention",), Layout("qkv_proj o_proj", "qkv", rope="partial", features=WINDOW)),
+    Family(("GPTNeoXAttention",), Layout("query_key_value dense", "heads", rope="partial")),
+    Family(("ModernBertAttention",), Layout("Wqkv Wo", "qkv", rope="whole", features=WINDOW), ("out_drop",)),
 )
 
 
@@ -66,18 +73,25 @@ def read_trained(module: nn.Module, where: str = "") -> Trained:
     >>> [f"{name} {list(value.shape)}" for name, value in trained.weights.items()]
     ['Wq [12, 3, 4]', 'Wk [12, 3, 4]', 'Wv [12, 3, 4]', 'Wo [3, 4, 12]']
     """
+    family, place = known(module, where)
+    return family.read(module, place, family.layout)
+
+
+def known(module: nn.Module, where: str = "") -> tuple[Family, str]:
+    """The row of a module that can be taken out of its model, and its path and class. Raises InputError."""
     if not isinstance(module, nn.Module):
         raise InputError(f"a {type(module).__name__} is no attention: give an nn.Module.")
     place, family = place_of(module, where), family_of(module)
     if family is None:
-        known = ", ".join(name for row in FAMILIES for name in row.classes if "Cross" not in name)
-        raise InputError(f"{place} is no attention that can be read; known: {known}.")
+        kinds = [name for row in FAMILIES for name in row.classes if "Cross" not in name]
+        near = get_close_matches(type(module).__name__, kinds, 3, 0) or kinds[:3]
+        raise InputError(f"{place} is no attention that can be read; the nearest that can: {', '.join(near)}.")
     if "forward" in vars(module):
         raise refusal(place, "its forward was replaced on this instance, by a hook or a patch")
     named: Any = next(kin for kin in type(module).__mro__ if kin.__name__ in family.classes)
     if type(module).forward is not named.forward:
         raise refusal(place, "its class overrides forward, so it computes something of its own")
-    return family.read(module, place)
+    return family, place
 
 
 def place_of(module: nn.Module, where: str) -> str:

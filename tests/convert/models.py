@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,27 +59,74 @@ def llama(**options: Any) -> Any:
     return LlamaForCausalLM(LlamaConfig(**sizes | options))
 
 
+DECODER = SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1}
+OPTIONS: dict[str, dict[str, Any]] = {  # of the families that one config of their own makes a language model of
+    "mistral": {"sliding_window": 5},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    "qwen3": {"head_dim": 8, "attention_bias": True},
+    "phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+    "olmo2": {},
+    "gpt_neox": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25}},
+    "gemma2": {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 6, "attn_logit_softcapping": 2.0},
+    "gemma3": {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 6},
+    "cohere": {"use_qk_norm": True},
+}
+CLASSES = {"gpt_neox": "GPTNeoX", "gemma3": "Gemma3"}
+
+
+def decoder(name: str, **options: Any) -> Any:
+    """A language model of a family, of one key head for two query heads where the family has such."""
+    module = importlib.import_module(f"transformers.models.{name}")
+    stem = CLASSES.get(name, name.capitalize())
+    sizes = DECODER | {"hidden_size": 32} | OPTIONS[name] | {"eos_token_id": 2} | options
+    config = getattr(module, f"{stem}TextConfig" if name == "gemma3" else f"{stem}Config")(**sizes)
+    return getattr(module, f"{stem}ForCausalLM")(config)
+
+
+def distilbert(**options: Any) -> Any:
+    from transformers.models.distilbert import DistilBertConfig, DistilBertModel
+
+    sizes = {"vocab_size": 50, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 32, "max_position_embeddings": 40}
+    return DistilBertModel(DistilBertConfig(**sizes | options))
+
+
+def modernbert(**options: Any) -> Any:
+    from transformers.models.modernbert import ModernBertConfig, ModernBertModel
+
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    sizes = SIZES | special | {"local_attention": 6, "global_attn_every_n_layers": 2}
+    return ModernBertModel(ModernBertConfig(**sizes | options))
+
+
 TEXT: dict[str, Callable[..., Any]] = {
     "bert": bert,
     "roberta": roberta,
     "albert": albert,
+    "distilbert": distilbert,
+    "modernbert": modernbert,
     "gpt2": gpt2,
     "llama": llama,
 }
 MODELS = TEXT | {"vit": vit}
+DECODERS: dict[str, Callable[..., Any]] = {name: partial(decoder, name) for name in OPTIONS}
+GENERATING = ("gpt2", "llama", *DECODERS)
+ALL = MODELS | DECODERS
 ATTENTION = {
     "bert": "encoder.layer.1.attention",
     "roberta": "encoder.layer.1.attention",
     "albert": "encoder.albert_layer_groups.0.albert_layers.0.attention",
+    "distilbert": "transformer.layer.1.attention",
+    "modernbert": "layers.0.attn",
     "gpt2": "transformer.h.1.attn",
-    "llama": "model.layers.1.self_attn",
+    "gpt_neox": "gpt_neox.layers.1.attention",
     "vit": "layers.1.attention",
 }
+ATTENTION |= {name: "model.layers.1.self_attn" for name in ALL if name not in ATTENTION}
 
 
 def made(name: str, **options: Any) -> Any:
     """A model in evaluation, every parameter drawn, so that biases and scores are not near zero."""
-    model = MODELS[name](**options)
+    model = ALL[name](**options)
     return drawn(model).eval()
 
 
