@@ -13,21 +13,21 @@ MOST = 8  # results of one call: masks and positions, for each kind of layer
 
 
 class Shared:
-    """The last results, by the tensors that they were made of: the very objects, unchanged since, and still alive."""
+    """The last results, by what they were made of: the very tensors, unchanged since and still alive, and numbers."""
 
     def __init__(self) -> None:
-        self._last: list[tuple[tuple[Any, ...], Any]] = []
+        self._last: list[tuple[tuple[Any, ...], list[Any], Any]] = []
 
-    def get(self, made: Callable[[], Any], *given: Any) -> Any:
-        """made(), or what it gave before for the same tensors and equal other values."""
+    def get(self, made: Callable[[], Any], tensors: tuple[Tensor | None, ...], others: tuple[Any, ...]) -> Any:
+        """made(), or what it gave before for the same tensors and equal others."""
         if torch.compiler.is_compiling():
             return made()
-        for key, value in self._last:
-            if len(key) == len(given) and all(_same(a, b) for a, b in zip(key, given, strict=True)):
+        for held, refs, value in self._last:
+            if held == others and all(map(_same, refs, tensors)):
                 return value
         value = made()
-        held = tuple((ref(one, self._forget), _version(one)) if isinstance(one, Tensor) else one for one in given)
-        self._last = [*self._last[1 - MOST :], (held, value)]
+        refs = [None if one is None else (ref(one, self._forget), _version(one)) for one in tensors]
+        self._last = [*self._last[1 - MOST :], (others, refs, value)]
         return value
 
     def _forget(self, gone: Any) -> None:
@@ -38,10 +38,10 @@ class Shared:
         return Shared, ()
 
 
-def _same(held: Any, given: Any) -> bool:
-    if isinstance(given, Tensor):
-        return isinstance(held, tuple) and held[0]() is given and bool(held[1] == _version(given))
-    return not isinstance(held, tuple) and bool(held == given)
+def _same(held: Any, given: Tensor | None) -> bool:
+    if held is None or given is None:
+        return held is given
+    return held[0]() is given and bool(held[1] == _version(given))
 
 
 def _version(tensor: Tensor) -> int:

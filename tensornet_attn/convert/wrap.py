@@ -65,12 +65,18 @@ class Swapped(nn.Module):
         past = next((named[name] for name in PAST if named.get(name) is not None), None)
         kept = None if past is None else self._kept(past)
         n, seen = x.shape[1], 0 if kept is None else kept.get_seq_length()
+        turns, ids = named.get("position_embeddings"), named.get("position_ids")
+        before = None if kept is None else kept.shifts
 
-        def masked() -> dict[str, Tensor]:
-            return of_hugging_face(mask, n, place.causal, place.where, seen, place.window)
+        def worked_out() -> tuple[dict[str, Tensor], Tensor | None]:
+            masks = of_hugging_face(mask, n, place.causal, place.where, seen, place.window)
+            return masks, None if place.rope is None else self._shifts(x, masks, turns, ids, before, seen)
 
-        masks = self.shared.get(masked, "masks", mask, n, seen, place.causal, place.window)
-        shifts = None if place.rope is None else self._shifts(named, masks, n, seen, kept)
+        masks, shifts = self.shared.get(
+            worked_out,
+            (mask, *(turns or ()), ids, before),
+            (x.shape, x.device, seen, place.causal, place.rope, place.window),
+        )
         y, seen_maps = self._finish(x, masks, named, None if kept is None else kept.cache)
         if kept is not None:
             kept.shifts = shifts
@@ -84,27 +90,17 @@ class Swapped(nn.Module):
             raise InputError(f"{self.place.where}: it has no layer_idx, and so no place in a cache; use_cache=False.")
         return layer_of(past, self.place.layer, self.design, self.place.where, self.training)
 
-    def _shifts(self, named: dict[str, Any], masks: dict[str, Tensor], n: int, seen: int, kept: Any) -> Tensor:
+    def _shifts(self, x: Tensor, masks: dict[str, Tensor], turns: Any, ids: Any, before: Any, seen: int) -> Tensor:
         """How far the call's positions are from the design's own, which they are compared with. Raises InputError."""
-        place, rope, x = self.place, self.place.rope, named["hidden_states"]
-        turns, ids = named.get("position_embeddings"), named.get("position_ids")
-        before = None if kept is None else kept.shifts
-        assert rope is not None
+        place, n = self.place, x.shape[1]
+        ids = torch.arange(seen, seen + n, device=x.device)[None] if ids is None else ids
+        assert place.rope is not None
+        place.rope.check(place.where, turns, ids)
 
-        def shifted() -> Tensor:
-            places = torch.arange(seen, seen + n, device=x.device)[None] if ids is None else ids
-            rope.check(place.where, turns, places)
+        def visible() -> Tensor:
+            return visible_pairs(masks, n, place.causal, x.device, seen, place.window)
 
-            def visible() -> Tensor:
-                return visible_pairs(masks, n, place.causal, x.device, seen, place.window)
-
-            return shifts_of(place.where, places, before, visible, seen)
-
-        mask, key_mask = masks.get("mask"), masks.get("key_mask")
-        found: Tensor = self.shared.get(
-            shifted, "shifts", *(turns or ()), ids, before, mask, key_mask, n, seen, rope, place.causal, place.window
-        )
-        return found
+        return shifts_of(place.where, ids, before, visible, seen)
 
     def _finish(self, x: Tensor, masks: dict[str, Tensor], named: dict[str, Any], cache: Any = None) -> Output:
         wanted = named.get("output_attentions")

@@ -46,7 +46,23 @@ def rotate(x: Tensor, positions: Tensor, sequence_dim: int, along_dim: int, base
     return y.movedim((-2, -1), (sequence_dim, along_dim))
 
 
+STEP: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # rotations of one position, which all layers ask for
+
+
 def rotations(positions: Tensor, base: float, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of position * base ** (-2 i / width): [n, width / 2] each; those of a step are made once."""
+    step = type(positions) is Tensor and positions.shape == (1,) and positions.device.type == "cpu"
+    if not step or torch.compiler.is_compiling():
+        return angles_of(positions, base, width, dtype)
+    key = (positions.item(), base, width, dtype, torch.is_inference_mode_enabled())
+    if key not in STEP:
+        if len(STEP) >= 64:
+            STEP.clear()
+        STEP[key] = angles_of(positions, base, width, dtype)
+    return STEP[key]
+
+
+def angles_of(positions: Tensor, base: float, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines of position * base ** (-2 i / width): [n, width / 2] each."""
     exact = torch.float32 if positions.device.type == "mps" else torch.float64  # angles are large at late positions
     pairs = torch.arange(width // 2, device=positions.device, dtype=exact)
